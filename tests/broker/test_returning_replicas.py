@@ -31,6 +31,7 @@ class Core:
         self.done: list[str] = []
         self.others = set(KEYS[2:])
         self.remembered = set(KEYS[5:])
+        self.unmarked: set[TopicPartition] = set()
         self.failure: Exception | None = None
         self.other_core_remembers = False
         replication = SimpleNamespace(has_other_life=lambda _topic, key: key in self.others, begin_lives=self._begin)
@@ -46,6 +47,7 @@ class Core:
             has=lambda key: key == KEYS[2], damaged=lambda: KEYS[2:3], checkpoint=self._checkpoint,
             remembers=lambda keys: not self.remembered.isdisjoint(keys),
             keep_aside=lambda key, _reason: self._note("aside", key), delete_offline=self._delete,
+            forget_mark=self._forget_mark,
             prepare=self._prepare, unclaimed=list, unclaimed_terms=list, all_released=list, released=lambda _key: None,
         )  # fmt: skip
         self.made._offline, self.made._not_made, self.made._ending = {}, LackingPartitions(), set()
@@ -65,6 +67,9 @@ class Core:
     async def _delete(self, key) -> None:
         self._note("delete", key)
         self.remembered.add(key)
+
+    async def _forget_mark(self, key) -> None:
+        self.unmarked.add(key)
 
     async def _checkpoint(self) -> bool:
         self.done.append("checkpoint")
@@ -99,6 +104,7 @@ async def test_one_checkpoint_stands_behind_the_ends_of_all_that_come_back_toget
     core = Core()
     assert await core.may_be_opened() == [0, 1, 2, 3, 4, 5]
     assert core.done == ["aside 2", "delete 2", "checkpoint", "begin [2, 3, 4, 5]", "prepare [2, 3, 4, 5]"]
+    assert core.unmarked == set(KEYS[3:]), "what an earlier run set aside was the replica before"
     core.done.clear()
     assert await core.may_be_opened() == [0, 1, 2, 3, 4, 5]
     assert core.done == [], "they are what they are to be"

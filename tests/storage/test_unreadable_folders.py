@@ -19,7 +19,9 @@ from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.runtime import disk as runtime_disk
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.folders import (
+    LOST_MARK_FILE,
     OFFLINE_FILE,
+    LostMark,
     PartitionListing,
     create_partition,
     delete_offline_files,
@@ -33,7 +35,7 @@ from tpc_broker.storage.repair import checkpoints_of, repair_partition
 KEY, OTHER = (TopicPartition(TopicId(uuid.UUID(int=number)), PartitionIndex(0)) for number in (5, 6))
 FOLDER = DATA / "topics" / "events-0"
 METADATA = FOLDER / PARTITION_METADATA_FILE
-MARK = DATA / "journals" / lost_folder_name(KEY) / OFFLINE_FILE
+MARK = DATA / "journals" / lost_folder_name(KEY) / LOST_MARK_FILE
 BATCHES = [batch(offset) for offset in range(4)]
 
 
@@ -129,6 +131,35 @@ async def test_what_lies_beside_the_journals_for_an_empty_one_that_can_be_read_a
     assert await stored(disk) == b"".join(BATCHES)
 
 
+async def test_the_mark_of_an_earlier_release_which_removed_none_takes_nothing_offline():
+    """Its partition may long have been repaired, and have taken records since."""
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=True)
+    disk.unreadable = {METADATA}
+    await (await recover(disk)).close()
+    left = disk.names[MARK]
+    disk.unreadable = set()
+    await repair(disk)
+    assert MARK not in disk.names
+    disk.names[MARK.with_name(OFFLINE_FILE)] = left
+    assert await stored(disk) == b"".join(BATCHES)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"its folder is missing", b"no/name: it is not there", b"events: ", b"\xff: x"]
+)
+async def test_a_mark_that_names_no_topic_is_one(content):
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=False)
+    disk.unreadable = {METADATA}
+    await (await recover(disk)).close()
+    disk.names[MARK].content[:] = content
+    mark = (await lost_marks(disk, DATA / "journals"))[KEY]
+    assert mark == LostMark("", content.decode("utf-8", "replace"))
+    disk.unreadable = {MARK}
+    assert (await lost_marks(disk, DATA / "journals"))[KEY].topic == ""
+
+
 async def test_a_mark_of_which_neither_journal_nor_checkpoint_tells_any_more_is_found():
     disk = FakeDisk()
     await write(disk, is_checkpointed=False)
@@ -139,7 +170,8 @@ async def test_a_mark_of_which_neither_journal_nor_checkpoint_tells_any_more_is_
     disk.unreadable = set()
     core = await recover(disk)
     assert KEY not in core.offline
-    assert core.marked == {KEY: "its folder is missing"}
+    assert core.marked == {KEY}
+    assert await lost_marks(disk, DATA / "journals") == {KEY: LostMark("", "its folder is missing")}
     await core.close()
     await delete_offline_files(disk, DATA, "events", KEY, "unique")
     assert await lost_marks(disk, DATA / "journals") == {}

@@ -69,6 +69,9 @@ class MemoryStorage:
         await trio.lowlevel.checkpoint()
         return key in self.left_over and not self.has(key)
 
+    async def forget_mark(self, key):
+        self.asked.append(("forget_mark", key))
+
     def released(self, key):
         return self.away.get(key)
 

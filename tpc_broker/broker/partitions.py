@@ -554,6 +554,8 @@ class Partitions:
                 if key in self._storage.damaged():
                     self._storage.keep_aside(key, DAMAGED)
                 await self._storage.delete_offline(key)
+            else:
+                await self._storage.forget_mark(key)
         if self._storage.remembers(keys) and not await self._storage.checkpoint():
             # The ends of the ones before are not to be replayed over what comes now.
             raise PartitionNotMadeError("there is no checkpoint yet behind the end of the replica before")

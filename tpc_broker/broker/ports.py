@@ -554,9 +554,7 @@ class CoreStorage(Protocol):
     """The files and journal of one core, behind its partitions."""
 
     async def prepare(self, wanted: Sequence[tuple[TopicPartition, str]]) -> None:
-        """Before many partitions of topics are opened: what they lack is made for all of them at once. What cannot be
-        made so is left to `open`.
-        """
+        """Before many are opened: what they lack is made for all at once. What cannot be is left to `open`."""
         ...
 
     def has(self, key: TopicPartition) -> bool:
@@ -580,9 +578,11 @@ class CoreStorage(Protocol):
         ...
 
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
-        """Whether the partition's folder is there although `has` says no: its making was cut short, or another core
-        has it. PartitionNotMadeError: it cannot be read now.
-        """
+        """Whether its folder is there although `has` says no: half made, or another core's. PartitionNotMadeError."""
+        ...
+
+    async def forget_mark(self, key: TopicPartition) -> None:
+        """Another replica takes the place of what was set aside without a folder. PartitionNotMadeError: not now."""
         ...
 
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:

@@ -187,6 +187,10 @@ class _Found:
     """What its replica knows of its terms, as far as checkpoint and journal have it."""
     error: OSError | None = None
     """Its files cannot be read, so it is not known what the journal has of it."""
+    is_only_marked: bool = False
+    """Nothing but a mark beside the journals tells of it, and its folder, if there is one, holds no records. It may
+    have been deleted since.
+    """
 
     @property
     def label(self) -> str:
@@ -208,8 +212,8 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
                 seen.add(key)
                 listing = listings.get(key)
                 reason = (listing.offline if listing else None) or plan.offline
-                if not plan.is_released:
-                    reason = reason or marks.get(key)
+                if not plan.is_released and key in marks:
+                    reason = reason or marks[key].reason
                 if reason is None or plan.deleted:
                     continue
                 path = listing.path if listing else data / "topics" / plan.label
@@ -222,12 +226,15 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
         finally:
             await file.close()
     for key, listing in listings.items():
-        mark = listing.offline or marks.get(key)
-        if key not in seen and (listing.holds_records or mark is not None):
-            reason = mark or "its folder holds records that neither a checkpoint nor a journal knows of"
-            found.append(_Found(-1, OfflinePartition(listing.folder.topic, key, reason), listing, ()))
-    untold = marks.keys() - seen - listings.keys() - {METADATA_PARTITION}
-    found += [_Found(-1, OfflinePartition(str(key.topic_id), key, marks[key]), None, ()) for key in untold]
+        reason = listing.offline or (marks[key].reason if key in marks else None)
+        if key not in seen and (listing.holds_records or reason is not None):
+            is_only_marked = listing.offline is None and not listing.holds_records
+            reason = reason or "its folder holds records that neither a checkpoint nor a journal knows of"
+            offline = OfflinePartition(listing.folder.topic, key, reason)
+            found.append(_Found(-1, offline, listing, (), is_only_marked=is_only_marked))
+    for key in marks.keys() - seen - listings.keys() - {METADATA_PARTITION}:
+        offline = OfflinePartition(marks[key].topic or str(key.topic_id), key, marks[key].reason)
+        found.append(_Found(-1, offline, None, (), is_only_marked=True))
     if METADATA_PARTITION not in seen and METADATA_PARTITION not in listings and listings:
         missing = OfflinePartition(METADATA_TOPIC, METADATA_PARTITION, "its folder is missing")
         found.append(_Found(-1, missing, None, ()))
@@ -458,11 +465,12 @@ def _first_note(key: TopicPartition, voter: Voter, term: int, offset: int) -> by
 
 
 async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition: str | None) -> list[_Found]:
-    """All that are offline, but for the metadata log, or the one that is named."""
+    """All that are offline, but for the metadata log and those that are only marked, or the one that is named."""
     found = await _find(disk, data, cores)
     if partition is None:
-        return [one for one in found if one.offline.key != METADATA_PARTITION]
-    named = [one for one in found if one.label == partition]
+        left = [one for one in found if one.is_only_marked and (one.listing is None or is_in_cluster(data))]
+        return [one for one in found if one.offline.key != METADATA_PARTITION and one not in left]
+    named = sorted((one for one in found if one.label == partition), key=lambda one: one.is_only_marked)
     if not named:
         listings = await list_partitions(disk, data / "topics")
         if partition in {listing.path.name for listing in listings.values()}:
@@ -470,7 +478,24 @@ async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition:
         raise StartError(f"there is no partition {partition}; names are as TOPIC-NUMBER")
     if named[0].offline.key == METADATA_PARTITION:
         raise StartError(f"{partition} is the cluster's metadata; see --rebuild-metadata; nothing was changed")
+    if named[0].listing is None and named[0].is_only_marked:
+        await _refuse_unsure(disk, data, named)
     return named[:1]
+
+
+async def _refuse_unsure(disk: RingDisk, data: Path, named: Sequence[_Found]) -> None:
+    """StartError where a partition without a folder, of which only a mark tells, has no name that it could come back
+    under.
+    """
+    label, problem = named[0].label, None
+    if named[0].offline.topic == str(named[0].offline.key.topic_id):
+        problem = "nothing tells the name of its topic"
+    elif label in await disk.listdir(data / "topics"):
+        problem = "another partition has its name"
+    elif len(named) > 1:
+        problem = "several were set aside under its name; a start of the broker removes those of deleted topics"
+    if problem is not None:
+        raise StartError(f"{label} cannot be brought back: {problem}; nothing was changed")
 
 
 async def _repair_all(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from tpc_broker.errors import StorageFailedError
@@ -32,7 +32,7 @@ from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from tpc_broker.metadata.topic_config import TopicConfig
@@ -44,7 +44,32 @@ OFFLINE_FILE: Final = "offline"
 decision.
 """
 SMALL_FILES: Final = (PARTITION_METADATA_FILE, OFFLINE_FILE)
+LOST_MARK_FILE: Final = "set-aside"
+"""In the folder beside the journals of a partition without a folder: `LostMark`. Earlier releases wrote `offline`
+there, which nothing obeyed or removed: such a partition may long have been brought back, so it is not believed.
+"""
 _LOST_PREFIX: Final = "lost-"
+
+
+class LostMark(NamedTuple):
+    """That a partition without a folder was set aside."""
+
+    topic: str
+    """Its name; empty: not known yet, because neither a folder nor a checkpoint tells it."""
+    reason: str
+
+    def encode(self) -> bytes:
+        return f"{self.topic}: {self.reason}".encode()
+
+    @classmethod
+    def of(cls, contents: FolderContents) -> LostMark | None:
+        """What the folder beside the journals says; None: nothing."""
+        text = _mark(contents, LOST_MARK_FILE)
+        if text is None:
+            return None
+        topic, _, reason = text.partition(": ")
+        is_sound = not topic or parse_partition_folder_name(f"{topic}-0") is not None
+        return cls(topic, reason) if is_sound and reason and not contents.unreadable else cls("", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +127,11 @@ class PartitionListing:
         return cls(path, folder, names, _mark(contents))
 
 
-def _mark(contents: FolderContents) -> str | None:
+def _mark(contents: FolderContents, name: str = OFFLINE_FILE) -> str | None:
     """Why the folder's partition was set aside; None: it was not."""
-    if OFFLINE_FILE in contents.unreadable:
-        return f"it was set aside, and why cannot be read ({contents.unreadable[OFFLINE_FILE]})"
-    mark = contents.small_files.get(OFFLINE_FILE)
+    if name in contents.unreadable:
+        return f"it was set aside, and why cannot be read ({contents.unreadable[name]})"
+    mark = contents.small_files.get(name)
     return None if mark is None else mark.decode("utf-8", "replace")
 
 
@@ -239,21 +264,35 @@ def _parse_lost_folder_name(name: str) -> TopicPartition | None:
     return None
 
 
-async def lost_marks(disk: Disk, journals: Path) -> dict[TopicPartition, str]:
-    """Partitions that were set aside without a folder, by whatever core, and why: a folder that is there again lacks
-    what the journal had for them.
+async def lost_marks(
+    disk: Disk, journals: Path, keys: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, LostMark]:
+    """Partitions (of `keys`) that were set aside without a folder, by whatever core, and why: a folder that is there
+    again lacks what the journal had for them.
     """
-    keys = {name: key for name in await disk.listdir(journals) if (key := _parse_lost_folder_name(name)) is not None}
-    found = await disk.read_folders([journals / name for name in keys], (OFFLINE_FILE,)) if keys else []
-    marks = ((key, _mark(contents)) for key, contents in zip(keys.values(), found, strict=True) if contents is not None)
+    asked = await _lost_folders(disk, journals) if keys is None else list(keys)
+    found = await disk.read_folders([journals / lost_folder_name(key) for key in asked], (LOST_MARK_FILE,))
+    marks = ((key, LostMark.of(one)) for key, one in zip(asked, found, strict=True) if one is not None)
     return {key: mark for key, mark in marks if mark is not None}
+
+
+async def _lost_folders(disk: Disk, journals: Path) -> list[TopicPartition]:
+    keys = (_parse_lost_folder_name(name) for name in await disk.listdir(journals))
+    return [key for key in keys if key is not None]
+
+
+async def remove_lost_folders(disk: Disk, journals: Path, is_deleted: Callable[[TopicId], bool]) -> None:
+    """What journals had of deleted topics' partitions without folders, whichever core or release has put it there."""
+    for key in await _lost_folders(disk, journals):
+        if is_deleted(key.topic_id):
+            await remove_folder(disk, journals / lost_folder_name(key))
 
 
 async def remove_lost_mark(disk: Disk, data: Path, key: TopicPartition) -> None:
     """Durably: the partition has all that is to be had of it, or other files than those."""
     path = data / "journals" / lost_folder_name(key)
     with suppress(FileNotFoundError):
-        await disk.unlink(path / OFFLINE_FILE)
+        await disk.unlink(path / LOST_MARK_FILE)
         await disk.fsync_directory(path)
 
 

@@ -42,13 +42,20 @@ from tpc_broker.storage.core_moves import CoreMoves
 from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
 from tpc_broker.storage.drain import drain
+from tpc_broker.storage.files import replace_file
 from tpc_broker.storage.folders import (
+    LOST_MARK_FILE,
+    LostMark,
     create_partition,
     is_folder_of,
     log_settings,
+    lost_folder_name,
+    lost_marks,
     new_partition,
     prepare_folders,
     remove_deleted_folders,
+    remove_folder,
+    remove_lost_folders,
 )
 from tpc_broker.storage.in_place_windows import InPlaceWindows, PlaneWindow
 from tpc_broker.storage.installation import Installation
@@ -195,9 +202,8 @@ class JournalledStorage:
     async def open(self, key: TopicPartition, topic: str, config: TopicConfig) -> PartitionStorage:
         """Recovered, or made. PartitionOfflineError when damaged, PartitionNotMadeError when it cannot be made now."""
         partitions = self._partitions
-        mark = self._recovered.marked.pop(key, None)
-        if mark is not None and partitions.state(key) is PartitionState.ABSENT:
-            partitions.set_aside_before(OfflinePartition(topic, key, mark))
+        if key in self._recovered.marked:
+            await self._obey_mark(key, topic)
         offline = partitions.offline.get(key) or partitions.given_up.get(key)
         if offline is not None:
             raise PartitionOfflineError(offline.reason)
@@ -206,6 +212,30 @@ class JournalledStorage:
         files = partitions.claim(key) or await self._make(key, topic, settings)
         files.settings = settings
         return files
+
+    async def _obey_mark(self, key: TopicPartition, topic: str) -> None:
+        """If it is there still: the core that had the partition may have deleted it, or filled it. A repair learns the
+        topic's name from it.
+        """
+        journals = self._data / "journals"
+        try:
+            mark = (await lost_marks(self._disk, journals, [key])).get(key)
+            if mark is not None and not mark.topic:
+                path = journals / lost_folder_name(key) / LOST_MARK_FILE
+                await replace_file(self._disk, path, LostMark(topic, mark.reason).encode())
+        except OSError as error:
+            raise PartitionNotMadeError(f"whether it was set aside cannot be told: {error}") from error
+        self._recovered.marked.discard(key)
+        if mark is not None and self._partitions.state(key) is PartitionState.ABSENT:
+            self._partitions.set_aside_before(OfflinePartition(topic, key, mark.reason))
+
+    async def forget_mark(self, key: TopicPartition) -> None:
+        """What is to be opened is another replica than the one that was set aside. PartitionNotMadeError: the disk."""
+        try:
+            await remove_folder(self._disk, self._data / "journals" / lost_folder_name(key))
+        except OSError as error:
+            raise PartitionNotMadeError(f"what was set aside of it cannot be removed: {error}") from error
+        self._recovered.marked.discard(key)
 
     def _settings_of(self, config: TopicConfig) -> LogSettings:
         """Read once for all partitions of a topic that are opened together."""
@@ -300,6 +330,10 @@ class JournalledStorage:
         closed = (*partitions.offline, *partitions.all_released())
         for key in [key for key in closed if image.is_deleted(key.topic_id)]:
             await self.delete_offline(key)
+        try:
+            await remove_lost_folders(self._disk, self._data / "journals", image.is_deleted)
+        except OSError as error:
+            log.warning("what journals had of deleted topics cannot be removed: %s", error)
         async with partitions.checkpointing:
             if await put_unknown_aside(self._disk, self._data, partitions, image):
                 self._requests.checkpoint.ask()

@@ -45,7 +45,9 @@ from tpc_broker.storage.checkpoint import (
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.filled_folders import finish_installations, remove_unfinished
 from tpc_broker.storage.folders import (
+    LOST_MARK_FILE,
     OFFLINE_FILE,
+    LostMark,
     PartitionListing,
     delete_folder,
     list_partitions,
@@ -115,9 +117,9 @@ class RecoveredCore:
     report: RecoveryReport
     released: dict[TopicPartition, PartitionCheckpoint] = field(default_factory=dict)
     """Partitions that another core has adopted, or may adopt."""
-    marked: dict[TopicPartition, str] = field(default_factory=dict)
+    marked: set[TopicPartition] = field(default_factory=set)
     """Those that were set aside without a folder, and of which this core's journal and checkpoint say nothing: whose
-    they are only the metadata tell.
+    they are only the metadata tell. As of the start: meanwhile other cores may have removed marks.
     """
     repaired: dict[TopicPartition, PartitionCheckpoint] = field(default_factory=dict)
     """Partitions that were offline, as `repair_partition` has written them."""
@@ -298,7 +300,10 @@ class _Recovery:
         for batch in in_place_writes:
             await folder.write(name, [batch], position)
             position += len(batch)
-        if listing is None or listing.offline is None:  # one that cannot be read may not be written either
+        if listing is None:
+            mark = LostMark("" if one.checkpoint is None else one.topic, one.reason)
+            await folder.write_file(LOST_MARK_FILE, mark.encode())
+        elif listing.offline is None:  # one that cannot be read may not be written either
             await folder.write_file(OFFLINE_FILE, one.reason.encode())
         for written in sorted(folder.written_names()):
             await self.files.sync(path / written)
@@ -475,9 +480,7 @@ async def recover_core(
     return recovered
 
 
-async def _obey_marks(
-    disk: Disk, journals: Path, plans: dict[TopicPartition, PartitionPlan]
-) -> dict[TopicPartition, str]:
+async def _obey_marks(disk: Disk, journals: Path, plans: dict[TopicPartition, PartitionPlan]) -> set[TopicPartition]:
     """What was set aside without a folder stays so when it has one again. The marks of which no plan is left."""
     marks = await lost_marks(disk, journals)
     for key in plans.keys() & marks.keys():
@@ -485,8 +488,8 @@ async def _obey_marks(
         if plan.deleted:
             await remove_folder(disk, journals / lost_folder_name(key))
         elif not plan.is_released:
-            plan.offline = plan.offline or mark
-    return marks
+            plan.offline = plan.offline or mark.reason
+    return set(marks)
 
 
 async def _checked_scan(journal_file: JournalFile, generation: int, *, accept_damage: bool) -> JournalScan:
