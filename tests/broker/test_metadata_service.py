@@ -161,40 +161,48 @@ async def test_a_core_ends_by_it_as_by_any_error_of_its_tasks(autojump_clock) ->
     assert raised.group_contains(AssertionError, match="not what the metadata say")
 
 
-async def test_the_newest_word_of_who_is_away_counts_whatever_is_applied_meanwhile(nursery, autojump_clock) -> None:
-    """A core takes a newer image, for which it has to open partitions; what came with it is older by then."""
-    handlers: dict[CoreId, dict[str, Any]] = {CORE: {}, OTHER: {}}
-    views = {core: ClusterView(NodeId(1), 2, [], None, in_cluster=True) for core in handlers}
-    views[CORE].set_up(handlers)
-    cluster = Mock(start_soon=nursery.start_soon)
-    applies = trio.Event()
+class TwoCores:
+    """Core 0 of a node of a cluster, and another core, which takes a second for each image. `serves`: what answers
+    other nodes, by what they ask.
+    """
 
-    async def call(core: CoreId, method: str, payload: Any, blobs: Any = ()) -> Any:
-        return await handlers[core][method](CORE, payload, blobs)
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._handlers: dict[CoreId, dict[str, Any]] = {CORE: {}, OTHER: {}}
+        self.views = {core: ClusterView(NodeId(1), 2, [], None, in_cluster=True) for core in self._handlers}
+        self.views[CORE].set_up(self._handlers)
+        self.applies = trio.Event()
+        self.serves: dict[str, Any] = {}
+        self.cluster = Mock(start_soon=nursery.start_soon, serve=self.serves.__setitem__)
 
-    def service(core: CoreId, its_cluster: Any = None) -> MetadataService:
+    async def start(self, core: CoreId) -> MetadataService:
         async def apply(_before: ClusterImage, after: ClusterImage) -> None:
-            views[core].image = after
+            self.views[core].image = after
             if core == OTHER:
-                applies.set()
+                self.applies.set()
                 await trio.sleep(1)
 
-        mailboxes = SimpleNamespace(serve=handlers[core].__setitem__, call=call, notify=call)
-        return MetadataService(
-            core,
-            views[core],
-            mailboxes,
-            apply,
-            MemoryClock(),
-            nursery.start_soon,
-            its_cluster,  # type: ignore[arg-type]
-        )
+        async def call(to: CoreId, method: str, payload: Any, blobs: Any = ()) -> Any:
+            return await self._handlers[to][method](CORE, payload, blobs)
 
-    first, other = service(CORE, cluster), service(OTHER)
-    log = Log([ProducerIdsReserved(CORE, 0, 1000)])
-    log.may_be_read.set()
-    await first.load(log)  # type: ignore[arg-type]
-    await first.apply_loaded()
+        mailboxes = SimpleNamespace(serve=self._handlers[core].__setitem__, call=call, notify=call)
+        cluster = self.cluster if core == CORE else None
+        clock, start_soon = MemoryClock(), self._nursery.start_soon
+        service = MetadataService(core, self.views[core], mailboxes, apply, clock, start_soon, cluster)  # type: ignore[arg-type]
+        if core == CORE:
+            log = Log([ProducerIdsReserved(CORE, 0, 1000)])
+            log.may_be_read.set()
+            await service.load(log)  # type: ignore[arg-type]
+            await service.apply_loaded()
+        return service
+
+
+async def test_the_newest_word_of_who_is_away_counts_whatever_is_applied_meanwhile(nursery, autojump_clock) -> None:
+    """A core takes a newer image, for which it has to open partitions; what came with it is older by then."""
+    cores = TwoCores(nursery)
+    views, cluster, applies = cores.views, cores.cluster, cores.applies
+    await cores.start(CORE)
+    other = await cores.start(OTHER)
     cluster.on_absent_changed(frozenset({NodeId(2)}))
     cluster.on_controller_changed(NodeId(2))
     nursery.start_soon(other.subscribe)
@@ -205,3 +213,38 @@ async def test_the_newest_word_of_who_is_away_counts_whatever_is_applied_meanwhi
     await trio.sleep(2)
     assert views[OTHER].image.version == views[CORE].image.version > 0
     assert (views[OTHER].absent, views[OTHER].controller) == (frozenset(), NodeId(3))
+
+
+async def test_a_core_0_that_is_back_is_believed_however_much_was_told_of_leaders(nursery, autojump_clock) -> None:
+    cores = TwoCores(nursery)
+    await cores.start(CORE)
+    await cores.start(OTHER)
+    cores.cluster.on_absent_changed(frozenset({NodeId(2)}))
+    for _ in range(2000):
+        await cores.serves["leaders"]({"leaders": []}, [])
+    await trio.sleep(1)
+    assert cores.views[OTHER].absent == {NodeId(2)}
+    await cores.start(CORE)
+    cores.cluster.on_absent_changed(frozenset({NodeId(3)}))
+    await trio.testing.wait_all_tasks_blocked()
+    assert cores.views[OTHER].absent == {NodeId(3)}
+
+
+async def test_a_word_that_was_lost_comes_with_the_next_news_of_leaders(nursery, autojump_clock) -> None:
+    cores = TwoCores(nursery)
+    await cores.start(CORE)
+    await cores.start(OTHER)
+    cores.views[CORE].set_up(frozenset({CORE}))
+    cores.cluster.on_absent_changed(frozenset({NodeId(2)}))
+    cores.views[CORE].set_up(frozenset({CORE, OTHER}))
+    await cores.serves["leaders"]({"leaders": []}, [])
+    await trio.testing.wait_all_tasks_blocked()
+    assert cores.views[OTHER].absent == {NodeId(2)}
+
+
+async def test_a_core_0_of_an_earlier_release_that_numbers_nothing_is_believed(nursery, autojump_clock) -> None:
+    cores = TwoCores(nursery)
+    other = await cores.start(OTHER)
+    for away in (2, 3):
+        await other._serve_nodes(CORE, {"absent": [away], "controller": away}, [])
+        assert (cores.views[OTHER].absent, cores.views[OTHER].controller) == ({NodeId(away)}, NodeId(away))

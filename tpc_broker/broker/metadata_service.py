@@ -97,7 +97,9 @@ class MetadataService:
         self._subscribers: set[CoreId] = set()
         self._clock = clock
         self._nodes_number = -1
-        """Of what is told of nodes: the newest that this core has said, or heard. It rises over restarts of core 0."""
+        """Of who is away and who decides: the newest word that this core has said, or heard. It rises with each change,
+        so it is not ahead of the clock, and over restarts of core 0.
+        """
         self._core_news = CoreNews(self._tell_leaders, start_soon)
         self._untold: dict[CoreId, set[TopicPartition]] = {}
         """Of which partitions' leaders cores may not have heard."""
@@ -286,10 +288,14 @@ class MetadataService:
     def _absent_changed(self, absent: frozenset[NodeId]) -> None:
         assert self._cluster is not None
         self._view.absent = absent
-        self._tell_cores_of_nodes([])
+        self._tell_new_word()
 
     def _controller_changed(self, node: NodeId | None) -> None:
         self._view.controller = node
+        self._tell_new_word()
+
+    def _tell_new_word(self) -> None:
+        self._nodes_number = max(self._nodes_number + 1, self._clock.monotonic_ms())
         self._tell_cores_of_nodes([])
 
     def _tell_cores_of_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
@@ -298,7 +304,6 @@ class MetadataService:
             self._cluster.start_soon(self._mailboxes.notify, core, "nodes", self._about_nodes(leaders))
 
     def _about_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> Payload:
-        self._nodes_number = max(self._nodes_number + 1, self._clock.monotonic_ms())
         nodes = {"absent": sorted(self._view.absent), "controller": self._view.controller}
         return {"number": self._nodes_number, **nodes, "leaders": _leaders_to_json(leaders)}
 
@@ -319,8 +324,9 @@ class MetadataService:
 
     def _take_nodes(self, payload: Payload) -> None:
         """What was said before something that is known changes nothing; who leads is fenced by epochs."""
-        if payload["number"] > self._nodes_number:
-            self._nodes_number = payload["number"]
+        number = payload.get("number", self._nodes_number + 1)  # a core 0 of an earlier release gives none
+        if number > self._nodes_number:
+            self._nodes_number = number
             self._take_absent(payload)
         self._view.note_leaders(_leaders_from_json(payload.get("leaders", [])))
 
