@@ -114,6 +114,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         self._use = ffi.new("tpc_partition_use *")
         self._result = ffi.new("tpc_append_result *")
         self._sequence = ffi.new("uint64_t *")
+        self._progress = ffi.new("tpc_journal_statistics *")
         self._dirty = ffi.new("uint64_t[]", DIRTY_FIRST)
         self._batch_arrays: list[Any] = []
         self._short_runs = ffi.new("tpc_short_run[]", RUNS_TOGETHER)
@@ -528,7 +529,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     def journal_progress(self) -> tuple[int, bool]:
         """Up to which sequence all is durable, and whether something behind it waits."""
-        statistics = ffi.new("tpc_journal_statistics *")
+        statistics = self._progress  # asked for once a turn
         lib.tpc_journal_get_statistics(self._journal, statistics)
         durable = int(statistics.durable_sequence)
         return durable, durable + 1 < int(statistics.sequence_next)
