@@ -13,7 +13,7 @@ import trio.testing
 from tests.support.memory_clients import create_topic
 from tests.support.memory_node import MemoryClock, running_node
 from tpc_broker.broker.core_news import WAIT_S, CoreNews
-from tpc_broker.broker.metadata_service import MetadataService
+from tpc_broker.broker.metadata_service import PUSH_TIMEOUT_MS, MetadataService
 from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
@@ -99,6 +99,26 @@ async def test_topics_are_made_while_a_core_does_not_answer_who_tells_it_of_lead
         for name in "abcd":
             assert await create_topic(node, 0, name, 3) == ErrorCode.NONE
         assert trio.current_time() - began_s <= 2 * WAIT_S, "core 0 and core 2 each wait once"
+
+
+async def test_a_core_that_hangs_holds_up_one_change_until_it_is_told_of_none(autojump_clock):
+    async with running_node(cores=3) as node:
+
+        async def hang(*_arguments, **_options):
+            await trio.sleep_forever()
+
+        mailboxes = node.lives[CoreId(1)].mailboxes
+        mailboxes.call = hang  # it does not ask anew either
+        for method in ("leaders", "metadata.apply", "nodes"):
+            mailboxes.serve(method, hang)
+        took_s = []
+        for name in "abcd":
+            began_s = trio.current_time()
+            assert await create_topic(node, 0, name, 3) == ErrorCode.NONE
+            took_s.append(trio.current_time() - began_s)
+        first_s, *next_s = took_s
+        assert first_s <= PUSH_TIMEOUT_MS / 1000 + 2 * WAIT_S
+        assert max(next_s) <= 2 * WAIT_S
 
 
 async def test_other_nodes_hear_of_an_election_while_a_core_of_this_one_hangs(nursery):
