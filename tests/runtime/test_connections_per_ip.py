@@ -138,9 +138,14 @@ def test_an_address_at_its_limit_is_told(tmp_path, caplog):
     assert not lines_with(caplog, "the limit of connections is reached")
 
 
+@pytest.mark.parametrize("given", ["file", "override", "stored"])
 @pytest.mark.parametrize("stored", [0, 1])
-def test_a_stored_limit_that_would_lock_everybody_out_is_not_obeyed(stored, caplog):
-    settings = load_settings().altered({"max.connections.per.ip": str(stored)}, {}).settings
+def test_a_limit_that_would_lock_everybody_out_ends_no_start_and_is_not_obeyed(stored, given, caplog):
+    """Earlier releases took it, and it had no effect."""
+    line = f"max.connections.per.ip={stored}"
+    configuration = load_settings(line * (given == "file"), [line] * (given == "override"))
+    changed = {"max.connections.per.ip": str(stored)} if given == "stored" else {}
+    settings = configuration.altered(changed, {}).settings
     assert connection_limits(settings).connections_per_ip_max == limits.CONNECTIONS_PER_IP_MIN
     assert lines_with(caplog, f"not {stored} (max.connections.per.ip)")
 

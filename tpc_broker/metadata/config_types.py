@@ -81,7 +81,9 @@ class ConfigDefinition:
     minimum: float | None = None
     maximum: float | None = None
     settable_from: int | None = None
-    """Less is refused when it is to be set. What is stored may be less, and who obeys it has a bound of its own."""
+    """Less is refused when it is altered. What is stored or given at the start may be less, as it was while it had no
+    effect: who obeys it has a bound of its own.
+    """
     exception: int | None = None
     """A number allowed although it is outside of the range, such as -1."""
     valid: tuple[str, ...] = ()
@@ -94,12 +96,17 @@ class ConfigDefinition:
     """A further check, raising ConfigError."""
 
     def parse(self, text: str | None) -> ConfigValue:
-        """The value `text` stands for, which is to be set; ConfigError says what is wrong with it."""
+        """The value `text` stands for, which is given at the start; ConfigError says what is wrong with it."""
         value = self.read(text)
-        if self.settable_from is not None and isinstance(value, int) and value < self.settable_from:
-            raise self.refusal(value, f"Value must be at least {self.settable_from}")
         if self.status is ConfigStatus.REFUSED and value != self.default:
             raise self.refusal(to_text(value), f"Only {to_text(self.default)} is supported: {self.doc}")
+        return value
+
+    def parse_altered(self, text: str | None) -> ConfigValue:
+        """The same of a text that a client asks for: a refusal reaches it, and ends no start."""
+        value = self.parse(text)
+        if self.settable_from is not None and isinstance(value, int) and value < self.settable_from:
+            raise self.refusal(value, f"Value must be at least {self.settable_from}")
         return value
 
     def read(self, text: str | None) -> ConfigValue:

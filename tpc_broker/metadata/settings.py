@@ -91,7 +91,7 @@ def validate_dynamic(name: str, text: str) -> str:
     definition = broker_definition(name)
     if not definition.dynamic:
         raise ConfigError(f"Cannot update these configs dynamically: [{name}]")
-    canonical = to_text(definition.parse(text))
+    canonical = to_text(definition.parse_altered(text))
     assert canonical is not None, name
     return canonical
 

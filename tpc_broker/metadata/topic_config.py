@@ -401,7 +401,7 @@ def validate_topic_configs(
     stored = {}
     for name, text in texts.items():
         definition = topic_definition(name)
-        value = definition.read(text) if text == present.get(name) else definition.parse(text)
+        value = definition.read(text) if text == present.get(name) else definition.parse_altered(text)
         if name == "durability" and value == "relaxed" and topic in INTERNAL_TOPICS:
             raise definition.refusal(value, f"internal topic {topic} is always durable")
         canonical = to_text(value)
