@@ -229,7 +229,7 @@ def test_how_many_stay_open_depends_on_the_descriptors_there_are(descriptors: in
 
 async def test_files_that_are_used_in_turn_never_take_all_descriptors(tmp_path: Path) -> None:
     bound = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = highest_descriptor() + 200
+    allowed = 2 * highest_descriptor() + 200  # a quarter of them are files, with two each
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, bound[1]))
     try:
         cache = FileCache(PlainDisk())
