@@ -1,6 +1,7 @@
 /*
- * How many connections each address has. The table has a row for each address with at least one, and none for others: it
- * is as large as the connections are many. Clients choose their addresses, so the hash has a key.
+ * How many connections each address has. The table has a row for each address with at least one, and none for others. It
+ * never shrinks: it has room for the most addresses that were connected at once, and so is bounded by max.connections.
+ * It belongs to no budget of memory. Clients choose their addresses, so the hash has a key.
  */
 #ifndef TPC_PEER_COUNTS_H
 #define TPC_PEER_COUNTS_H
