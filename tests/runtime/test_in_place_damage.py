@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import uuid
 from functools import partial
@@ -22,7 +23,7 @@ from tests.runtime.in_place_core import KEY, held, on_core
 from tests.support.crash_copy import copy_as_crashed
 from tpc_broker._ring import lib
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
-from tpc_broker.log.files import encode_partition_metadata
+from tpc_broker.log.files import HANDOVER_FILE, encode_partition_metadata
 from tpc_broker.log.in_place import decode_extent
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import CoreId, TopicId
@@ -199,9 +200,12 @@ def test_all_of_a_core_are_back_when_several_were_offline(crashed):
     assert labels_offline(data) == [label for label in before if not label.startswith("unknown-")]
 
 
-@pytest.mark.parametrize("refused", ["tpc_operation_read", "tpc_operation_fsync"])
+@pytest.mark.parametrize(
+    ("refused", "what"),
+    [("tpc_operation_read", "files"), ("tpc_operation_fsync", "files"), ("tpc_operation_fsync", "folder")],
+)
 def test_a_partition_that_the_disk_refuses_is_named_and_keeps_no_other_from_being_repaired(
-    crashed, monkeypatch, refused
+    crashed, monkeypatch, refused, what
 ):
     """Where it cannot be read, before anything is changed; and where it cannot be written, in the midst of it."""
     data, _acknowledged = crashed
@@ -212,7 +216,9 @@ def test_a_partition_that_the_disk_refuses_is_named_and_keeps_no_other_from_bein
     perform = Ring.perform
 
     async def perform_or_refuse(ring, submit, *arguments, **options):
-        if submit == getattr(lib, refused) and name_of(arguments[0]).startswith(f"{folders[1]}/"):
+        name = name_of(arguments[0]) or ""
+        is_hit = name == str(folders[1]) if what == "folder" else name.startswith(f"{folders[1]}/")
+        if submit == getattr(lib, refused) and is_hit:
             await trio.lowlevel.checkpoint()
             return -errno.EIO, 0
         return await perform(ring, submit, *arguments, **options)
@@ -224,16 +230,61 @@ def test_a_partition_that_the_disk_refuses_is_named_and_keeps_no_other_from_bein
         assert done.exit_code == 1, done.output
         assert [line.split()[:2] for line in told] == [["unknown-0", "is"], ["unknown-2", "is"], ["unknown-1", "stays"]]
         assert "stays offline, the disk refuses its files" in told[2]
-        assert f"{folders[1]}/" in told[2]
+        assert str(folders[1]) in told[2]
         with pytest.raises(PartlyRepairedError) as caught:
             repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True, as_json=True))
         (left,) = json.loads(str(caught.value))["unreadable"]
         assert left["label"] == "unknown-1"
-        with pytest.raises(StartError, match=f"{folders[1]}/"):
+        with pytest.raises(StartError, match=str(folders[1])):
             repair(data, RepairRequest(partition="unknown-1", apply=True, accept_loss=True))
         assert [label for label in labels_offline(data) if label.startswith("unknown-")] == ["unknown-1"]
     repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
     assert not [label for label in labels_offline(data) if label.startswith("unknown-")]
+
+
+def test_a_lost_folder_that_the_disk_cannot_make_again_keeps_no_other_partition_from_being_repaired(
+    crashed, monkeypatch
+):
+    data, _acknowledged = crashed
+    beside(data, "unknown-0")
+    lost = data / "topics" / PARTITION
+    shutil.rmtree(lost)
+    perform = Ring.perform
+
+    async def perform_or_refuse(ring, submit, *arguments, **options):
+        if submit == lib.tpc_operation_fsync and name_of(arguments[0]) == str(lost):
+            await trio.lowlevel.checkpoint()
+            return -errno.EIO, 0
+        return await perform(ring, submit, *arguments, **options)
+
+    request = RepairRequest(every_partition=True, apply=True, accept_loss=True, as_json=True)
+    with monkeypatch.context() as disk:
+        disk.setattr(Ring, "perform", perform_or_refuse)
+        with pytest.raises(PartlyRepairedError) as caught:
+            repair(data, request)
+    told = json.loads(str(caught.value))
+    assert [one["label"] for one in told["partitions"]] == ["unknown-0"]
+    assert [one["label"] for one in told["unreadable"]] == [PARTITION]
+    assert {PARTITION, "unknown-0"} & set(labels_offline(data)) == {PARTITION}
+    repair(data, request)
+    assert PARTITION not in labels_offline(data)
+
+
+def test_a_partition_without_a_core_is_handed_to_its_own_also_when_its_repair_ended_behind_the_checkpoint(
+    crashed, monkeypatch
+):
+    """A core's checkpoint has it from there on, and the core may be another one's than the metadata say."""
+    data, _acknowledged = crashed
+    (folder,) = beside(data, "unknown-0")
+
+    async def refuse(_disk, _data, _key):
+        await trio.lowlevel.checkpoint()
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+
+    monkeypatch.setattr("tpc_broker.storage.repair.remove_lost_mark", refuse)
+    with pytest.raises(PartlyRepairedError, match=f"unknown-0 .*{folder}"):
+        repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
+    assert (data / "journals" / HANDOVER_FILE).exists()
 
 
 def test_the_journal_is_damaged_in_front_of_batches_written_once(crashed):

@@ -518,26 +518,26 @@ async def _repair_all(
         for one in found:
             core, offline = _offline_of(recovered, one)
             listing, begin_group = listings.get(offline.key), groups.get(offline.key)
+            path = listing.path if listing else data / "topics" / one.label
+            if offline.checkpoint is None:  # no core's so far: the next start finds out whose it is
+                await _mark_handover(disk, data)
             try:
                 reports.append(await repair_partition(recovered[core], offline, data, listing, begin_group))
             except (OSError, StorageFailedError) as error:
-                if not every_partition or not _is_of(listing, error):
+                if not every_partition or not _is_of(path, error):
                     raise
                 unreadable.append(UnreadablePartition(one.label, str(error)))
-                continue
-            if offline.checkpoint is None:  # no core's so far: the next start finds out whose it is
-                await _mark_handover(disk, data)
     finally:
         for core_recovered in recovered.values():
             await core_recovered.close()
     return reports, unreadable
 
 
-def _is_of(listing: PartitionListing | None, error: OSError | StorageFailedError) -> bool:
-    """Whether it is about a file of this partition: journals and checkpoints are everybody's."""
+def _is_of(path: Path, error: OSError | StorageFailedError) -> bool:
+    """Whether it is about this partition's folder or a file in it: journals and checkpoints are everybody's."""
     cause = error if isinstance(error, OSError) else error.__cause__
     name = cause.filename if isinstance(cause, OSError) else None
-    return listing is not None and isinstance(name, str) and name.startswith(f"{listing.path}/")
+    return isinstance(name, str) and (name == str(path) or name.startswith(f"{path}/"))
 
 
 def _show_plans(plans: list[RepairPlan], unreadable: list[UnreadablePartition], request: RepairRequest) -> str:
