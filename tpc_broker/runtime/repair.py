@@ -506,7 +506,11 @@ async def _repair_all(
     *,
     every_partition: bool,
 ) -> tuple[list[RepairReport], list[UnreadablePartition]]:
-    """Where every partition is wanted, one whose own files the disk refuses keeps no other from being repaired."""
+    """Where every partition is wanted, one whose own files the disk refuses keeps no other from being repaired.
+
+    OSError of the recovery that comes first is everybody's, whatever file it names: once the journal is begun anew,
+    what it had for a partition is gone, so it must not go on without a file that it reads or writes for one.
+    """
     reports: list[RepairReport] = []
     unreadable: list[UnreadablePartition] = []
     if not found:
