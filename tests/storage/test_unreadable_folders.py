@@ -155,7 +155,7 @@ async def test_a_mark_that_names_no_topic_is_one(content):
     await (await recover(disk)).close()
     disk.names[MARK].content[:] = content
     mark = (await lost_marks(disk, DATA / "journals"))[KEY]
-    assert mark == LostMark("", content.decode("utf-8", "replace"))
+    assert mark == LostMark("", content.decode("utf-8", "replace"), has_salvage=True)
     disk.unreadable = {MARK}
     assert (await lost_marks(disk, DATA / "journals"))[KEY].topic == ""
 
@@ -171,7 +171,7 @@ async def test_a_mark_of_which_neither_journal_nor_checkpoint_tells_any_more_is_
     core = await recover(disk)
     assert KEY not in core.offline
     assert core.marked == {KEY}
-    assert await lost_marks(disk, DATA / "journals") == {KEY: LostMark("", "its folder is missing")}
+    assert await lost_marks(disk, DATA / "journals") == {KEY: LostMark("", "its folder is missing", has_salvage=True)}
     await core.close()
     await delete_offline_files(disk, DATA, "events", KEY, "unique")
     assert await lost_marks(disk, DATA / "journals") == {}

@@ -48,7 +48,7 @@ from tpc_broker.model import (
 )
 from tpc_broker.routing import Assignment, assign_all
 from tpc_broker.storage.checkpoint import JournalFile, capture_and_sync, read_checkpoint, write_checkpoint
-from tpc_broker.storage.folders import create_partition, list_partitions, remove_lost_mark
+from tpc_broker.storage.folders import SALVAGE_PREFIX, create_partition, list_partitions, remove_lost_mark
 from tpc_broker.storage.lost_and_found import (
     METADATA_PARTITION,
     REASON_FILE,
@@ -60,7 +60,6 @@ from tpc_broker.storage.lost_and_found import (
 )
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.readable_runs import readable_runs
-from tpc_broker.storage.recovery import SALVAGE_PREFIX
 from tpc_broker.storage.segments import Segment
 
 if TYPE_CHECKING:
@@ -336,8 +335,11 @@ async def bring_back(
 
 
 async def forget_put_aside(disk: Disk, data: Path, returning: Sequence[LostPartition]) -> None:
-    """After the checkpoint that names them: the notes of why they had been put aside go."""
+    """After the checkpoint that names them: the notes of why they had been put aside go, and what marks them as missing
+    from when they had no folder.
+    """
     for one in returning:
+        await remove_lost_mark(disk, data, one.key)
         path = data / "topics" / partition_folder_name(one.topic, one.key.partition)
         for name in (REASON_FILE, STATE_FILE):
             with suppress(FileNotFoundError):

@@ -212,7 +212,7 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
                 seen.add(key)
                 listing = listings.get(key)
                 reason = (listing.offline if listing else None) or plan.offline
-                if not plan.is_released and key in marks:
+                if not plan.is_released and key in marks and marks[key].counts_for(listing):
                     reason = reason or marks[key].reason
                 if reason is None or plan.deleted:
                     continue
@@ -226,7 +226,8 @@ async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]
         finally:
             await file.close()
     for key, listing in listings.items():
-        reason = listing.offline or (marks[key].reason if key in marks else None)
+        is_marked = key in marks and marks[key].counts_for(listing)
+        reason = listing.offline or (marks[key].reason if is_marked else None)
         if key not in seen and (listing.holds_records or reason is not None):
             is_only_marked = listing.offline is None and not listing.holds_records
             reason = reason or "its folder holds records that neither a checkpoint nor a journal knows of"

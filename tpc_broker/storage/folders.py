@@ -48,6 +48,8 @@ LOST_MARK_FILE: Final = "set-aside"
 """In the folder beside the journals of a partition without a folder: `LostMark`. Earlier releases wrote `offline`
 there, which nothing obeyed or removed: such a partition may long have been brought back, so it is not believed.
 """
+SALVAGE_PREFIX: Final = "salvage-"
+"""Of files with what a journal had for a partition that was set aside."""
 _LOST_PREFIX: Final = "lost-"
 
 
@@ -57,6 +59,14 @@ class LostMark(NamedTuple):
     topic: str
     """Its name; empty: not known yet, because neither a folder nor a checkpoint tells it."""
     reason: str
+    has_salvage: bool = False
+    """What the journal had for it lies beside the journals."""
+
+    def counts_for(self, listing: PartitionListing | None) -> bool:
+        """Whether the partition is offline by it. A folder that is there again, and can be read, has all of it where
+        the journal had nothing.
+        """
+        return listing is None or listing.folder.problem is not None or self.has_salvage
 
     def encode(self) -> bytes:
         return f"{self.topic}: {self.reason}".encode()
@@ -69,7 +79,9 @@ class LostMark(NamedTuple):
             return None
         topic, _, reason = text.partition(": ")
         is_sound = not topic or parse_partition_folder_name(f"{topic}-0") is not None
-        return cls(topic, reason) if is_sound and reason and not contents.unreadable else cls("", text)
+        has_salvage = any(name.startswith(SALVAGE_PREFIX) for name in contents.sizes_bytes)
+        is_known = is_sound and reason and not contents.unreadable
+        return cls(topic, reason, has_salvage) if is_known else cls("", text, has_salvage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from tpc_broker.storage.filled_folders import finish_installations, remove_unfin
 from tpc_broker.storage.folders import (
     LOST_MARK_FILE,
     OFFLINE_FILE,
+    SALVAGE_PREFIX,
     LostMark,
     PartitionListing,
     delete_folder,
@@ -54,6 +55,7 @@ from tpc_broker.storage.folders import (
     lost_folder_name,
     lost_marks,
     remove_folder,
+    remove_lost_mark,
 )
 from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, whole_batch
 from tpc_broker.storage.partition_storage import PartitionStorage
@@ -64,7 +66,7 @@ from tpc_broker.storage.side_by_side import for_each
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -72,7 +74,6 @@ if TYPE_CHECKING:
     from tpc_broker.storage.ports import Disk
 
 COPY_BYTES: Final = 8 * 1024 * 1024
-SALVAGE_PREFIX: Final = "salvage-"
 SURPLUS: Final = "its segments may hold what its core's journal has lost"
 
 
@@ -450,7 +451,7 @@ async def recover_core(
     for one in plan.partitions.values():
         if accept_damage and one.trimmed_bytes and not one.deleted:
             one.offline = one.offline or SURPLUS
-    marked = await _obey_marks(disk, journals, plan.partitions)
+    marked = await _obey_marks(disk, data, plan.partitions, listings)
     work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
     await for_each(list(plan.partitions.values()), work.prepare)
     await work.replay(plan.partitions, scan)
@@ -480,15 +481,27 @@ async def recover_core(
     return recovered
 
 
-async def _obey_marks(disk: Disk, journals: Path, plans: dict[TopicPartition, PartitionPlan]) -> set[TopicPartition]:
-    """What was set aside without a folder stays so when it has one again. The marks of which no plan is left."""
+async def _obey_marks(
+    disk: Disk,
+    data: Path,
+    plans: Mapping[TopicPartition, PartitionPlan],
+    listings: Mapping[TopicPartition, PartitionListing],
+) -> set[TopicPartition]:
+    """What was set aside without a folder stays so when it has one again, but for one that holds all of it
+    (`LostMark.counts_for`). The marks of which no plan is left.
+    """
+    journals = data / "journals"
     marks = await lost_marks(disk, journals)
     for key in plans.keys() & marks.keys():
         plan, mark = plans[key], marks.pop(key)
         if plan.deleted:
             await remove_folder(disk, journals / lost_folder_name(key))
-        elif not plan.is_released:
+        elif plan.is_released:
+            continue
+        elif mark.counts_for(listings.get(key)):
             plan.offline = plan.offline or mark.reason
+        else:
+            await remove_lost_mark(disk, data, key)
     return set(marks)
 
 

@@ -42,11 +42,11 @@ from tpc_broker.log.state import LogState
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.checkpoint import read_checkpoint, write_checkpoint
 from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import OFFLINE_FILE, lost_folder_name, remove_lost_mark
+from tpc_broker.storage.folders import OFFLINE_FILE, SALVAGE_PREFIX, lost_folder_name, remove_lost_mark
 from tpc_broker.storage.in_place_replay import whole_batch
 from tpc_broker.storage.lost_and_found import LOST_FOLDER, lost_name
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, readable_runs
-from tpc_broker.storage.recovery import COPY_BYTES, SALVAGE_PREFIX
+from tpc_broker.storage.recovery import COPY_BYTES
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
 if TYPE_CHECKING:
