@@ -7,6 +7,7 @@ import errno
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -229,6 +230,19 @@ def test_a_core_that_hangs_is_killed_and_started_again(broker: TpcBroker) -> Non
     wait_until(lambda: "core 1 gave no sign of life" in broker.log_text(), "the supervisor to notice")
     wait_until(lambda: answers_api_versions(broker.host, broker.ports[1]), "the new core's answers")
     assert cores_of(broker)[1].pid != hanging.pid
+    broker.stop()
+
+
+def test_no_thread_but_the_first_takes_signals(broker: TpcBroker) -> None:
+    """At the end of the supervisor that one has blocked them, so that a second SIGTERM changes no exit code."""
+    supervisor = Path(f"/proc/{broker.process.pid}")
+    for thread in (supervisor / "task").iterdir():
+        if thread.name == supervisor.name:
+            continue
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            status = (thread / "status").read_text()
+            blocked = int(re.search(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)[1], 16)
+            assert blocked >> (signal.SIGTERM - 1) & 1, status
     broker.stop()
 
 

@@ -10,10 +10,13 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+import outcome
 import trio
 
 from tpc_broker.runtime.options import StartError
@@ -82,7 +85,7 @@ async def keep_removing_left(data: Path) -> None:
     told = ""
     while True:
         try:
-            if await trio.to_thread.run_sync(remove_left, data, abandon_on_cancel=True):
+            if await _remove_left_aside(data):
                 log.warning("a backup was killed; the links that it left in %s are removed", data / STAGING_FOLDER)
         except OSError as error:
             if str(error) != told:
@@ -90,6 +93,26 @@ async def keep_removing_left(data: Path) -> None:
                             " of what retention removes", error)  # fmt: skip
             told = str(error)
         await trio.sleep(LOOK_S)
+
+
+async def _remove_left_aside(data: Path) -> bool:
+    """`remove_left` in a thread of its own that takes no signals. One of trio's lives on for seconds and takes them: a
+    second SIGTERM, when the supervisor has ended its work and blocked it in its own thread, would end the process.
+    """
+    ended, token, ends = trio.Event(), trio.lowlevel.current_trio_token(), list[outcome.Outcome[bool]]()
+
+    def work() -> None:
+        ends.append(outcome.capture(remove_left, data))
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(ended.set)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=work, name="backup-left", daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    await ended.wait()
+    return ends[0].unwrap()
 
 
 def _open_lock(data: Path) -> int:
