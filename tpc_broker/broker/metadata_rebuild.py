@@ -335,11 +335,8 @@ async def bring_back(
 
 
 async def forget_put_aside(disk: Disk, data: Path, returning: Sequence[LostPartition]) -> None:
-    """After the checkpoint that names them: the notes of why they had been put aside go, and what marks them as missing
-    from when they had no folder.
-    """
+    """After the checkpoint that names them: the notes of why they had been put aside go."""
     for one in returning:
-        await remove_lost_mark(disk, data, one.key)
         path = data / "topics" / partition_folder_name(one.topic, one.key.partition)
         for name in (REASON_FILE, STATE_FILE):
             with suppress(FileNotFoundError):
