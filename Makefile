@@ -1,5 +1,6 @@
 # make run    everything from a fresh machine to a running broker on 127.0.0.1:9092, data in ./data
-# make test   the tests, with their own set-up
+# make test   the gate: every test that a change must pass, with its own set-up, in about ten minutes of two cores
+# make test-long   what needs minutes, chance or a machine of its own, with a fresh seed; PART=crash runs a part of it
 # make build  the set-up without the start
 # make lint   ruff, mypy, and the format of the C
 # make format   puts the C into its format
@@ -21,12 +22,15 @@ LISTEN  ?= 127.0.0.1:9092
 DATA    ?= ./data
 ARGS    ?=
 TESTS   ?= tests
+WORKERS ?= 2
+PART    ?= long
+SEED_OF_TESTS ?= fresh
 SECONDS ?= 120
 HOURS   ?= 8
 SIM     := $(BIN)/python -m tests.simulator $(if $(STEPS),--steps $(STEPS)) $(if $(ONLY),--only $(ONLY))
 EXPLORE := $(BIN)/python -m tests.raft.explore --states $(STATES)
 
-.PHONY: run test build lint format sim sim-long bench demo clean
+.PHONY: run test test-long test-asan durations build lint format sim sim-long bench demo clean
 
 run: $(BIN)/.built
 	@echo "Starting on $(LISTEN) with data in $(DATA). Talk to it from another terminal, for example with kcat:"
@@ -38,7 +42,16 @@ run: $(BIN)/.built
 build: $(BIN)/.built
 
 test: $(BIN)/.built-test
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
+
+test-long: $(BIN)/.built-test
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-skips --part $(PART) --seed $(SEED_OF_TESTS) $(TESTS) $(ARGS)
+
+test-asan: PART = asan
+test-asan: test-long
+
+durations: $(BIN)/.built-test
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --write-durations $(TESTS) $(ARGS)
 
 lint: $(BIN)/.built-test
 	$(BIN)/ruff check .

@@ -17,6 +17,8 @@ from tpc_broker.bench.plots import draw
 from tpc_broker.bench.results import Cell, Results
 from tpc_broker.bench.workloads import WORKLOADS
 
+pytestmark = pytest.mark.machine
+
 SECOND = 10**9
 
 

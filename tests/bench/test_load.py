@@ -27,6 +27,8 @@ from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.server import PeerUnavailable, Servers
 from tpc_broker.bench.workloads import WORKLOADS
 
+pytestmark = pytest.mark.machine
+
 TINY = Extent(warm_up=0.05, measured=0.3, gigabytes=0.02, soak_minutes=0.02)
 LONGER = replace(TINY, measured=2.0)
 """Where something has to be answered in that time: a shared disk may stand still for longer than TINY's."""

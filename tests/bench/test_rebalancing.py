@@ -12,6 +12,8 @@ from tpc_broker.bench.peers.clusters import TpcClusterPeer
 from tpc_broker.bench.plots import DRAINED_AT, JOINED_AT
 from tpc_broker.bench.rebalancing import Acknowledged, Phase, rebalance
 
+pytestmark = pytest.mark.machine
+
 MS = 1_000_000
 
 
@@ -31,7 +33,6 @@ def test_a_silence_counts_in_each_phase_that_it_touches() -> None:
     assert Phase("p", 0, 5 * MS).silence_ms([]) == 0
 
 
-@pytest.mark.slow
 def test_two_nodes_join_and_leave_under_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BEFORE_S_MIN", "WARM_UP_S_MIN"):
         monkeypatch.setattr(rebalancing, name, 0.5)

@@ -14,7 +14,7 @@ from tests.support.broker_process import TpcBroker
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main
 
-pytestmark = OURS_ONLY
+pytestmark = [pytest.mark.clients, OURS_ONLY]
 
 
 class Tpc:

@@ -15,6 +15,8 @@ from tests.support.cluster_nodes import Cluster, cluster, cluster_told, create_t
 from tests.support.replicated_load import Load, read_all
 from tpc_broker.log.batch import walk_headers
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.mark.parametrize("levels", ["", "2-2"], ids=["with a group", "without a group"])
 def test_what_is_on_one_node_alone_goes_to_others_under_load(tmp_path, levels):

@@ -35,6 +35,8 @@ from tpc_broker.runtime.cluster.catching_up import CatchingUp, CaughtUp
 from tpc_broker.runtime.options import StartError
 from tpc_broker.storage.ports import JournalCursor
 
+pytestmark = pytest.mark.cluster
+
 PARTITIONS = 4
 GROUP = "readers"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import random
+import pytest
 
 from tests.support.cluster_nodes import Cluster, admin, cluster, cluster_told, create_topic, eventually, run_tpc
 from tests.support.replicated_load import Load
+
+pytestmark = pytest.mark.cluster
 
 LOADED = 4
 """Partitions that records go to; the others are there to be moved."""
@@ -41,7 +43,7 @@ def set_all(made: Cluster, setting: str) -> None:
     assert code == 0, said
 
 
-def test_nodes_join_are_lost_come_back_and_leave_under_load(tmp_path, request):
+def test_nodes_join_are_lost_come_back_and_leave_under_load(tmp_path, request, chance):
     """More partitions with --moved-partitions."""
     partitions = request.config.getoption("--moved-partitions")
     total = 3 * partitions
@@ -55,7 +57,7 @@ def test_nodes_join_are_lost_come_back_and_leave_under_load(tmp_path, request):
             wait_balanced(made, {1, 2, 3, 4}, total, "node 4 has its share")
             load.wait_progress()
             set_all(made, "replica.replace.delay.ms=1000")
-            lost = random.choice([2, 3])
+            lost = chance.choice([2, 3])
             made.kill(lost)
             wait_balanced(made, {1, 2, 3, 4} - {lost}, total, f"node {lost} is replaced")
             load.wait_progress()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.test_moves import reassign, replicas
 from tests.support.broker_process import TpcBroker
 from tests.support.cluster_nodes import cluster, cluster_told, consume, create_topic, eventually, leaders, produce
+
+pytestmark = pytest.mark.cluster
 
 PARTITIONS = 2
 

@@ -4,7 +4,6 @@ the answer says that it came too late, and nothing is lost.
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from contextlib import suppress
@@ -21,6 +20,8 @@ from tpc_broker.broker.reassignments import CANCEL_S
 from tpc_broker.cli.cluster_facts import cluster_facts
 from tpc_broker.cli.moves import cancel_at
 from tpc_broker.client.errors import ClientError
+
+pytestmark = pytest.mark.cluster
 
 ROUNDS = 12
 
@@ -51,9 +52,8 @@ def begin(made: Cluster | Node, topic: str, node: int, core: int) -> None:
     eventually(lambda: is_begun(made, topic, node, core), "it is begun")
 
 
-def test_a_move_is_taken_back_or_was_done_and_the_answer_says_which(made):
+def test_a_move_is_taken_back_or_was_done_and_the_answer_says_which(made, chance):
     """Of leaders and followers, at whichever moment."""
-    chooser = random.Random()
     create_topic(made.bootstrap, "asked", 1, replicas=3)
     create_topic(made.bootstrap, "single", 1, replicas=1)
     with Load(made.bootstrap, "asked", 1) as load, Load(made.bootstrap, "single", 1) as single:
@@ -63,10 +63,10 @@ def test_a_move_is_taken_back_or_was_done_and_the_answer_says_which(made):
         for number in range(ROUNDS):
             topic = ("asked", "single")[number % 2]
             before = in_sync(made, topic)
-            node = chooser.choice(sorted(before))
+            node = chance.choice(sorted(before))
             begin(made, topic, node, 1 - before[node])
-            time.sleep(chooser.choice([0, 0.003, 0.01]))
-            one = chooser.choice(made.nodes)  # another may hear of the end later
+            time.sleep(chance.choice([0, 0.003, 0.01]))
+            one = chance.choice(made.nodes)  # another may hear of the end later
             asked_s = time.monotonic()
             outcomes.append(why := cancelled(one, topic))
             moved = {**before, node: 1 - before[node]}
@@ -120,9 +120,8 @@ def test_a_move_that_waits_for_a_core_is_cancelled_and_shown(made):
     load.check(made.bootstrap)
 
 
-def test_kill_9_while_moves_are_taken_back(made):
+def test_kill_9_while_moves_are_taken_back(made, chance):
     """Of the node, or one of its cores, at whichever step."""
-    chooser = random.Random()
     create_topic(made.bootstrap, "killed", 1, replicas=3)
     create_topic(made.bootstrap, "alone", 1, replicas=1)
     with Load(made.bootstrap, "killed", 1) as load, Load(made.bootstrap, "alone", 1) as single:
@@ -136,7 +135,7 @@ def test_kill_9_while_moves_are_taken_back(made):
             for topic in ("killed", "alone"):
                 with suppress(ClientError):
                     cancelled(other, topic)
-            time.sleep(chooser.random() * 0.02)
+            time.sleep(chance.random() * 0.02)
             if victim == "node":
                 made.kill(node)
                 made.start(node)

@@ -17,7 +17,10 @@ from tests.support.replicated_load import Load
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 HOUR_S = 3600
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed (Debian: faketime)")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed (Debian: faketime)"),
+]
 
 
 def set_clock(node: Node, seconds: int) -> None:

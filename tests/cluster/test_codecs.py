@@ -1,12 +1,8 @@
-"""Whatever the bytes are: a value or a `LinkDecodeError`; and values come back as they were.
-
-``TPC_FUZZ_EXAMPLES`` raises the number of examples per test.
-"""
+"""Whatever the bytes are: a value or a `LinkDecodeError`; and values come back as they were."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 
 import pytest
@@ -50,7 +46,7 @@ from tpc_broker.raft.messages import (
     Reason as VoteReason,
 )
 
-EXAMPLES = int(os.environ.get("TPC_FUZZ_EXAMPLES", "150"))
+EXAMPLES = 150
 GROUP = "metadata"
 
 numbers = st.integers(0, links.NUMBER_MAX)

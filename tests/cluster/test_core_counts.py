@@ -12,6 +12,8 @@ import pytest
 from tests.support.cluster_nodes import Cluster, Node, admin, cluster, create_topic, eventually, run_tpc
 from tests.support.replicated_load import Load
 
+pytestmark = pytest.mark.cluster
+
 PARTITIONS = 2
 TAKE_OVER = "recovering every journal first"
 
@@ -48,17 +50,17 @@ def again(made: Cluster, number: int, cores: int) -> None:
     made.start(number)
 
 
-def killed_in_the_take_over(made: Cluster, number: int, cores: int) -> None:
+def killed_in_the_take_over(made: Cluster, number: int, cores: int, chance: random.Random) -> None:
     made[number].kill()
     made[number].cores_count = cores
     begun = made[number].log_text().count(TAKE_OVER)
     made.launch(number)
     eventually(lambda: made[number].log_text().count(TAKE_OVER) > begun, "it recovers the journals of all cores")
-    time.sleep(random.random() * 0.5)
+    time.sleep(chance.random() * 0.5)
     made.kill(number)
 
 
-def test_nodes_are_restarted_with_other_numbers_of_cores_under_load(three: Cluster):
+def test_nodes_are_restarted_with_other_numbers_of_cores_under_load(three: Cluster, chance: random.Random):
     """More, and fewer twice: once by `kill -9`, and again in the midst of handing over."""
     create_topic(three.bootstrap, "t", PARTITIONS, replicas=3)
     create_topic(three.bootstrap, "alone", PARTITIONS, replicas=1)
@@ -73,7 +75,7 @@ def test_nodes_are_restarted_with_other_numbers_of_cores_under_load(three: Clust
         create_topic(three.bootstrap, "new", 3, replicas=3)
         found = eventually(lambda: in_sync(three, "new"), "they are made")
         assert 1 in {places[1] for places in found}, "a new core is used"
-        killed_in_the_take_over(three, 3, 1)
+        killed_in_the_take_over(three, 3, 1, chance)
         three.start(3)
         eventually(lambda: in_sync(three, "t"), "all are in sync")
         again(three, 1, 1)

@@ -4,7 +4,6 @@ nothing comes twice, and clients follow.
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -16,6 +15,8 @@ from tpc_broker.client.cluster import Cluster as Client
 from tpc_broker.client.cluster import ClusterSettings
 from tpc_broker.client.errors import ClientError
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, BrokerId
+
+pytestmark = pytest.mark.cluster
 
 CORES = 2
 DEADLINE_S = 60
@@ -98,20 +99,19 @@ def test_replicas_change_cores_under_load_and_clients_follow(made):
     assert not [line for node in made.nodes for line in node.log_messages() if "Traceback" in line]
 
 
-def test_kill_9_in_the_midst_of_moves_between_cores(made):
+def test_kill_9_in_the_midst_of_moves_between_cores(made, chance):
     """Of the node, and of one of its cores; what was begun is finished by whoever is there. Then of all nodes."""
-    chooser = random.Random()
     create_topic(made.bootstrap, "killed", 1, replicas=3)
     create_topic(made.bootstrap, "alone", 1, replicas=1)
     with Load(made.bootstrap, "killed", 1) as load, Load(made.bootstrap, "alone", 1) as single:
         load.wait_progress()
         single.wait_progress()
         (node,) = eventually(lambda: places(made, "alone"), "it is there")
-        for victim in ("node", chooser.randrange(CORES)):
+        for victim in ("node", chance.randrange(CORES)):
             for topic in ("killed", "alone"):
                 has = eventually(lambda topic=topic: places(made, topic), "all are in sync")[node]
                 eventually(lambda topic=topic, has=has: is_begun(made, topic, node, 1 - has), "it is begun")
-            time.sleep(chooser.random() * 0.2)
+            time.sleep(chance.random() * 0.2)
             if victim == "node":
                 made.kill(node)
                 made.start(node)

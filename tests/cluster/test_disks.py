@@ -24,7 +24,7 @@ from tests.support.replicated_load import Load
 
 DISK_BYTES = 400 << 20
 PARTITIONS = 6
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.cluster
 SMALL = {"journal.bytes.max": str(8 << 20), "log.segment.bytes": str(1 << 20)}
 
 
@@ -88,11 +88,8 @@ def no_traceback(made: Cluster) -> None:
         assert not [line for line in node.log_messages() if "Traceback" in line or "AssertionError" in line]
 
 
-def test_the_power_of_one_of_a_majority_and_of_all(on_disks, request: pytest.FixtureRequest):
+def test_the_power_of_one_of_a_majority_and_of_all(on_disks, chance: random.Random):
     made, disks = on_disks
-    seed = request.config.getoption("--crash-seed") or random.randrange(1 << 32)
-    print(f"--crash-seed {seed}")
-    chance = random.Random(seed)
     with Load(made.bootstrap, "kept", PARTITIONS) as load:
         for count in chance.sample([1, 2, 3], 3):
             load.wait_progress()

@@ -14,6 +14,8 @@ from tests.cluster.earlier_data import DATA, EVENTS, NODES, configure, expected_
 from tests.support.cluster_nodes import cluster, cluster_told, consume, create_topic, eventually, leaders, produce
 from tpc_broker.feature_levels import SPOKEN
 
+pytestmark = pytest.mark.cluster
+
 LEVELS = sorted(DATA.glob("level-*.tar.xz"))
 
 

@@ -27,6 +27,8 @@ from tests.support.host_nodes import cluster_on_hosts
 from tests.support.namespaces import Hosts, RelayedHosts, why_no_namespaces, why_no_relay
 from tests.support.replicated_load import read_all
 
+pytestmark = pytest.mark.cluster
+
 PARTITIONS = 2
 DISTURBANCES = [
     {"delay_ms": 100.0},
@@ -162,13 +164,10 @@ def acknowledged_too_early(made: Cluster, on: Hosts, planted: Actors) -> None:
 
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-def test_histories_while_leaders_fail(tmp_path, checker, request: pytest.FixtureRequest):
+def test_histories_while_leaders_fail(tmp_path, checker, request: pytest.FixtureRequest, chance: random.Random):
     """Leaders are cut off, paused and killed; --failures N for a long run. At last one that is cut off acknowledges
     too early, which has to be seen.
     """
-    seed = request.config.getoption("--crash-seed") or random.randrange(1 << 32)
-    print(f"--crash-seed {seed}")
-    chance = random.Random(seed)
     with cluster_on_hosts(tmp_path, Hosts) as (made, on):
         made.start()
         create_topic(made.bootstrap, "kept", PARTITIONS, replicas=3)
@@ -184,7 +183,7 @@ def test_histories_while_leaders_fail(tmp_path, checker, request: pytest.Fixture
                 actors.wait_progress()
         logs = [read_all(made.bootstrap, "kept", partition) for partition in range(PARTITIONS)]
         problems = actors.history.problems(checker, logs)
-        assert not problems, (seed, problems[:10])
+        assert not problems, problems[:10]
 
         def is_planted() -> list[str]:
             planted = Actors(made.nodes, "planted", 1, "nobody")

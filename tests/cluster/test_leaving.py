@@ -7,6 +7,8 @@ import re
 import shutil
 import signal
 
+import pytest
+
 from tests.support.cluster_nodes import (
     Cluster,
     admin,
@@ -22,6 +24,8 @@ from tests.support.cluster_nodes import (
     produce,
     run_tpc,
 )
+
+pytestmark = pytest.mark.cluster
 
 
 def node_command(made: Cluster, *arguments: str) -> tuple[int, str]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.support.cluster_nodes import Cluster, admin, cluster, consume, create_topic, eventually, produce, run_tpc
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.kafka import ApiKey, messages
+
+pytestmark = pytest.mark.cluster
 
 TIMEOUT_MS = 30_000
 

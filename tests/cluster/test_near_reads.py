@@ -16,6 +16,8 @@ from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, ev
 from tests.support.kafka_peer import run_tool
 from tests.support.replicated_load import Load
 
+pytestmark = pytest.mark.cluster
+
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 RECORDS = 2_000
 

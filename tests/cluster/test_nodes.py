@@ -34,6 +34,8 @@ from tests.support.ports import free_port_range
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture
 def three(tmp_path):

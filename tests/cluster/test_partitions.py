@@ -17,7 +17,7 @@ from tests.support.replicated_load import Load, read_all
 from tpc_broker.error_codes import ErrorCode
 
 WHY_NOT = why_no_namespaces()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

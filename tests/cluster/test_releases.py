@@ -13,6 +13,8 @@ from tests.support.cluster_nodes import Cluster, cluster, cluster_told, create_t
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 
+pytestmark = pytest.mark.cluster
+
 
 def features(made: Cluster, number: int) -> tuple[int, tuple[int, int]]:
     """The level that a node says that its cluster has, and what it speaks itself."""

@@ -7,8 +7,12 @@ import socket
 import threading
 import time
 
+import pytest
+
 from tests.support.cluster_nodes import Node, cluster, create_topic, eventually
 from tests.support.replicated_load import Load
+
+pytestmark = pytest.mark.cluster
 
 PAUSE_S = 0.005
 

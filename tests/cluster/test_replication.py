@@ -17,6 +17,8 @@ from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, e
 from tests.support.replicated_load import Load
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, coordinator_partition
 
+pytestmark = pytest.mark.cluster
+
 PARTITIONS = 6
 
 
@@ -125,11 +127,8 @@ def test_a_node_with_an_empty_disk_votes_when_it_has_learned(three: Cluster):
     load.check(three[3 if killed != 3 else 1].bootstrap)
 
 
-def test_failures_by_chance(three: Cluster, request: pytest.FixtureRequest):
+def test_failures_by_chance(three: Cluster, request: pytest.FixtureRequest, chance: random.Random):
     """One after the other, and sometimes the next one before everybody has caught up; --failures N for a long run."""
-    seed = request.config.getoption("--crash-seed") or random.randrange(1 << 32)
-    print(f"--crash-seed {seed}")
-    chance = random.Random(seed)
     create_topic(three.bootstrap, "kept", PARTITIONS, replicas=3)
     with Load(three.bootstrap, "kept", PARTITIONS) as load:
         load.wait_progress()

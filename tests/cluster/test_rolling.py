@@ -16,6 +16,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually
 from tests.support.replicated_load import Load, differences
 
+pytestmark = pytest.mark.cluster
+
 PARTITIONS, MEMBERS, NODES = 6, 2, 3
 COMMIT_EVERY_S = 0.1
 PACE_S = 0.01

@@ -18,6 +18,8 @@ from tests.support.cluster_nodes import Cluster, Node, admin, answered, cluster,
 from tests.support.replicated_load import Load
 from tpc_broker.log.batch import walk_headers
 
+pytestmark = pytest.mark.cluster
+
 PARTITIONS = 3
 
 

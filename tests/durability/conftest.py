@@ -1,4 +1,4 @@
-"""What the crash tests share: a seed that is shown when something fails, and the broker under test.
+"""What the crash tests share: the broker under test.
 
 `TPC_TEST_BROKER=kafka` runs those that can against Apache Kafka: a check that fails there is wrong about Kafka.
 """
@@ -6,21 +6,11 @@
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable, kafka_jars
-
-
-@pytest.fixture
-def seed(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> int:
-    """Printed with the command that repeats the run; what is sent follows from it, the moments of a crash nearly."""
-    given = request.config.getoption("--crash-seed")
-    chosen = random.randrange(1 << 31) if given is None else given
-    print(f"to repeat: python -m pytest '{request.node.nodeid}' --crash-seed {chosen}")
-    return chosen
 
 
 @pytest.fixture

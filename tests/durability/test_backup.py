@@ -36,7 +36,7 @@ LOADS = {"mixed": MIXED, "large": LARGE, "in place": ONCE}
 BACKUPS = 3
 VALUE = b"0123456789" * 10_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(against_kafka(), reason="a command of ours")]
+pytestmark = [pytest.mark.crash, pytest.mark.skipif(against_kafka(), reason="a command of ours")]
 
 
 def back_up(broker: TpcBroker, target: Path, *more: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ twice, the order is kept, and clients follow by themselves.
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import UnreachableError
 from tpc_broker.model import BrokerId, coordinator_partition
 
-pytestmark = pytest.mark.skipif(against_kafka(), reason="moves of ours")
+pytestmark = [pytest.mark.crash, pytest.mark.skipif(against_kafka(), reason="moves of ours")]
 CORES, PARTITIONS = 3, 2
 DEADLINE_S = 90
 GROUP = "followers"
@@ -222,15 +221,14 @@ def test_clients_follow_partitions_that_move(broker):
     assert "is offline" not in broker.log_text()
 
 
-def test_kill_9_in_the_midst_of_moves(broker):
+def test_kill_9_in_the_midst_of_moves(broker, chance):
     """Of the whole broker, and of each of the cores that have a part in it; moves that were begun are finished."""
-    chooser = random.Random()
     with Load(broker) as load:
         for victim in ("broker", 0, 1, 2):
             wait_moved(broker)
             for partition in range(PARTITIONS):
-                move(broker, "moved", partition, chooser.randrange(CORES))
-            time.sleep(chooser.random() * 0.03)
+                move(broker, "moved", partition, chance.randrange(CORES))
+            time.sleep(chance.random() * 0.03)
             if victim == "broker":
                 broker.kill()
                 broker.start()

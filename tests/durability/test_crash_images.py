@@ -37,7 +37,7 @@ LIVES_OF_MUTANT = 4
 """Some faults show in every life's images, some in most (one life in twelve hid "direct is durable")."""
 IN_C = ("no dsync", "early acknowledgement", "in-place without dsync", "in-place too early")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.crash
 
 
 class Told:

@@ -14,7 +14,7 @@ from tests.support.kafka_peer import run_tool
 RECORDS = 6000
 COMPLAINTS = ["Mismatches", "Non-consecutive", "mismatch", "out of order", "not valid", "Could not read"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
 
 @pytest.fixture(scope="module")

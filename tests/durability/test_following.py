@@ -14,7 +14,10 @@ from tests.durability.workload import client_settings, create_topics
 PLACE = ("two-epochs", 0)
 RESET = KafkaError(KafkaError._AUTO_OFFSET_RESET, "Partition log truncation detected at offset 9 (leader epoch 1)")
 
-pytestmark = pytest.mark.skipif(against_kafka(), reason="its leader epochs do not rise with every start")
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(against_kafka(), reason="its leader epochs do not rise with every start"),
+]
 
 
 def produce(bootstrap: str, values: list[bytes]) -> None:

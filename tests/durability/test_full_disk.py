@@ -19,7 +19,7 @@ DISK_BYTES = 256 << 20
 VALUE_BYTES = 200_000
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.crash,
     pytest.mark.skipif(against_kafka(), reason="Kafka takes its log folder offline for good"),
 ]
 

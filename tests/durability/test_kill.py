@@ -27,7 +27,7 @@ LOADS = {"mixed": (MIXED, 1), "large": (LARGE, 5), "once": (ONCE, 5), "many": (M
 """Each with its share of the kills: one of so many."""
 WRITTEN_ONCE = re.compile(r"(\d+) of these found where they were written in place")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.crash
 
 
 class Attack:

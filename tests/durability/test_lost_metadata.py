@@ -11,6 +11,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.durability.test_repair import RECORDS, consume, create, numbered, produce, repair, values
 from tests.support.broker_process import TpcBroker, run_command
 
+pytestmark = pytest.mark.crash
+
 CORES = 2
 
 

@@ -15,6 +15,8 @@ from tpc_broker.model import CoreId
 from tpc_broker.storage.handover import hand_over, recover_all
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 
+pytestmark = pytest.mark.crash
+
 
 @pytest.fixture
 def broker(tmp_path):

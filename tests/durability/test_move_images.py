@@ -25,7 +25,7 @@ from tpc_broker.storage.recovery import recover_core
 
 IMAGES, IMAGES_OF_MUTANT = 40, 150
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.crash
 
 
 def recorded(folder: Path, seed: int, mutant: str) -> tuple[Path, Path]:

@@ -28,7 +28,7 @@ DISK_BYTES = 256 << 20
 VALUE_BYTES = 250_000
 FIRST, MORE = 60, 40
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(against_kafka(), reason="commands of ours")]
+pytestmark = [pytest.mark.crash, pytest.mark.skipif(against_kafka(), reason="commands of ours")]
 
 
 class Day:

@@ -24,7 +24,7 @@ ROUNDS = 5
 TOPICS = {"power-a": 3, "power-b": 2}
 SMALL = {"journal.bytes.max": str(8 << 20), "log.segment.bytes": str(1 << 20)}
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.crash
 
 
 def stop_the_world(processes: list[psutil.Process]) -> None:

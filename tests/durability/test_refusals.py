@@ -9,6 +9,8 @@ from tests.durability.raw_produce import PartitionClient
 from tests.durability.workload import create_topics
 from tests.support.record_batches import GZIP, Record, batch, old_message
 
+pytestmark = pytest.mark.crash
+
 CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD = 2, 10, 87
 PRODUCER = (4711, 0, 0)
 
@@ -65,7 +67,6 @@ def test_nothing_is_left_behind(broker, refused_everything):
         assert client.values() == {0: b"before", 1: b"after"}
 
 
-@pytest.mark.slow
 def test_nothing_is_left_behind_after_a_crash(broker, refused_everything):
     broker.kill()
     broker.start()

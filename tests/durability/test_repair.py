@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.broker_process import TpcBroker, run_command
 from tpc_broker.log.journal import BLOCK_BYTES, choose_superblock, scan_journal
 
+pytestmark = pytest.mark.crash
+
 RECORDS = 60
 
 

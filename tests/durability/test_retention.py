@@ -17,10 +17,7 @@ OVERRIDES = {"log.retention.check.interval.ms": "200", "log.segment.bytes": str(
 HOUR_MS = 3_600_000
 SEGMENT = {"segment.bytes": str(1 << 20), "file.delete.delay.ms": "100"}
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(against_kafka(), reason="Kafka's retention starts 30 s late"),
-]
+pytestmark = [pytest.mark.crash, pytest.mark.skipif(against_kafka(), reason="Kafka's retention starts 30 s late")]
 
 
 @pytest.fixture(scope="module")

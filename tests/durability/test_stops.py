@@ -23,7 +23,7 @@ LOADS = {"mixed": MIXED, "large": LARGE, "once": ONCE, "many": MANY, "relaxed": 
 STOP_SECONDS = 18.0
 UNFINISHED = ("could not be finished", "did not drain in time")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(against_kafka(), reason="it pauses and stops processes of ours")]
+pytestmark = [pytest.mark.crash, pytest.mark.skipif(against_kafka(), reason="it pauses and stops processes of ours")]
 
 
 class Stops:

@@ -237,7 +237,7 @@ def test_topics_are_made_on_first_use(broker, admin, topic):
     assert len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_a_million_records_arrive_whole_and_in_order(broker, admin, topic):
     """1 KiB each, over four partitions; a sequence per partition and a digest over all bytes."""
     partitions_count, per_partition = 4, 250_000

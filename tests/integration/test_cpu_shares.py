@@ -13,6 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import tpc_broker
 from tests.support.broker_process import TpcBroker
 
+pytestmark = pytest.mark.machine
+
 TASKS, STEP_US = 5000, 1000
 """Without queues each turn of the loop takes five seconds, and an answer some turns."""
 ROUNDS = 25

@@ -20,6 +20,8 @@ from tests.support.broker_process import TpcBroker
 from tests.support.definitions import encode_request
 from tests.support.raw_client import RawConnection
 
+pytestmark = pytest.mark.clients
+
 PARTITIONS = 1000
 CONNECTIONS = 300
 PIPELINED = 20

@@ -10,6 +10,8 @@ from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 from tests.support.record_batches import Record, batch
 
+pytestmark = pytest.mark.machine
+
 BATCHES = 60
 RECORD_BYTES, RECORDS = 10_000, 80
 MIB = 1 << 20

@@ -12,6 +12,8 @@ from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 from tests.support.record_batches import Record, batch
 
+pytestmark = pytest.mark.machine
+
 PARTITIONS = 40
 TAKEN_BYTES_MAX = 640 * 1024
 """Of one partition: space for what may come is reserved, with no regard to what has come at first."""

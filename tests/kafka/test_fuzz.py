@@ -1,9 +1,5 @@
-"""Whatever the bytes are: a message or a `DecodeError`, and memory in proportion to the bytes given.
+"""Whatever the bytes are: a message or a `DecodeError`, and memory in proportion to the bytes given."""
 
-Messages made at random also come back as they were. ``TPC_FUZZ_EXAMPLES`` raises the number of examples per test.
-"""
-
-import os
 import random
 import tracemalloc
 
@@ -17,7 +13,7 @@ from tpc_broker.kafka.codec import warm
 from tpc_broker.kafka.message import message_classes
 from tpc_broker.kafka.schema import FIXED_TYPES, message_names, message_schema
 
-EXAMPLES = int(os.environ.get("TPC_FUZZ_EXAMPLES", "150"))
+EXAMPLES = 150
 MUTATIONS_PER_VECTOR = max(4, EXAMPLES // 20)
 CASES = [
     (name, version)

@@ -173,7 +173,7 @@ def test_partitions_may_be_assigned_to_a_core_of_any_node():
 
 def test_the_offsets_topic_is_spread():
     nodes = Nodes({1: 1, 2: 1, 3: 1})
-    nodes.apply(nodes.controller.create_offsets_topic(TopicId(uuid.uuid4()), 1))
+    nodes.apply(nodes.controller.create_offsets_topic(TopicId(uuid.UUID(int=7)), 1))
     assert {replica.node for replica in nodes.held()} == {1, 2, 3}
     assert all(len(voters) == 3 for voters in nodes.image.topic("__consumer_offsets").voters)
 
@@ -191,7 +191,7 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     records = Controller(alone, configuration).begin("old", 2)
     alone = alone.apply(records, MetadataVersion(2))
     made, _results = Controller(alone, configuration).create_topics(
-        [CreatableTopic(name="t", num_partitions=3, configs=(("retention.ms", "5"),))], [TopicId(uuid.uuid4())], 1
+        [CreatableTopic(name="t", num_partitions=3, configs=(("retention.ms", "5"),))], [TopicId(uuid.UUID(int=7))], 1
     )
     alone = alone.apply(made, MetadataVersion(3))
     begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))

@@ -8,7 +8,6 @@ import uuid
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -352,7 +351,6 @@ def test_moves_keep_to_the_limits_and_all_are_made(pairs, receiving_max, sending
     assert made == len(moves)
 
 
-@pytest.mark.slow
 def test_ten_thousand_partitions_over_fifty_nodes():
     nodes = [node_of(number, "abcde"[number % 5]) for number in range(50)]
     factors = [3] * 10_000

@@ -15,6 +15,8 @@ import pytest
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.packaging
+
 ROOT = Path(__file__).parent.parent.parent
 IMPORT_ALL = """
 import importlib, pathlib, pkgutil, sys
@@ -105,7 +107,6 @@ def check_broker(commands: Path, folder: Path) -> None:
         server.kill()
 
 
-@pytest.mark.slow
 def test_the_sdist_has_what_a_build_needs(sdist: Path, source: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -118,7 +119,6 @@ def test_the_sdist_has_what_a_build_needs(sdist: Path, source: Path) -> None:
     assert [name for name in names if name.endswith((".so", ".o", ".pyc"))] == []
 
 
-@pytest.mark.slow
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
@@ -134,11 +134,9 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
         assert any(name.startswith("tpc_broker/ebpf/programs/steer-") and name.endswith(".o") for name in names)
 
 
-@pytest.mark.slow
 def test_the_wheel_is_a_working_broker(wheel: Path, tmp_path: Path) -> None:
     check_broker(installed(tmp_path, wheel), tmp_path)
 
 
-@pytest.mark.slow
 def test_pip_install_of_the_source_tree_is_a_working_broker(source: Path, tmp_path: Path) -> None:
     check_broker(installed(tmp_path, source), tmp_path)

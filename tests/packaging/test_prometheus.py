@@ -39,7 +39,10 @@ scrape_configs:
 
 PROGRAM = shutil.which("prometheus", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no prometheus: scripts/system-packages.sh test .venv/bin")
+pytestmark = [
+    pytest.mark.packaging,
+    pytest.mark.skipif(PROGRAM is None, reason="no prometheus: scripts/system-packages.sh test .venv/bin"),
+]
 
 
 class Prometheus:

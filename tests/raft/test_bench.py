@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tpc_broker.bench.raft import Cores, measure_elections, measure_entries
+
+pytestmark = pytest.mark.machine
 
 
 def test_entries_are_counted_when_they_are_committed() -> None:

@@ -14,7 +14,7 @@ from tests.raft.explore_replica import Bounds
 from tests.simulator.raft_mutants import MUTANTS as SIMULATED
 
 MOVE = Bounds(terms=4, batches=0, crashes=0, changes=2, old=(0,), new=(1,))
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.sim
 
 
 @pytest.mark.parametrize(

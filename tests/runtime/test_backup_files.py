@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.contents import content
 from tpc_broker.runtime import backup, backup_files
 from tpc_broker.runtime.backup_files import unfinished
 from tpc_broker.runtime.options import StartError
@@ -55,7 +56,7 @@ def stopped_broker(tmp_path):
         (data / folder).mkdir(parents=True)
     (data / ".lock").touch()
     (data / "meta.properties").write_text("version=1\ncores=1\n")
-    (data / "topics" / "t-0" / f"{0:020d}.log").write_bytes(os.urandom(1_000_000))
+    (data / "topics" / "t-0" / f"{0:020d}.log").write_bytes(content(1_000_000))
     return data
 
 

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from tests.support.connection_bench import frame_of, header_of, name_of, open_descriptors, read_exactly
+from tests.support.contents import content
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, ConnectionLimits
 from tpc_broker.runtime.ring import Feature
@@ -110,7 +111,7 @@ def test_byte_by_byte_equals_whole(make_connections):
 def test_large_requests_arrive_whole(make_connections):
     bench = make_connections()
     client = bench.connect()
-    bodies = [os.urandom(size) for size in (5 * MIB, 1, 65_536, 16_384, 16_383, 3 * MIB + 1)]
+    bodies = [content(size) for size in (5 * MIB, 1, 65_536, 16_384, 16_383, 3 * MIB + 1)]
     bench.feed(client, b"".join(frame_of(body) for body in bodies))
     for body in bodies:
         request = bench.next_request()
@@ -216,7 +217,7 @@ def test_a_short_budget_starves_and_goes_on(make_connections):
     """One large request has the budget; another waits for it, and is whole in the end."""
     bench = make_connections(**SHORT_BUDGET, assembly_stall_ms_max=60_000)
     first, second = bench.connect(), bench.connect()
-    body = os.urandom(2 * MIB - 100)
+    body = content(2 * MIB - 100)
     bench.feed(first, frame_of(body))
     holder = bench.next_request()
     second.setblocking(False)
@@ -317,7 +318,7 @@ def test_closing_now_and_after_the_answers(make_connections):
     for client in (now, answered, taken):
         client.sendall(frame_of(b"1") + frame_of(b"2"))
         requests[client] = [bench.next_request(), bench.next_request()]
-    big = os.urandom(8 * MIB)
+    big = content(8 * MIB)
     for client in (answered, taken):
         assert bench.connections.answer(requests[client][0], big)
     ids = {client: pair[0].connection for client, pair in requests.items()}

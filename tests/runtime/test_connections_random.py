@@ -1,11 +1,9 @@
 """Random clients against a random broker: each client reads its answers in order, and nothing is left behind.
 
-A failure prints its seed; `TPC_SEED=<seed> pytest tests/runtime/test_connections_random.py` replays the decisions (the
-kernel's timing is its own).
+`--seed` replays the decisions (the kernel's timing is its own).
 """
 
 import contextlib
-import os
 import socket
 import struct
 from random import Random
@@ -15,8 +13,7 @@ import pytest
 from tests.support.connection_bench import Bench, frame_of
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, ConnectionLimits
 
-STEPS = int(os.environ.get("TPC_RANDOM_STEPS", "3000"))
-SEED = int(os.environ.get("TPC_SEED", str(Random().randrange(2**32))))
+STEPS = 3000
 LIMITS = ConnectionLimits(
     request_bytes_max=300_000,
     pipelined_requests_max=8,
@@ -111,10 +108,9 @@ def step(bench, random, sizes, clients):
 
 
 @pytest.mark.parametrize("hidden", ["", "5.8"], ids=["all-features", "as-5.8"])
-def test_random_lives(hidden, monkeypatch):
-    print(f"seed {SEED}")
+def test_random_lives(hidden, monkeypatch, seed):
     monkeypatch.setenv("TPC_HIDE_FEATURES", hidden)
-    random = Random(SEED)
+    random = Random(seed)
     sizes = [random.choice([0, 10, 1_000, 60_000, 120_000]) for _ in range(13)]
     bench = Bench(LIMITS)
     clients = []

@@ -460,7 +460,6 @@ async def _until_done(bench, fault: str, at: int, attempt) -> None:
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 2, 5, 9, 14])
 @pytest.mark.parametrize("fault", ["journal", "segment", "space"])
 def test_a_move_goes_on_when_the_disk_does(tmp_path, monkeypatch, fault, at):

@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from tests.support.broker_process import TpcBroker
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.trio_ring import RingOptions
+
+pytestmark = pytest.mark.machine
 
 PATIENCE_S = 60
 REST_S = 5

@@ -62,7 +62,7 @@ def test_an_ordinary_build_has_no_faults(tmp_path):
     os.close(file.descriptor)
 
 
-@pytest.mark.slow
+@pytest.mark.crash
 @pytest.mark.parametrize("script", [NO_DSYNC, EARLY], ids=["no-dsync", "early-acknowledge"])
 def test_a_faulty_build_has_them(built_with_mutants, tmp_path, script):
     done = subprocess.run(

@@ -1,10 +1,9 @@
 """Random Fetches, right and wrong, to C and to the broker's handler in Python, on two planes with the same content: the
 same bytes come back, and the same sessions are left. Sessions are also held against a model of their own.
 
-A failure prints its seed; `TPC_SEED=<seed> pytest tests/runtime/test_plane_fetch_random.py` replays it.
+`--seed` replays a failure.
 """
 
-import os
 import uuid
 from random import Random
 
@@ -16,8 +15,7 @@ from tests.support.fetch_sessions_model import FetchOutcome, FetchPartition, Fet
 from tests.support.plane_bench import topic_id_of
 from tpc_broker._ring import lib
 
-STEPS = int(os.environ.get("TPC_RANDOM_STEPS", "400"))
-SEED = int(os.environ.get("TPC_SEED", str(Random().randrange(2**32))))
+STEPS = 400
 TOPICS = ["a", "b", "wide", "nowhere"]
 PLACES = [("a", 0), ("a", 1), ("b", 0), ("wide", 0), ("wide", 1), ("wide", 2)]
 SESSIONS_MAX = 4
@@ -26,10 +24,10 @@ SESSIONS_MAX = 4
 class Two:
     """The same things done to both."""
 
-    def __init__(self, tmp_path, random):
-        self.random = random
+    def __init__(self, tmp_path, seed):
+        self.random = Random(seed)
         self.benches = [
-            FetchBench(tmp_path / f"{in_c}.journal", in_c=in_c, seed=SEED | 1, region_blocks=4096)
+            FetchBench(tmp_path / f"{in_c}.journal", in_c=in_c, seed=seed | 1, region_blocks=4096)
             for in_c in (True, False)
         ]
         for bench in self.benches:
@@ -233,9 +231,8 @@ class Two:
 
 
 @pytest.mark.parametrize("round_number", range(2))
-def test_c_and_python_answer_alike(tmp_path, round_number, request):
-    print(f"seed {SEED}")
-    two = Two(tmp_path, Random(SEED + round_number))
+def test_c_and_python_answer_alike(tmp_path, round_number, request, seed):
+    two = Two(tmp_path, seed + round_number)
     for bench in two.benches:
         request.addfinalizer(bench.shut)
     for _ in range(STEPS):

@@ -1,7 +1,7 @@
 """Fetches below the tail: C reads the segments that Python opened to it, and answers as Python does.
 
-Two planes on the same segments: one answers in C what it can, the other everything in Python. A failure prints its
-seed; `TPC_SEED=<seed> pytest tests/runtime/test_plane_fetch_segments.py` replays it.
+Two planes on the same segments: one answers in C what it can, the other everything in Python. `--seed`
+replays a failure.
 """
 
 import os
@@ -26,7 +26,6 @@ from tpc_broker.model import TopicPartition
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition
 
-SEED = int(os.environ.get("TPC_SEED", str(Random().randrange(2**32))))
 SETTINGS = LogSettings(segment_bytes=400_000, index_interval_bytes=2_000, retention_ms=-1)
 
 
@@ -58,9 +57,8 @@ class Stored:
 
 
 @pytest.fixture
-def stored(tmp_path):
-    print(f"seed {SEED}")
-    stored = Stored(tmp_path / "topics", Random(SEED), [5, 400, 3_000, 30_000], 250)
+def stored(tmp_path, seed):
+    stored = Stored(tmp_path / "topics", Random(seed), [5, 400, 3_000, 30_000], 250)
     yield stored
     trio.run(stored.files.folder.close)
 
@@ -146,8 +144,8 @@ def test_a_stretch_that_has_to_be_read_may_be_the_last_of_its_answer(tmp_path, s
         bench.shut()
 
 
-def test_both_answer_alike(make_bench, stored):
-    random = Random(SEED)
+def test_both_answer_alike(make_bench, stored, seed):
+    random = Random(seed)
     benches = [make_bench(f"{in_c}.journal", in_c=in_c) for in_c in (True, False)]
     clients = [bench.connect() for bench in benches]
     for bench in benches:
@@ -169,8 +167,8 @@ def test_both_answer_alike(make_bench, stored):
     assert benches[0].fetch_counts().taken > 300, benches[0].fetch_counts()
 
 
-def test_segments_that_hold_more_than_is_committed_show_only_that(make_bench, stored):
-    random = Random(SEED)
+def test_segments_that_hold_more_than_is_committed_show_only_that(make_bench, stored, seed):
+    random = Random(seed)
     ends = [one["base_offset"] for one in read_batches(stored.data)] + [stored.files.written_end_offset]
     bench = make_bench("c.journal", in_c=True)
     handle = bench.make("t", files=stored.files, high_watermark=0, is_led=False)

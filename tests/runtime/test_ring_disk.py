@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.support.contents import content
 from tpc_broker.bench.page_cache import cached_share, drop_cached
 from tpc_broker.runtime import disk as disk_module
 from tpc_broker.runtime import trio_ring
@@ -84,7 +85,7 @@ def test_a_file_from_creation_to_removal(run, tmp_path):
 
 def test_a_write_in_parts_is_whole_or_says_how_far_it_came(run, tmp_path):
     async def main(_disk):
-        ring, data = current_ring(), os.urandom(300_001)
+        ring, data = current_ring(), content(300_001)
         fd = await ring.open(str(tmp_path / "f"), os.O_RDWR | os.O_CREAT)
         for part_bytes in (65_536, 300_000, 300_001, 1 << 20):
             await ring.ftruncate(fd, 0)
@@ -112,7 +113,7 @@ def test_transfers_are_cut_into_chunks_and_put_together_again(run, tmp_path, mon
     monkeypatch.setattr(disk_module, "PARTS_MAX", 3)
 
     async def main(disk):
-        data = os.urandom(12_345)
+        data = content(12_345)
         fd = await disk.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
         await disk.write_at(fd, data, 7)
         assert await disk.read(fd, 12_345, 7) == data

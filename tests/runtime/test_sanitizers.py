@@ -27,7 +27,7 @@ frame = lib.tpc_frame_new(lib.tpc_budget_new(1000), 10)
 ffi.memmove(frame.data, bytes(100), 100)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.asan
 
 
 def sanitizer_libraries():
@@ -93,7 +93,7 @@ def test_the_canary_dies(sanitized):
 @pytest.mark.parametrize("part", TESTED)
 def test_nothing_is_touched_that_must_not_be(sanitized, part):
     tests = [str(ROOT / f"tests/runtime/test_{name}.py") for name in TESTED[part]]
-    options = ("-m", "not slow", "-q", "-x", "-p", "no:cacheprovider", "-o", f"pythonpath={sanitized.tree}")
+    options = ("--part", "gate", "-q", "-x", "-p", "no:cacheprovider", "-o", f"pythonpath={sanitized.tree}")
     done, report = sanitized.run("-m", "pytest", *options, *tests)
     assert not report
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

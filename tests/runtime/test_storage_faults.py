@@ -2,7 +2,7 @@
 
 A *fault*: the journal, one call of the disk, or the space fails in the midst of it. Then a crash loses nothing that was
 acknowledged, and without a crash everything works again as soon as the disk does. A *commit* that completes there: what
-was sampled before it is old. So many points are taken in a run of CI; `--all-points` takes all.
+was sampled before it is old. The gate takes a few points of each, the long tier all.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from tests.runtime.interference import interfering, serve_until_committed
 from tests.runtime.storage_actors import OPERATIONS, REFUSALS, Actors
 from tpc_broker.storage import checkpoint_schedule, mending
 
-POINTS = 6
+FEW = 2
+ALL = 10_000
 
-pytestmark = pytest.mark.slow
 
-
-@pytest.fixture
+@pytest.fixture(params=[FEW, pytest.param(ALL, marks=pytest.mark.crash)], ids=["few points", "all points"])
 def points_max(request):
-    return 10_000 if request.config.getoption("--all-points") else POINTS
+    return request.param
 
 
 @pytest.fixture(autouse=True)

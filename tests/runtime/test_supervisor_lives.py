@@ -223,7 +223,7 @@ def test_a_core_that_ignores_the_terminal_s_signals_lives_on(broker: TpcBroker) 
     broker.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.machine
 def test_a_core_that_hangs_is_killed_and_started_again(broker: TpcBroker) -> None:
     hanging = cores_of(broker)[1]
     hanging.send_signal(signal.SIGSTOP)
@@ -246,7 +246,7 @@ def test_no_thread_but_the_first_takes_signals(broker: TpcBroker) -> None:
     broker.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.machine
 def test_cores_of_a_machine_that_was_paused_live_on(broker: TpcBroker) -> None:
     """What the supervisor does first when it goes on is to look after cores that could not yet give a sign of life."""
     supervisor, cores = psutil.Process(broker.process.pid), list(cores_of(broker).values())

@@ -7,6 +7,8 @@ import pytest
 
 from tpc_broker.runtime.steady_plane import thread_busy_ms
 
+pytestmark = pytest.mark.machine
+
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel has no schedstat")
 def test_a_thread_is_busy_while_it_works_and_not_while_it_sleeps() -> None:

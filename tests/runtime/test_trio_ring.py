@@ -16,6 +16,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.contents import content
 from tpc_broker._ring import lib
 from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime import ring as ring_module
@@ -134,7 +135,7 @@ def test_trio_sockets(run):
             listeners = await nursery.start(functools.partial(trio.serve_tcp, echo, 0, host="127.0.0.1"))
             port = listeners[0].socket.getsockname()[1]
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                payload = os.urandom(2_000_000)
+                payload = content(2_000_000)
                 nursery.start_soon(stream.send_all, payload)
                 back = bytearray()
                 while len(back) < len(payload):
@@ -375,7 +376,7 @@ def test_a_large_send_over_tcp_leaves_its_buffer_when_it_returns(run):
             while data := client.recv(1 << 16):
                 received.extend(data)
 
-        data = bytearray(os.urandom(1 << 20))
+        data = bytearray(content(1 << 20))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, drain)
             sent = 0

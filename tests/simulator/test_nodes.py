@@ -13,6 +13,8 @@ from tests.simulator.nodes_mutants import LEAVING, MUTANTS, Mutant
 from tests.simulator.nodes_run import PARTITIONS, TOPICS, execute, plan, run
 from tests.simulator.schedule import failure_of
 
+pytestmark = pytest.mark.sim
+
 STEPS = 30
 SEEDS = (2,)
 LEAVING_SEED = 66

@@ -25,7 +25,6 @@ def command(broker, topic, out):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, broker, topic, produce, tmp_path):
     for partition in (0, 1):
         produce(topic, partition, [f"{partition}-{number}" for number in range(3000)])
@@ -56,7 +55,6 @@ def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, br
     assert without_list == len(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["control-c", "terminated"])
 def test_a_signal_ends_a_job_that_follows_with_one_line(broker, topic, produce, tmp_path, number):
     produce(topic, 0, ["a"])

@@ -10,7 +10,7 @@ from tests.spark.conftest import require_java
 from tpc_broker.bench.kafka_jars import connector_jars, kafka_jars
 from tpc_broker.bench.server import PeerUnavailable
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 KAFKA_ONLY = "spark-sql-kafka to Kafka: "
 """Nothing in it is ours. Where the disk stood still, Kafka once took more than two minutes: it is tried once more."""
 

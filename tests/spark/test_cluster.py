@@ -28,7 +28,7 @@ from tests.spark.test_kills import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 

@@ -26,6 +26,8 @@ from tpc_broker.spark.segments import SegmentPiece
 from tpc_broker.spark.source import TpcReader, TpcStreamReader
 from tpc_broker.spark.values import ValueFormat
 
+pytestmark = pytest.mark.spark
+
 MIB = 1 << 20
 VALUE = b"%012d" + bytes(20_000)
 OVERRIDES = {

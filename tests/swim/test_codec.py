@@ -1,12 +1,8 @@
-"""Whatever the bytes are: a message or a `SwimDecodeError`; and messages come back as they were.
-
-``TPC_FUZZ_EXAMPLES`` raises the number of examples per test.
-"""
+"""Whatever the bytes are: a message or a `SwimDecodeError`; and messages come back as they were."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import uuid
 
@@ -20,7 +16,7 @@ from tpc_broker.swim import swim_pb2 as pb
 from tpc_broker.swim.codec import SwimCodec, SwimDecodeError
 from tpc_broker.swim.model import INCARNATION_MAX, Address, Kind, Message, NodeInfo, Sender, State, Update
 
-EXAMPLES = int(os.environ.get("TPC_FUZZ_EXAMPLES", "150"))
+EXAMPLES = 150
 CODEC = SwimCodec("a cluster")
 
 nodes = st.integers(0, NODE_ID_MAX).map(NodeId)

@@ -215,7 +215,6 @@ def test_4_1_news_reach_everybody_within_o_log_n_periods(nodes_count):
         assert periods <= 2 * math.log2(nodes_count) + 2, (nodes_count, seed, periods)
 
 
-@pytest.mark.slow
 def test_4_1_news_reach_a_thousand_members_within_o_log_n_periods():
     periods, missed = infection_periods(1_000, 1)
     assert missed == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import SHARED_BUILD, one_process_for
+from tests.support.workers import SHARED_BUILD, one_process_for
 
 ROOT = Path(__file__).parents[2]
 

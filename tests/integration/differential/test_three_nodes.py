@@ -16,7 +16,7 @@ from tests.support.cluster_nodes import brokers, cluster, eventually
 from tests.support.kafka_peer import KafkaCluster
 from tests.support.server_process import Broker
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("kafka_tools")]
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
 assert scenarios_clusters
 

@@ -1,0 +1,53 @@
+"""Waiting for what another process, the kernel or C does: for the thing, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import trio
+
+T = TypeVar("T")
+PATIENCE_S: Final = 120.0
+"""After which something counts as hanging. It says nothing of how fast a thing is: a loaded machine makes a test slow
+and not red."""
+_PAUSE_S: Final = 0.02
+
+
+class NotYetError(AssertionError):
+    """What was waited for did not come."""
+
+
+def eventually(
+    look: Callable[[], T],
+    what: str,
+    *,
+    not_yet: tuple[type[Exception], ...] = (AssertionError,),
+    pause_s: float = _PAUSE_S,
+) -> T:
+    """What `look` gives as soon as that is true. Exceptions in `not_yet` count as not yet."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    last: object = None
+    while time.monotonic() < give_up_at:
+        try:
+            found = look()
+        except not_yet as error:
+            last = error
+        else:
+            if found:
+                return found
+            last = found
+        time.sleep(pause_s)
+    raise NotYetError(f"{what}: not within {PATIENCE_S:g} s; last: {last!r}")
+
+
+async def eventually_in_loop(look: Callable[[], T], what: str) -> T:
+    """The same beside other tasks of a loop, on the loop's clock."""
+    with trio.move_on_after(PATIENCE_S):
+        while True:
+            found = look()
+            if found:
+                return found
+            await trio.sleep(0.001)
+    raise NotYetError(f"{what}: not within {PATIENCE_S:g} s")
