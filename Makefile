@@ -15,7 +15,10 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 NATIVE  := $(shell find native ebpf/programs -name '*.c' -o -name '*.h' -o -name '*.py')
 C_FILES := $(shell find native ebpf/programs -name '*.c' -o -name '*.h')
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --editable
+PIP     := $(BIN)/pip install --disable-pip-version-check
+INSTALL := $(PIP) --quiet --editable
+LOCKED  := requirements/test.txt
+SHOWN   := scripts/with-progress.sh
 SOURCES := pyproject.toml setup.py $(NATIVE)
 STATES  ?= 3000000
 LISTEN  ?= 127.0.0.1:9092
@@ -41,10 +44,10 @@ run: $(BIN)/.built
 
 build: $(BIN)/.built
 
-test: $(BIN)/.built-test
+test: $(BIN)/.built-test $(BIN)/.fetched
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
 
-test-long: $(BIN)/.built-test
+test-long: $(BIN)/.built-test $(BIN)/.fetched-long
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-skips --part $(PART) --seed $(SEED_OF_TESTS) $(TESTS) $(ARGS)
 
 test-asan: PART = asan
@@ -90,18 +93,27 @@ $(BIN)/.system: scripts/system-packages.sh
 	@touch $@
 
 $(BIN)/.system-test: $(BIN)/.system scripts/system-packages.sh
-	@scripts/system-packages.sh test $(BIN)
+	@scripts/system-packages.sh test
+	@touch $@
+
+$(BIN)/.system-long: $(BIN)/.system-test scripts/system-packages.sh
+	@scripts/system-packages.sh long $(BIN)
 	@touch $@
 
 $(BIN)/.built: $(BIN)/.system $(SOURCES)
-	@echo "Building: pip fetches what is needed into $(VENV), then two C extensions are compiled. A minute or two, this once."
-	@$(INSTALL) .
+	@$(SHOWN) "Installing into $(VENV) and compiling two C extensions: a minute or two, this once" $(INSTALL) .
 	@touch $@
 
-$(BIN)/.built-test: $(BIN)/.system-test $(SOURCES)
-	@echo "Building, with what the tests need: pip fetches it into $(VENV), then two C extensions are compiled ..."
-	@$(INSTALL) '.[test,lint,spark]'
+$(BIN)/.built-test: $(BIN)/.system-test $(SOURCES) $(LOCKED)
+	@$(SHOWN) "Installing into $(VENV) what the tests need, in the versions of $(LOCKED)" $(PIP) --require-hashes -r $(LOCKED)
+	@$(SHOWN) "Compiling two C extensions" $(INSTALL) '.[test,lint,spark]' --no-deps --no-build-isolation
 	@touch $(BIN)/.built $@
+
+$(BIN)/.fetched: $(BIN)/.built-test tests/support/fetch.py
+	@$(BIN)/python -m tests.support.fetch gate && touch $@ || true
+
+$(BIN)/.fetched-long: $(BIN)/.system-long $(BIN)/.fetched
+	@$(BIN)/python -m tests.support.fetch long && touch $@ || true
 
 $(BIN)/.built-spark: $(BIN)/.built
 	@echo "Installing Spark ..."

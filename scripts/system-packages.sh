@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that are missing: `run` for building and running, `test` for the tests as well.
-# Asks for nothing when all are there. Uses sudo when not root; where it may not, prints the exact command.
-# `test BIN` puts Debian's Prometheus into the folder BIN, where there is none.
+# Installs the Debian/Ubuntu packages that are missing: `run` for building and running, `test` for the tests as well,
+# `long` for the long tier too. Asks for nothing when all are there. Uses sudo when not root; where it may not, prints the
+# exact command. `long BIN` puts Debian's Prometheus into the folder BIN, where there is none.
 set -euo pipefail
 
 optional=()  # what tests are skipped without; a failure to install it breaks nothing
 packages=(python3-venv python3-dev gcc libc6-dev liburing-dev)
+for_tests=(kcat default-jre-headless maven e2fsprogs git openssl iproute2)
 case "${1:-run}" in
   run)  ;;
-  test) packages+=(kcat default-jre-headless maven e2fsprogs); optional=(clang libbpf1 faketime nftables) ;;
-  *)    echo "usage: $0 [run | test [BIN]]" >&2; exit 2 ;;
+  test) packages+=("${for_tests[@]}"); optional=(clang libbpf1 libseccomp2) ;;
+  long) packages+=("${for_tests[@]}"); optional=(clang libbpf1 libseccomp2 faketime nftables golang-go) ;;
+  *)    echo "usage: $0 [run | test | long [BIN]]" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
@@ -22,7 +24,9 @@ present() {
     default-jre-headless) command -v java >/dev/null ;;
     maven)                command -v mvn >/dev/null ;;
     kcat)                 command -v kcat >/dev/null ;;
-    clang)                command -v clang >/dev/null ;;
+    clang|openssl|git)    command -v "$1" >/dev/null ;;
+    iproute2)             command -v ip >/dev/null ;;
+    golang-go)            command -v go >/dev/null ;;
     *)                    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' ;;
   esac
 }

@@ -73,7 +73,8 @@ def create(name: str) -> Callable[[ClusterImage], tuple[list[MetadataRecord], st
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], str]:
         if name in image.ids:
             return [], "exists"
-        return [TopicCreated(name, TopicId(uuid.uuid5(uuid.NAMESPACE_OID, name)), (CoreId(0),), 1, configs={})], "created"
+        topic_id = TopicId(uuid.uuid5(uuid.NAMESPACE_OID, name))
+        return [TopicCreated(name, topic_id, (CoreId(0),), 1, configs={})], "created"
 
     return decide
 

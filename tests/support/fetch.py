@@ -1,0 +1,45 @@
+"""Fetches beforehand, and says so, what tests would else fetch in fixtures: ``python -m tests.support.fetch gate``.
+
+For the gate Apache Kafka's jars and those of Spark's Kafka connector; for the long tier (``long``) also the checker of
+histories, which Go builds. What cannot be had is said, with exit code 1: without it tests are skipped, and a run that
+is to skip nothing fails.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.histories import CheckerUnavailable, build_checker
+from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, KAFKA_VERSION, connector_jars, kafka_jars
+from tpc_broker.bench.server import PeerUnavailable
+
+
+def _checker() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        build_checker(Path(folder))
+
+
+GATE: dict[str, Callable[[], object]] = {
+    f"Apache Kafka {KAFKA_VERSION}, by Maven": kafka_jars,
+    f"Spark's Kafka connector {CONNECTOR_VERSION}, by Maven": connector_jars,
+}
+LONG = {**GATE, "Porcupine, the checker of histories, by Go": _checker}
+
+
+def main(wanted: dict[str, Callable[[], object]]) -> int:
+    failed = 0
+    for what, fetch in wanted.items():
+        print(f"Fetching {what}", flush=True)
+        try:
+            fetch()
+        except (PeerUnavailable, CheckerUnavailable) as reason:
+            failed += 1
+            print(f"Not fetched, so its tests are skipped: {what}: {reason}", file=sys.stderr)
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(LONG if sys.argv[1:] == ["long"] else GATE))
