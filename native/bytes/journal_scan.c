@@ -177,6 +177,8 @@ static bool leave_commit(const window *view, tpc_journal_scan_state *state, tpc_
     return true;
 }
 
+/* Rule: Each commit of the journal names the one before it. A torn tail is cut, and damage is reported. See also
+ * tpc_broker/log/journal.py. Held by tests/native_bytes/test_journal_reader.py, tests/log/test_journal_scan.py. */
 int tpc_journal_scan(const uint8_t *bytes, size_t bytes_count, uint64_t bytes_position, tpc_journal_scan_state *state,
                      tpc_journal_entry *out, int out_max) {
     const window view = {.bytes = bytes, .bytes_count = bytes_count, .position = bytes_position};

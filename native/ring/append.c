@@ -267,6 +267,8 @@ static void forget_adoptions(tpc_plane *plane, uint64_t durable_sequence) {
     }
 }
 
+/* Rule: Readers see only what is durable, also with durability=relaxed. See also native/ring/commit.c,
+ * tpc_broker/broker/partition.py. Held by tests/runtime/test_plane_produce.py. */
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
     while (plane->undo_first && plane->undo_first->sequence <= sequence) {
@@ -355,6 +357,10 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
     if (partition->is_replicated) tpc_partition_disarm(plane, undone->handle, false);
 }
 
+/* Rule: No offset of a leader epoch ever has two records. After a failure each partition that was cut begins a new
+ * epoch before any append. Why: docs/decisions/2026-11-23-four-offsets.md. See also
+ * tpc_broker/storage/journal_upkeep.py. Held by tests/runtime/test_trouble.py, tests/runtime/test_plane_produce.py,
+ * tests/runtime/test_replicated_partitions.py. */
 void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {
     (void)first_failed_sequence, (void)error;
     tpc_plane *plane = context;

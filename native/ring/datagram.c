@@ -160,6 +160,9 @@ static void batch_over(datagram_batch *batch, int16_t error_code) {
     batch_free(batch);
 }
 
+/* Rule: A datagram is acknowledged when its record is committed, answered with no more than it brought, and sent on
+ * once at most. One that is wrong spoils no other's batch. Why: docs/decisions/2026-11-23-datagrams.md. Held by
+ * tests/runtime/test_datagrams.py, tests/integration/test_datagrams.py. */
 static void committed(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code) {
     (void)plane;
     datagram_batch *batch = (datagram_batch *)(void *)wait;

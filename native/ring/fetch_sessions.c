@@ -243,6 +243,11 @@ static bool evict_idle(tpc_fetch_sessions *sessions, const tpc_fetch_session *bu
     return true;
 }
 
+/* Rule: What fetch sessions remember has a bound that is looked at before memory is taken; a client that would go
+ * past it is served without a session. What waiting fetches of more than 64 partitions take has one too: above it
+ * they are answered at once, and their clients ask again. Those of up to 64 partitions always wait, one for each
+ * connection. See also native/ring/fetch_wait.c. Held by tests/runtime/test_fetch_bounds.py,
+ * tests/runtime/test_plane_fetch_random.py. */
 /* Whether so much more may be kept, with what is given up by idle sessions other than this one. */
 static bool has_bytes(tpc_fetch_sessions *sessions, const tpc_fetch_session *session, int64_t bytes, int64_t now_ms) {
     bool fits = bytes <= sessions->bytes_max;

@@ -71,6 +71,9 @@ static void pace(tpc_journal *journal, uint32_t blocks) {
     journal->statistics.commits_paced += pause_ns > PACE_COUNTED_NS_MIN;
 }
 
+/* Rule: Nothing acknowledged is lost by loss of power. See also tpc_broker/storage/checkpoint.py. Held by
+ * tests/durability/test_power_loss.py, tests/durability/test_crash_images.py, tests/cluster/test_disks.py (of one
+ * node, a majority and all). */
 /* 0, or -EAGAIN when the submission queue cannot take it now. */
 static int submit(tpc_journal *journal, uint64_t sequence) {
     bool linked =
@@ -216,6 +219,9 @@ static void drop_failed(tpc_journal *journal) {
     tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_FAILED, 0, (int64_t)first_failed, journal->error, NULL);
 }
 
+/* Rule: Only the contiguous durable prefix is acknowledged. A short write is a failure. After a failure offsets and
+ * sequence numbers go back. See also native/ring/append.c. Held by tests/runtime/test_journal.py,
+ * tests/runtime/test_plane_produce.py. */
 static void advance(tpc_journal *journal) {
     bool advanced = false;
     while (journal->sequence_first < journal->sequence_submit) {

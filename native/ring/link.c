@@ -233,6 +233,9 @@ static bool take_in_its_frame(connection *stream, const tpc_link_frame *said, tp
     return true;
 }
 
+/* Rule: Requests that are forwarded keep the order of their client's connection. The end of a link that takes
+ * answers never stops receiving. Why: docs/decisions/2026-11-22-links-between-cores.md. See also
+ * native/ring/forward.c. Held by tests/runtime/test_links.py, tests/runtime/test_links_fetch.py. */
 /* False: the other end does not keep to the protocol. `frame`: NULL when the bytes are only lent. */
 static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame) {
     if (it->dialled || !said->stream || (uint32_t)said->stream >= TPC_LINK_PLACES_MAX) return false;

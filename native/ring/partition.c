@@ -75,6 +75,10 @@ int64_t tpc_partition_last_stable_offset(const tpc_partition *partition) {
     return fixed > partition->log_start_offset ? fixed : partition->log_start_offset;
 }
 
+/* Rule: log_start_offset <= last_stable_offset <= high_watermark <= commit_offset <= durable_offset <=
+ * log_end_offset, and written_offset <= durable_offset. None of them falls. A core in which this is broken ends, and
+ * logs the numbers. See also native/ring/commit.c, native/ring/journal_queue.c, native/ring/invariant.h. Held by
+ * tests/runtime/test_invariants.py. */
 void tpc_partition_verify(const tpc_partition *partition) {
     int64_t last_stable_offset = tpc_partition_last_stable_offset(partition);
     TPC_PARTITION_INVARIANT(partition, partition->log_start_offset <= last_stable_offset);
@@ -325,6 +329,8 @@ void tpc_partitions_free(tpc_plane *plane) {
     free(plane->slots), free(plane->by_name), free(plane->by_id);
 }
 
+/* Rule: A partition that is registered is not led yet: that is a step of its own, in a term that never falls. Held
+ * by tests/runtime/test_plane_roles.py. */
 int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
@@ -355,6 +361,8 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
     return 0;
 }
 
+/* Rule: Withdrawing a partition raises its generation and settles what is under way. See also native/ring/plane.c.
+ * Held by tests/runtime/test_plane_partitions.py. */
 int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;

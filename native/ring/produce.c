@@ -237,6 +237,10 @@ typedef struct {
     tpc_produce_part parts[];
 } decoded_produce;
 
+/* Rule: A Produce is decoded once when C takes it, and twice at most when C leaves it, however often it is tried.
+ * See also native/ring/connection_requests.c, tpc_broker/runtime/produces.py. Held by
+ * tests/runtime/test_produce_decoded.py, tests/runtime/test_produce_paths_agree.py (what C tells is what Python's
+ * codec finds). */
 static void keep_decoded(tpc_plane *plane, tpc_request *request, const tpc_produce_request *asked) {
     if (!request->frame || request->decoded) return;
     size_t parts_bytes = (size_t)asked->parts_count * sizeof(tpc_produce_part);

@@ -535,6 +535,10 @@ static bool pass_lacked(tpc_plane *plane) {
     return pass(plane, is_above(plane, plane->tail_bytes_behind_max) ? is_untold : is_untold_or_lacked);
 }
 
+/* Rule: What is kept of records that are in segments already has a strict bound, follows the memory that is there,
+ * and never keeps requests out. Why: docs/decisions/2026-11-22-a-cache-of-what-was-written.md. See also
+ * native/ring/frame.c, tpc_broker/runtime/cache_bound.py. Held by tests/runtime/test_cache_bound.py,
+ * tests/integration/test_late_readers.py. */
 /* The run that became clean first, of those that may go. False: there is none, or it has not been found yet. */
 static bool evict_one(tpc_plane *plane) {
     if (!pass(plane, is_untold)) return false;

@@ -71,6 +71,9 @@ static void found(tpc_ring *ring, enum tpc_feature feature, bool there) {
     if (there && !hides(ring->hidden, feature)) ring->features |= 1u << feature;
 }
 
+/* Rule: Features that older kernels lack have replacements. TPC_HIDE_FEATURES=5.8 takes the features away. See also
+ * tpc_broker/runtime/ring.py. Held by tests/runtime/conftest.py (each test of the ring also with features hidden),
+ * tests/integration/test_whole_life.py. */
 /*
  * What the kernel has. Opcodes are probed. Flags of opcodes cannot be, so the opcode that came with the same release stands
  * for them: SOCKET (5.19) for multishot accept, buffer rings and cancel-any, SEND_ZC (6.0) for multishot receive, the

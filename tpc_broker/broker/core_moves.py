@@ -248,6 +248,10 @@ class CoreMoves:
             self.statistics.given_up += 1
             log.error("%s stays on core %d, its move to core %d was given up: %s", label, source, move.target, refused)
 
+    # Rule: A move that was cancelled ends where the partition is. No core that has read of the cancellation adopts, and
+    # one that has not read of it is not asked. See also tpc_broker/metadata/cluster_core_moves.py. Held by
+    # tests/broker/test_cancelled_core_moves.py (a crash of each core at each step),
+    # tests/cluster/test_cancelled_moves.py (of the processes, under load).
     async def _take_back(self, key: TopicPartition, move: MoveBegun) -> None:
         """It was cancelled. What a core that knows this has not got now, it does not get by this move any more."""
         source, payload = self._source_of(key), self._about(key, move)

@@ -42,6 +42,10 @@ class _Message:
         return [(partition, leader) for (partition, _is_none), leader in self._leaders.items()]
 
 
+# Rule: A core that does not answer keeps no other core, and no other node, from hearing who leads. A change of the
+# metadata waits a second, for each message that leaves for it, until it has heard that. The first change, and those
+# behind it, wait ten seconds until it has taken it; after that it is sent none before it asks anew. See also
+# tpc_broker/broker/metadata_service.py. Held by tests/broker/test_core_news.py.
 class CoreNews:
     """`ask` brings one message to a core and takes its answer; it raises nothing."""
 

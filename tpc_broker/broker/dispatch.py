@@ -198,6 +198,9 @@ class Dispatcher:
         (self._prompt if state.queue[0].api_key in PROMPT_APIS else self._others).append(state)
         self._share_wanted.unpark()
 
+    # Rule: A turn of Python begins a share of the requests, fair over connections, members of groups first. Sessions
+    # end only after what members sent was heard. See also tpc_broker/broker/group_service.py. Held by
+    # tests/broker/test_dispatch.py, tests/integration/test_herd.py.
     async def _share_out(self) -> None:
         """Begin a share of what stands in line, each turn."""
         cpu_ns = self._cpu_ns()

@@ -59,6 +59,9 @@ class PendingReply:
         self.response: Response | None = None
 
 
+# Rule: An offset that was acknowledged to a group is there until a later one was sent, whatever became of its
+# coordinator. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_groups_random.py,
+# tests/broker/test_group_service.py, tests/simulator/nodes_groups.py (members across failovers).
 class LoadedCoordinator:
     """One partition's machine with its log and its timer."""
 
@@ -206,6 +209,8 @@ class LoadedCoordinator:
             return
         self._live_at_snapshot = self._records_in_log = len(records)
 
+    # Rule: Deadlines of groups go with the wall clock when it is set: no session or rebalance is longer or shorter for
+    # it. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_group_service.py.
     async def _keep_time(self) -> None:
         while True:
             self._timer_changed = trio.Event()

@@ -46,6 +46,9 @@ class Holders:
         core.mailboxes.serve("partitions.follow", self._serve_follow)
         core.mailboxes.serve("partitions.forget", self._serve_forget)
 
+    # Rule: A folder that this core's journal knows nothing of is taken only when every other core has said that it does
+    # not have the partition. Metadata that are older than the partitions' places follow them. Held by
+    # tests/durability/test_misplaced.py, tests/broker/test_holders.py.
     async def ask_others(self, key: TopicPartition) -> None:
         """PartitionNotMadeError: another core has the partition, or has not said yet that it has not."""
         for other in self._others:
@@ -59,6 +62,9 @@ class Holders:
                     self._core.start_soon(self._report_adopted, other, key)
                 raise PartitionNotMadeError(f"core {other} has the partition that the cluster's metadata give to this")
 
+    # Rule: A replica that comes back to another core of its node is made only when no core of the node has any of the
+    # one before, or would find any at a start. Held by tests/broker/test_holders.py,
+    # tests/broker/test_returning_replicas.py.
     async def others_forget(self, keys: list[TopicPartition]) -> None:
         """Of what came back here as other replicas. PartitionNotMadeError: another core has one of them yet, or would
         find its end at a start, or does not say.

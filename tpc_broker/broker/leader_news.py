@@ -30,6 +30,8 @@ TOLD_AT_ONCE: Final = 2_000
 AGAIN_S: Final = 0.2
 
 
+# Rule: Other nodes hear of each leader, whatever a full link refused, until they are sent everything at the next start
+# of the link. Held by tests/broker/test_leader_news.py.
 class LeaderNews:
     """On core 0. `leaders_here`: all that are on this node; `encode`: what a message says of some."""
 

@@ -399,6 +399,9 @@ class MetadataService:
 
     # -- the other cores ---------------------------------------------------------------------------------------------
 
+    # Rule: Cores that are up agree on the topics and on who leads them, whichever of their calls was lost, and have
+    # what was acknowledged. See also tpc_broker/broker/core.py. Held by tests/broker/test_node_random.py,
+    # tests/broker/test_core.py (whole cores in memory, from seeds).
     async def subscribe(self) -> bool:
         """Take the whole image from core 0 and be told of changes from now on. False when core 0 is not ready."""
         payload, blobs = await self._mailboxes.call(METADATA_CORE, "metadata.fetch", {})

@@ -135,6 +135,10 @@ class ReplicatedPartitions:
 
     # -- roles -------------------------------------------------------------------------------------------------------
 
+    # Rule: Clients are served by a leader whose term's marker is committed. Groups begin and end with that leader, and
+    # a committed offset is told when a quorum says that nobody else coordinates. See also
+    # tpc_broker/broker/group_service.py, tpc_broker/broker/handlers/group_offsets.py. Held by
+    # tests/cluster/test_replication.py.
     def _led(self, key: TopicPartition, epoch: LeaderEpoch) -> None:
         partition = self._core.partitions.get(key)
         if partition is None:

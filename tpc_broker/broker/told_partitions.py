@@ -34,6 +34,8 @@ class _Kept:
         self.rows: list[Row | None] = [None] * topic.partitions_count
 
 
+# Rule: What Metadata says is made anew only of partitions that have changed, and is never kept beyond that. Held by
+# tests/broker/test_told_partitions.py.
 class ToldPartitions:
     """Of one core. Nobody changes what is told here: rows, and the lists in them, are shared."""
 

@@ -30,6 +30,8 @@ class TransactionalBatch(Protocol):
     def is_control(self) -> bool: ...
 
 
+# Rule: Aborted records are left out wherever a range, a window or a split begins. See also
+# tpc_broker/spark/segments.py. Held by tests/spark/test_transactions.py.
 class AbortedTransactions:
     """The walk over one answer's batches; ``aborted`` are pairs of producer id and first offset."""
 

@@ -58,6 +58,9 @@ class SecuritySettings:
     sasl: SaslSettings | None = None
 
 
+# Rule: The client trusts no certificate, name or password that it cannot check, and never falls back. See also
+# tpc_broker/client/sasl.py, tpc_broker/client/connection.py. Held by tests/client/test_security.py,
+# tests/client/test_security_kafka.py.
 @lru_cache(maxsize=16)
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     """A context for clients. `AuthenticationError` when the certificates or the key cannot be used."""

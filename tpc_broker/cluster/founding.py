@@ -226,6 +226,8 @@ def _found(own: Status, others: list[Status], new_cluster: str) -> Step:
     return Propose(Founding(own.data_cluster or new_cluster, named, own.node if bringing else None, level))
 
 
+# Rule: Of two proposals to found a cluster never both succeed. A founder alone founds nothing. See also
+# tpc_broker/runtime/cluster/joining.py. Held by tests/cluster/test_founding.py, tests/cluster/test_nodes.py.
 class Acceptor:
     """Whether this node accepts another's proposal."""
 

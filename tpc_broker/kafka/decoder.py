@@ -203,6 +203,8 @@ class DecoderSource(Source):
             self.read_elements(field, target)
         self.depth -= 1
 
+    # Rule: The codec checks counts against the bytes that are left before it makes anything. See also
+    # native/bytes/request.c. Held by tests/kafka/test_fuzz.py, tests/native_bytes/test_mutations.py.
     def read_elements(self, field: FieldSchema, target: str) -> None:
         items, counter = self.name("a"), self.name("i")
         self.emit(f"{items} = {target} = []")

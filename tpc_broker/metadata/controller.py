@@ -484,6 +484,7 @@ class Controller:
         except ConfigError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
 
+    # Rule: Cores are shown as brokers, but replicas count nodes. Held by tests/metadata/test_controller.py.
     def _replication_factor(self, replication_factor: int) -> int:
         """How many replicas a new topic has. One node holds one, however many cores it shows as brokers."""
         if replication_factor == 0 or replication_factor < -1:

@@ -86,6 +86,8 @@ class Listener:
         )
 
 
+# Rule: A client that follows Metadata reaches the owning core directly, on every listener that has an address for each
+# core. See also tpc_broker/broker/core.py. Held by tests/integration/test_listeners.py.
 def shown_listeners(listeners: Sequence[Listener], core: int) -> dict[str, str]:
     """What one core's DescribeConfigs shows of them, by Kafka's names of the settings."""
     return {

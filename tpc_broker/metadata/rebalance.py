@@ -56,6 +56,8 @@ class Planned(NamedTuple):
     reason: str
 
 
+# Rule: What moves by itself ends in the most even placement, and nothing moves then. What was placed by hand stays. See
+# also tpc_broker/broker/rebalancing.py. Held by tests/metadata/test_rebalance.py, tests/cluster/test_balance.py.
 def plan_rebalance(image: ClusterImage, situation: Situation) -> list[Planned]:
     """The most urgent first."""
     return whole(plan_in_steps(image, situation))

@@ -294,6 +294,9 @@ class Elections(Replica):
             return False
         return self._leader_is_fresh(now_ms)
 
+    # Rule: A leader of a group is believed in only while its core was never silent, or since it sent for the group
+    # again. A voter that hears a quorum and no leader always has a deadline. See also tpc_broker/raft/group.py. Held by
+    # tests/raft/test_elections.py, tests/simulator (after each turn).
     def _leader_is_fresh(self, now_ms: int) -> bool:
         """Rules 3.5: heard lately, the same start of its core, and not resigned."""
         if self.is_leader:

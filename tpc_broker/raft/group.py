@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tpc_broker.raft.messages import GroupMessage
 
 
+# Rule: Nothing acknowledged is lost where a majority of the nodes has it, whichever of them fails, is paused or is cut
+# off. Appends with acks=all and committed offsets are linearizable, and fetches show prefixes. See also
+# tpc_broker/runtime/cluster/replication.py. Held by tests/cluster/test_histories.py (by Porcupine),
+# tests/cluster/test_replication.py.
 class Group(Carrying):
     """A replica as its core drives it."""
 
@@ -199,6 +203,8 @@ class Group(Carrying):
 
     # Values.
 
+    # Rule: No checkpoint of a replica has a cut without the term of the cut. Held by tests/raft/test_replication.py,
+    # tests/raft/explore.py.
     def checkpoint(self) -> Checkpoint:
         """What is durable of the log; a cut that is under way has been made in it. So term and vote are those that were
         given to the journal, durable or not: no cut may come back without its term (rules 1).

@@ -37,6 +37,10 @@ given up it stays so.
 """
 
 
+# Rule: A core that stands still now and then is waited for, so groups come to rest with any share of a CPU. A core that
+# is cut off or dead is missed as soon as ever, and a silence that was noticed ends only when something is heard. Why:
+# docs/decisions/2026-11-26-cores-that-stand-still.md. See also tpc_broker/raft/links.py. Held by
+# tests/raft/test_patience.py (cores whose turns take as long as their work).
 class Patience:
     """Of one core with these links. `ms`: how long it wants to be waited for, and waits for others at least.
     `slowness`: how many times as long as usual who is waited for longest. `leisure`: the same of a campaign.

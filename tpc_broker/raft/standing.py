@@ -27,6 +27,9 @@ EARLY_MAX: Final = 1_024
 """Requests for groups that are not here yet; above it the oldest ones are lost."""
 
 
+# Rule: A core has only so many elections under way, and the other groups wait for their turn. Thousands that lack a
+# leader get one as fast as the nodes can work, and terms do not climb. Why:
+# docs/decisions/2026-11-23-many-elections.md. Held by tests/raft/test_standing.py.
 class StandingOrder:
     """Of one core: `places` elections at most (least, most), each of which should be over within `pace_ms` and has its
     place for `place_ms`.

@@ -68,6 +68,10 @@ def bind_admin(address: AdminAddress, handed: HandedSockets) -> socket.socket:
     return bound
 
 
+# Rule: Whoever looks at the broker never ends it. No metric has a label whose values clients choose, or one that names
+# another node. Ready is only who can answer and write. See also tpc_broker/runtime/metrics.py,
+# tpc_broker/runtime/cluster_metrics.py, tpc_broker/runtime/health.py. Held by tests/runtime/test_admin.py,
+# tests/cluster/test_counters.py.
 class AdminServer:
     """`look` asks the cores; `is_draining` is asked whether the broker is about to end, and `listeners` who was placed
     where (`ListeningSockets.report`).

@@ -140,6 +140,8 @@ def write_properties(path: Path, properties: dict[str, str]) -> None:
     replace_file(path, text.encode())
 
 
+# Rule: The data directory's own name and those of its parents are synced before anything in it is acknowledged. Held by
+# tests/runtime/test_data_directory.py.
 def _sync_names(path: Path) -> None:
     """At the first start: the directory's own name is durable, and those of its parents. Any of them may have just been
     made, by this start or by one that did not get here; one that this user may not read was not.

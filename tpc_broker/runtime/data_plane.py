@@ -88,6 +88,10 @@ class TailSlice(FrameSlice, Opaque):
         return bytes(ffi.buffer(self.frame.pointer.data + self.position, self.length))
 
 
+# Rule: What was read from C is old after an await or `poll_ring`. What belongs together is read in one call (`state`,
+# `durable_cursor`, `write_behind_done`), and is read again afterwards. See also tpc_broker/storage/ports.py,
+# tpc_broker/broker/ports.py. Held by tests/runtime/test_storage_faults.py (a commit completes at each such point),
+# tests/runtime/test_segment_space.py.
 class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
         lib.tpc_prefault_keep_heap()

@@ -36,6 +36,9 @@ _NAME: Final = b"FDNAME=listener"
 _BY_MANAGER: Final = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
+# Rule: A reload refuses no connection, also at a port that cores share. No wrong configuration ends a broker that
+# works. See also tpc_broker/runtime/listening.py, tpc_broker/runtime/supervisor.py. Held by
+# tests/runtime/test_reload.py.
 class HandedSockets:
     """Those that an earlier life left, until somebody takes them."""
 

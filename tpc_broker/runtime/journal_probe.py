@@ -114,6 +114,8 @@ def _write_in_turn(
                     raise
 
 
+# Rule: The journal's mode is found by writing: O_DIRECT unless another one is clearly better. Held by
+# tests/runtime/test_journal_probe.py.
 def best_journal_mode(found: Mapping[JournalMode, Sequence[float]]) -> JournalMode:
     """The mode to take, of those that were measured."""
     others = [mode for mode in found if mode is not JournalMode.DIRECT_DSYNC]

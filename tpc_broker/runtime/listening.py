@@ -86,6 +86,9 @@ class ListeningSockets:
         """In the order of the listeners."""
         return [sockets[core] for sockets in self._sockets]
 
+    # Rule: A core that is down gets no connection of a shared listener. Its number of open connections is in the
+    # program's map at once. See also ebpf, native/ring/connection.c. Held by tests/ebpf,
+    # tests/integration/test_shared_listener.py.
     def set_alive(self, core: int, *, alive: bool) -> None:
         """Whether new connections to shared listeners may be placed on a core."""
         for steering in self._steered.values():
@@ -186,6 +189,8 @@ def _bind(listener: Listener, core: int, *, is_shared: bool, until_s: float) -> 
             time.sleep(0.01)
 
 
+# Rule: A port that is shared by the cores is shared with nobody else. See also tpc_broker/runtime/datagram_port.py.
+# Held by tests/integration/test_shared_listener.py, tests/integration/test_datagrams.py.
 def _bind_once(address: Address, *, is_shared: bool) -> socket.socket:
     bound = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -78,6 +78,8 @@ def leads_to_the_journal(stream: TextIO) -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
+# Rule: Nobody waits for what log lines are written to. What was lost is logged, and nothing is lost where a process
+# ends by itself. Held by tests/runtime/test_logs.py.
 class _LineQueue(QueueHandler):
     """Makes lines of records, in the caller's thread, and gives them to the thread that writes.
 

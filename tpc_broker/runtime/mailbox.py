@@ -194,6 +194,7 @@ class Peer:
                 await trio.aclose_forcefully(stream)
 
 
+# Rule: Mailboxes never wait for room. Held by tests/runtime/test_mailbox.py.
 class Mailboxes:
     """All mailboxes of one core. ``serve`` a method by name, ``call`` it on another core."""
 

@@ -206,6 +206,8 @@ def _quota_of(group: Path) -> float | None:
     return None
 
 
+# Rule: As many cores as affinity and CPU quota give. They are pinned only without a quota. Held by
+# tests/runtime/test_options.py.
 def choose_cores(asked: int | None, *, oversubscribe: bool = False) -> tuple[int, tuple[int, ...] | None]:
     """Number of cores, and the CPUs to pin them to (None: not pinned)."""
     cpus = usable_cpus()

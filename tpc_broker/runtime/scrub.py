@@ -159,6 +159,8 @@ class SegmentFile:
         os.close(self._fd)
 
 
+# Rule: A scrub only reads. What it calls damaged it has looked at twice, with the checkpoint as it is then. Held by
+# tests/runtime/test_scrub.py.
 class Scrub:
     """One pass over a data directory. `on_progress` is told checked and all bytes now and then."""
 

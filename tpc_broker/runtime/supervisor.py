@@ -130,6 +130,8 @@ class Supervisor:
         self._stop: trio.CancelScope
         self._admin_sockets: list[socket.socket] = []
 
+    # Rule: All ports are bound before "ready", and a failure names the port. Held by
+    # tests/runtime/test_supervisor_refusals.py.
     async def run(self) -> int:
         """Until drained. Returns the exit code; raises StartError where it cannot start."""
         options = self._options
@@ -598,6 +600,9 @@ def _blocked_at_the_end() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {*TERMINAL_SIGNALS, RELOAD_SIGNAL})
 
 
+# Rule: Cores are started with exec, die with their supervisor, and ignore the terminal's signals. One that hangs is
+# killed; one that gets no CPU is not. See also tpc_broker/runtime/core_watch.py, tpc_broker/runtime/core.py. Held by
+# tests/runtime/test_supervisor_lives.py, tests/runtime/test_core_watch.py.
 def _start_core_process(options: CoreOptions, descriptors: Sequence[int] = ()) -> tuple[subprocess.Popen[bytes], int]:
     """And its pidfd. With the terminal's signals blocked, which the process unblocks when it has learnt to ignore them.
     OSError: there is too little of something for it; then nothing of it is left.

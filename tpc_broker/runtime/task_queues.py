@@ -111,6 +111,8 @@ class CWork:
         return int(self._counters.completions - self._counters.events)
 
 
+# Rule: Queues that are never idle get CPU time by their shares, C's work included. None is idle while it could run, and
+# one that slept has no claim on the past. Held by tests/runtime/test_task_queues.py.
 class TaskQueues(deque["Task"]):
     """`runq` of trio's runner: what trio appends can run; iterating chooses what runs in this turn, and takes it
     out.

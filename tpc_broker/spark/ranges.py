@@ -93,6 +93,8 @@ class LogSource(Protocol):
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> Offsets: ...
 
 
+# Rule: What a read covers is inside the log, or the loss is named. A limit and `Trigger.AvailableNow` are exact. See
+# also tpc_broker/spark/source.py. Held by tests/spark/test_ranges.py, tests/spark/test_source.py.
 class Planner:
     """Answers what a read covers now."""
 

@@ -90,6 +90,9 @@ class _Segment:
     end_offset: int
 
 
+# Rule: Reading files beside a running broker gives each record once, or names what is lost. Deleted records are no
+# rows. See also tpc_broker/spark/task_rows.py, tpc_broker/spark/folder_log.py, tpc_broker/spark/log_starts.py. Held by
+# tests/spark/test_direct.py, tests/spark/test_segments.py.
 class PartitionFolder:
     """The segment files of one partition, as the checkpoint has them."""
 

@@ -191,6 +191,9 @@ class TpcWriter(DataSourceArrowWriter):
         return Written(_write_all(self._options, iterator))
 
 
+# Rule: An epoch of a stream that was written whole is not written again. An archive has each record once. See also
+# tpc_broker/spark/epochs.py, tpc_broker/spark/pipelines/file_list.py. Held by tests/spark/test_sink.py,
+# tests/spark/test_epochs.py, tests/spark/test_file_list.py, tests/spark/test_kills.py.
 class TpcStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write, epoch by epoch."""
 

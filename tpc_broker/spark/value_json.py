@@ -31,6 +31,7 @@ _UTC: Final = dt.UTC
 _REFUSALS: Final = (ValueError, TypeError, KeyError, OverflowError, InvalidOperation, RecursionError)
 
 
+# Rule: A malformed value shifts no other row. See also tpc_broker/spark/rows.py. Held by tests/spark/test_values.py.
 class JsonDecoder:
     """Values of any Arrow type; the fast way is for structs of plain types."""
 

@@ -320,6 +320,8 @@ class Checkpointer:
         age_s = trio.current_time() - self._made_s
         return CheckpointStatistics(self._checkpoints, self._synced, self._held_back_by, age_s)
 
+    # Rule: A checkpoint's order: data, names, checkpoint, superblock, and only then recycling. Held by
+    # tests/durability/test_crash_images.py (with mutants that must fail).
     async def run(
         self, write_behind: Callable[[JournalCursor], Awaitable[str | None]], *, pace_seconds: float = 0
     ) -> bool:
@@ -367,6 +369,8 @@ class Checkpointer:
             await self.file.disk.syncfs(self.file.fd)
         return True
 
+    # Rule: What is durable at a checkpoint's place is known to Python, and is in the segments, before the checkpoint is
+    # written. See also tpc_broker/runtime/data_plane.py. Held by tests/runtime/test_checkpoint_moments.py.
     async def _capture_and_sync(
         self, storages: list[PartitionStorage], pace_seconds: float
     ) -> dict[TopicPartition, PartitionCheckpoint]:

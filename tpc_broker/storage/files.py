@@ -48,6 +48,8 @@ DIRECT_BLOCK_BYTES: Final = limits.BLOCK_BYTES
 _CLEARED_AT_ONCE_BYTES: Final = 256 * 1024
 
 
+# Rule: No file is mapped into memory: one that is cut or fails would end the core by SIGBUS. Held by
+# tests/tidy/test_mapped_files.py.
 def aligned_buffer(length: int, poll_ring: Callable[[], None]) -> memoryview:
     """Memory that direct writes can start from, at the beginning of a page. All of it is there: the first write into it
     would wait half a millisecond for the kernel to clear it, and does so here, with others let through in between.

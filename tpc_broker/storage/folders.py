@@ -84,6 +84,8 @@ class LostMark(NamedTuple):
         return cls(topic, reason, has_salvage) if is_known else cls("", text, has_salvage)
 
 
+# Rule: A topic that was deleted and made again never gets the old one's records. See also tpc_broker/log/recovery.py.
+# Held by tests/storage/test_core_recovery.py.
 @dataclass(frozen=True, slots=True)
 class PartitionListing:
     """A partition folder with a topic id."""

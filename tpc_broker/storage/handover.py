@@ -64,6 +64,8 @@ async def handover_needed(disk: Disk, data: Path, cores_count: int) -> bool:
     return cores != list(range(cores_count)) or HANDOVER_FILE in await disk.listdir(data / "journals")
 
 
+# Rule: A start replays every journal, whatever `--cores` says. See also tpc_broker/runtime/supervisor.py. Held by
+# tests/storage/test_handover.py, tests/durability/test_kill.py.
 async def recover_all(
     disk: Disk,
     data: Path,

@@ -44,6 +44,8 @@ def wanted_blocks(use: JournalUse, blocks_left: int) -> int:
     return max(0, min(max(more, use.blocks_wanted - use.region_blocks), blocks_left))
 
 
+# Rule: A journal begins small and grows with its use. What has at most half its bound is never refused as too large,
+# but waits. See also native/ring/journal_queue.c. Held by tests/runtime/test_journal_growth.py.
 class JournalGrowth:
     """Of one core. `room` is told when there are more blocks."""
 

@@ -409,6 +409,7 @@ async def _open_active(
     active.indexes.resume(state.largest_timestamp, state.largest_timestamp_offset, state.first_timestamp)
 
 
+# Rule: Nothing acknowledged is lost by `kill -9`, and nothing is invented. Held by tests/durability/test_kill.py.
 async def recover_core(
     disk: Disk,
     data: Path,

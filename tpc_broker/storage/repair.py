@@ -388,6 +388,8 @@ class _Log:
         self.segment.size_bytes, self.end_offset = walk.position, walk.next_offset
 
 
+# Rule: A repair drops nothing that can be read, gives no offset out twice, and keeps what it replaces. See also
+# tpc_broker/storage/readable_runs.py. Held by tests/storage/test_repair.py, tests/durability/test_repair.py.
 async def repair_partition(
     recovered: RecoveredCore,
     offline: OfflinePartition,

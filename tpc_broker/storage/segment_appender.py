@@ -59,6 +59,9 @@ class AppendRun:
     """Or it ends where the segment has to be rolled."""
 
 
+# Rule: A block of a segment is written in one way, past the page cache or through it, and never again. A checkpoint
+# syncs both. See also tpc_broker/storage/segments.py. Held by tests/storage/test_direct_writes.py,
+# tests/storage/test_core_recovery.py, tests/durability/test_crash_images.py.
 class SegmentAppender:
     """See the module."""
 

@@ -65,6 +65,9 @@ def _ahead_of(led: LeaderPartition, written_bytes: int) -> int:
     return min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
 
 
+# Rule: Segment space is reserved before an append is admitted, whatever becomes durable meanwhile. A ballast file lets
+# deletion work on a full disk. See also tpc_broker/storage/reserved_space.py. Held by
+# tests/durability/test_full_disk.py, tests/runtime/test_segment_space.py.
 class SegmentSpace:
     """Of one core. See the module."""
 

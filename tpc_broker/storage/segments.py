@@ -322,6 +322,10 @@ class SegmentFolder:
                 writes.append((segment_file_name(segment.base_offset, suffix), b"", 0))
         return writes, lengths
 
+    # Rule: Few new entries of an active segment's indexes may be missing in its files, and after a restart in memory.
+    # Nothing that is read depends on them, and what only they say (aborted transactions) is always there. Why:
+    # docs/decisions/2026-11-26-first-writes.md. Held by tests/storage/test_index_lag.py,
+    # tests/durability/test_crash_images.py.
     def _may_lag(self, segment: Segment, lengths: Sequence[int]) -> bool:
         """Whether what was added to the indexes may wait: few entries, and none of aborted transactions, which are
         nowhere else. How few differs by partition, so that those of a topic are not written all at the same time.
@@ -516,6 +520,9 @@ class SegmentFolder:
         """Files that a sync would have to cover now."""
         return frozenset(self._written)
 
+    # Rule: What was still on its way to a file when a sync of it began is left to the next sync. A sync that begins
+    # during another one waits for it. See also tpc_broker/storage/checkpoint.py. Held by
+    # tests/storage/test_sync_beside_writes.py.
     def begin_sync(self) -> frozenset[str]:
         """The caller holds `syncing`, and syncs the whole file system now: what was written up to here counts as
         durable (`undo_sync`: it is not). What is written meanwhile waits for the next sync.

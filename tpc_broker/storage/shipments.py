@@ -56,6 +56,8 @@ class Shipment:
         return sum(file.size_bytes for file in self.files)
 
 
+# Rule: What another replica fetches stays until it has it, whatever retention does. Held by
+# tests/cluster/test_shipping.py.
 class Shipments:
     """Of one core."""
 

@@ -101,6 +101,8 @@ class Members:
         del self._members[member.node]
         self.counts[member.state] -= 1
 
+    # Rule: A member that is gone is forgotten by all members at about the same time, and not learned again. See also
+    # tpc_broker/swim/machine.py. Held by tests/swim/test_machine.py, tests/simulator (at the end of a run).
     def gone_since(self, member: Member, gone_ms: int) -> None:
         """It died or left then, as far as is known now."""
         member.gone_ms = gone_ms

@@ -67,6 +67,8 @@ _ON_THIS_CORE: dict[ApiKey, Handler] = {
     ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
 }
 
+# Rule: Answers are Kafka's. Held by tests/integration/differential (Kafka 4.3.1 beside us, intended differences
+# listed).
 HANDLERS: dict[ApiKey, Handler] = {key: for_shared(key, handler) for key, handler in _ON_THIS_CORE.items()}
 
 OFFERED_APIS: tuple[ApiKey, ...] = tuple(sorted(HANDLERS))

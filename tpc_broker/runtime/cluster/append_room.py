@@ -45,6 +45,8 @@ class Replica(Protocol):
     def entries(self) -> deque[tuple[int, JournalEntry]]: ...
 
 
+# Rule: The machine is given no append that the journal cannot take for want of segment space: it would hold back what
+# the core says of all other groups. Held by tests/runtime/test_replica_driver.py.
 class AppendRoom:
     """Of one core. `inbox`: the frames that its driver will hear, before which goes what has waited; how to wake it."""
 

@@ -45,6 +45,9 @@ class CaughtUp(NamedTuple):
     is_voter: bool
 
 
+# Rule: A backup of a cluster's node has of each replica what was acknowledged before it began. It is never that node
+# again: it is restored without incarnation, votes and terms' voters, as another cluster. See also
+# tpc_broker/runtime/restored_node.py, tpc_broker/storage/ended_groups.py. Held by tests/cluster/test_backup.py.
 class CatchingUp:
     """Of one core; touched by its thread only."""
 

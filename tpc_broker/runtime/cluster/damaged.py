@@ -68,6 +68,9 @@ class _Finding(NamedTuple):
     reason: str
 
 
+# Rule: A replica with damage is counted for nothing. Its group goes on without it when a majority in sync is left, and
+# it comes back as another voter. See also tpc_broker/metadata/replica_moves.py. Held by tests/cluster/test_shipping.py,
+# tests/runtime/test_damaged_replicas.py, tests/metadata/test_replica_moves.py.
 class DamagedReplicas:
     """Of one core; touched by its thread only."""
 

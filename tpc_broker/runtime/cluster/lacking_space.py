@@ -72,6 +72,10 @@ class _GivenUp:
         return min(wait_ms, limits.SPACELESS_AGAIN_MS_MAX) / 1000
 
 
+# Rule: A leader without segment space stops leading while a majority of the others has some. Where nobody could lead
+# better, leaderships do not go round. Why: docs/decisions/2026-11-26-leaders-without-space.md. See also
+# tpc_broker/storage/segment_space.py. Held by tests/cluster/test_lacking_space.py, tests/cluster/test_disks.py,
+# tests/simulator/test_full_disks.py.
 class LackingSpace:
     """Of one core; touched by its thread only."""
 

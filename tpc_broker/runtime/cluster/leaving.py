@@ -27,6 +27,11 @@ LEAVE_S: Final = 10.0
 LOOK_S: Final = 0.005
 
 
+# Rule: A replica that changes its core is the same voter. Nothing is said for it between its last word here, which is
+# durable, and the adoption there. Of a partition one replica moves so at a time. See also
+# tpc_broker/broker/core_moves.py, tpc_broker/metadata/cluster_core_moves.py. Held by
+# tests/runtime/test_replica_core_moves.py, tests/metadata/test_cluster_core_moves.py, tests/cluster/test_core_moves.py,
+# tests/simulator/nodes_run.py.
 class LeavingReplicas:
     """Of one core; touched by its thread only."""
 

@@ -572,6 +572,8 @@ class ClusterNodeMain:
         await self.change(self._begin(brought))
         return {}, []
 
+    # Rule: A node of a cluster answers no client, and puts no partition aside, before it has the newest metadata. Held
+    # by tests/cluster/test_nodes.py, tests/cluster/test_partitions.py.
     async def _be_up_to_date(self) -> None:
         """An old image must not be acted on: what it does not know yet would be put aside as unknown."""
         answer = await self._ask_controller("metadata.version", {})

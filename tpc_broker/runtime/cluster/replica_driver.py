@@ -1,10 +1,10 @@
 """Drives the replicated partitions of a core: one `RaftCore`, the data plane, and the storage between them.
 
-The order of calls is that of docs/decisions/2026-11-23-replicated-partitions.md. A *turn* is synchronous: what the data
-plane has appended is proposed first, then messages are heard, then the machine's output is carried out. What takes an
-await (a cut, room for an append) holds up the later entries of its own partition only.
+A *turn* is synchronous (docs/decisions/2026-11-23-replicated-partitions.md). What takes an await holds up later entries
+of its own partition only. Frames leave by `send` when the journal is as far as they say; they come in by `receive`.
 
-Frames are given to `send` when the journal has come as far as they say; they come in by `receive`.
+Rule: A turn of the driver proposes what was appended before it hears anybody, and carries roles out before anything
+else: nothing is appended that the machine does not know of. Held by tests/runtime/test_replica_driver.py.
 """
 
 from __future__ import annotations

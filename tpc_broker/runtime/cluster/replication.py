@@ -85,6 +85,10 @@ GROUPS_KEPT: Final = 1 << 16
 LATER_START: Final = "replicas.later_start"
 
 
+# Rule: What acks=all has acknowledged outlives whoever fails, once and in order. A leader without a majority
+# acknowledges nothing. Why: docs/decisions/2026-11-23-simulated-nodes.md. See also
+# tpc_broker/runtime/cluster/replica_driver.py. Held by tests/cluster/test_replication.py,
+# tests/cluster/test_partitions.py, tests/simulator/nodes_run.py (whole nodes from seeds).
 class CoreReplication:
     """Of one core, touched by its thread only."""
 

@@ -81,6 +81,9 @@ class AwakeGroups:
         return found
 
 
+# Rule: A leader whose disk takes nothing for five seconds leads nothing any more, whether Python or C drives its
+# groups. See also tpc_broker/raft/core.py. Held by tests/raft/test_replication.py,
+# tests/runtime/test_ends_of_leaderships.py.
 class JournalWatch:
     """For how long C's journal has completed nothing. Of carried groups the machines have nothing in it."""
 

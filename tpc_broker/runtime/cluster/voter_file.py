@@ -48,6 +48,9 @@ def framed(entries: Iterable[bytes]) -> bytes:
     return _HEAD.pack(_MARK, len(body), crc32c(body)) + body
 
 
+# Rule: What a voter of the metadata has promised is on its disk first. A file that may have lost a promise is refused.
+# See also tpc_broker/runtime/cluster/metadata_group.py. Held by tests/cluster/test_voter_file.py,
+# tests/cluster/test_metadata_group.py.
 class VoterFile:
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk = disk

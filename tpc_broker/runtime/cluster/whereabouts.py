@@ -61,6 +61,9 @@ class Whereabouts:
             log.warning("the disk has %s", told)
 
 
+# Rule: A full node gets a new replica only where there are too few others, and none that moves by itself. See also
+# tpc_broker/metadata/placement. Held by tests/metadata/test_rebalance.py, tests/cluster/test_whereabouts.py,
+# tests/simulator/test_full_disks.py.
 def full_nodes(members: Members | None, image: ClusterImage) -> frozenset[NodeId]:
     """Those that are there, and said so last."""
     states = {} if members is None else members.states()

@@ -23,6 +23,8 @@ _WAIT_SECONDS: Final = 10.0
 logger = logging.getLogger("tpc.spark")
 
 
+# Rule: An archive whose job ended holds only files that are listed. See also tpc_broker/spark/pipelines/file_list.py.
+# Held by tests/spark/test_file_list.py.
 @contextmanager
 def only_what_is_listed(files: FileList) -> Iterator[None]:
     """For the life of the job that has taken ``files`` over. Nothing that fails here hides what ended the job."""
