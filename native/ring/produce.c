@@ -66,7 +66,7 @@ static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, 
 /*
  * A gap in front of which nothing was refused here is one for sure where the log is the group's. A leader that was paused or
  * cut off, and does not know yet that another one is elected, lacks what that one took: its client is to go there. So Python asks
- * the quorum first, in a round that begins when the batch is here (RAFT_RULES 7.3), and says what to refuse it with.
+ * the quorum first, in a round that begins when the batch is here (raft-rules 7.3), and says what to refuse it with.
  */
 static bool is_gap(tpc_plane *plane, const tpc_partition *partition, uint64_t connection, int64_t received_ns,
                    const tpc_batch_header *header) {

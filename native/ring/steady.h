@@ -11,7 +11,7 @@
  * A leader's appends leave in the turn in which they are made, beside its own journal's write: from the tail, one frame for all
  * groups of a link, large ones from where they lie. A follower appends what continues its log, and acknowledges what is durable here, for all
  * groups of a link in one frame a turn. A leader commits what a majority of the voters has durable, itself only as far as its own
- * journal is, and never beyond that (RAFT_RULES 3.3, 3.4); joint configurations are never armed.
+ * journal is, and never beyond that (raft-rules 3.3, 3.4); joint configurations are never armed.
  *
  * What was sent and not acknowledged is bounded for each peer and each link; nothing is queued for a slow one, `next` is a place
  * in the log. A link that breaks is told to Python, which takes the groups of it back.

@@ -6,7 +6,7 @@
 
 What is real: `Group` with all of its layers, its journal entries and their replay after a crash. What is replaced is
 what surrounds it (`Host`): a network that keeps all that was ever sent, a disk that makes entries durable one by
-one. As in section 8 of the rules, pre-vote, links and freshness are left out, because they only delay elections, and
+one. As raft-rules 8 says, pre-vote, links and freshness are left out, because they only delay elections, and
 whatever a leader has in its log of a term may reach a follower at any later time, in any slice: the leader's own
 choice of what to send is left out too, being one of those. So lost, doubled, reordered and late messages are all there.
 

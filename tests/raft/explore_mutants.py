@@ -47,7 +47,7 @@ class CountsOwnUndurable(Explored):
 
 
 class KeepsTermAfterFailure(Explored):
-    """Trap 9: goes on leading its term after its journal failed, and gives the same offsets again."""
+    """raft-rules 4: goes on leading its term after its journal failed, and gives the same offsets again."""
 
     def undo(self) -> None:
         role, rows, peers, leader = self.role, self.rows, self.peers, self.leader

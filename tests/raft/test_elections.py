@@ -220,7 +220,7 @@ def test_thesis_3_10_a_transfer_that_comes_to_nothing_is_given_up() -> None:
 
 
 def test_difference_votes_are_of_incarnations() -> None:
-    """The thesis knows servers; a replica whose disk was replaced is another server on the same node (rules 0).
+    """The thesis knows servers; a replica whose disk was replaced is another server on the same node (raft-rules 0).
 
     The argument: it has forgotten its votes. Counted under the old name it could vote twice in one term.
     """

@@ -62,7 +62,7 @@ def test_the_command_says_how_far_it_came_and_fails_when_something_does_not_hold
 
 
 def test_a_late_ack_that_counts_is_found_although_late_acks_are_not_kept() -> None:
-    """In section 10 of the rules this takes four terms and a crash, because it was looked for as a loss."""
+    """raft-rules 10: looked for as the loss of a record, it takes four terms and a crash."""
     (mutant,) = [mutant for mutant in SIMULATED if mutant.name == "ack of another term counts"]
     with mutant.planted(), pytest.raises(ViolationError, match="changes the leader of term 2"):
         Explorer(Bounds(terms=2, batches=0, crashes=0)).run()

@@ -1,4 +1,4 @@
-"""The log of a replica: rules 0-2. What a position says, what a cut takes and what it leaves."""
+"""The log of a replica: raft-rules 0-2. What a position says, what a cut takes and what it leaves."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_contains_needs_no_items_in_memory() -> None:
 
 
 def test_a_cut_keeps_markers_by_their_epoch_not_by_their_offset() -> None:
-    """Trap 1: what was acknowledged is the marker (7, 2); a cut at 2 for a batch behind it must not eat it."""
+    """raft-rules 4: what was acknowledged is the marker (7, 2); a cut at 2 for a batch behind it must not eat it."""
     log = log_of((1, 2), (4, 0), (7, 2))
     log.cut(2, 7)
     assert log.last == (7, 2)
@@ -180,7 +180,7 @@ def true_common(left: ReplicaLog, right: ReplicaLog) -> Position:
 
 
 def test_search_for_the_common_prefix_always_ends_on_it() -> None:
-    """Rules 3.2: at most 1 + 2 x differing epochs rounds, never forward, and the result is the *true* common prefix."""
+    """raft-rules 3.2: at most 1 + 2 x differing epochs rounds, never forward, and what results is the *true* prefix."""
     chance = random.Random(13)
     worst = 0
     for _ in range(3_000):

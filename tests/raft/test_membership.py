@@ -1,4 +1,4 @@
-"""Learners, changes of voters, going back: rules 6, thesis 4; and reads by read index: rules 7.3, thesis 6.4."""
+"""Learners, changes of voters, going back: raft-rules 6, thesis 4; reads by read index: raft-rules 7.3, thesis 6.4."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_the_configuration_in_force_is_that_of_the_last_marker_committed_or_not(
 
 
 def test_a_replica_that_was_added_never_had_the_target_as_its_creation_configuration() -> None:
-    """Rules 5: a node added later begins empty and without configuration, even if it has read the target placement."""
+    """raft-rules 5: a node added later begins empty, without configuration, even if it knows the target placement."""
     cluster = Cluster(2, groups=0)
     target = simple(voters(1))
     cluster.nodes[0].create(GROUP, voter(0), simple(voters(0)))

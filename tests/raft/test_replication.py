@@ -131,7 +131,7 @@ def test_thesis_3_5_conflicting_items_are_overwritten_by_the_leaders() -> None:
 
 
 def test_thesis_3_5_a_late_or_shorter_message_takes_nothing_back() -> None:
-    """Rules 3.2: only an item that differs cuts, never the mere end of a message."""
+    """raft-rules 3.2: only an item that differs cuts, never the mere end of a message."""
     node = follower_of([(1, 5)], term=1)
     machine = node.group()
     for late in (append(1, (1, 0), batch(1, 0)), append(1, (0, 0), marker(1, 0)), append(1, (1, 3))):
@@ -171,7 +171,7 @@ def test_difference_a_term_is_journalled_in_front_of_the_first_cut() -> None:
 
 
 def test_difference_a_cut_names_the_last_epoch_kept_and_no_marker_below_is_eaten() -> None:
-    """Trap 1: markers at one offset. The thesis truncates by index; two markers here share an offset."""
+    """raft-rules 0: markers at one offset. The thesis truncates by index; two markers here share an offset."""
     node = follower_of([(1, 2), (4, 0), (6, 2)])
     give(node, append(7, (4, 2), marker(7, 2)))
     assert [m.epoch for m in node.group().log.markers] == [1, 4, 7]
@@ -197,7 +197,7 @@ def test_an_ack_waits_for_the_disk_and_names_only_what_is_the_leaders() -> None:
 def test_difference_a_commit_counts_only_with_the_terms_marker_durable() -> None:
     """Thesis 3.5: commitIndex = min(leaderCommit, index of last new entry). An offset is no index.
 
-    The argument: what is durable here up to that offset may be of a divergent epoch (rules 3.4): it would be shown.
+    The argument: what is durable here up to that offset may be of another epoch (raft-rules 3.4): it would be shown.
     """
     node = follower_of([(1, 2), (3, 3)])
     give(node, append(5, (1, 2), commit=Position(5, 4)))
@@ -313,7 +313,7 @@ def test_several_markers_at_one_offset_reach_a_follower_that_missed_them() -> No
 
 
 def test_difference_after_a_journal_failure_no_offset_is_given_twice_in_one_term() -> None:
-    """Trap 9. The thesis assumes a disk that works or a server that is gone.
+    """raft-rules 4. The thesis assumes a disk that works or a server that is gone.
 
     The argument: what failed here may be durable on followers, even committed; the same (term, offset) for other
     records would be two entries with one name. So the leadership ends, and the journal begins with a cut.
@@ -376,7 +376,7 @@ def test_undurable_markers_are_undone_too() -> None:
 
 
 def test_a_stalled_journal_ends_all_leaderships_of_the_core() -> None:
-    """Rules 3.5: check-quorum counts the own disk."""
+    """raft-rules 3.5: check-quorum counts the own disk."""
     cluster = Cluster(groups=4)
     for group in range(4):
         cluster.hand_to(0, group)
@@ -605,7 +605,7 @@ def test_a_restart_takes_the_hint_of_its_checkpoint_and_never_falls_below_it() -
 
 
 def test_difference_a_checkpoint_holds_what_is_durable_and_not_committed_with_every_configuration() -> None:
-    """Trap 10 and rules 4: what a checkpoint lacks is recycled with the journal."""
+    """raft-rules 4: what a checkpoint lacks is recycled with the journal."""
     cluster = Cluster()
     leader = cluster.elect()
     cluster.run(50)
@@ -620,7 +620,7 @@ def test_difference_a_checkpoint_holds_what_is_durable_and_not_committed_with_ev
 
 
 def test_difference_a_checkpoint_that_has_a_cut_has_its_term_too() -> None:
-    """Rules 1: no cut comes back without the term under which it was made. The log in memory is cut at once, so a
+    """raft-rules 1: no cut comes back without the term under which it was made. The log in memory is cut at once, so a
     checkpoint has the cut before the journal has: with the older term in it, that term's leader could be answered
     from a log that has lost what it had acknowledged.
     """

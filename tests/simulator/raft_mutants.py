@@ -66,7 +66,7 @@ Change = tuple[object, str, object]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted bug. `rule` is what it breaks (section of the rules, or the trap)."""
+    """One planted bug. `rule` is what it breaks (section of docs/raft-rules.md)."""
 
     name: str
     rule: str
@@ -200,7 +200,7 @@ def _config_of_target(self: Any, group: Any, me: Any, config: Any) -> None:
 
 
 def _entries_without_markers(self: Any, group_id: Any) -> list[Any]:
-    """Trap 2: epochs that nothing follows are forgotten."""
+    """raft-rules 4: epochs that nothing follows are forgotten."""
     entries = _of_group(self, group_id)
     return [
         entry for index, entry in enumerate(entries)
@@ -302,7 +302,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _M("matches of older epochs counted (figure 8)", "3.4", ((Leaders, "_counts", _always),), from_seed=14),
     _M("commit of a leader whose marker is not here", "3.4", ((Followers, "on_append", _unmatched_commit),),
         from_seed=21),
-    _M("leads on after its journal failed (trap 9)", "4", ((Group, "undo", _undo_but_lead),
+    _M("leads on after its journal failed", "4", ((Group, "undo", _undo_but_lead),
         (Group, "reopen", _reopen_and_lead_on)), FAILING),
     _M("cut in place of a lost adoption", "4", ((Followers, "settle_on_disk", replica.Replica.settle_on_disk),),
         SHIPPING,
@@ -314,10 +314,10 @@ MUTANTS: tuple[Mutant, ...] = (
     _M("patience ends a silence", "3.5", ((Link, "is_fresh", _fresh_by_patience), (Link, "hear", _hear_untold)),
         PAUSING,
         killed_by="test_patience.test_cores_that_stood_still_in_a_cut_stand_when_they_hear_each_other_again"),
-    _M("boot id ignored (trap 3)", "3.5", ((Elections, "_same_boot", _always),),
+    _M("boot id ignored", "3.5", ((Elections, "_same_boot", _always),),
         ELECTING,
         killed_by="test_elections.test_difference_a_core_that_restarts_within_the_timeout_has_lost_its_leaderships"),
-    _M("checkpoint recycles what is not committed (trap 10)", "4",
+    _M("checkpoint recycles what is not committed", "4",
         ((raft_node.CoreDriver, "_checkpointed", _checkpoint_to_commit),)),
     _M("grant compares the durable end", "2", ((Elections, "_last_to_compare", lambda self: self.durable),),
         TEARING,
@@ -331,8 +331,8 @@ MUTANTS: tuple[Mutant, ...] = (
         ((Followers, "_hard_state_of_adopted", lambda _self, message: (message.position.epoch, None)),),
         SHIPPING, from_seed=16),
     _M("learned term not in front", "1", ((replica.Replica, "journal_term", _nothing),)),
-    _M("cut eats the marker (trap 1)", "4", ((replica.Replica, "_last_epoch_kept", _epoch_below),)),
-    _M("marker lost at a restart (trap 2)", "4", ((raft_node.Journal, "of_group", _entries_without_markers),)),
+    _M("cut eats the marker", "4", ((replica.Replica, "_last_epoch_kept", _epoch_below),)),
+    _M("marker lost at a restart", "4", ((raft_node.Journal, "of_group", _entries_without_markers),)),
     _M("next marker eats the one at its offset", "4", ((ReplicaLog, "append_marker", _next_eats_marker),)),
     _M("next term elected by the new voters", "2", ((Elections, "_quorum_config", _new_voters_only),),
         SWAPPING,

@@ -1,12 +1,12 @@
 """What must hold in a simulated cluster, checked after each event from what the cores gave out.
 
-The names are those of the rules: I1 one leadership per term; I2 a leader holds, markers included, what was committed in
-lower terms; I3 log matching on positions, over all logs and all that was ever sent; I4 a committed item never differs;
-I5 what was shown never leaves a replica that keeps its disk; I6 no cut below commit; I7 an ack names a position that
-is durable here and that its leader's term has; I8 a batch follows the marker of its epoch; I9 (term, vote) never goes
-back behind what was sent. Beyond these: what is committed is on the disks of a quorum (`quorum`), what a client was
-told to be committed stays (`acked`), and a read by read index shows at least what was acknowledged before it
-(`linear`).
+The names are those of raft-rules 9: I1 one leadership per term; I2 a leader holds, markers included, what was committed
+in lower terms; I3 log matching on positions, over all logs and all that was ever sent; I4 a committed item never
+differs; I5 what was shown never leaves a replica that keeps its disk; I6 no cut below commit; I7 an ack names a
+position that is durable here and that its leader's term has; I8 a batch follows the marker of its epoch; I9 (term,
+vote) never goes back behind what was sent. Beyond these: what is committed is on the disks of a quorum (`quorum`), what
+a client was told to be committed stays (`acked`), and a read by read index shows at least what was acknowledged before
+it (`linear`).
 """
 
 from __future__ import annotations

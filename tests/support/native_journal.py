@@ -12,7 +12,7 @@ The bytes are described in ``native/bytes/journal_format.h``. Positions count fr
         ...                          # durable commits are missing: report, never skip
 
 It first follows the chain of commits to its end, then looks at every block of the region for a later commit that knows
-the missing one to have been durable (rule 1 of the journal: otherwise the end is a torn tail).
+the missing one to have been durable (otherwise the end is a torn tail).
 """
 
 import enum

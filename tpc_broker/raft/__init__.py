@@ -2,7 +2,7 @@
 
 What is replicated is a partition's log itself: a position is (epoch, end offset), the start of a term is a marker of no
 length that carries the configuration, a term is Kafka's leader epoch. So there are no entries without records, and
-membership changes only where a term begins. The rules are in the modules that carry them out:
+membership changes only where a term begins. The rules are in docs/raft-rules.md; modules:
 
     items      positions, markers, batches, voters, configurations         log        what a log contains, cuts, epochs
     messages   what goes over links, `Frame`                               journal    entries, checkpoint, replay

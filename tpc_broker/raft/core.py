@@ -170,7 +170,7 @@ class RaftCore:
             link.heard_elsewhere = lambda boot_id: self.vouching.heard(address, boot_id)
 
     def connected(self, address: Address, now_ms: int) -> None:
-        """Rules 3.5: a new session begins with the list of the groups that both have."""
+        """raft-rules 3.5: a new session begins with the list of the groups that both have."""
         self._now_ms = now_ms
         link = self.links[address]
         shared = self._groups_at.get(address, {})
@@ -194,7 +194,7 @@ class RaftCore:
             link.forget_life()
 
     def link_refused(self, address: Address, now_ms: int) -> None:
-        """Rules 3.5: its connection is lost, and nobody listens there. The core has ended, so what it led may be led by
+        """raft-rules 3.5: its connection is lost, nobody listens. The core has ended, so what it led may be led by
         others at once. Freshness delays elections and decides none: it does no harm if this is not so.
         """
         self._now_ms = now_ms
@@ -247,7 +247,7 @@ class RaftCore:
         return Group(self, group, me, config, checkpoint, cores, self.address.core)
 
     def remove_group(self, group: GroupId, now_ms: int) -> None:
-        """Rules 4, 5: a replica that is damaged, deleted or moved has left; what it has queued is all it ever says."""
+        """raft-rules 4, 5: a replica that is damaged, deleted or moved has left; what is queued is its last word."""
         self._now_ms = now_ms
         machine = self.awake(self.groups[group])
         if machine.is_leader:
@@ -394,7 +394,7 @@ class RaftCore:
             self.awake(machine).peer_leads(voter, term, self._now_ms, leads=leads)
 
     def _compare_groups(self, link: Link, message: GroupList) -> None:
-        """Rules 3.5: who is not in the list of a new session is not vouched for by its core any more."""
+        """raft-rules 3.5: who is not in the list of a new session is not vouched for by its core any more."""
         listed = {group for group, _term, _leads in message.groups}
         for group, term, leads in message.groups:
             self._peer_leads(link, group, term, leads=leads)
@@ -500,7 +500,7 @@ class RaftCore:
             self._link_silent(link)
 
     def _look_at_journal(self) -> None:
-        """Rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships here."""
+        """raft-rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships here."""
         waits = bool(self._pending) or not self.journal_open
         waits_ms = max(self.journal_waits_ms(self._now_ms), self._now_ms - self._journal_progress_ms if waits else 0)
         stalled = waits_ms >= self.patience.slowness * self.settings.journal_stall_ms
@@ -540,7 +540,7 @@ class RaftCore:
         self._journal_moves()
 
     def journal_failed(self, durable_sequence: int, now_ms: int, unheard: Iterable[GroupId] = ()) -> None:
-        """Rules 4: what is not durable is undone, with every leadership that it touched.
+        """raft-rules 4: what is not durable is undone, with every leadership that it touched.
 
         `unheard`: groups whose log has got, or has lost, items that were not proposed yet. They are touched too.
         """
@@ -664,7 +664,7 @@ class RaftCore:
         return machine is not None and machine.is_electing()
 
     def _send_round(self) -> None:
-        """Rules 7.3: one message per link for all reads of the turn."""
+        """raft-rules 7.3: one message per link for all reads of the turn."""
         if not self._round_groups:
             return
         by_address: dict[Address, list[tuple[GroupId, int]]] = {}

@@ -1,4 +1,4 @@
-"""Elections: who may stand, who is voted for, who has won (rules 2; thesis 3.4, 3.6.1, 4.2.3, 9.6).
+"""Elections: who may stand, who is voted for, who has won (raft-rules 2; thesis 3.4, 3.6.1, 4.2.3, 9.6).
 
 Theory of operation
 -------------------
@@ -39,7 +39,7 @@ class Elections(Replica):
     """Campaigns and votes.
 
     granted      who has granted the campaign under way, the own vote included once it is durable
-    aborting     the campaign is one under the old voters alone (rules 6.3)
+    aborting     the campaign is one under the old voters alone (raft-rules 6.3)
     led_term     the term that this process gave up to stand; told as a Resign if it is not elected at once
     stood_ms     when the campaign began
     """
@@ -99,7 +99,7 @@ class Elections(Replica):
         return quorum.has_quorum([voter for voter in quorum.voters if self.is_heard(voter, now_ms)])
 
     def _quorum_config(self) -> Config:
-        """Who decides: the configuration in the log (rules 2), but for an abort the old voters alone (6.3)."""
+        """Who decides: the configuration in the log (raft-rules 2); to go back, the old voters (raft-rules 6.3)."""
         config = self.log.config
         assert config is not None
         return simple(config.old) if self.aborting else config
@@ -154,7 +154,7 @@ class Elections(Replica):
         return link is not None and link.was_fresh
 
     def vote_became_durable(self, now_ms: int) -> None:
-        """Rules 2: the own vote counts when it is durable, like anybody's."""
+        """raft-rules 2: the own vote counts when it is durable, like anybody's."""
         if self.role is CANDIDATE and self.vote == self.me and self.me not in self.granted:
             self.granted.add(self.me)
             self._count_votes(now_ms)
@@ -275,7 +275,7 @@ class Elections(Replica):
         self.schedule_retry(now_ms)
 
     def _judge_request(self, message: RequestVote, now_ms: int) -> bool:
-        """Rules 2, the vote. A real request with a higher term moves the own one, unless a fresh leader forbids it."""
+        """raft-rules 2, the vote. A real request with a higher term raises the own one, but for a fresh leader."""
         if self._protects_leader(message, now_ms):
             return False
         if message.pre_vote:
@@ -298,7 +298,7 @@ class Elections(Replica):
     # again. A voter that hears a quorum and no leader always has a deadline. See also tpc_broker/raft/group.py. Held by
     # tests/raft/test_elections.py, tests/simulator (after each turn).
     def _leader_is_fresh(self, now_ms: int) -> bool:
-        """Rules 3.5: heard lately, the same start of its core, and not resigned."""
+        """raft-rules 3.5: heard lately, the same start of its core, and not resigned."""
         if self.is_leader:
             return True
         if self.leader is None or self.resigned_term == self.term:
@@ -310,7 +310,7 @@ class Elections(Replica):
         return boot_id == self.leader_boot_id
 
     def _may_grant(self, message: RequestVote) -> bool:
-        """Rules 2: term and vote allow it, and the candidate's log is at least as far, undurable items included."""
+        """raft-rules 2: term and vote allow it, the candidate's log is at least as far, undurable items included."""
         free = message.term > self.term or (message.term == self.term and self._vote_is_free(message.source))
         return free and message.last >= self._last_to_compare()
 
@@ -352,7 +352,7 @@ class Elections(Replica):
             self.schedule_campaign(now_ms)
 
     def tell_resigned(self, term: int) -> None:
-        """Rules 3.5: to all peers, at every end of a leadership that is not the next one's beginning."""
+        """raft-rules 3.5: to all peers, at every end of a leadership that is not the next one's beginning."""
         for voter in self.others():
             self.send(Resign(self.group, self.me, voter, term))
         self.host.resigned(self.group, term)

@@ -1,4 +1,4 @@
-"""The follower: what it does with the items of a leader (rules 3.2-3.4, 5; thesis 3.5, 5, 7).
+"""The follower: what it does with the items of a leader (raft-rules 3.2-3.4, 5; thesis 3.5, 5, 7).
 
 Theory of operation
 -------------------
@@ -17,7 +17,7 @@ never more: what lies behind may be another leader's. With the marker of the lea
 is the same: then the group is armed.
 
 Commit: only while armed, and as far as is durable. Frames without the marker are dropped, because what is durable
-here may differ from what the leader means (rules 3.4).
+here may differ from what the leader means (raft-rules 3.4).
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Followers(Elections):
         self.ack_due = self.ack_due or self.durable >= self.matched
 
     def _contains(self, position: Position) -> bool:
-        """Rules 0: by the markers of the own log, never by an offset alone."""
+        """raft-rules 0: by the markers of the own log, never by an offset alone."""
         return self.log.contains(position)
 
     def _has(self, item: Item) -> bool:
@@ -181,7 +181,7 @@ class Followers(Elections):
         return self._contains(item.position) or self.log.is_below_markers(item.position)
 
     def _first_difference(self, message: AppendEntries) -> tuple[Position, Sequence[Item]]:
-        """Rules 3.2: passes over what the log has. The position reached, and the items from the first that it has
+        """raft-rules 3.2: passes over what the log has. The position reached, and the items from the first that it has
         not.
         """
         at = message.prev
@@ -217,7 +217,7 @@ class Followers(Elections):
         return at
 
     def _may_append_batches(self, first: Batch) -> bool:
-        """Rules 3.2: a batch is accepted only if its epoch is that of the log's last item."""
+        """raft-rules 3.2: a batch is accepted only if its epoch is that of the log's last item."""
         return first.epoch == self.log.last.epoch and first.base_offset == self.log.end_offset
 
     def _append_batches(self, items: Sequence[Item]) -> None:
@@ -257,13 +257,13 @@ class Followers(Elections):
         self.send(message, self.after_reopening())
 
     def _acknowledged(self) -> Position:
-        """Rules 3.3: durable, and the leader's."""
+        """raft-rules 3.3: durable, and the leader's."""
         return min(self.durable, self.matched)
 
     # Segments in place of items.
 
     def on_install(self, message: Install, boot_id: int, now_ms: int) -> None:
-        """Rules 5: judged at the moment at which it is journalled. Own term and vote stay."""
+        """raft-rules 5: judged at the moment at which it is journalled. Own term and vote stay."""
         if not self._follows(message.term, message):
             return
         self._accept_leader(message, boot_id)

@@ -116,7 +116,7 @@ class Group(Carrying):
             self.leader_resigned()
             self.schedule_campaign(now_ms)
 
-    # From one core of the node to another (rules 5).
+    # From one core of the node to another (raft-rules 5).
 
     def leave(self, now_ms: int) -> None:
         """Leads, votes and acknowledges here no more. What it has given the journal becomes durable."""
@@ -207,7 +207,7 @@ class Group(Carrying):
     # tests/raft/explore.py.
     def checkpoint(self) -> Checkpoint:
         """What is durable of the log; a cut that is under way has been made in it. So term and vote are those that were
-        given to the journal, durable or not: no cut may come back without its term (rules 1).
+        given to the journal, durable or not: no cut may come back without its term (raft-rules 1).
         """
         log = ReplicaLog(self.log.creation_config)
         log.load(self.adopting.log if self.adopting is not None else self.log.image())

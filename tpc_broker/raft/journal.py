@@ -4,7 +4,7 @@ A core has one journal for all of its groups. Its entries have sequence numbers 
 order, so durability is a prefix. The kinds below are those of the broker's journal: `VoteEntry` and `MarkerEntry`
 are EPOCH (with offset -1 and >= 0), the others have their own names there.
 
-Invariant (rules 1): a term stands in the journal in front of every item and every cut that is made under it. Order
+Invariant (raft-rules 1): a term stands in the journal in front of every item and every cut that is made under it. Order
 is what counts; the same commit will do. Without it, a follower that cuts under term 3, crashes, and is back in term
 2 can be made to cut what it has shown by a late message of term 2.
 """

@@ -1,6 +1,6 @@
 """The leader: proposals, what each peer is sent, commits, hand-over, reads.
 
-Rules 3.1-3.4, 6.2, 7.3; thesis 3.5, 3.10, 6.4, 10.2.
+raft-rules 3.1-3.4, 6.2, 7.3; thesis 3.5, 3.10, 6.4, 10.2.
 
 Theory of operation
 -------------------
@@ -295,11 +295,11 @@ class Leaders(Followers):
             self.reset_peer(message.source)
 
     def _is_of_own_term(self, message: Ack) -> bool:
-        """Rules 3.3: an ack of another term says nothing about this one."""
+        """raft-rules 3.3: an ack of another term says nothing about this one."""
         return message.term == self.term
 
     def _counts(self, message: Ack) -> bool:
-        """Rules 3.3: only a position of the own epoch is a match."""
+        """raft-rules 3.3: only a position of the own epoch is a match."""
         return message.position.epoch == self.term
 
     def _ack_of_unsteady(self, peer: Peer, message: Ack, known: int, now_ms: int) -> None:
@@ -595,7 +595,7 @@ class Leaders(Followers):
         self.flush_leader(now_ms)
 
     def check_quorum(self, now_ms: int) -> None:
-        """Thesis 6.2: a leader that hears no quorum leads no more (rules 3.5)."""
+        """Thesis 6.2: a leader that hears no quorum leads no more (raft-rules 3.5)."""
         if self.is_leader and not self._quorum_is_heard(now_ms):
             self.lost_quorum(now_ms)
 
@@ -646,7 +646,7 @@ class Leaders(Followers):
         return None
 
     def _begin_reads(self) -> None:
-        """Rules 7.3: the offset is taken now, the round leaves behind it."""
+        """raft-rules 7.3: the offset is taken now, the round leaves behind it."""
         assert self.is_ready
         tokens, self.reads_new = tuple(self.reads_new), []
         self.reads.append(Read(self.host.read_round, tokens, self.commit.offset, {self.me}))
@@ -678,7 +678,7 @@ class Leaders(Followers):
         return self.term <= term and self.host.journal_open
 
     def on_timeout_now(self, message: TimeoutNow, now_ms: int) -> None:
-        """Rules 6.2: the commit position comes with it, under the same condition as in a commit frame."""
+        """raft-rules 6.2: the commit position comes with it, under the same condition as in a commit frame."""
         if message.term != self.term or message.source != self.leader or self.role is not FOLLOWER:
             return
         if self.steady is not None and message.commit.epoch == self.term:

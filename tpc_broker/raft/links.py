@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Groups are many and links are few, so whatever costs per time is the links': a heartbeat of each link every 100 ms,
-and one look at each link per tick. A group asks its leader's link whether the leader is *fresh* (rules 3.5): heard
+and one look at each link per tick. A group asks its leader's link whether the leader is *fresh* (raft-rules 3.5): heard
 within 1-1.5 s, and under the boot id under which this leader was accepted. A core restarts in less than that and has
 forgotten whom it led, so without the boot id its groups would follow a leader that does not know it for ever.
 

@@ -1,4 +1,4 @@
-"""Who votes: learners, the change of voters, going back (rules 6; thesis 4).
+"""Who votes: learners, the change of voters, going back (raft-rules 6; thesis 4).
 
 Theory of operation
 -------------------
@@ -16,9 +16,9 @@ One that will not vote in C' hands over once the joint marker is committed; the 
 order to stand, because the target may write C' only if *it* knows that the joint marker is committed. An offset
 would not do: at one offset there may be several markers.
 
-Going back (6.3) is for the process that leads T+1 with its joint marker uncommitted, out of that very leadership,
-and never after a restart: nobody else can know that no other leader has gone on. Without it, a majority of C' that
-dies in the window would block the partition until it returns.
+Going back (raft-rules 6.3) is for the process that leads T+1 with its joint marker uncommitted, out of that very
+leadership, and never after a restart: nobody else can know that no other leader has gone on. Without it, a majority of
+C' that dies in the window would block the partition until it returns.
 
 Against the thesis: no single-server changes (4.1), whose known flaw, a change before the own term has committed
 anything, cannot be written here; no configuration entry in the midst of a term (4.3).
@@ -99,7 +99,7 @@ class Membership(Leaders):
         return self.config.voters if self.config is not None else frozenset()
 
     def _fits(self, replicas: frozenset[Voter]) -> bool:
-        """Rules 6.4: the table of peers has so many rows."""
+        """raft-rules 6.4: the table of peers has so many rows."""
         return len(replicas - {self.me}) <= self.settings.peers_max
 
     def _replicate_to(self, learners: frozenset[Voter], now_ms: int) -> None:
@@ -122,7 +122,7 @@ class Membership(Leaders):
     # A change of voters.
 
     def change_voters(self, target: Iterable[Voter], now_ms: int) -> Refusal | None:
-        """Rules 6.1: the target's new replicas learn first; when a majority of it is close, the joint term begins."""
+        """raft-rules 6.1: the target's new replicas learn first; the joint term begins when a majority is close."""
         voters = frozenset(target)
         refusal = self._refuses_change(voters)
         if refusal is not None:
@@ -240,7 +240,7 @@ class Membership(Leaders):
             self._finish_change(self.config, now_ms)
 
     def _finish_change(self, config: Config, now_ms: int) -> None:
-        """The joint marker is committed by both: T+2, by this leader or by one that stays (6.2)."""
+        """The joint marker is committed by both: T+2, by this leader or by one that stays (raft-rules 6.2)."""
         self.changing_ms = self.finishes = None
         if self.me in config.new:
             if self._may_campaign():
@@ -254,7 +254,7 @@ class Membership(Leaders):
     # Going back.
 
     def abort_change(self, now_ms: int) -> None:
-        """Gives the change up: before the joint term just so, in it by an own term under the old voters (6.3)."""
+        """Gives the change up: before the joint term just so, in it by a term of the old voters (raft-rules 6.3)."""
         if self.is_leader and self.target is not None and self.config is not None:
             if not self.config.is_joint:
                 self._change_ended(self.config)
@@ -262,7 +262,7 @@ class Membership(Leaders):
                 self.campaign(OWN_NEXT_TERM, now_ms, aborting=True)
 
     def _may_abort(self) -> bool:
-        """Rules 6.3: the own joint marker, not committed, directly behind a marker of the old voters alone."""
+        """raft-rules 6.3: the own joint marker, not committed, directly behind a marker of the old voters alone."""
         markers = self.log.markers
         joint = markers[-1]
         own = joint.epoch == self.term and joint.config.is_joint and not self.is_ready

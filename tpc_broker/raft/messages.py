@@ -3,7 +3,7 @@
 Messages of a group carry the group, who sends it and whom it is for, as voters: one for another incarnation of the
 addressee is dropped. Messages of a link (`Heartbeat`, `GroupList`, `ReadRound`, `ReadRoundReply`) are between cores.
 All may be lost, doubled, delayed without bound and reordered; nothing relies on a session, because what binds
-carries the term (rules 3.3). On the wire the group is an ordinal of the link's session; here it is the group.
+carries the term (raft-rules 3.3). On the wire the group is an ordinal of the link's session; here it is the group.
 
 Which of them bind, that is, promise what is in the sender's journal: `RequestVote`, `Vote` if granted, `Ack`. A
 leader's `AppendEntries` does not: its items leave before they are durable at home.
@@ -81,7 +81,7 @@ class Ack(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """I do not contain `prev`; `end` is the end of my largest epoch up to that of `prev` (rules 3.2).
+    """I do not contain `prev`; `end` is the end of my largest epoch up to that of `prev` (raft-rules 3.2).
 
     With a `term` above the leader's: your term is over.
     """
@@ -95,7 +95,7 @@ class Reject(NamedTuple):
 
 
 class TimeoutNow(NamedTuple):
-    """Stand for election at once (thesis 3.10). `commit` is what lets the target finish a change of voters (6.2)."""
+    """Stand for election at once (thesis 3.10). `commit` lets the target finish a change of voters (raft-rules 6.2)."""
 
     group: GroupId
     source: Voter

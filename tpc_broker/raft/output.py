@@ -39,7 +39,7 @@ class RoleChanged(NamedTuple):
 
 
 class LeaderReady(NamedTuple):
-    """The own term's marker is committed: clients may be told the epoch, offsets may be listed (rules 7.1, 7.7)."""
+    """The own term's marker is committed: clients may know the epoch and list offsets (raft-rules 7.1, 7.7)."""
 
     group: GroupId
     term: int

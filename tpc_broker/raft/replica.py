@@ -4,7 +4,7 @@ time.
 The layers are `elections`, `followers`, `leaders`, `membership`; `Group` is all of them. Each method that is a rule
 of its own bears its number.
 
-State (rules 1)
+State (raft-rules 1)
     term, vote            in memory; `journalled_term` and `hard_sequence` say what of it stands in the journal, and
     where log                   undurable items included
     durable               D: the longest prefix of the log that the journal has durable
@@ -321,7 +321,7 @@ class Replica:
         return found
 
     def after_reopening(self) -> int:
-        """Rules 4: what binds waits for the first entries of a reopened journal."""
+        """raft-rules 4: what binds waits for the first entries of a reopened journal."""
         return self.binding_floor if self.binding_floor > self.host.durable_sequence else 0
 
     def link_to(self, voter: Voter) -> Link | None:
@@ -358,7 +358,7 @@ class Replica:
         return self.hard_sequence
 
     def journal_term(self) -> None:
-        """Rules 1: a learned term stands in front of the first cut or item that is made under it."""
+        """raft-rules 1: a learned term stands in front of the first cut or item that is made under it."""
         if self.journalled_term < self.term:
             self.journal_hard_state()
 
@@ -376,7 +376,7 @@ class Replica:
         return True
 
     def step_down(self) -> None:
-        """Rules 2: disarms, whatever the role was. Layers above add what ends with a leadership or a campaign."""
+        """raft-rules 2: disarms, whatever the role was. Layers above add what ends with a leadership or a campaign."""
         self.steady = None
         self.role = FOLLOWER
 
@@ -394,7 +394,7 @@ class Replica:
         self.undurable.append((sequence, self.log.last))
 
     def cut(self, position: Position) -> None:
-        """Rules 3.2: what is behind `position` goes. Never below the commit position."""
+        """raft-rules 3.2: what is behind `position` goes. Never below the commit position."""
         self._check_cut(position)
         self.journal_term()
         self._cut_in_memory(position)
@@ -485,7 +485,7 @@ class Replica:
     # The journal fails.
 
     def undo(self) -> None:
-        """Rules 4: what was not durable is gone, markers too, and this leadership with it."""
+        """raft-rules 4: what was not durable is gone, markers too, and this leadership with it."""
         lost = bool(self.undurable) and self.undurable[-1][1] != self.durable
         self.step_down()
         self.leader = None

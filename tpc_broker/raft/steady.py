@@ -15,7 +15,7 @@ flight, and `next` and `told` of a peer that answers nothing: what it was sent m
 * `match` is -1 (none) at arming: the marker of an empty log is at offset 0, and a match of 0 means that it is there.
 * `durable_offset` is -1 until the marker of T is durable at home. Then it is the end of the durable prefix.
 * `commit_offset` is -1 until something of T is committed: the marker itself, at `start_offset`, is the first (thesis
-5.4.2). * A leader's own disk counts as one voter of the quorum, and the commit never goes beyond it (rules 3.4).
+5.4.2). * A leader's own disk counts as one voter of the quorum, and the commit never goes beyond it (raft-rules 3.4).
 * A follower commits only what is durable at home, and only with the marker of T durable: then its log is the
 leader's prefix.
 
@@ -179,7 +179,7 @@ class Steady:
         return NOT_STEADY
 
     def commit_candidate(self) -> int:
-        """The largest offset that a quorum of both sets has, by majorities of `match` (rules 3.4)."""
+        """The largest offset that a quorum of both sets has, by majorities of `match` (raft-rules 3.4)."""
         candidate = self.majority(self.voters_old)
         if self.voters_new != self.voters_old:
             candidate = min(candidate, self.majority(self.voters_new))
@@ -329,7 +329,7 @@ def _learn_commit(steady: Steady, commit_epoch: int, commit_offset: int) -> None
 
 
 def follow_commit(steady: Steady) -> None:
-    """Rules 3.4, follower: what the leader says, as far as it is durable here, and the marker of T is."""
+    """raft-rules 3.4, follower: what the leader says, as far as it is durable here, and the marker of T is."""
     steady.commit_offset = max(steady.commit_offset, min(steady.leader_commit_offset, steady.durable_offset))
 
 

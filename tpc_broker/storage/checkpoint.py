@@ -1,6 +1,6 @@
 """Journal file, checkpoints and ballast of one core: what makes the journal's space usable again.
 
-The order of a checkpoint, each step durable before the next begins (the architecture's rule 7):
+The order of a checkpoint, each step durable before the next begins:
 
 1. take the journal's durable place: replay will begin there;
 2. write behind everything that was durable then;

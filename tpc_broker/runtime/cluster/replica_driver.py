@@ -288,7 +288,7 @@ class ReplicaDriver:
         self.wake()
 
     async def confirm(self, group: str) -> bool:
-        """Whether a quorum still follows this leader, so that what is committed here is all there is (rules 7.3)."""
+        """Whether a quorum still follows this leader, so what is committed here is all there is (raft-rules 7.3)."""
         token, done, outcome = object(), trio.Event(), list[bool]()
         if group not in self._replicas or self.core.read_index(group, token, self._now_ms()) is not None:
             return False

@@ -1,0 +1,40 @@
+"""What code, tests and documents cite as `raft-rules N.N` is a section of docs/raft-rules.md."""
+
+import re
+from pathlib import Path
+
+from tests.simulator.raft_mutants import MUTANTS
+from tests.tidy.test_tidy import ROOT, c_sources, sources
+
+CITED = re.compile(r"raft-rules\s+(?:[#*]\s+)?((?:\d+(?:\.\d)?(?:-|, | and )?)+)")
+"""A citation may go on behind the margin, and name several sections."""
+
+
+def sections() -> set[str]:
+    page = (ROOT / "docs" / "raft-rules.md").read_text()
+    return set(re.findall(r"^##+ (\d+(?:\.\d)?)[. ]", page, re.MULTILINE))
+
+
+def cited(path: Path) -> list[str]:
+    return [number for found in CITED.findall(path.read_text()) for number in re.findall(r"\d+(?:\.\d)?", found)]
+
+
+def test_each_rule_of_replication_that_is_cited_is_there() -> None:
+    known = sections()
+    assert {str(number) for number in range(11)} <= known
+    paths = [*sources(), *c_sources(), *(ROOT / "docs" / "decisions").glob("*.md")]
+    of_each = {path: cited(path) for path in paths if path != Path(__file__)}
+    assert sum(map(len, of_each.values())) > 50
+    missing = [f"{path.relative_to(ROOT)}: {n}" for path, numbers in of_each.items() for n in numbers if n not in known]
+    assert missing == []
+
+
+def test_each_mutant_breaks_a_rule_that_is_there() -> None:
+    known = sections()
+    assert [mutant.name for mutant in MUTANTS if mutant.rule.rstrip("abcd") not in known] == []
+
+
+def test_citations_are_found_as_they_are_written(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("raft-rules 3.2-3.4, 5; thesis 4\n/* as in (raft-rules\n * 7.3), raft-rules 10: */ raft-rules 6.1")
+    assert cited(text) == ["3.2", "3.4", "5", "7.3", "10", "6.1"]
