@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.tidy.test_tidy import ALLOWED
-from tpc_broker.coordinator.group import state_diagram
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -41,7 +40,8 @@ def test_files_named_in_the_architecture_exist() -> None:
     assert missing == []
 
 
-LIVES = ("## The life of a produce\n", "## The life of a fetch\n")
+LIVES = ("## The life of a produce\n", "## The life of a replicated append\n", "## The life of a fetch\n")
+ARCHITECTURE_BYTES_MAX = 20_000
 
 
 def moves(life: str) -> list[tuple[str, str]]:
@@ -76,8 +76,9 @@ def test_every_room_is_in_the_folder_table() -> None:
     assert missing == []
 
 
-def test_the_diagram_of_group_states_is_that_of_the_table() -> None:
-    assert f"```mermaid\n{state_diagram()}\n```\n" in (ROOT / "ARCHITECTURE.md").read_text()
+def test_the_architecture_is_short_enough_to_be_read() -> None:
+    """Details are told where they are kept: in the packages' docstrings and in the other documents."""
+    assert (ROOT / "ARCHITECTURE.md").stat().st_size <= ARCHITECTURE_BYTES_MAX
 
 
 def test_the_first_screen_of_the_readme_has_both_commands() -> None:

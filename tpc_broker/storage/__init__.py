@@ -13,4 +13,12 @@
 * a start: `recovery`, `in_place_replay`, `handover`, `lost_and_found`;
 * what goes: `retention`, `deletion`; replicas: `replicas`, `shipments`, `installation`, `filled_folders`;
 * trouble: `mending`, `repair`, `readable_runs`, `refusals`.
+
+A start reads the newer sound superblock and the checkpoint that it names, cuts each partition's segments at their
+checkpointed position (what was written behind is not believed), and replays the journal from the checkpoint's cursor.
+What is appended anyway is not cut before: it overwrites what was written behind, and only what is left behind its end
+is cut. Batches that were written in place are checked where they lie. Sealed segments are opened without reading them;
+files of many partitions are opened and written by few jobs (`replayed_runs`), and their new epochs wait for one commit.
+A partition whose files cannot be believed is offline with its reason, and the others serve. When the number of cores
+has changed, all journals are recovered first and the partitions are handed over.
 """
