@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from tests.support.sources import tree_of
+
 ROOT = Path(__file__).parents[2]
 C_COMPONENTS = {
     "ring.h": {"operations", "receive_buffers", "stall", "uring_shim", "wait"},
@@ -68,7 +70,7 @@ def imports(known: dict[str, Path], *, types: bool) -> dict[str, set[str]]:
     for name, path in known.items():
         graph[name] = set()
         package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-        for one in _statements(ast.parse(path.read_text()).body, types=types):
+        for one in _statements(tree_of(path).body, types=types):
             if isinstance(one, ast.Import):
                 graph[name] |= {alias.name for alias in one.names} & known.keys()
             elif isinstance(one, ast.ImportFrom):

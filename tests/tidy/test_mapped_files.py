@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from tests.support.sources import nodes_of
 from tests.tidy.test_tidy import ROOT, c_sources, room_of, sources
 
 OF_THE_KERNELS_PROGRAM = {"tpc_broker/runtime/listening.py"}
@@ -11,7 +12,7 @@ OF_THE_KERNELS_PROGRAM = {"tpc_broker/runtime/listening.py"}
 
 def maps_of_python(path: Path) -> list[str]:
     """The first argument of each mapping: -1 is memory without a file."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes_of(path) if isinstance(node, ast.Call)]
     return [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "mmap.mmap"]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import nodes_of, tree_of
+
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
 FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels", "host_port", "rounds"}
@@ -82,7 +84,7 @@ def imports_of(path: Path) -> list[tuple[int, str]]:
     if package and package[0] in LINKED:
         package = ["tpc_broker", *package]
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -114,7 +116,7 @@ def wrong_imports(path: Path) -> list[str]:
 
 
 def wrong_chance(path: Path) -> list[str]:
-    named = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    named = [ast.unparse(node) for node in nodes_of(path) if isinstance(node, ast.Attribute)]
     return [f"{path.name}: {name}: a core has its chance from its ports" for name in named if name in CHANCE_CALLS]
 
 
@@ -129,11 +131,10 @@ def kept_buffers(path: Path) -> list[str]:
     """Where what `ffi.from_buffer` makes is more than an argument of a call of C: Python may crash when it is collected
     (`tpc_broker.native_bytes.pinned`).
     """
-    tree = ast.parse(path.read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes_of(path) if isinstance(node, ast.Call)]
     into_c = [call for call in calls if ast.unparse(call.func).startswith(("lib.", "native"))]
     passed = {id(argument) for call in into_c for argument in call.args}
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "from_buffer"]
+    names = [node for node in nodes_of(path) if isinstance(node, ast.Attribute) and node.attr == "from_buffer"]
     allowed = {id(call.func) for call in calls if id(call) in passed}
     lines = sorted(name.lineno for name in names if id(name) not in allowed)
     return [f"{path}:{line}: pinned() instead" for line in lines]
@@ -157,11 +158,11 @@ WRONG_CALLS = {"trio.run", "time.sleep", "time.monotonic"}
 
 def wrong_loops(path: Path, room: str) -> list[str]:
     """What a test does with loops and real time that its room has no use for."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     if room not in COROUTINE_TEST_ROOMS:
         tests = (node for node in tree.body if isinstance(node, ast.AsyncFunctionDef))
         return [f"{path}:{node.lineno}: would run without the ring" for node in tests if node.name.startswith("test_")]
-    calls = (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call))
     return [f"{path}: {call}: async tests, and a clock of their own" for call in calls if call in WRONG_CALLS]
 
 
@@ -197,7 +198,7 @@ def test_files_and_functions_are_not_too_long() -> None:
         text = path.read_text()
         if text.count("\n") > FILE_LINES_MAX:
             faults.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
