@@ -48,7 +48,7 @@ test: $(BIN)/.built-test $(BIN)/.fetched
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
 
 test-long: $(BIN)/.built-test $(BIN)/.fetched-long
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-skips --part $(PART) --seed $(SEED_OF_TESTS) $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-skips --part=$(PART) --seed=$(SEED_OF_TESTS) $(TESTS) $(ARGS)
 
 test-asan: PART = asan
 test-asan: test-long
