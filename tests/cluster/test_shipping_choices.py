@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.storage.fake_disk import FakeDisk
+from tests.support.disk_operations import refusing, taking
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.limits import MIB
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address, Position, Voter
@@ -139,11 +139,11 @@ def test_who_was_filled_says_so_also_up_to_where_it_was_asked_to_be():
     trio.run(body, clock=MockClock(autojump_threshold=0))
 
 
-class StubbornDisk(FakeDisk):
-    """Removes no folders."""
-
-    async def rmdir(self, path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+def stubborn_disk() -> FakeDisk:
+    """It removes no folders."""
+    disk = FakeDisk()
+    disk.during("rmdir", do=refusing(errno.EIO))
+    return disk
 
 
 async def shipments_on(disk: FakeDisk) -> tuple[Shipments, list[str]]:
@@ -155,7 +155,7 @@ async def shipments_on(disk: FakeDisk) -> tuple[Shipments, list[str]]:
 
 def test_shipments_that_nobody_reads_end_although_their_folders_cannot_be_removed(caplog):
     async def body():
-        shipments, names = await shipments_on(StubbornDisk())
+        shipments, names = await shipments_on(stubborn_disk())
         source = Source(MIB, shipments)
         source.now_ms = UNUSED_MS + 1
         async with trio.open_nursery() as nursery:
@@ -172,7 +172,7 @@ def test_shipments_that_nobody_reads_end_although_their_folders_cannot_be_remove
 
 def test_who_has_read_a_shipment_is_answered_although_its_folder_cannot_be_removed():
     async def body():
-        shipments, names = await shipments_on(StubbornDisk())
+        shipments, names = await shipments_on(stubborn_disk())
         source = Source(MIB, shipments)
         for left, name in ((1, names[0]), (1, names[0]), (0, names[1])):
             await source.made.serve_end(SimpleNamespace(), {"shipment": name}, [])
@@ -201,17 +201,11 @@ class Leader:
         return OFFERED
 
 
-class SlowDisk(FakeDisk):
-    """Takes an hour for the removal of a folder."""
-
-    async def rmdir(self, path):
-        await trio.sleep(3600)
-
-
-@pytest.mark.parametrize("disk_type", [StubbornDisk, SlowDisk])
-def test_a_leader_hears_of_the_end_of_a_fill_whose_folder_cannot_be_removed(disk_type):
+@pytest.mark.parametrize("trouble", [refusing(errno.EIO), taking(3600)], ids=["refused", "an hour"])
+def test_a_leader_hears_of_the_end_of_a_fill_whose_folder_cannot_be_removed(trouble):
     async def body():
-        disk, leader, later = disk_type(), Leader(), []
+        disk, leader, later = FakeDisk(), Leader(), []
+        disk.during("rmdir", do=trouble)
         files = SimpleNamespace(segments=[SimpleNamespace(base_offset=0)], written_end_offset=0)
         core = SimpleNamespace(look=lambda _group: SimpleNamespace(high_watermark=0))
         storage = SimpleNamespace(files=FileCache(disk), remove_later=later.append)

@@ -30,7 +30,7 @@ import trio
 
 from tests.durability.crash_images import FLUSH_ALL, MARK
 from tests.log.log_batches import batch
-from tests.storage.plain_disk import ManyOneByOne, make_folders_one_by_one
+from tests.support.disk_operations import ManyOneByOne, make_folders_one_by_one
 from tpc_broker._ring import ffi, lib
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log import journal

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from tests.durability.test_repair import RECORDS, consume, create, numbered, produce, repair, values
-from tests.storage.plain_disk import PlainDisk
 from tests.support.broker_process import TpcBroker
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.model import CoreId
 from tpc_broker.storage.handover import hand_over, recover_all
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION

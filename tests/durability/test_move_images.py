@@ -17,7 +17,7 @@ import trio
 from tests.durability.crash_images import Replayer, read_record
 from tests.durability.recorded_move import CORES, MUTANTS
 from tests.durability.test_crash_images import ROOT, Told, problems_of_partition
-from tests.storage.plain_disk import PlainDisk
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.model import CoreId
 from tpc_broker.storage.handover import hand_over, recover_all

@@ -22,8 +22,8 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.faults import failing
 from tests.runtime.in_place_core import KEY, Bench, held
-from tests.storage.plain_disk import PlainDisk
 from tests.support.crash_copy import copy_as_crashed
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError

@@ -17,8 +17,8 @@ from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tests.runtime.test_core_moves import CopiesOfTheDisk
 from tests.runtime.test_replica_storage import WAIT_S, ReplicaBench
-from tests.storage.plain_disk import PlainDisk
 from tests.support.journal_file import BLOCK_BYTES, REGION_BLOCK_FIRST, commit_at
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.files import EpochStart

@@ -8,8 +8,8 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, assert_kept, held, on_core, recovered_copy
 from tests.runtime.test_trouble import checkpoint_at_last, wait_until, with_maintenance
-from tests.storage.fake_disk import FakeDisk
 from tests.storage.storage_world import DATA
+from tests.support.fake_disk import FakeDisk
 from tpc_broker import limits
 from tpc_broker.storage.recovery import recover_core
 
@@ -89,7 +89,7 @@ def test_the_journals_of_many_cores_fit_a_small_disk():
     async def main():
         disk = FakeDisk(SMALL_DISK_BYTES)
         disk.allocatable_bytes = SMALL_DISK_BYTES
-        disk.names[DATA] = disk.durable_names[DATA] = None
+        disk.put_folder(DATA)
         regions = 0
         for core in range(MANY_CORES):
             recovered = await recover_core(

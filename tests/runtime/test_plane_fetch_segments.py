@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from tests.log.log_batches import batch
-from tests.storage.plain_disk import PlainDisk
 from tests.support.connection_bench import open_descriptors
 from tests.support.definitions import decode_response
 from tests.support.fetch_bench import FetchBench
+from tests.support.plain_disk import PlainDisk
 from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches
 from tpc_broker._ring import lib
@@ -36,7 +36,7 @@ class Stored:
         self.random, self.sizes, self.data = random, sizes, b""
         folder.mkdir()
         key = TopicPartition(uuid.UUID(int=7), 0)
-        self.files = trio.run(create_partition, FileCache(PlainDisk()), folder, "t", key, SETTINGS)
+        self.files = trio.run(create_partition, FileCache(PlainDisk(waits=False)), folder, "t", key, SETTINGS)
         self.append(count)
 
     def append(self, count):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.log.log_batches import batch
 from tests.storage.direct_writes import append_past_the_page_cache
-from tests.storage.fake_disk import FakeDisk, PowerLoss
+from tests.support.fake_disk import FakeDisk, PowerLoss
 from tests.support.journal_file import encode_commit, encode_entry
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
@@ -84,7 +84,7 @@ class World:
     def __init__(self, seed, partitions=2, disk=None):
         self.rng = random.Random(seed)
         self.disk = disk or FakeDisk()
-        self.disk.names[DATA] = self.disk.durable_names[DATA] = None
+        self.disk.put_folder(DATA)
         self.partitions = [
             Partition(TopicPartition(uuid.UUID(int=1000 + number), number), f"topic{number}")
             for number in range(partitions)

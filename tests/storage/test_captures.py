@@ -7,9 +7,9 @@ import trio
 import trio.testing
 
 from tests.log.log_batches import batch
-from tests.storage.fake_disk import FakeDisk
 from tests.storage.test_partition_storage import KEY, TOPICS
 from tests.storage.test_short_runs import held_elsewhere
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import PartitionIndex, TopicPartition
@@ -29,7 +29,7 @@ def index_lag():
 
 async def written(disk, count):
     """`count` partitions of a core, each with some more entries in its indexes than the one before."""
-    disk.names.setdefault(TOPICS, None)
+    disk.put_folder(TOPICS)
     files, storages = FileCache(disk), []
     for number in range(count):
         key = TopicPartition(KEY.topic_id, PartitionIndex(number))
@@ -100,19 +100,13 @@ async def number_of_effects_until_a_write(count):
     return disk.log.index("write") + 1
 
 
-class PolledDisk(FakeDisk):
-    polls = 0
-
-    def poll_ring(self):
-        self.polls += 1
-
-
 async def test_a_checkpoint_of_thousands_lets_others_in_while_it_is_encoded():
-    disk = PolledDisk()
+    disk = FakeDisk()
     [storage] = await written(disk, 1)
-    state, disk.polls = storage.state(), 0
+    state = storage.state()
+    disk.counts.clear()
     await write_checkpoint(disk, storage.folder.path, 0, 1, [state] * 3000)
-    assert disk.polls >= 3000
+    assert disk.counts["poll_ring"] >= 3000
 
 
 async def test_one_that_has_failed_is_not_captured_as_if_it_was_sound():
@@ -124,7 +118,8 @@ async def test_one_that_has_failed_is_not_captured_as_if_it_was_sound():
 
 
 async def test_others_are_let_in_while_thousands_are_captured():
-    disk = PolledDisk()
-    storages, disk.polls = await written(disk, 30), 0
+    disk = FakeDisk()
+    storages = await written(disk, 30)
+    disk.counts.clear()
     await capture_together(storages)
-    assert disk.polls >= len(storages)
+    assert disk.counts["poll_ring"] >= len(storages)

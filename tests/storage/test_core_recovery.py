@@ -1,12 +1,14 @@
 """Recovery under a disk that loses power anywhere: nothing acknowledged is lost, nothing is invented."""
 
+from collections import Counter
+
 import pytest
-import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.storage.fake_disk import FakeDisk, at_every_effect
 from tests.storage.storage_world import DATA, SETTINGS, PowerLoss, World
+from tests.support.disk_operations import forgetting
+from tests.support.fake_disk import FakeDisk, at_every_effect
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log import journal
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
@@ -22,6 +24,7 @@ def small_journal(monkeypatch):
     monkeypatch.setattr(journal, "SCAN_WINDOW_BYTES", 8 * 4096)
     monkeypatch.setattr(journal, "REPLAY_WINDOW_BYTES", 5000)
     monkeypatch.setattr(segment_appender, "DIRECT_BLOCK_BYTES", 512)
+    monkeypatch.setattr(FakeDisk, "direct_block_bytes", 512)
     monkeypatch.setattr(segment_appender, "DIRECT_BYTES_MIN", 512)
 
 
@@ -130,32 +133,24 @@ async def test_a_kill_without_power_loss():
     await world.open()
 
 
-async def fails_for_some_seed(make_disk):
+async def fails_for_some_seed(*forgotten):
+    """On a disk that says that it has synced so, and has not."""
     for seed in range(60):
+        disk = FakeDisk()
+        disk.during(*forgotten, do=forgetting)
         try:
-            await lives(seed, disk=make_disk())
+            await lives(seed, disk=disk)
         except Exception:
             return True
     return False
 
 
-class ForgetfulDisk(FakeDisk):
-    sync_directories = False
-
-
-class LazyDisk(FakeDisk):
-    """Says that files are synced, and does not."""
-
-    async def fdatasync(self, fd):
-        await trio.lowlevel.checkpoint()
-
-
 async def test_mutant_without_directory_syncs_is_caught():
-    assert await fails_for_some_seed(ForgetfulDisk)
+    assert await fails_for_some_seed("fsync_directory")
 
 
 async def test_mutant_without_file_syncs_is_caught():
-    assert await fails_for_some_seed(LazyDisk)
+    assert await fails_for_some_seed("fdatasync")
 
 
 async def test_mutant_checkpoint_before_data_is_caught(monkeypatch):
@@ -163,7 +158,7 @@ async def test_mutant_checkpoint_before_data_is_caught(monkeypatch):
         return {storage.key: await storage.capture() for storage in storages}
 
     monkeypatch.setattr(checkpoint.Checkpointer, "_capture_and_sync", unsynced)
-    assert await fails_for_some_seed(FakeDisk)
+    assert await fails_for_some_seed()
 
 
 async def test_the_syncfs_way_is_as_safe(monkeypatch):
@@ -172,26 +167,16 @@ async def test_the_syncfs_way_is_as_safe(monkeypatch):
         await lives(seed)
 
 
-class WatchedDisk(FakeDisk):
-    """Counts the bytes read of each file."""
+async def test_opening_reads_of_the_segments_one_header_at_most():
+    disk, bytes_read = FakeDisk(), Counter()
 
-    def __init__(self):
-        super().__init__()
-        self.names_open, self.bytes_read = {}, {}
-
-    async def open(self, path, flags, mode=0o644):
-        fd = await super().open(path, flags, mode)
-        self.names_open[fd] = path.name
-        return fd
-
-    async def read(self, fd, length, position):
-        data = await super().read(fd, length, position)
-        self.bytes_read[self.names_open[fd]] = self.bytes_read.get(self.names_open[fd], 0) + len(data)
+    async def count_bytes(go, fd, *_more):
+        data = await go()
+        bytes_read[disk.descriptors[fd].path.name] += len(data)
         return data
 
-
-async def test_opening_reads_of_the_segments_one_header_at_most():
-    world = World(1, partitions=2, disk=WatchedDisk())
+    disk.during("read", do=count_bytes)
+    world = World(1, partitions=2, disk=disk)
     await world.open()
     for _number in range(40):
         await world.append()
@@ -200,15 +185,15 @@ async def test_opening_reads_of_the_segments_one_header_at_most():
     assert min(len(storage.segments) for storage in world.storages.values()) > 3
     active = {storage.active.log_name for storage in world.storages.values()}
     await world.core.close()
-    world.disk.bytes_read.clear()
+    bytes_read.clear()
     await checkpoint.read_checkpoint(world.disk, DATA / "journals", 0)
-    stored_bytes = world.disk.bytes_read.pop("0000.checkpoint")
+    stored_bytes = bytes_read.pop("0000.checkpoint")
     core = await recover_core(
         world.disk, DATA, 0, new_journal_id=bytes(16), settings_of=lambda _topic: SETTINGS
     )
     assert core.report.replayed_bytes
-    read = {name: size for name, size in world.disk.bytes_read.items() if name.endswith(".log")}
-    stored = world.disk.bytes_read["0000.checkpoint"]
+    read = {name: size for name, size in bytes_read.items() if name.endswith(".log")}
+    stored = bytes_read["0000.checkpoint"]
     assert stored == stored_bytes, "it names every partition, and is read and decoded once"
     assert set(read) <= active
     assert max(read.values(), default=0) <= BATCH_HEADER_BYTES  # the last index entry against the log

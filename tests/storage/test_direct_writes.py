@@ -6,9 +6,9 @@ import random
 import pytest
 
 from tests.log.log_batches import batch
-from tests.storage.direct_writes import DirectDisk, append_past_the_page_cache
-from tests.storage.fake_disk import FakeDisk
+from tests.storage.direct_writes import append_past_the_page_cache
 from tests.storage.test_partition_storage import make
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.segment import LogSettings
@@ -58,7 +58,7 @@ def contents(disk):
 
 async def written_and_empty(batches):
     """Two disks, a partition with the batches on the first, an empty one on the second, which takes direct writes."""
-    plain, disk = FakeDisk(), DirectDisk()
+    plain, disk = FakeDisk(), FakeDisk()
     one, other = await make(SETTINGS, plain), await make(SETTINGS, disk)
     for data in batches:
         await one.append([data])
@@ -81,7 +81,7 @@ async def test_files_are_the_same_either_way():
 
 
 async def test_no_block_is_written_in_both_ways():
-    disk = DirectDisk()
+    disk = FakeDisk()
     chooser = random.Random(3)
     storage = await make(LogSettings(segment_bytes=10**8, index_interval_bytes=4096), disk)
     await write_all(storage, made_batches(chooser, 300), chooser)
@@ -92,7 +92,7 @@ async def test_no_block_is_written_in_both_ways():
 
 
 async def test_a_batch_that_reaches_beyond_the_last_block_is_not_there_yet():
-    disk = DirectDisk()
+    disk = FakeDisk()
     storage = await make(SETTINGS, disk)
     batches = [batch(number, [b"x" * 3000]) for number in range(4)]
     assert await append_past_the_page_cache(storage, batches) == 2
@@ -107,7 +107,7 @@ async def test_a_batch_that_reaches_beyond_the_last_block_is_not_there_yet():
 
 async def test_a_sealed_segment_ends_with_its_last_batch_also_after_a_crash():
     for seed in range(20):
-        disk = DirectDisk()
+        disk = FakeDisk()
         storage = await make(SETTINGS, disk)
         batches = [batch(number, [b"x" * 3000]) for number in range(4)]
         await append_past_the_page_cache(storage, batches)
@@ -124,7 +124,7 @@ async def test_a_sealed_segment_ends_with_its_last_batch_also_after_a_crash():
 
 @pytest.mark.parametrize("refuses", ["open", "write"])
 async def test_a_file_system_without_direct_writes_gets_the_same(refuses, caplog):
-    disk = DirectDisk(refuses=refuses)
+    disk = FakeDisk(refuses=refuses)
     chooser = random.Random(1)
     batches = made_batches(chooser, 60)
     storage = await make(LogSettings(segment_bytes=10**8), disk)
@@ -137,7 +137,7 @@ async def test_a_file_system_without_direct_writes_gets_the_same(refuses, caplog
 
 async def test_a_direct_write_that_fails_takes_the_partition_out_of_service():
     for wrong, doubtful in ((errno.EIO, True), (errno.ENOSPC, False)):
-        disk = DirectDisk()
+        disk = FakeDisk()
         storage = await make(SETTINGS, disk)
         disk.fail_with, disk.fail_at = wrong, disk.effects + 2  # the first is the file's name
         with pytest.raises(StorageFailedError):
@@ -148,7 +148,7 @@ async def test_a_direct_write_that_fails_takes_the_partition_out_of_service():
 
 
 async def test_a_cut_voids_the_beginning_of_a_batch_that_was_written_already():
-    storage = await make(SETTINGS, DirectDisk())
+    storage = await make(SETTINGS, FakeDisk())
     kept, cut, other = batch(0, [b"x" * 100]), batch(1, [b"x" * 5000]), batch(1, [b"y" * 5000])
     assert await append_past_the_page_cache(storage, [kept, cut]) == 1
     assert storage.active.written_end_position > storage.active.size_bytes
@@ -158,7 +158,7 @@ async def test_a_cut_voids_the_beginning_of_a_batch_that_was_written_already():
 
 
 async def test_a_roll_meanwhile_is_noticed():
-    storage = await make(SETTINGS, DirectDisk())
+    storage = await make(SETTINGS, FakeDisk())
     before = storage.active
     await storage.append([batch(0, [b"x" * 100])])
     await storage.roll()

@@ -3,7 +3,6 @@
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from tests.storage.plain_disk import PlainDisk
+from tests.support.disk_operations import Held
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.storage.files import FileCache, most_open_files
 
 FILES = 64
@@ -28,24 +28,26 @@ class CountedFiles(OrderedDict):
         return super().values()
 
 
-class CountingDisk(PlainDisk):
-    """How many descriptors each call closed."""
+def counting_disk() -> tuple[PlainDisk, list[int]]:
+    """And how many descriptors each call closed."""
+    disk, closed = PlainDisk(), []
 
-    def __init__(self) -> None:
-        self.closed: list[int] = []
+    async def close(go, _fd):
+        closed.append(1)
+        await go()
 
-    async def close(self, fd: int) -> None:
-        self.closed.append(1)
-        await super().close(fd)
+    async def close_many(go, descriptors):
+        closed.append(len(descriptors))
+        await go()
 
-    async def close_many(self, descriptors: Sequence[int]) -> None:
-        self.closed.append(len(descriptors))
-        for fd in descriptors:
-            await super().close(fd)
+    disk.during("close", do=close)
+    disk.during("close_many", do=close_many)
+    return disk, closed
 
 
 async def test_dirty_files_over_the_limit_are_not_gone_through_at_each_use(tmp_path: Path) -> None:
-    cache = FileCache(CountingDisk(), MAX)
+    disk, closed = counting_disk()
+    cache = FileCache(disk, MAX)
     cache._files = files = CountedFiles()
     paths = [tmp_path / str(number) for number in range(FILES)]
 
@@ -63,11 +65,11 @@ async def test_dirty_files_over_the_limit_are_not_gone_through_at_each_use(tmp_p
     assert files.scans == 0
     for path in paths:
         cache.mark_synced(path)
-    cache.disk.closed.clear()
+    closed.clear()
     async with cache.use(paths[0]):
         pass
     assert len(cache) == MAX
-    assert cache.disk.closed == [FILES - MAX], "all of them by one job"
+    assert closed == [FILES - MAX], "all of them by one job"
     await cache.close()
 
 
@@ -79,82 +81,46 @@ def highest_descriptor() -> int:
     return max(int(one.name) for one in Path("/proc/self/fd").iterdir())
 
 
-class SlowDisk(CountingDisk):
-    """Between two steps of a joint opening others have their turn: `meanwhile`."""
-
-    meanwhile = None
-
-    async def open_many(self, paths: Sequence[Path], flags: int) -> list[int | OSError]:
-        found = await super().open_many(paths, flags)
-        if self.meanwhile is not None:
-            await self.meanwhile()
-        return found
-
-
 async def test_what_is_opened_together_is_open_once_and_goes_with_its_folder(tmp_path: Path) -> None:
-    disk = SlowDisk()
+    disk, closed = counting_disk()
     cache = FileCache(disk)
     folder = tmp_path / "folder"
     folder.mkdir()
     paths = [folder / "a", folder / "b", tmp_path / "nowhere" / "c", tmp_path / "d"]
 
-    async def use_one() -> None:
+    async def use_one_meanwhile(go, *_arguments):
+        found = await go()
         async with cache.use(paths[1], create=True):
             pass
+        return found
 
-    disk.meanwhile = use_one
+    disk.during("open_many", do=use_one_meanwhile)
     descriptors = open_count()
     await cache.open_many(paths)
     assert [cache.begin_use_nowait(path) is not None for path in paths] == [True, True, False, True]
-    assert disk.closed == [1], "it was opened meanwhile: once is enough"
+    assert closed == [1], "it was opened meanwhile: once is enough"
     assert open_count() == descriptors + 3
     assert sorted(cache.paths_in(folder)) == paths[:2]
-    disk.meanwhile = None
+    disk.during("open_many", do=None)
     await cache.open_many(paths[:2])
-    assert disk.closed == [1], "nothing is opened again"
+    assert closed == [1], "nothing is opened again"
     for path in (*paths[:2], paths[3]):
         cache.end_use_nowait(cache._files[path])
     await cache.close()
     assert open_count() == descriptors
 
 
-class LateDisk(CountingDisk):
-    """An opening waits, when it is done, until it `may_end`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_end: trio.Event | None = None
-        self.waits = trio.Event()
-
-    async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
-        fd = await super().open(path, flags, mode)
-        await self._wait()
-        return fd
-
-    async def open_many(self, paths: Sequence[Path], flags: int) -> list[int | OSError]:
-        may_end, self.may_end = self.may_end, None
-        found = await super().open_many(paths, flags)
-        self.may_end = may_end
-        await self._wait()
-        return found
-
-    async def _wait(self) -> None:
-        if self.may_end is not None:
-            self.waits.set()
-            await self.may_end.wait()
-
-
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("only_file", [False, True])
 async def test_what_is_opened_while_its_name_is_given_up_is_no_other_files(tmp_path, together, only_file):
     """A folder goes, and another one comes under its name: what is written there is not to land in the old one."""
-    disk = LateDisk()
+    disk, late = PlainDisk(), Held(afterwards=True)
     cache = FileCache(disk)
     folder, gone = tmp_path / "t-0", tmp_path / "t-0-delete"
     path = folder / "0.log"
     folder.mkdir()
     descriptors = open_count()
-    disk.may_end = may_end = trio.Event()
+    disk.during("open", "open_many", do=late)
 
     async def open_the_old() -> None:
         if together:
@@ -165,14 +131,14 @@ async def test_what_is_opened_while_its_name_is_given_up_is_no_other_files(tmp_p
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(open_the_old)
-        await disk.waits.wait()
+        await late.waiting.wait()
         await (cache.forget(path) if only_file else cache.forget_folder(folder))
         folder.rename(gone)
         folder.mkdir()
-        disk.may_end = None
+        disk.during("open", "open_many", do=None)
         async with cache.use(path, create=True) as file:
             os.write(file.fd, b"new")
-        may_end.set()
+        late.may_go.set()
     async with cache.use(path) as file:
         assert os.pread(file.fd, 100, 0) == b"new"
     assert path.read_bytes() == b"new"
@@ -184,10 +150,10 @@ async def test_what_is_opened_while_its_name_is_given_up_is_no_other_files(tmp_p
 
 async def test_a_file_that_two_have_opened_stays_open_while_one_of_them_closes_its_own(tmp_path):
     """Meanwhile its name is given up."""
-    disk = LateDisk()
+    disk, late = PlainDisk(), Held(afterwards=True)
     cache = FileCache(disk)
     path = tmp_path / "0.log"
-    disk.may_end = may_end = trio.Event()
+    disk.during("open", "open_many", do=late)
 
     async def write_late() -> None:
         async with cache.use(path, create=True) as file:
@@ -195,19 +161,18 @@ async def test_a_file_that_two_have_opened_stays_open_while_one_of_them_closes_i
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(write_late)
-        await disk.waits.wait()
-        disk.may_end = None
+        await late.waiting.wait()
+        disk.during("open", "open_many", do=None)
         async with cache.use(path, create=True):
             pass
-        close, disk.close = disk.close, None
 
-        async def close_and_forget(fd: int) -> None:
-            disk.close = close
+        async def forget_and_close(go, _fd):
+            disk.during("close", do=None)
             await cache.forget(path)
-            await close(fd)
+            await go()
 
-        disk.close = close_and_forget
-        may_end.set()
+        disk.during("close", do=forget_and_close)
+        late.may_go.set()
     assert path.read_bytes() == b"late"
 
 
@@ -244,15 +209,16 @@ async def test_files_that_are_used_in_turn_never_take_all_descriptors(tmp_path: 
 async def test_uses_that_end_while_their_folder_is_given_up_close_their_files_and_nobody_else(tmp_path):
     """A descriptor that is closed twice may be another file's by then."""
 
-    class SlowDisk(PlainDisk):
-        async def close(self, fd: int) -> None:
-            closing.set()
-            await may_close.wait()
-            closed.append(fd)
-            await super().close(fd)
+    async def close_slowly(go, fd):
+        closing.set()
+        await may_close.wait()
+        closed.append(fd)
+        await go()
 
     closing, may_close, closed, descriptors = trio.Event(), trio.Event(), [], []
-    cache = FileCache(SlowDisk())
+    disk = PlainDisk()
+    disk.during("close", do=close_slowly)
+    cache = FileCache(disk)
     async with trio.open_nursery() as nursery:
         for number in range(10):
             async with cache.use(tmp_path / f"{number}.log", create=True) as idle:
@@ -268,12 +234,13 @@ async def test_uses_that_end_while_their_folder_is_given_up_close_their_files_an
 
 
 async def test_of_two_who_want_a_file_past_the_page_cache_one_opens_it(tmp_path):
-    class LatePlainDisk(PlainDisk):
-        async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
-            await trio.testing.wait_all_tasks_blocked()
-            return await super().open(path, flags & ~os.O_DIRECT, mode)
+    async def open_late(_go, path, flags):
+        await trio.testing.wait_all_tasks_blocked()
+        return os.open(path, flags & ~os.O_DIRECT | os.O_CLOEXEC, 0o644)
 
-    cache, found = FileCache(LatePlainDisk()), []
+    disk, found = PlainDisk(), []
+    disk.during("open", do=open_late)
+    cache = FileCache(disk)
 
     async def want() -> None:
         found.append(await cache.direct_descriptor(file))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.plain_disk import PlainDisk
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.log.files import encode_partition_metadata
 from tpc_broker.model import TopicId
 from tpc_broker.runtime import disk
@@ -78,19 +78,15 @@ async def test_a_file_that_is_named_and_never_there_is_an_error(topics: Path) ->
         await sizes(topics)
 
 
-class OneStepBehind(PlainDisk):
-    """Another core removes the same folder: every file that this one is about to remove is gone by then."""
-
-    async def unlink(self, path):
-        await super().unlink(path)
-        await super().unlink(path)
-
-    async def rmdir(self, path):
-        await super().rmdir(path)
-        await super().rmdir(path)
+async def one_step_behind(go, *_path):
+    """Another core removes the same folder: everything that this one is about to remove is gone by then."""
+    await go()
+    await go()
 
 
 async def test_two_cores_may_remove_a_deleted_topic_s_folder_at_once(topics: Path) -> None:
     (topics / "orders-0").rename(topics / "orders-0.0123-delete")
-    await remove_deleted_folders(OneStepBehind(), topics)
+    disk = PlainDisk()
+    disk.during("unlink", "rmdir", do=one_step_behind)
+    await remove_deleted_folders(disk, topics)
     assert list(topics.iterdir()) == []  # noqa: ASYNC240

@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
-from tests.storage.fake_disk import FakeDisk, PowerLoss, at_every_effect
 from tests.storage.storage_world import DATA, JOURNAL_BYTES, SETTINGS, World
+from tests.support.fake_disk import FakeDisk, PowerLoss, at_every_effect
 from tpc_broker.log import journal
 from tpc_broker.metadata.core_counts import core_of_those_left
 from tpc_broker.storage.folders import create_partition

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from tests.log.log_batches import batch, marker
-from tests.storage.fake_disk import FakeDisk
 from tests.storage.storage_world import World
 from tests.storage.test_captures import files_of, written
 from tests.storage.test_partition_storage import make
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.log.batch import CONTROL_ABORT
 from tpc_broker.log.files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from tpc_broker.log.segment import LogSettings

@@ -7,8 +7,8 @@ import pytest
 
 from tests.log.log_batches import batch, marker
 from tests.storage.direct_writes import append_past_the_page_cache
-from tests.storage.plain_disk import PlainDisk
 from tests.support.kafka_peer import PeerUnavailable, run_tool
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage import segment_appender as storage_module

@@ -6,54 +6,18 @@ from dataclasses import replace
 import pytest
 
 from tests.storage import storage_world
-from tests.storage.fake_disk import FakeDisk, at_every_effect
 from tests.storage.storage_world import World
+from tests.support.fake_disk import at_every_effect
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.storage import replayed_runs
 
 MANY = 100
+BY_ITSELF = ("open", "truncate", "write_at", "writev", "unlink")
 
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch):
     monkeypatch.setattr(replayed_runs, "RUNS_TOGETHER", 40)
-
-
-class CountingDisk(FakeDisk):
-    """Counts what is asked for by itself, and in one go."""
-
-    def __init__(self):
-        super().__init__()
-        self.single = self.jobs = 0
-
-    async def open(self, path, flags, mode=0o644):
-        self.single += 1
-        return await super().open(path, flags, mode)
-
-    async def truncate(self, fd, length):
-        self.single += 1
-        await super().truncate(fd, length)
-
-    async def writev(self, fd, buffers, position):
-        self.single += 1
-        await super().writev(fd, buffers, position)
-
-    async def unlink(self, path):
-        self.single += 1
-        await super().unlink(path)
-
-    async def _as_one(self, many, *arguments):
-        before = self.single
-        found = await many(*arguments)
-        self.single = before
-        self.jobs += 1
-        return found
-
-    async def open_many(self, paths, flags):
-        return await self._as_one(super().open_many, paths, flags)
-
-    async def write_many(self, writes):
-        return await self._as_one(super().write_many, writes)
 
 
 def active_log(world, partition):
@@ -67,8 +31,8 @@ async def append_to_all(world):
         await world.append()
 
 
-async def written_behind(*, checkpointed, partitions=MANY, disk=None):
-    world = World(3, partitions=partitions, disk=disk)
+async def written_behind(*, checkpointed, partitions=MANY):
+    world = World(3, partitions=partitions)
     await world.open()
     await append_to_all(world)
     if checkpointed:
@@ -82,15 +46,16 @@ async def written_behind(*, checkpointed, partitions=MANY, disk=None):
 async def test_a_few_jobs_bring_all_of_them_back(checkpointed, monkeypatch):
     """Nothing that is about to be written again is cut or removed before: that is a file made anew for each."""
     monkeypatch.setattr(storage_world, "SETTINGS", replace(storage_world.SETTINGS, segment_bytes=1_000_000))
-    world = await written_behind(checkpointed=checkpointed, disk=CountingDisk())
+    world = await written_behind(checkpointed=checkpointed)
     world.disk.kill()
-    world.disk.single = world.disk.jobs = 0
+    counts = world.disk.counts
+    counts.clear()
     world.disk.log.clear()
     await world.open()
-    assert 0 < world.disk.jobs <= 60
+    assert 0 < counts["open_many"] + counts["write_many"] <= 60
     assert not [label for label in world.disk.log if label.startswith("unlink") and label.endswith(".log")]
     if not checkpointed:
-        assert world.disk.single < MANY
+        assert sum(counts[name] for name in BY_ITSELF) < MANY
 
 
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["files that no checkpoint knows", "files that grew"])
@@ -137,12 +102,12 @@ async def test_an_error_of_the_disk_ends_the_recovery_and_it_can_be_run_again(er
     assert await at_every_effect(run) > 6
 
 
-class NoneTogether(FakeDisk):
-    async def open_many(self, paths, flags):
-        return [OSError(errno.EMFILE, str(path)) for path in paths]
+async def no_descriptors(_go, paths, _flags):
+    return [OSError(errno.EMFILE, str(path)) for path in paths]
 
 
 async def test_files_that_cannot_be_opened_together_are_opened_one_by_one():
-    world = await written_behind(checkpointed=False, partitions=3, disk=NoneTogether())
+    world = await written_behind(checkpointed=False, partitions=3)
+    world.disk.during("open_many", do=no_descriptors)
     world.disk.kill()
     await world.open()

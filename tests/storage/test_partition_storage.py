@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.log.log_batches import batch, marker
-from tests.storage.fake_disk import FakeDisk
-from tests.storage.plain_disk import outcome
+from tests.support.disk_operations import outcome
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import CONTROL_ABORT, decode_header, walk_headers
 from tpc_broker.log.segment import LogSettings
@@ -29,7 +29,7 @@ SETTINGS = LogSettings(segment_bytes=2000, index_interval_bytes=300, retention_m
 
 async def make(settings=SETTINGS, disk=None, open_files_max=100):
     disk = disk or FakeDisk()
-    disk.names.setdefault(TOPICS, None)
+    disk.put_folder(TOPICS)
     return await create_partition(FileCache(disk, open_files_max), TOPICS, "t", KEY, settings)
 
 
@@ -243,7 +243,7 @@ async def test_no_reservation_no_append():
     assert storage.folder.disk.allocatable_bytes == 2 * 1024 * 1024 - RESERVE_STEP_BYTES
     await storage.reserve(1000)
     assert storage.folder.disk.allocatable_bytes == 2 * 1024 * 1024 - RESERVE_STEP_BYTES
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match="No space left"):
         await storage.reserve(3 * 1024 * 1024)
     await fill(storage, count=5)
     assert storage.reserved_bytes < RESERVE_STEP_BYTES
@@ -307,7 +307,7 @@ async def test_aborted_transactions_come_from_the_index():
 
 async def test_the_journal_grows_step_by_step():
     disk = FakeDisk()
-    disk.names[TOPICS] = None
+    disk.put_folder(TOPICS)
     file = await JournalFile.create(disk, TOPICS, 0, journal_id=bytes(16), bytes_max=24 * 1024 * 1024)
     region = file.superblock.region_blocks
     assert file.superblock.initialised_blocks < region
@@ -319,7 +319,7 @@ async def test_the_journal_grows_step_by_step():
 
 async def test_the_ballast_gives_way():
     disk = FakeDisk()
-    disk.names[Path("/data")] = None
+    disk.put_folder(Path("/data"))
     assert await ensure_ballast(disk, Path("/data"), 1000)
     assert await release_ballast(disk, Path("/data"))
     assert not await release_ballast(disk, Path("/data"))

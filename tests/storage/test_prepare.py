@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from tests.log.log_batches import batch
-from tests.storage.fake_disk import FakeDisk, PowerLoss
 from tests.storage.test_partition_storage import SETTINGS, TOPICS
+from tests.support.fake_disk import FakeDisk, PowerLoss
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition, list_partitions, new_partition, prepare_folders
@@ -19,7 +19,7 @@ WANTED = [(TopicPartition(topic_id, number), str(topic_id.int)) for topic_id in 
 
 async def new_disk():
     disk = FakeDisk()
-    disk.names[TOPICS] = disk.durable_names[TOPICS] = None
+    disk.put_folder(TOPICS)
     return disk, FileCache(disk), await disk.open(TOPICS.parent / "journal", os.O_RDWR | os.O_CREAT)
 
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests.log.log_batches import batch
-from tests.storage.fake_disk import FakeDisk
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition

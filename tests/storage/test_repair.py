@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.log.log_batches import batch
-from tests.storage.fake_disk import PowerLoss, at_every_effect
 from tests.storage.storage_world import DATA, FakeDisk, JournalWriter
+from tests.support.fake_disk import PowerLoss, at_every_effect
 from tpc_broker.log.batch import empty_batch, walk_headers
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
 from tpc_broker.log.segment import LogSettings
@@ -35,7 +35,7 @@ async def recover(disk):
 
 async def write_and_set_aside(disk, buffers):
     """A partition that holds the batches and is marked offline; its state as the checkpoint has it."""
-    disk.names[DATA] = disk.durable_names[DATA] = None
+    disk.put_folder(DATA)
     core = await recover(disk)
     storage = await create_partition(core.files, DATA / "topics", "events", KEY, SETTINGS)
     core.storages[KEY] = storage

@@ -1,6 +1,5 @@
 """Files on their way to another replica: read, and written there, past the page cache where that can be."""
 
-import errno
 import mmap
 import os
 import random
@@ -8,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.direct_writes import DirectDisk
-from tpc_broker._bytes import ffi
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.model import CoreId
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.filled_files import FilledFile
@@ -25,24 +23,7 @@ def buffer() -> memoryview:
     return memoryview(mmap.mmap(-1, len(CONTENT) + 8192))
 
 
-class ReadDisk(DirectDisk):
-    """The same of reads; `direct_reads`: how long they were."""
-
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.direct_reads = []
-
-    async def read_into(self, fd, data, position):
-        if fd in self.direct:
-            address = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
-            assert address % 4096 == position % 4096 == len(data) % 4096 == 0, (address, position, len(data))
-            if self.refuses == "read":
-                raise OSError(errno.EINVAL, "direct read")
-            self.direct_reads.append(len(data))
-        return await super().read_into(fd, data, position)
-
-
-async def write_whole(disk: DirectDisk, *, is_aligned: bool) -> None:
+async def write_whole(disk: FakeDisk, *, is_aligned: bool) -> None:
     file = await FilledFile.make(FileCache(disk), PATH)
     for position in range(0, len(CONTENT), PART_BYTES):
         part = CONTENT[position : position + PART_BYTES]
@@ -56,19 +37,19 @@ async def write_whole(disk: DirectDisk, *, is_aligned: bool) -> None:
 
 
 async def test_whole_blocks_are_written_past_the_page_cache_and_the_rest_through_it():
-    disk = DirectDisk()
+    disk = FakeDisk()
     await write_whole(disk, is_aligned=True)
     assert disk.ways() == {("direct",): len(CONTENT) // 4096, ("cached",): 1}
 
 
 @pytest.mark.parametrize(("refuses", "is_aligned"), [("open", True), ("write", True), (None, False)])
 async def test_where_that_cannot_be_everything_is_written_all_the_same(refuses, is_aligned):
-    disk = DirectDisk(refuses=refuses)
+    disk = FakeDisk(refuses=refuses)
     await write_whole(disk, is_aligned=is_aligned)
     assert disk.ways() == {("cached",): len(CONTENT) // 4096 + 1}
 
 
-async def read_parts(disk: ReadDisk, places: list[tuple[int, int]]) -> None:
+async def read_parts(disk: FakeDisk, places: list[tuple[int, int]]) -> None:
     files = FileCache(disk)
     fd = await disk.open(PATH, os.O_RDWR | os.O_CREAT)
     await disk.write_at(fd, CONTENT, 0)
@@ -81,7 +62,7 @@ async def read_parts(disk: ReadDisk, places: list[tuple[int, int]]) -> None:
 
 
 async def test_parts_are_read_past_the_page_cache_wherever_they_begin_and_end():
-    disk, chooser = ReadDisk(), random.Random(7)
+    disk, chooser = FakeDisk(), random.Random(7)
     places = [(5, len(CONTENT) - 5), (4096, PART_BYTES), (len(CONTENT), 5)]
     for _ in range(30):
         position = chooser.randrange(len(CONTENT))
@@ -92,6 +73,6 @@ async def test_parts_are_read_past_the_page_cache_wherever_they_begin_and_end():
 
 @pytest.mark.parametrize("refuses", ["open", "read"])
 async def test_where_direct_reads_are_refused_parts_are_read_all_the_same(refuses):
-    disk = ReadDisk(refuses=refuses)
+    disk = FakeDisk(refuses=refuses)
     await read_parts(disk, [(0, len(CONTENT)), (PART_BYTES, PART_BYTES + 9)])
     assert not disk.direct_reads

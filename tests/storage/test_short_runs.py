@@ -10,9 +10,9 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.storage.direct_writes import append_past_the_page_cache
-from tests.storage.fake_disk import FakeDisk
 from tests.storage.test_direct_writes import SETTINGS, contents, made_batches, written_and_empty
 from tests.storage.test_partition_storage import TOPICS, make
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
@@ -177,7 +177,7 @@ class World:
 
     async def make(self, count):
         self.disk, self.plane, self.jobs, self.failures, self.reported = FakeDisk(), Plane(), [], [], []
-        self.disk.names[TOPICS] = None
+        self.disk.put_folder(TOPICS)
         self.led, files = {}, FileCache(self.disk)
         for handle in range(count):
             key = TopicPartition(uuid.UUID(int=9), handle)

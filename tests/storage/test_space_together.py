@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import trio
 import trio.testing
 
-from tests.storage.fake_disk import FakeDisk
 from tests.storage.test_partition_storage import TOPICS
 from tests.storage.test_short_runs import held_elsewhere
+from tests.support.fake_disk import FakeDisk
 from tpc_broker import limits
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
@@ -47,22 +47,12 @@ class Plane:
         return True
 
 
-class CountingDisk(FakeDisk):
-    def __init__(self):
-        super().__init__()
-        self.jobs, self.job_seconds, self.refusals = [], 0.0, {}
-
-    async def reserve_many(self, spaces):
-        self.jobs.append(len(spaces))
-        await trio.sleep(self.job_seconds)
-        number = len(self.jobs)
-        return [self.refusals.get((number, place)) for place in range(len(spaces))]
-
-
 class World:
     async def make(self, count, topics=1, left_bytes=1 << 40):
-        self.disk, self.plane, self.led, self.left_bytes = CountingDisk(), Plane(), {}, left_bytes
-        self.disk.names[TOPICS] = None
+        self.disk, self.plane, self.led, self.left_bytes = FakeDisk(), Plane(), {}, left_bytes
+        self.disk.put_folder(TOPICS)
+        self.jobs, self.job_seconds, self.refusals = [], 0.0, {}
+        self.disk.during("reserve_many", do=self.reserve)
         files = FileCache(self.disk)
         for handle in range(count):
             topic = handle % topics
@@ -71,6 +61,13 @@ class World:
             self.led[handle] = LeaderPartition(storage, handle, trio.Lock(), is_internal=False)
         self.together = SpaceTogether(self.plane, self.disk, self.led, self.has_left)
         return self
+
+    async def reserve(self, _go, spaces):
+        """In place of the disk's: it takes its time, and refuses by the job's number and the place in it."""
+        self.jobs.append(len(spaces))
+        number = len(self.jobs)
+        await trio.sleep(self.job_seconds)
+        return [self.refusals.get((number, place)) for place in range(len(spaces))]
 
     async def has_left(self, size):
         return size <= self.left_bytes
@@ -97,18 +94,18 @@ class World:
 
 async def test_what_waits_for_a_job_shares_the_next_one(autojump_clock):
     world = await World().make(60, topics=60)
-    world.disk.job_seconds = 1.0
+    world.job_seconds = 1.0
     await world.ask(*range(60))
-    assert world.disk.jobs == [1, 59]
+    assert world.jobs == [1, 59]
     assert world.with_room() == set(range(60))
     world.assert_exact()
 
 
 async def test_requests_for_one_partition_get_room_for_all_of_them(autojump_clock):
     world = await World().make(2, topics=2)
-    world.disk.job_seconds = 1.0
+    world.job_seconds = 1.0
     await world.ask(0, *[1] * 300)
-    assert world.disk.jobs[:2] == [1, 1]
+    assert world.jobs[:2] == [1, 1]
     assert world.plane.state(1).bytes_admitted >= 127 * FIRST_BYTES
     world.assert_exact()
 
@@ -123,7 +120,7 @@ async def test_many_of_a_topic_bring_others_along_which_need_not_ask():
             asked += 1
             assert world.plane.append(handle)
     assert asked < 12, "one by one it would be a thousand"
-    assert len(world.disk.jobs) < 30
+    assert len(world.jobs) < 30
     world.assert_exact()
 
 
@@ -164,7 +161,7 @@ async def test_a_disk_with_little_space_gives_what_is_asked_for_only():
 
 async def test_what_the_disk_refuses_is_left_as_it_was_and_the_others_have_theirs():
     world = await World().make(5, topics=5)
-    world.disk.refusals = {(1, 1): OSError(errno.ENOSPC, "no"), (1, 3): OSError(errno.EOPNOTSUPP, "cannot")}
+    world.refusals = {(1, 1): OSError(errno.ENOSPC, "no"), (1, 3): OSError(errno.EOPNOTSUPP, "cannot")}
     await world.together.take([(led, FIRST_BYTES) for led in world.led.values()])
     assert world.with_room() == {0, 2, 3, 4}, "a file system without fallocate reserves nothing, and refuses nobody"
     world.assert_exact()
@@ -186,13 +183,13 @@ async def test_what_cannot_be_done_in_a_job_is_left():
 async def test_more_than_a_job_takes_is_several():
     world = await World().make(2 * TOGETHER + 3, topics=2 * TOGETHER + 3)
     await world.together.take([(led, FIRST_BYTES) for led in world.led.values()])
-    assert world.disk.jobs == [TOGETHER, TOGETHER, 3]
+    assert world.jobs == [TOGETHER, TOGETHER, 3]
     world.assert_exact()
 
 
 async def test_a_cancelled_job_leaves_its_partitions_to_those_who_asked(autojump_clock):
     world = await World().make(3, topics=3)
-    world.disk.job_seconds = 10.0
+    world.job_seconds = 10.0
 
     with trio.move_on_after(1.0):
         await world.ask(*range(3))
@@ -204,7 +201,7 @@ async def test_a_cancelled_job_leaves_its_partitions_to_those_who_asked(autojump
 
 async def test_a_partition_deleted_during_the_job_gets_nothing(autojump_clock):
     world = await World().make(2, topics=2)
-    world.disk.job_seconds = 1.0
+    world.job_seconds = 1.0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.together.take, [(led, FIRST_BYTES) for led in world.led.values()])
         await trio.sleep(0.5)
@@ -217,7 +214,7 @@ async def test_a_partition_deleted_during_the_job_gets_nothing(autojump_clock):
 async def test_of_a_partition_deleted_while_it_waited_no_file_is_opened_or_made(autojump_clock):
     """Another one may have its folder by then."""
     world = await World().make(3, topics=3)
-    world.disk.job_seconds = 1.0
+    world.job_seconds = 1.0
     deleted = world.led[2]
 
     async def delete():

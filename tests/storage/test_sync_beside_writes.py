@@ -8,9 +8,11 @@ import trio
 import trio.testing
 
 from tests.log.log_batches import batch
-from tests.storage.direct_writes import DirectDisk, append_past_the_page_cache
+from tests.storage.direct_writes import append_past_the_page_cache
 from tests.storage.test_partition_storage import make
 from tests.storage.test_short_runs import in_two_steps
+from tests.support.disk_operations import Held
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.storage import checkpoint
@@ -21,32 +23,6 @@ from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 SETTINGS = LogSettings(segment_bytes=1_000_000, index_interval_bytes=100_000, retention_ms=-1)
 
 FIRST_BLOCK = next(data for size in range(4000, 4096) if len(data := batch(0, [bytes(size)])) == DIRECT_BLOCK_BYTES)
-
-
-class SlowDisk(DirectDisk):
-    """Changes of one file, when it is named, wait for `may_go`."""
-
-    def __init__(self):
-        super().__init__()
-        self.slow = None
-        self.waiting, self.may_go = trio.Event(), trio.Event()
-
-    async def _wait(self, fd):
-        if self.descriptors[fd] is self.slow:
-            self.waiting.set()
-            await self.may_go.wait()
-
-    async def write_at(self, fd, data, position):
-        await self._wait(fd)
-        await super().write_at(fd, data, position)
-
-    async def writev(self, fd, buffers, position):
-        await self._wait(fd)
-        await super().writev(fd, buffers, position)
-
-    async def truncate(self, fd, length):
-        await self._wait(fd)
-        await super().truncate(fd, length)
 
 
 async def append(storage, data):
@@ -71,30 +47,42 @@ async def cut(storage, _data):
     await storage.truncate(0)
 
 
+def any_descriptor(storage):
+    return next(iter(storage.folder.disk.descriptors))
+
+
 async def sync_each(storage):
     await storage.sync()
 
 
 async def sync_all(storage):
     storage.folder.begin_sync()
-    await storage.folder.disk.syncfs(0)
+    await storage.folder.disk.syncfs(any_descriptor(storage))
+
+
+def changes(disk, file, what):
+    """Whether a change of a descriptor, or one of several, is of this file."""
+    descriptors = [what] if isinstance(what, int) else [one.fd for one in what]
+    return any(disk.descriptors[fd].inode is file for fd in descriptors)
 
 
 @pytest.mark.parametrize("sync", [sync_each, sync_all])
 @pytest.mark.parametrize("change", [append, append_in_parts, append_in_two_steps, append_direct, cut])
 async def test_the_next_checkpoint_syncs_what_the_last_one_came_too_early_for(change, sync, monkeypatch):
     monkeypatch.setattr(storage_module, "DIRECT_BYTES_MIN", 4096)
-    disk = SlowDisk()
+    disk = FakeDisk()
     storage = await make(SETTINGS, disk)
     await storage.append([FIRST_BLOCK])
     await storage.capture()
-    file = disk.slow = disk.names[storage.folder.path / storage.active.log_name]
+    file = disk.names[storage.folder.path / storage.active.log_name]
+    change_of_it = Held(when=lambda what, *_more: changes(disk, file, what))
+    disk.during("write_at", "writev", "write_many", "truncate", do=change_of_it)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(change, storage, batch(1, [b"a" * 9000]))
-            await disk.waiting.wait()
+            await change_of_it.waiting.wait()
             await sync(storage)
-            disk.may_go.set()
+            change_of_it.may_go.set()
     state = await storage.capture()
     await sync_each(storage)
     assert file.durable == file.content
@@ -102,32 +90,8 @@ async def test_the_next_checkpoint_syncs_what_the_last_one_came_too_early_for(ch
     assert state.log_end_offset == (0 if change is cut else 2)
 
 
-class SlowSync(DirectDisk):
-    """A sync of a file or of the whole file system begins, and is over when it may be."""
-
-    def __init__(self):
-        super().__init__()
-        self.is_slow = self.fails = False
-        self.begun, self.may_end = trio.Event(), trio.Event()
-
-    async def _slow(self):
-        if self.is_slow and not self.begun.is_set():
-            self.begun.set()
-            await self.may_end.wait()
-            if self.fails:
-                raise OSError(errno.EIO, "no")
-
-    async def fdatasync(self, fd):
-        await self._slow()
-        await super().fdatasync(fd)
-
-    async def syncfs(self, fd):
-        await self._slow()
-        await super().syncfs(fd)
-
-
 async def checkpoint_of(storage):
-    await capture_and_sync(SimpleNamespace(disk=storage.folder.disk, fd=0), [storage])
+    await capture_and_sync(SimpleNamespace(disk=storage.folder.disk, fd=any_descriptor(storage)), [storage])
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -137,7 +101,7 @@ async def test_a_sync_that_begins_during_another_waits_for_it(together, fails, m
     taken to be synced is not durable yet, and may never be.
     """
     monkeypatch.setattr(checkpoint, "SYNCFS_PARTITIONS", together)
-    disk = SlowSync()
+    disk, begun, may_end = FakeDisk(), trio.Event(), trio.Event()
     storage = await make(SETTINGS, disk)
     storage.epochs.assign(1, 0)
     await storage.append([FIRST_BLOCK])
@@ -151,13 +115,21 @@ async def test_a_sync_that_begins_during_another_waits_for_it(together, fails, m
         except StorageFailedError:
             outcomes.append("failed")
 
-    disk.is_slow, disk.fails = True, fails
+    async def slowly_once(go, *_arguments):
+        if not begun.is_set():
+            begun.set()
+            await may_end.wait()
+            if fails:
+                raise OSError(errno.EIO, "no")
+        return await go()
+
+    disk.during("fdatasync", "syncfs", do=slowly_once)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, checkpoint_of)
-            await disk.begun.wait()
+            await begun.wait()
             nursery.start_soon(run, sync_each)
             await trio.testing.wait_all_tasks_blocked()
             assert outcomes == []
-            disk.may_end.set()
+            may_end.set()
     assert outcomes == (["failed"] * 2 if fails else [True, True])

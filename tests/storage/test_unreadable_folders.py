@@ -8,10 +8,10 @@ import uuid
 import pytest
 
 from tests.log.log_batches import batch
-from tests.storage.fake_disk import FakeDisk
-from tests.storage.plain_disk import PlainDisk
 from tests.storage.storage_world import DATA, SETTINGS, JournalWriter
+from tests.support.fake_disk import FakeDisk
 from tests.support.journal_file import encode_entry
+from tests.support.plain_disk import PlainDisk
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import PARTITION_METADATA_FILE, encode_partition_metadata
 from tpc_broker.log.journal import EntryKind
@@ -51,7 +51,7 @@ async def nothing_left(_place):
 
 async def write(disk, *, is_checkpointed, written_behind=0):
     """Two partitions; of the first so many batches are in its segment, the rest is in the journal."""
-    disk.names[DATA] = disk.durable_names[DATA] = None
+    disk.put_folder(DATA)
     core = await recover(disk)
     for key, topic in ((KEY, "events"), (OTHER, "others")):
         core.storages[key] = await create_partition(core.files, DATA / "topics", topic, key, SETTINGS)

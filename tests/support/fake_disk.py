@@ -3,16 +3,20 @@
 Every mutation is an *effect* with a number. `lose_power_at` stops the world at one of them (the effect itself may have
 happened in part); `fail_at` lets one of them fail with an error instead. After a failed sync the pages count as clean,
 as on Linux: they are readable, and no later sync writes them.
+
+What a test wants of it besides is a hook (`Operations.during`). It holds direct writes and reads to the kernel's rules;
+one that breaks them is our bug, an assertion: the error, which the kernel gives, would make storage go another way.
+What else it promises, as the real one does, is in tests/storage/disk_contract.py.
 """
 
 import errno
 import os
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
-import trio
-
-from tests.storage.plain_disk import ManyOneByOne, make_folders_one_by_one, outcome
+from tests.support.disk_operations import ManyOneByOne, Operations, counted, error_of, make_folders_one_by_one
+from tpc_broker._bytes import ffi
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus, FolderContents
 
 SECTOR_BYTES = 512
@@ -31,10 +35,12 @@ class PowerLoss(BaseException):
 
 
 class Inode:
-    def __init__(self):
+    def __init__(self, now_ms=lambda: 0):
+        self._now_ms = now_ms
         self.content = bytearray()
         self.durable = bytearray()
         self.pending = []
+        self.modified_ms = self._now_ms()
 
     def apply(self, target, operation):
         kind, position, data = operation
@@ -48,6 +54,7 @@ class Inode:
     def change(self, operation):
         self.apply(self.content, operation)
         self.pending.append(operation)
+        self.modified_ms = self._now_ms()
 
     def sync(self):
         for operation in self.pending:
@@ -68,13 +75,29 @@ class Inode:
         self.pending.clear()
 
 
-class FakeDisk(ManyOneByOne):
-    """Satisfies `Disk`."""
+@dataclass(frozen=True)
+class Opened:
+    """What a descriptor stands for; `inode` is None for a folder's."""
 
-    sync_directories = True
+    inode: Inode | None
+    path: Path
+    flags: int
 
-    def __init__(self, total_bytes=10**12):
-        self.total_bytes = total_bytes
+    @property
+    def is_direct(self):
+        return bool(self.flags & os.O_DIRECT)
+
+
+@counted
+class FakeDisk(Operations, ManyOneByOne):
+    """Satisfies `Disk`. `refuses`: what of O_DIRECT its file system does not have, of "open", "write" and "read"."""
+
+    direct_block_bytes = 4096
+
+    def __init__(self, total_bytes=10**12, *, refuses=None, misaligned_is_bug=True, now_ms=lambda: 0):
+        super().__init__()
+        self._now_ms = now_ms
+        self.total_bytes, self.refuses, self._misaligned_is_bug = total_bytes, refuses, misaligned_is_bug
         self.names = {Path("/"): None}
         self.durable_names = {Path("/"): None}
         self.pending_names = {}
@@ -86,7 +109,19 @@ class FakeDisk(ManyOneByOne):
         self.unreadable = set()
         self.allocatable_bytes = None
         self.read_ahead_of = []
+        self.direct_reads = []
+        """How long they were."""
         self.log = []
+        self._ways = {}
+
+    def put_folder(self, path):
+        """It is there, and has been for long."""
+        self.names[path] = self.durable_names[path] = None
+
+    def ways(self):
+        """How often blocks were written in which ways."""
+        found = [tuple(sorted(ways)) for ways in self._ways.values()]
+        return {ways: found.count(ways) for ways in set(found)}
 
     # -- trouble
 
@@ -147,63 +182,113 @@ class FakeDisk(ManyOneByOne):
 
         self.effect(label, happens)
 
+    # -- names and descriptors
+
+    def _found(self, path):
+        """Its inode, None for a folder's."""
+        if path in self.names:
+            return self.names[path]
+        there = next(parent for parent in path.parents if parent in self.names)
+        raise error_of(errno.ENOENT if self.names[there] is None else errno.ENOTDIR, path)
+
+    def _check_folder(self, path):
+        if self._found(path) is not None:
+            raise error_of(errno.ENOTDIR, path)
+
+    def _inside(self, folder):
+        return [path for path in self.names if path.parent == folder and path != folder]
+
+    def _opened(self, fd, closed_to=None):
+        """`closed_to`: the access mode with which this cannot be done."""
+        opened = self.descriptors.get(fd)
+        if opened is None or opened.flags & os.O_ACCMODE == closed_to:
+            raise error_of(errno.EBADF)
+        return opened
+
+    def _check_direct(self, what, data, position):
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(data))) if len(data) else 0
+        if any(number % self.direct_block_bytes for number in (address, position, len(data))):
+            assert not self._misaligned_is_bug, (address, position, len(data))
+            raise error_of(errno.EINVAL)
+        if self.refuses == what:
+            raise OSError(errno.EINVAL, f"direct {what}")
+
+    def _writable(self, fd, buffers, position):
+        """The inode, for this to be written in it."""
+        opened = self._opened(fd, os.O_RDONLY)
+        if opened.is_direct:
+            for data in buffers:
+                self._check_direct("write", data, position)
+                position += len(data)
+        return opened.inode
+
+    def _written(self, fd, position, length):
+        opened = self.descriptors[fd]
+        for block in range(position // 4096, -(-(position + length) // 4096)):
+            self._ways.setdefault((opened.inode, block), set()).add("direct" if opened.is_direct else "cached")
+
     # -- the port
 
-    def poll_ring(self):
-        pass
-
     async def open(self, path, flags, mode=0o644):
-        await trio.lowlevel.checkpoint()
-        if path not in self.names:
-            if not flags & os.O_CREAT or path.parent not in self.names:
-                raise FileNotFoundError(errno.ENOENT, str(path))
-            self._name(f"create {path}", ("add", path, Inode()))
-        inode = self.names[path]
-        if inode is None:
-            raise IsADirectoryError(errno.EISDIR, str(path))
+        if flags & os.O_DIRECT and self.refuses == "open":
+            raise error_of(errno.EINVAL, path)
+        if flags & os.O_CREAT and path not in self.names:
+            self._check_folder(path.parent)
+            self._name(f"create {path}", ("add", path, Inode(self._now_ms)))
+        elif flags & os.O_CREAT and flags & os.O_EXCL:
+            raise error_of(errno.EEXIST, path)
+        inode = self._found(path)
+        if inode is None and flags & (os.O_ACCMODE | os.O_CREAT):
+            raise error_of(errno.EISDIR, path)
+        if inode is not None and flags & os.O_DIRECTORY:
+            raise error_of(errno.ENOTDIR, path)
         if flags & os.O_TRUNC:
             inode.change(("truncate", 0, b""))
         self.next_descriptor += 1
-        self.descriptors[self.next_descriptor] = inode
+        self.descriptors[self.next_descriptor] = Opened(inode, path, flags)
         return self.next_descriptor
 
     async def close(self, fd):
+        self._opened(fd)
         del self.descriptors[fd]
 
     async def read(self, fd, length, position):
-        await trio.lowlevel.checkpoint()
-        return bytes(self.descriptors[fd].content[position : position + length])
+        opened = self._opened(fd, os.O_WRONLY)
+        if opened.inode is None:
+            raise error_of(errno.EISDIR)
+        return bytes(opened.inode.content[position : position + length])
 
     read_view = read
 
     async def read_into(self, fd, data, position):
+        if self._opened(fd, os.O_WRONLY).is_direct:
+            self._check_direct("read", data, position)
+            self.direct_reads.append(len(data))
         found = await self.read(fd, len(data), position)
         data[: len(found)] = found
         return len(found)
 
     async def read_ahead(self, fd, length, position):
-        await trio.lowlevel.checkpoint()
+        self._opened(fd)
         self.read_ahead_of.append((position, length))
 
     async def write_at(self, fd, data, position):
         await self.writev(fd, [data], position)
 
     async def writev(self, fd, buffers, position):
-        await trio.lowlevel.checkpoint()
+        inode = self._writable(fd, buffers, position)
         data = b"".join(bytes(buffer) for buffer in buffers)
-        inode = self.descriptors[fd]
+        if not data:
+            return
+        self._written(fd, position, len(data))
         self.effect(
             "write",
             lambda: inode.change(("write", position, data)),
             lambda: inode.change(("write", position, data[: len(data) // 2])),
         )
 
-    async def write_many(self, writes):
-        return [await outcome(self.writev(fd, [data], position)) for fd, data, position in writes]
-
     async def durable_write(self, fd, data, position):
-        await trio.lowlevel.checkpoint()
-        inode = self.descriptors[fd]
+        inode = self._writable(fd, [data], position)
 
         def happens():
             inode.change(("write", position, bytes(data)))
@@ -218,88 +303,110 @@ class FakeDisk(ManyOneByOne):
         self.effect("durable write", happens, lost)
 
     async def fdatasync(self, fd):
-        await trio.lowlevel.checkpoint()
-        inode = self.descriptors[fd]
+        inode = self._opened(fd).inode
         self.effect("fdatasync", inode.sync, inode.pending.clear)
 
     async def fallocate(self, fd, position, length, *, keep_size):
-        await trio.lowlevel.checkpoint()
+        inode = self._opened(fd, os.O_RDONLY).inode
+        if length <= 0:
+            raise error_of(errno.EINVAL)
+        if position + length > self.total_bytes:
+            raise error_of(errno.ENOSPC)
         if self.allocatable_bytes is not None:
             if length > self.allocatable_bytes:
-                raise OSError(errno.ENOSPC, "no space")
+                raise error_of(errno.ENOSPC)
             self.allocatable_bytes -= length
         if not keep_size:
-            inode = self.descriptors[fd]
             inode.change(("truncate", max(position + length, len(inode.content)), b""))
 
     async def truncate(self, fd, length):
-        await trio.lowlevel.checkpoint()
-        inode = self.descriptors[fd]
-        if length != len(inode.content):
-            self.effect("truncate", lambda: inode.change(("truncate", length, b"")))
+        opened = self._opened(fd)
+        if opened.flags & os.O_ACCMODE == os.O_RDONLY:
+            raise error_of(errno.EINVAL)
+        if length != len(opened.inode.content):
+            self.effect("truncate", lambda: opened.inode.change(("truncate", length, b"")))
 
     async def unlink(self, path):
-        await trio.lowlevel.checkpoint()
-        if path not in self.names:
-            raise FileNotFoundError(errno.ENOENT, str(path))
+        if self._found(path) is None:
+            raise error_of(errno.EISDIR, path)
         self._name(f"unlink {path}", ("remove", path, None))
 
     async def rename(self, source, target):
-        await trio.lowlevel.checkpoint()
-        if source not in self.names:
-            raise FileNotFoundError(errno.ENOENT, str(source))
+        inode = self._found(source)
+        self._check_folder(target.parent)
+        if target == source:
+            return
+        if inode is None and source in target.parents:
+            raise error_of(errno.EINVAL, source)
+        if target in self.names:
+            replaced = self.names[target]
+            if (inode is None) != (replaced is None):
+                raise error_of(errno.EISDIR if replaced is None else errno.ENOTDIR, target)
+            if replaced is None and self._inside(target):
+                raise error_of(errno.ENOTEMPTY, target)
+            if replaced is inode and inode is not None:
+                return
         self._name(f"rename {source}", ("rename", source, target))
 
+    async def link(self, source, target):
+        inode = self._found(source)
+        self._check_folder(target.parent)
+        if target in self.names:
+            raise error_of(errno.EEXIST, target)
+        if inode is None:
+            raise error_of(errno.EPERM, source)
+        self._name(f"link {target}", ("add", target, inode))
+
     async def mkdir(self, path):
-        await trio.lowlevel.checkpoint()
+        self._check_folder(path.parent)
         if path in self.names:
-            raise FileExistsError(errno.EEXIST, str(path))
+            raise error_of(errno.EEXIST, path)
         self._name(f"mkdir {path}", ("add", path, None))
 
     async def rmdir(self, path):
-        await self.unlink(path)
+        self._check_folder(path)
+        if self._inside(path):
+            raise error_of(errno.ENOTEMPTY, path)
+        self._name(f"rmdir {path}", ("remove", path, None))
 
     async def make_folders(self, paths, name, content):
         return await make_folders_one_by_one(self, paths, name, content)
 
     async def fsync_directory(self, path):
-        await trio.lowlevel.checkpoint()
-        if self.sync_directories:
-            self.effect(f"fsync {path}", lambda: self._sync_names(path))
+        self._check_folder(path)
+        self.effect(f"fsync {path}", lambda: self._sync_names(path))
 
     def _sync_names(self, path):
         for operation in self.pending_names.pop(path, []):
             self._apply_name(self.durable_names, operation)
 
     async def listdir(self, path):
-        await trio.lowlevel.checkpoint()
-        if path not in self.names:
-            raise FileNotFoundError(errno.ENOENT, str(path))
-        return [name.name for name in self.names if name.parent == path and name != path]
+        self._check_folder(path)
+        return [name.name for name in self._inside(path)]
 
     async def read_folders(self, paths, small_names):
-        await trio.lowlevel.checkpoint()
         return [self._folder_contents(path, small_names) if path in self.names else None for path in paths]
 
     def _folder_contents(self, folder, small_names):
-        inside = {path.name: inode for path, inode in self.names.items() if path.parent == folder and path != folder}
+        self._check_folder(folder)
+        inside = {path.name: self.names[path] for path in self._inside(folder)}
         sizes = {name: len(inode.content) if inode else 0 for name, inode in inside.items()}
         unreadable = {name: OSError(errno.EIO, name) for name in small_names if folder / name in self.unreadable}
         small = {name: bytes(inside[name].content) for name in small_names if name in inside and name not in unreadable}
         return FolderContents(sizes, small, unreadable)
 
     async def stat(self, path):
-        await trio.lowlevel.checkpoint()
-        if path not in self.names:
-            raise FileNotFoundError(errno.ENOENT, str(path))
-        inode = self.names[path]
-        return FileStatus(len(inode.content) if inode else 0, 0, inode is None)
+        inode = self._found(path)
+        if inode is None:
+            return FileStatus(0, self._now_ms(), is_directory=True)
+        return FileStatus(len(inode.content), inode.modified_ms, is_directory=False)
 
     async def statvfs(self, path):
+        self._found(path)
         return FileSystemStatus(self.total_bytes, self.total_bytes)
 
     async def syncfs(self, fd):
-        await trio.lowlevel.checkpoint()
+        self._opened(fd)
 
         def happens():
             for path in list(self.pending_names):
