@@ -32,7 +32,7 @@ class Clock:
         self.now_ns += duration_ns
 
 
-class World:
+class SlowHandlers:
     """A dispatcher with handlers that take long, and what came of it."""
 
     def __init__(self, nursery, handlers):
@@ -89,7 +89,7 @@ async def test_a_turn_begins_a_share_however_many_came():
             seen[request.connection] += 1
             core.clock.work(LONG_NS)
 
-        world = World(nursery, {ApiKey.LIST_GROUPS: handle})
+        world = SlowHandlers(nursery, {ApiKey.LIST_GROUPS: handle})
         world.open(50)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(3):
@@ -111,7 +111,7 @@ async def test_the_data_plane_is_not_asked_again_for_what_only_python_decides():
     body = {"TransactionalId": None, "Acks": 1, "TimeoutMs": 1, "TopicData": []}
     for reason in ProduceFallback:
         async with trio.open_nursery() as nursery:
-            world = World(nursery, {ApiKey.PRODUCE: lambda _core, *asked: handled.append(asked)})
+            world = SlowHandlers(nursery, {ApiKey.PRODUCE: lambda _core, *asked: handled.append(asked)})
             world.open(1)
             request = world.send(0, ApiKey.PRODUCE, body, version=3, fallback_reason=reason)
             await turns_until(lambda: handled)
@@ -132,7 +132,7 @@ async def test_members_of_groups_go_first_and_nobody_starves():
 
             return handle
 
-        world = World(nursery, {ApiKey.LIST_GROUPS: note("slow"), ApiKey.HEARTBEAT: note("prompt")})
+        world = SlowHandlers(nursery, {ApiKey.LIST_GROUPS: note("slow"), ApiKey.HEARTBEAT: note("prompt")})
         world.open(600)
         await trio.testing.wait_all_tasks_blocked()
         for connection in range(500):
@@ -156,7 +156,7 @@ async def test_of_handlers_that_wait_as_many_are_begun_as_there_is_time_for(monk
             core.clock.work(LONG_NS)
             await trio.lowlevel.checkpoint()
 
-        world = World(nursery, {ApiKey.LIST_GROUPS: handle})
+        world = SlowHandlers(nursery, {ApiKey.LIST_GROUPS: handle})
         world.open(1000)
         await trio.testing.wait_all_tasks_blocked()
         for connection in range(1000):
@@ -177,7 +177,7 @@ async def test_a_connection_s_requests_are_answered_in_order_and_those_of_a_clos
             await trio.lowlevel.checkpoint()
             return
 
-        world = World(nursery, {ApiKey.LIST_GROUPS: takes_long, ApiKey.HEARTBEAT: wait})
+        world = SlowHandlers(nursery, {ApiKey.LIST_GROUPS: takes_long, ApiKey.HEARTBEAT: wait})
         world.open(3)
         begun = []
         world.dispatcher._respond = lambda request, _response: begun.append(request)
@@ -203,7 +203,7 @@ async def test_caught_up_is_when_members_were_heard():
             heard.append(request)
             core.clock.work(LONG_NS)
 
-        world = World(nursery, {ApiKey.HEARTBEAT: handle, ApiKey.LIST_GROUPS: takes_long})
+        world = SlowHandlers(nursery, {ApiKey.HEARTBEAT: handle, ApiKey.LIST_GROUPS: takes_long})
         world.open(60)
         await trio.testing.wait_all_tasks_blocked()
         for connection in range(40):

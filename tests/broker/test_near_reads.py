@@ -35,7 +35,7 @@ TERM = 7
 LISTENER = 0
 
 
-class World:
+class OneOfFive:
     """A core of node 1, of five that have a replica each."""
 
     def __init__(self, selector: str | None = RACK_AWARE_SELECTOR) -> None:
@@ -118,7 +118,7 @@ class World:
 
 
 def test_a_consumer_is_sent_to_a_replica_in_its_rack_that_is_in_sync_and_has_it():
-    world = World()
+    world = OneOfFive()
     world.lead()
     assert [world.preferred(rack) for rack in ("a", "b", "c", "", "d")] == [None, 2, 4, None, None]
     world.held_offsets[NodeId(3)] = 101
@@ -132,7 +132,7 @@ def test_a_consumer_is_sent_to_a_replica_in_its_rack_that_is_in_sync_and_has_it(
 
 
 def test_nobody_is_sent_to_a_node_that_drains_or_where_a_listener_is_not():
-    world = World()
+    world = OneOfFive()
     world.lead()
     drains = BrokerConfigChanged(2 * 1024, "node.draining", "true")
     world.view.image = world.view.image.apply([drains], MetadataVersion(7))
@@ -144,14 +144,14 @@ def test_nobody_is_sent_to_a_node_that_drains_or_where_a_listener_is_not():
 
 @pytest.mark.parametrize("selector", [None, LEADER_SELECTOR])
 def test_nobody_is_sent_anywhere_unless_that_is_set(selector):
-    world = World(selector)
+    world = OneOfFive(selector)
     world.lead()
     assert world.preferred("b") is None
     assert world.near_racks == []
 
 
 def test_who_may_be_sent_away_is_asked_about_and_nobody_else():
-    world = World()
+    world = OneOfFive()
     world.lead()
     bits = {rack: 1 << number for number, rack in enumerate(world.racks)}
     assert set(bits) == {"b", "c"}, "neither the own rack nor none"
@@ -166,7 +166,7 @@ def test_who_may_be_sent_away_is_asked_about_and_nobody_else():
 
 
 def test_a_node_that_comes_back_in_another_rack():
-    world = World()
+    world = OneOfFive()
     world.synced = (HERE, NodeId(5))
     world.lead()
     world.near.look_at_racks()
@@ -178,7 +178,7 @@ def test_a_node_that_comes_back_in_another_rack():
 
 
 def test_a_follower_serves_reads_when_its_leader_and_itself_agree():
-    world = World()
+    world = OneOfFive()
     world.tell(2)
     assert world.served == [], "it does not know yet"
     world.following = NodeId(2), TERM
@@ -201,14 +201,14 @@ def test_a_follower_serves_reads_when_its_leader_and_itself_agree():
 
 @pytest.mark.parametrize("following", [(NodeId(2), TERM + 1), (NodeId(2), TERM - 1), (NodeId(3), TERM)])
 def test_a_follower_of_another_leader_or_term_serves_none(following):
-    world = World()
+    world = OneOfFive()
     world.following = following
     world.tell(2)
     assert world.served == []
 
 
 async def test_a_leader_hears_where_a_follower_begins_before_a_client_comes_back():
-    world = World()
+    world = OneOfFive()
     await world.near.lacks(world.partition, 51)
     assert world.told == [], "that it lacks what is behind the end its leader knows"
     world.is_link_down = True
@@ -223,7 +223,7 @@ async def test_a_leader_hears_where_a_follower_begins_before_a_client_comes_back
 
 
 def test_a_leader_sends_nobody_below_where_a_follower_begins():
-    world = World()
+    world = OneOfFive()
     world.lead()
     world.lacks(KEY, NodeId(2), 60)
     assert (world.preferred("b", 60), world.preferred("b", 59)) == (2, 3)

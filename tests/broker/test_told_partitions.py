@@ -46,7 +46,7 @@ def made_topic(number):
     return TopicImage(f"t{number}", TopicId(uuid.UUID(int=number)), Assignment(owners), 0, {}, replicas, voters)
 
 
-class World:
+class ToldCluster:
     def __init__(self):
         self.view = ClusterView(
             NodeId(1), 1,
@@ -148,7 +148,7 @@ def again(_chooser, world):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_changes_what_is_told_is_what_is_so(seed):
-    chooser, world = random.Random(seed), World()
+    chooser, world = random.Random(seed), ToldCluster()
     world.check()
     for _step in range(60):
         chooser.choice([lead, lead, lead, move, move, absent, cores, node, again])(chooser, world)
@@ -157,7 +157,7 @@ def test_whatever_changes_what_is_told_is_what_is_so(seed):
 
 
 def test_a_topic_whose_leaders_are_forgotten_is_told_to_have_none():
-    world = World()
+    world = ToldCluster()
     topic = world.topics()[0]
     key = TopicPartition(topic.topic_id, PartitionIndex(3))
     world.view.note_leaders([(key, Leader(LeaderEpoch(4), 0, Replica(NodeId(2), CoreId(0)), (NodeId(2),)))])
@@ -168,7 +168,7 @@ def test_a_topic_whose_leaders_are_forgotten_is_told_to_have_none():
 
 
 def test_only_what_is_another_is_made_again():
-    world = World()
+    world = ToldCluster()
     topic = world.topics()[0]
     first = world.told.of_topic(0, topic)
     world.made = 0

@@ -88,7 +88,7 @@ class OneNode:
         self.is_full, self.is_of_disk, self.since_s = True, is_of_disk, trio.current_time()
 
 
-class World:
+class NodesWithSpace:
     def __init__(self, nursery, count=3):
         self.cluster = Cluster(count)
         self.nodes = [OneNode(self, node) for node in self.cluster.nodes]
@@ -121,7 +121,7 @@ def over_machines(body, count=3):
 
     async def main():
         async with trio.open_nursery() as nursery:
-            await body(World(nursery, count))
+            await body(NodesWithSpace(nursery, count))
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

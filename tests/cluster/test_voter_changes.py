@@ -24,7 +24,7 @@ def voters_of(*numbers: int):
     return simple([Voter(NodeId(number), 0) for number in numbers])
 
 
-class World:
+class MovedPartition:
     """Nodes 0 and 1 have a partition. `versions` are the metadata, each node sees one of them."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class World:
 
 
 def test_a_move_goes_on_when_the_metadata_are_known_to_be_no_older_than_the_leadership():
-    world = World()
+    world = MovedPartition()
     world.move(ASKED, 1, 2)
     world.cluster.hand_to(0)
     world.see(0)
@@ -98,7 +98,7 @@ def test_a_move_goes_on_when_the_metadata_are_known_to_be_no_older_than_the_lead
 
 def test_who_has_led_until_others_vote_hears_nothing_of_the_next_leader_but_has_nothing_of_its_epoch_either():
     """So one that says that it leads is known for one that is not heard, and not for one that was lost."""
-    world = World()
+    world = MovedPartition()
     world.move(ASKED, 1, 2)
     before = world.cluster.hand_to(0).group()
     for number in range(3):
@@ -117,7 +117,7 @@ def test_who_has_led_until_others_vote_hears_nothing_of_the_next_leader_but_has_
 
 
 def test_a_confirmation_is_of_one_term():
-    world = World()
+    world = MovedPartition()
     world.move(ASKED, 1, 2)
     world.cluster.hand_to(0)
     world.see(0)
@@ -134,7 +134,7 @@ def test_a_confirmation_is_of_one_term():
 
 def test_a_leader_that_has_not_read_that_a_move_was_cancelled_does_not_go_on_with_it():
     """The end of the cancelled move lets node 2 give its files up. When that core starts again it has no replica."""
-    world = World()
+    world = MovedPartition()
     world.move(ASKED, 1, 2)
     world.see(1)
     world.move(CANCELLED, 0, 1)

@@ -37,7 +37,7 @@ TURNS, PARTITIONS, APPENDS_A_TURN = 4, 3, 60
 MUTANTS = ("none", "released without a sync", "adopted without an entry")
 
 
-class World:
+class MovesUnderWay:
     """What outlasts the turns: where partitions are, and what is on its way."""
 
     def __init__(self, seed: int) -> None:
@@ -57,7 +57,7 @@ class World:
 class Turn:
     """One core's."""
 
-    def __init__(self, world: World, core: int, assembled: assembly.CoreAssembly) -> None:
+    def __init__(self, world: MovesUnderWay, core: int, assembled: assembly.CoreAssembly) -> None:
         self.world, self.core = world, core
         self.storage, self.plane = assembled.storage, assembled.plane
         self.led: dict[TopicPartition, tuple[object, int]] = {}
@@ -125,7 +125,7 @@ class Turn:
             nursery.cancel_scope.cancel()
 
 
-async def _take_turn(options: CoreOptions, world: World) -> None:
+async def _take_turn(options: CoreOptions, world: MovesUnderWay) -> None:
     async with assembly.open_assembly(options) as assembled:
         await Turn(world, options.core, assembled).run()
 
@@ -161,7 +161,7 @@ def main(folder: str, record: str, seed: str, mutant: str) -> None:
     for name in ("journals", "topics"):
         (Path(folder) / name).mkdir(parents=True)
     assert lib.tpc_recorder_start(record.encode()) == 0
-    world = World(int(seed))
+    world = MovesUnderWay(int(seed))
     nowhere = dict.fromkeys(("mailbox_fd", "control_fd"), -1)
     for number in range(TURNS):
         options = CoreOptions(

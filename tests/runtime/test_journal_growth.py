@@ -8,7 +8,7 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, assert_kept, held, on_core, recovered_copy
 from tests.runtime.test_trouble import checkpoint_at_last, wait_until, with_maintenance
-from tests.storage.storage_world import DATA
+from tests.storage.checkpointed_core import DATA
 from tests.support.fake_disk import FakeDisk
 from tpc_broker import limits
 from tpc_broker.storage.recovery import recover_core

@@ -16,7 +16,7 @@ from tpc_broker.storage.maintenance_requests import MaintenanceRequests
 from tpc_broker.storage.refusals import Failures
 
 
-class World:
+class FailingCheckpoints:
     """A schedule over a checkpointer that fails as long as `fails`, and a journal of which so much is used."""
 
     def __init__(self):
@@ -56,7 +56,7 @@ class World:
 
 @pytest.fixture
 async def world(nursery):
-    made = World()
+    made = FailingCheckpoints()
     nursery.start_soon(made.schedule.run)
     return made
 

@@ -18,7 +18,7 @@ NOT_IN_STORAGES = {
 }  # fmt: skip
 
 
-class World:
+class TablesDriver:
     """What drives the tables: it has the same files for a partition all the time."""
 
     def __init__(self):
@@ -86,7 +86,7 @@ def take(world, name, key):
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from(KEYS)), max_size=40))
 def test_the_tables_say_what_the_states_say(steps):
-    world = World()
+    world = TablesDriver()
     one = world.partitions
     for name, key in steps:
         before = one.state(key)
@@ -119,12 +119,12 @@ def test_every_transition_of_the_table_happens():
     for _ in range(7):
         longer = []
         for key, path in worlds:
-            world = World()
+            world = TablesDriver()
             for name in path:
                 take(world, name, key)
             before = world.partitions.state(key)
             for name in STEPS:
-                again = World()
+                again = TablesDriver()
                 for earlier in path:
                     take(again, earlier, key)
                 after = again.partitions.state(key) if take(again, name, key) else before
@@ -136,7 +136,7 @@ def test_every_transition_of_the_table_happens():
 
 
 def test_a_second_deletion_changes_nothing_and_the_first_ends_it():
-    world = World()
+    world = TablesDriver()
     assert take(world, "begin_deletion", "recovered")
     assert take(world, "forget", "recovered")
     before = world.tables()
@@ -149,7 +149,7 @@ def test_a_second_deletion_changes_nothing_and_the_first_ends_it():
 
 
 def test_what_has_gone_is_remembered_until_a_checkpoint_that_began_behind_it():
-    world = World()
+    world = TablesDriver()
     one = world.partitions
     assert not one.remembers(["a"])
     assert one.remembers(["offline"])

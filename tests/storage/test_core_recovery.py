@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.storage.storage_world import DATA, SETTINGS, PowerLoss, World
+from tests.storage.checkpointed_core import DATA, SETTINGS, CheckpointedCore, PowerLoss
 from tests.support.disk_operations import forgetting
 from tests.support.fake_disk import FakeDisk, at_every_effect
 from tpc_broker.errors import StorageFailedError
@@ -35,7 +35,7 @@ async def live(world, steps):
 
 async def lives(seed, *, powers=3, steps=40, disk=None):
     """Several lives of one core, each ended by a power loss at a random effect (also while it recovers)."""
-    world = World(seed, disk=disk)
+    world = CheckpointedCore(seed, disk=disk)
     for _life in range(powers):
         world.disk.lose_power_at = world.disk.effects + world.rng.randint(1, steps * 3)
         try:
@@ -57,7 +57,7 @@ async def test_power_loss_anywhere(seed):
 
 async def test_power_loss_at_every_effect_of_one_life():
     async def run(effect):
-        world = World(7)
+        world = CheckpointedCore(7)
         await world.open()
         await live(world, 25)
         world.disk.effects, world.disk.lose_power_at = 0, effect
@@ -75,7 +75,7 @@ async def test_power_loss_at_every_effect_of_one_life():
 
 async def test_recovery_killed_at_every_effect_and_run_again():
     async def run(effect):
-        world = World(11)
+        world = CheckpointedCore(11)
         await world.open()
         await live(world, 45)
         for _append in range(6):
@@ -94,7 +94,7 @@ async def test_the_nth_effect_fails_and_the_files_are_made_anew(seed):
     """An error of the disk while writing behind or syncing: rewritten from the journal, then power is lost."""
 
     async def run(effect):
-        world = World(seed)
+        world = CheckpointedCore(seed)
         await world.open()
         await live(world, 20)
         world.disk.effects, world.disk.fail_at = 0, effect
@@ -125,7 +125,7 @@ async def test_the_nth_effect_fails_and_the_files_are_made_anew(seed):
 
 
 async def test_a_kill_without_power_loss():
-    world = World(5)
+    world = CheckpointedCore(5)
     for _life in range(6):
         await world.open()
         await live(world, 60)
@@ -176,7 +176,7 @@ async def test_opening_reads_of_the_segments_one_header_at_most():
         return data
 
     disk.during("read", do=count_bytes)
-    world = World(1, partitions=2, disk=disk)
+    world = CheckpointedCore(1, partitions=2, disk=disk)
     await world.open()
     for _number in range(40):
         await world.append()

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from tests.log.log_batches import batch
-from tests.storage.storage_world import DATA, World
+from tests.storage.checkpointed_core import DATA, CheckpointedCore
 from tpc_broker.storage.core_partitions import CorePartitions
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
 from tpc_broker.storage.folders import list_partitions
@@ -53,7 +53,7 @@ class FullPlane(Plane):
 
 
 async def test_a_deletion_waits_for_room_in_the_journal_and_goes_on_at_once(autojump_clock):
-    world, plane = World(seed=1), FullPlane()
+    world, plane = CheckpointedCore(seed=1), FullPlane()
     await world.open()
     room, key = JournalRoom(world.checkpointer), world.partitions[0].key
     deletions = deletions_of(world, Clock(), plane, room)
@@ -73,7 +73,7 @@ async def refuse(*_paths):
 
 async def left_behind():
     """A world whose first partition was deleted while its folder could not be renamed."""
-    world, clock = World(seed=1), Clock()
+    world, clock = CheckpointedCore(seed=1), Clock()
     await world.open()
     for partition in world.partitions:
         await world.storages[partition.key].append([])
@@ -89,7 +89,7 @@ async def left_behind():
 
 
 async def test_segments_that_cannot_be_removed_are_tried_again():
-    world, clock = World(seed=1), Clock()
+    world, clock = CheckpointedCore(seed=1), Clock()
     await world.open()
     files = world.storages[world.partitions[0].key]
     for number in range(40):
@@ -141,7 +141,7 @@ async def test_the_next_start_still_knows_of_it(checkpoints):
 
 async def test_what_was_opened_while_its_folder_got_another_name_is_closed():
     """Another replica may come under that name: its records are not to be written to the files of this one."""
-    world, clock = World(seed=1), Clock()
+    world, clock = CheckpointedCore(seed=1), Clock()
     await world.open()
     key = world.partitions[0].key
     files = world.storages[key]

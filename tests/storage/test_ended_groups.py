@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.storage.storage_world import DATA, World
+from tests.storage.checkpointed_core import DATA, CheckpointedCore
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.storage.ended_groups import end_groups, remove, write_recovered
 from tpc_broker.storage.recovery import recover_core
 
 
 async def test_a_log_ends_where_it_was_committed_and_forgets_its_group():
-    world = World(3, partitions=3)
+    world = CheckpointedCore(3, partitions=3)
     await world.open()
     for _ in range(8):
         await world.append()

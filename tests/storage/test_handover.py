@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from tests.storage.storage_world import DATA, JOURNAL_BYTES, SETTINGS, World
+from tests.storage.checkpointed_core import DATA, JOURNAL_BYTES, SETTINGS, CheckpointedCore
 from tests.support.fake_disk import FakeDisk, PowerLoss, at_every_effect
 from tpc_broker.log import journal
 from tpc_broker.metadata.core_counts import core_of_those_left
@@ -26,7 +26,7 @@ async def two_cores(disk):
     """Partitions 0 and 1 on core 0, 2 and 3 on core 1; unclean."""
     worlds = []
     for core in range(2):
-        world = World(core, partitions=4, disk=disk)
+        world = CheckpointedCore(core, partitions=4, disk=disk)
         world.partitions = world.partitions[core * 2 : core * 2 + 2]
         world.core_id = core
         await world.open()
@@ -53,7 +53,7 @@ async def check(disk, worlds, cores_count, owner_of=None):
     partitions = [partition for world in worlds for partition in world.partitions]
     seen = 0
     for core in range(cores_count):
-        world = World(1, partitions=0, disk=disk)
+        world = CheckpointedCore(1, partitions=0, disk=disk)
         world.core_id = core
         world.partitions = [partition for partition in partitions if owner_of(partition.key) == core]
         await world.open()
@@ -140,7 +140,7 @@ async def test_another_number_of_cores_after_a_hand_over_that_was_cut_short():
 
 async def test_a_missing_journal_beside_its_checkpoint_is_damage():
     disk = FakeDisk()
-    world = World(1, disk=disk)
+    world = CheckpointedCore(1, disk=disk)
     await world.open()
     await world.append()
     await world.checkpoint()
@@ -152,7 +152,7 @@ async def test_a_missing_journal_beside_its_checkpoint_is_damage():
 
 async def test_damage_of_one_partition_leaves_the_others_open():
     disk = FakeDisk()
-    world = World(1, disk=disk)
+    world = CheckpointedCore(1, disk=disk)
     await world.open()
     for _append in range(8):
         await world.append()
@@ -179,12 +179,12 @@ async def test_damage_of_one_partition_leaves_the_others_open():
 
 async def test_the_old_topics_records_never_reach_a_new_one_of_the_same_name():
     disk = FakeDisk()
-    world = World(1, partitions=1, disk=disk)
+    world = CheckpointedCore(1, partitions=1, disk=disk)
     await world.open()
     await world.append()
     path = world.storages[world.partitions[0].key].folder.path
     await disk.rename(path, path.with_name("moved.1-delete"))
-    again = World(2, partitions=1, disk=disk)
+    again = CheckpointedCore(2, partitions=1, disk=disk)
     again.partitions[0].key = again.partitions[0].key._replace(topic_id=uuid.UUID(int=5))
     new = await create_partition(world.core.files, DATA / "topics", "topic0", again.partitions[0].key, SETTINGS)
     assert new.written_end_offset == 0

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.log.log_batches import batch, marker
-from tests.storage.storage_world import World
+from tests.storage.checkpointed_core import CheckpointedCore
 from tests.storage.test_captures import files_of, written
 from tests.storage.test_partition_storage import make
 from tests.support.fake_disk import FakeDisk
@@ -88,7 +88,7 @@ async def test_not_all_partitions_write_them_at_the_same_time(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_after_a_crash_everything_is_found_without_them(seed):
-    world = World(seed, partitions=3)
+    world = CheckpointedCore(seed, partitions=3)
     await world.open()
     chooser = random.Random(seed)
     for _ in range(3):

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.storage import storage_world
-from tests.storage.storage_world import World
+from tests.storage import checkpointed_core
+from tests.storage.checkpointed_core import CheckpointedCore
 from tests.support.fake_disk import at_every_effect
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.storage import replayed_runs
@@ -32,7 +32,7 @@ async def append_to_all(world):
 
 
 async def written_behind(*, checkpointed, partitions=MANY):
-    world = World(3, partitions=partitions)
+    world = CheckpointedCore(3, partitions=partitions)
     await world.open()
     await append_to_all(world)
     if checkpointed:
@@ -45,7 +45,7 @@ async def written_behind(*, checkpointed, partitions=MANY):
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["files that no checkpoint knows", "files that grew"])
 async def test_a_few_jobs_bring_all_of_them_back(checkpointed, monkeypatch):
     """Nothing that is about to be written again is cut or removed before: that is a file made anew for each."""
-    monkeypatch.setattr(storage_world, "SETTINGS", replace(storage_world.SETTINGS, segment_bytes=1_000_000))
+    monkeypatch.setattr(checkpointed_core, "SETTINGS", replace(checkpointed_core.SETTINGS, segment_bytes=1_000_000))
     world = await written_behind(checkpointed=checkpointed)
     world.disk.kill()
     counts = world.disk.counts

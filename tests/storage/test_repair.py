@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.log.log_batches import batch
-from tests.storage.storage_world import DATA, FakeDisk, JournalWriter
+from tests.storage.checkpointed_core import DATA, FakeDisk, JournalWriter
 from tests.support.fake_disk import PowerLoss, at_every_effect
 from tpc_broker.log.batch import empty_batch, walk_headers
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES

@@ -2,7 +2,6 @@
 
 import errno
 import random
-import uuid
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,16 +9,12 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.storage.direct_writes import append_past_the_page_cache
+from tests.storage.led_partitions import LedPartitions
 from tests.storage.test_direct_writes import SETTINGS, contents, made_batches, written_and_empty
-from tests.storage.test_partition_storage import TOPICS, make
-from tests.support.fake_disk import FakeDisk
+from tests.storage.test_partition_storage import make
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.model import TopicPartition
 from tpc_broker.storage import segment_appender as storage_module
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.leader_partition import LeaderPartition
 from tpc_broker.storage.ports import ShortRun
 from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX, ShortRunWriter
 
@@ -172,18 +167,17 @@ class Plane:
         return sum(map(len, batches[: end_offset - offset]))
 
 
-class World:
+class ShortRunPartitions(LedPartitions):
     """So many partitions with a batch written and two waiting, and the writer."""
 
+    def __init__(self):
+        super().__init__(SETTINGS)
+        self.plane, self.jobs, self.failures, self.reported = Plane(), [], [], []
+
     async def make(self, count):
-        self.disk, self.plane, self.jobs, self.failures, self.reported = FakeDisk(), Plane(), [], [], []
-        self.disk.put_folder(TOPICS)
-        self.led, files = {}, FileCache(self.disk)
-        for handle in range(count):
-            key = TopicPartition(uuid.UUID(int=9), handle)
-            storage = await create_partition(files, TOPICS, "t", key, SETTINGS)
-            await storage.append([batch(0, [b"x"], timestamp=1)])
-            self.led[handle] = LeaderPartition(storage, handle, trio.Lock(), is_internal=False)
+        await super().make(count)
+        for handle, led in self.led.items():
+            await led.files.append([batch(0, [b"x"], timestamp=1)])
             self.plane.waiting[handle] = (1, [batch(number, [b"x"], timestamp=1) for number in (1, 2)])
         self.writer = ShortRunWriter(self.plane, self, self.led, self.failed)
         return self
@@ -205,12 +199,9 @@ class World:
     async def write(self):
         return sorted(led.handle for led in await self.writer.write(list(self.led.values()), self.report))
 
-    def assert_nothing_is_held(self):
-        assert not any(led.lock.locked() or led.files.lock.locked() for led in self.led.values())
-
 
 async def test_many_partitions_are_few_jobs_and_all_is_accounted_for():
-    world = await World().make(2 * RUNS_TOGETHER + 3)
+    world = await ShortRunPartitions().make(2 * RUNS_TOGETHER + 3)
     sizes = {handle: world.plane.waiting_bytes(handle) for handle in world.led}
     assert await world.write() == []
     assert world.jobs == [RUNS_TOGETHER, RUNS_TOGETHER, 3]
@@ -223,7 +214,7 @@ async def test_many_partitions_are_few_jobs_and_all_is_accounted_for():
 
 
 async def test_what_does_not_fit_into_the_memory_comes_next():
-    world = await World().make(7)
+    world = await ShortRunPartitions().make(7)
     world.writer._memory.append(memoryview(bytearray(3 * world.plane.waiting_bytes(0))))
     assert await world.write() == []
     assert world.jobs == [3, 3, 1]
@@ -234,7 +225,7 @@ async def test_what_does_not_fit_into_the_memory_comes_next():
 
 async def test_what_has_begun_is_ended_when_the_writer_is_cancelled():
     """The batches are in the indexes: the next writer would put them there again, or wait for the locks for ever."""
-    world = await World().make(4)
+    world = await ShortRunPartitions().make(4)
     with trio.CancelScope() as scope:
         scope.cancel()
         await world.write()
@@ -245,7 +236,7 @@ async def test_what_has_begun_is_ended_when_the_writer_is_cancelled():
 
 async def test_files_that_were_closed_meanwhile_are_opened_together():
     """Thousands of partitions have more files than stay open."""
-    world = await World().make(3)
+    world = await ShortRunPartitions().make(3)
     for led in world.led.values():
         await led.files.folder.close()
     assert await world.write() == []
@@ -255,7 +246,7 @@ async def test_files_that_were_closed_meanwhile_are_opened_together():
 
 async def test_what_a_roll_keeps_back_is_left_to_be_written():
     """A checkpoint gives back the journal's space for all that was durable when it began: nothing may stay behind."""
-    world = await World().make(3)
+    world = await ShortRunPartitions().make(3)
     world.led[1].files.settings = LogSettings(segment_bytes=200, index_interval_bytes=200, retention_ms=-1)
     assert await world.write() == [1]
     assert world.led[1].files.written_end_offset == 2
@@ -265,7 +256,7 @@ async def test_what_a_roll_keeps_back_is_left_to_be_written():
 
 
 async def test_locked_long_and_full_ones_are_left():
-    world = await World().make(6)
+    world = await ShortRunPartitions().make(6)
     offset, batches = world.plane.waiting[1]
     world.plane.waiting[1] = (offset, [batch(offset, [b"x" * SHORT_RUN_BYTES_MAX], timestamp=1), *batches])
     world.led[2].files.fail("for a test")
@@ -276,7 +267,7 @@ async def test_locked_long_and_full_ones_are_left():
 
 
 async def test_a_failed_write_is_its_own_partitions_alone():
-    world = await World().make(5)
+    world = await ShortRunPartitions().make(5)
     world.disk.fail_at = world.disk.effects + 3
     assert await world.write() == []
     assert world.failures == [(2, StorageFailedError)]
@@ -286,7 +277,7 @@ async def test_a_failed_write_is_its_own_partitions_alone():
 
 
 async def test_a_partition_deleted_meanwhile_is_not_asked_about():
-    world = await World().make(3)
+    world = await ShortRunPartitions().make(3)
     write_many = world.write_many
 
     async def deleted_meanwhile(writes):
@@ -302,7 +293,7 @@ async def test_a_partition_deleted_meanwhile_is_not_asked_about():
 
 async def test_of_a_partition_deleted_before_its_turn_no_file_is_opened_or_made():
     """Another one may have its folder by then."""
-    world = await World().make(RUNS_TOGETHER + 2)
+    world = await ShortRunPartitions().make(RUNS_TOGETHER + 2)
     deleted = world.led[RUNS_TOGETHER]
     files = deleted.files.folder.files
     await deleted.files.folder.close()

@@ -1,21 +1,15 @@
 """Segment space of many partitions by few jobs: what waits shares one, others are taken ahead, the account is exact."""
 
 import errno
-import uuid
 from types import SimpleNamespace
 
 import trio
 import trio.testing
 
-from tests.storage.test_partition_storage import TOPICS
+from tests.storage.led_partitions import LedPartitions
 from tests.storage.test_short_runs import held_elsewhere
-from tests.support.fake_disk import FakeDisk
 from tpc_broker import limits
 from tpc_broker.log.segment import LogSettings
-from tpc_broker.model import TopicPartition
-from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.leader_partition import LeaderPartition
 from tpc_broker.storage.space_together import AHEAD_FROM, AHEAD_OF_ONE, TOGETHER, SpaceTogether
 
 FIRST_BYTES = 2000
@@ -47,18 +41,17 @@ class Plane:
         return True
 
 
-class World:
-    async def make(self, count, topics=1, left_bytes=1 << 40):
-        self.disk, self.plane, self.led, self.left_bytes = FakeDisk(), Plane(), {}, left_bytes
-        self.disk.put_folder(TOPICS)
+class SpacePartitions(LedPartitions):
+    """Partitions, and what takes space for them."""
+
+    def __init__(self):
+        super().__init__(LogSettings())
+        self.plane, self.left_bytes = Plane(), 1 << 40
         self.jobs, self.job_seconds, self.refusals = [], 0.0, {}
         self.disk.during("reserve_many", do=self.reserve)
-        files = FileCache(self.disk)
-        for handle in range(count):
-            topic = handle % topics
-            key = TopicPartition(uuid.UUID(int=9 + topic), handle // topics)
-            storage = await create_partition(files, TOPICS, f"t{topic}", key, LogSettings())
-            self.led[handle] = LeaderPartition(storage, handle, trio.Lock(), is_internal=False)
+
+    async def make(self, count, topics=1):
+        await super().make(count, topics)
         self.together = SpaceTogether(self.plane, self.disk, self.led, self.has_left)
         return self
 
@@ -89,11 +82,11 @@ class World:
         for handle, led in self.led.items():
             state = self.plane.state(handle)
             assert led.files.reserved_bytes == state.bytes_admitted + state.unwritten_bytes
-            assert not any(lock.locked() for lock in (led.lock, led.files.lock))
+        self.assert_nothing_is_held()
 
 
 async def test_what_waits_for_a_job_shares_the_next_one(autojump_clock):
-    world = await World().make(60, topics=60)
+    world = await SpacePartitions().make(60, topics=60)
     world.job_seconds = 1.0
     await world.ask(*range(60))
     assert world.jobs == [1, 59]
@@ -102,7 +95,7 @@ async def test_what_waits_for_a_job_shares_the_next_one(autojump_clock):
 
 
 async def test_requests_for_one_partition_get_room_for_all_of_them(autojump_clock):
-    world = await World().make(2, topics=2)
+    world = await SpacePartitions().make(2, topics=2)
     world.job_seconds = 1.0
     await world.ask(0, *[1] * 300)
     assert world.jobs[:2] == [1, 1]
@@ -111,7 +104,7 @@ async def test_requests_for_one_partition_get_room_for_all_of_them(autojump_cloc
 
 
 async def test_many_of_a_topic_bring_others_along_which_need_not_ask():
-    world = await World().make(1000)
+    world = await SpacePartitions().make(1000)
     asked = 0
     for handle in world.led:
         if not world.plane.append(handle):
@@ -125,7 +118,7 @@ async def test_many_of_a_topic_bring_others_along_which_need_not_ask():
 
 
 async def test_no_more_is_taken_ahead_than_a_few_times_what_somebody_has_written_to():
-    world = await World().make(1000, topics=2)
+    world = await SpacePartitions().make(1000, topics=2)
     few = range(0, 2 * AHEAD_FROM + 2, 2)
     await world.ask(*few)  # the first of them has a job of its own
     taken = world.with_room()
@@ -141,14 +134,14 @@ async def test_no_more_is_taken_ahead_than_a_few_times_what_somebody_has_written
 
 
 async def test_few_take_nothing_ahead():
-    world = await World().make(100)
+    world = await SpacePartitions().make(100)
     await world.ask(*range(AHEAD_FROM - 2))
     await world.ask(50)
     assert world.with_room() == {*range(AHEAD_FROM - 2), 50}
 
 
 async def test_a_disk_with_little_space_gives_what_is_asked_for_only():
-    world = await World().make(100)
+    world = await SpacePartitions().make(100)
     step = 2 * 256 * limits.KIB
     world.left_bytes = 2 * AHEAD_FROM * step
     await world.ask(*range(2 * AHEAD_FROM))
@@ -160,7 +153,7 @@ async def test_a_disk_with_little_space_gives_what_is_asked_for_only():
 
 
 async def test_what_the_disk_refuses_is_left_as_it_was_and_the_others_have_theirs():
-    world = await World().make(5, topics=5)
+    world = await SpacePartitions().make(5, topics=5)
     world.refusals = {(1, 1): OSError(errno.ENOSPC, "no"), (1, 3): OSError(errno.EOPNOTSUPP, "cannot")}
     await world.together.take([(led, FIRST_BYTES) for led in world.led.values()])
     assert world.with_room() == {0, 2, 3, 4}, "a file system without fallocate reserves nothing, and refuses nobody"
@@ -168,7 +161,7 @@ async def test_what_the_disk_refuses_is_left_as_it_was_and_the_others_have_their
 
 
 async def test_what_cannot_be_done_in_a_job_is_left():
-    world = await World().make(7, topics=7)
+    world = await SpacePartitions().make(7, topics=7)
     world.led[1].files.fail("for a test")
     world.led[2].is_internal = True
     world.led[3].is_leaving = True
@@ -181,26 +174,26 @@ async def test_what_cannot_be_done_in_a_job_is_left():
 
 
 async def test_more_than_a_job_takes_is_several():
-    world = await World().make(2 * TOGETHER + 3, topics=2 * TOGETHER + 3)
+    world = await SpacePartitions().make(2 * TOGETHER + 3, topics=2 * TOGETHER + 3)
     await world.together.take([(led, FIRST_BYTES) for led in world.led.values()])
     assert world.jobs == [TOGETHER, TOGETHER, 3]
     world.assert_exact()
 
 
 async def test_a_cancelled_job_leaves_its_partitions_to_those_who_asked(autojump_clock):
-    world = await World().make(3, topics=3)
+    world = await SpacePartitions().make(3, topics=3)
     world.job_seconds = 10.0
 
     with trio.move_on_after(1.0):
         await world.ask(*range(3))
-    assert not any(led.lock.locked() or led.files.lock.locked() for led in world.led.values())
+    world.assert_nothing_is_held()
     assert world.with_room() == set()
     await world.ask(*range(3))
     assert world.with_room() == set(range(3))
 
 
 async def test_a_partition_deleted_during_the_job_gets_nothing(autojump_clock):
-    world = await World().make(2, topics=2)
+    world = await SpacePartitions().make(2, topics=2)
     world.job_seconds = 1.0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.together.take, [(led, FIRST_BYTES) for led in world.led.values()])
@@ -213,7 +206,7 @@ async def test_a_partition_deleted_during_the_job_gets_nothing(autojump_clock):
 
 async def test_of_a_partition_deleted_while_it_waited_no_file_is_opened_or_made(autojump_clock):
     """Another one may have its folder by then."""
-    world = await World().make(3, topics=3)
+    world = await SpacePartitions().make(3, topics=3)
     world.job_seconds = 1.0
     deleted = world.led[2]
 

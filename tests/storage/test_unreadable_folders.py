@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from tests.log.log_batches import batch
-from tests.storage.storage_world import DATA, SETTINGS, JournalWriter
+from tests.storage.checkpointed_core import DATA, SETTINGS, JournalWriter
 from tests.support.fake_disk import FakeDisk
 from tests.support.journal_file import encode_entry
 from tests.support.plain_disk import PlainDisk

@@ -14,7 +14,7 @@ from tpc_broker.storage.write_behind import AGE_OF_MANY_S, AGE_S, BYTES_MIN, DIR
 MANY = write_behind.FEW_PARTITIONS + 1
 
 
-class World:
+class DirtyPartitions:
     """A writer, so many dirty partitions, and short runs that take until `may_end`."""
 
     def __init__(self):
@@ -55,7 +55,7 @@ class World:
 
 @pytest.fixture
 async def world():
-    return World()
+    return DirtyPartitions()
 
 
 async def test_while_short_runs_are_written_others_write_long_ones_alone(world, nursery):

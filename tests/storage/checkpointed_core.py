@@ -80,7 +80,7 @@ class Partition:
         self.sequence = 0
 
 
-class World:
+class CheckpointedCore:
     def __init__(self, seed, partitions=2, disk=None):
         self.rng = random.Random(seed)
         self.disk = disk or FakeDisk()
@@ -278,4 +278,4 @@ class World:
                 partition.unwritten = [one for one in partition.acknowledged if one[0] >= storage.written_end_offset]
 
 
-__all__ = ["DATA", "SETTINGS", "FakeDisk", "PowerLoss", "StorageFailedError", "World"]
+__all__ = ["DATA", "SETTINGS", "CheckpointedCore", "FakeDisk", "PowerLoss", "StorageFailedError"]
