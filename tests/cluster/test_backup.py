@@ -21,6 +21,7 @@ from tests.cluster.test_moves import reassign, replicas
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.cluster_nodes import Cluster, answered, cluster, create_topic, eventually, leaders, run_tpc
 from tests.support.replicated_load import Load, read_all
+from tests.support.storage_plane import MemoryStoragePlane
 from tpc_broker.log.checkpoint import PartitionCheckpoint, encode_checkpoint
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import TopicCreated
@@ -33,7 +34,6 @@ from tpc_broker.runtime.backup_hold import abstract_name, hold_for_backup
 from tpc_broker.runtime.backup_node import NODE_FILE, UNBOUND, NodeCopy
 from tpc_broker.runtime.cluster.catching_up import CatchingUp, CaughtUp
 from tpc_broker.runtime.options import StartError
-from tpc_broker.storage.ports import JournalCursor
 
 pytestmark = pytest.mark.cluster
 
@@ -269,11 +269,6 @@ class _Storage:
         yield
 
 
-class _Plane:
-    def durable_cursor(self) -> JournalCursor:
-        return JournalCursor(5, 6, 0, 0)
-
-
 class _Replicas:
     """More rows than a packet has, and an image of several parts."""
 
@@ -292,12 +287,15 @@ class _Replicas:
 
 def test_what_a_core_of_a_node_is_asked(tmp_path):
     token, storage, replicas, node = uuid.uuid4().hex, _Storage(), _Replicas(), NodeCopy(NodeId(1), "c")
+    plane = MemoryStoragePlane()
+    for _commit in range(4):
+        plane.journal_append(0, KEYS[0], 0, 0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(abstract_name(token))
         listening.listen()
         core = threading.Thread(
             target=trio.run,
-            args=(hold_for_backup, 0, token, storage, _Plane(), replicas),  # type: ignore[arg-type]
+            args=(hold_for_backup, 0, token, storage, plane, replicas),  # type: ignore[arg-type]
         )
         core.start()
         cores = HeldCores(listening, 1)

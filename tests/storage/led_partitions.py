@@ -6,6 +6,8 @@ import trio
 
 from tests.storage.test_partition_storage import TOPICS
 from tests.support.fake_disk import FakeDisk
+from tests.support.storage_plane import MemoryStoragePlane, params_of
+from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage.files import FileCache
@@ -14,18 +16,22 @@ from tpc_broker.storage.leader_partition import LeaderPartition
 
 
 class LedPartitions:
-    """`led`: by handle, of so many topics in turn."""
+    """`led`: by handle, 0, 1, 2 …, of so many topics in turn; the `first` batches are in the files of each."""
 
     def __init__(self, settings: LogSettings) -> None:
-        self.settings, self.disk, self.led = settings, FakeDisk(), {}
+        self.settings, self.disk, self.plane, self.led = settings, FakeDisk(), MemoryStoragePlane(), {}
         self.disk.put_folder(TOPICS)
 
-    async def make(self, count, topics=1):
+    async def make(self, count, topics=1, first=()):
         files = FileCache(self.disk)
-        for handle in range(count):
-            topic = handle % topics
-            key = TopicPartition(uuid.UUID(int=9 + topic), handle // topics)
+        for number in range(count):
+            topic = number % topics
+            key = TopicPartition(uuid.UUID(int=9 + topic), number // topics)
             storage = await create_partition(files, TOPICS, f"t{topic}", key, self.settings)
+            for data in first:
+                await storage.append([data])
+            handle = self.plane.register(params_of(key, len(first)), ProducerState())
+            assert handle == number
             self.led[handle] = LeaderPartition(storage, handle, trio.Lock(), is_internal=False)
         return self
 

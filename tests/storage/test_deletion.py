@@ -7,6 +7,8 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.storage.checkpointed_core import DATA, CheckpointedCore
+from tests.support.disk_operations import refusing
+from tests.support.storage_plane import MemoryStoragePlane
 from tpc_broker.storage.core_partitions import CorePartitions
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
 from tpc_broker.storage.folders import list_partitions
@@ -23,52 +25,29 @@ class Clock:
         return self.now_ms
 
 
-class Plane:
-    """A journal that takes everything."""
-
-    def journal_append(self, *_entry):
-        return 1
-
-    async def wait_durable(self, _sequence):
-        await trio.lowlevel.checkpoint()
-
-
 def deletions_of(world, clock, plane=None, room=None):
     return Deletions(
-        plane or Plane(), world.disk, DATA, clock,
+        plane or MemoryStoragePlane(), world.disk, DATA, clock,
         partitions=CorePartitions(world.storages, {}, world.checkpointer.kept),
         checkpointer=world.checkpointer, room=room or JournalRoom(world.checkpointer), requests=MaintenanceRequests(),
         failures=Failures(),
     )  # fmt: skip
 
 
-class FullPlane(Plane):
-    """A journal that takes nothing before it `has_room`."""
-
-    attempts, has_room = 0, False
-
-    def journal_append(self, *_entry):
-        self.attempts += 1
-        return 1 if self.has_room else None
-
-
 async def test_a_deletion_waits_for_room_in_the_journal_and_goes_on_at_once(autojump_clock):
-    world, plane = CheckpointedCore(seed=1), FullPlane()
+    world, plane = CheckpointedCore(seed=1), MemoryStoragePlane()
+    plane.has_room = False
     await world.open()
     room, key = JournalRoom(world.checkpointer), world.partitions[0].key
     deletions = deletions_of(world, Clock(), plane, room)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deletions.delete_files, world.storages[key], trio.Lock())
         await trio.sleep(0.09)
-        assert plane.attempts == 1
+        assert len(plane.entries) == 1
         plane.has_room, began_s = True, trio.current_time()
         room.made()
     assert trio.current_time() == began_s
     assert key not in world.storages
-
-
-async def refuse(*_paths):
-    raise OSError(errno.EIO, "not now, for a test")
 
 
 async def left_behind():
@@ -80,10 +59,10 @@ async def left_behind():
     await world.append()
     await world.checkpoint()
     key = world.partitions[0].key
-    rename, world.disk.rename = world.disk.rename, refuse
+    world.disk.during("rename", do=refusing(errno.EIO))
     deletions = deletions_of(world, clock)
     await deletions.delete_files(world.storages[key], trio.Lock())
-    world.disk.rename = rename
+    world.disk.during("rename", do=None)
     assert key not in world.storages
     return world, clock, deletions, key
 
@@ -102,11 +81,11 @@ async def test_segments_that_cannot_be_removed_are_tried_again():
     def left():
         return [path for path in world.disk.names if path.name.endswith(".deleted")]
 
-    unlink, world.disk.unlink = world.disk.unlink, refuse
+    world.disk.during("unlink", do=refusing(errno.EIO))
     clock.now_ms += files.settings.file_delete_delay_ms
     await deletions.free(clock.now_ms)
     assert len(left()) >= gone
-    world.disk.unlink = unlink
+    world.disk.during("unlink", do=None)
     clock.now_ms += RETRY_MS
     async with trio.open_nursery() as nursery:
         for _ in range(2):
@@ -147,14 +126,13 @@ async def test_what_was_opened_while_its_folder_got_another_name_is_closed():
     files = world.storages[key]
     await files.append([batch(0, [bytes(300)])])
     path, cache = files.folder.path / files.active.log_name, files.folder.files
-    rename = world.disk.rename
 
-    async def open_and_rename(source, target):
+    async def open_and_rename(go, source, _target):
         await cache.open_many([path])
         assert cache.paths_in(source)
-        await rename(source, target)
+        await go()
 
-    world.disk.rename = open_and_rename
+    world.disk.during("rename", do=open_and_rename)
     await deletions_of(world, clock).delete_files(files, trio.Lock())
     assert not await is_there(world, key)
     assert not cache.paths_in(path.parent)

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
+import uuid
 from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 
+from tests.log.log_batches import batch
+from tests.support.storage_plane import MemoryStoragePlane, params_of
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
+from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.model import TopicPartition
 from tpc_broker.storage.in_place_windows import InPlaceWindows
 
-HANDLE = 7
-
-
-class Plane:
-    """One partition, and the events by which its appends become durable."""
-
-    def __init__(self):
-        self.closed, self.error, self.durable_offset, self.in_place_end_offset = [], 0, 0, 5
-        self.settled: list[trio.Event] = []
-        self.failure: Exception | None = None
-
-    def close_in_place_window(self, handle):
-        self.closed.append(handle)
-
-    def journal_error(self):
-        return self.error
-
-    def state(self, _handle):
-        return SimpleNamespace(in_place_end_offset=self.in_place_end_offset, durable_offset=self.durable_offset)
-
-    async def wait_settled(self, handle):
-        assert handle == HANDLE
-        self.settled.append(trio.Event())
-        await self.settled[-1].wait()
-        if self.failure is not None:
-            failure, self.failure = self.failure, None
-            raise failure
+END_OFFSET = 5
 
 
 @pytest.fixture
 def world():
-    plane = Plane()
-    led = SimpleNamespace(handle=HANDLE)
-    return plane, led, InPlaceWindows(plane, {HANDLE: led}, SimpleNamespace())
+    """A partition of which something was written in place, and is not durable."""
+    plane = MemoryStoragePlane()
+    plane.holds = True
+    handle = plane.register(params_of(TopicPartition(uuid.UUID(int=7), 0)), ProducerState())
+    for number in range(END_OFFSET):
+        data = batch(number)
+        plane.admit(handle, len(data))
+        assert plane.append(handle, data) is not None
+    plane.in_place_ends[handle] = END_OFFSET
+    led = SimpleNamespace(handle=handle)
+    return plane, led, InPlaceWindows(plane, {handle: led}, SimpleNamespace())
 
 
 async def test_it_is_told_and_looks_at_no_clock(world, autojump_clock):
@@ -53,10 +40,8 @@ async def test_it_is_told_and_looks_at_no_clock(world, autojump_clock):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(windows.wait_closed, led)
         await trio.testing.wait_all_tasks_blocked()
-        assert plane.closed == [HANDLE]
-        assert len(plane.settled) == 1
-        plane.durable_offset = 5
-        plane.settled[0].set()
+        assert plane.closed == plane.waits == [led.handle]
+        plane.make_durable()
     assert trio.current_time() == begun_s
 
 
@@ -69,16 +54,15 @@ async def test_a_wait_that_ends_otherwise_is_no_answer(world, failure, autojump_
     async with trio.open_nursery() as nursery:
         nursery.start_soon(windows.wait_closed, led)
         await trio.testing.wait_all_tasks_blocked()
-        plane.failure = failure
-        plane.settled[0].set()
+        plane.fail_waits(failure)
         await trio.testing.wait_all_tasks_blocked()
-        assert len(plane.settled) == 2, "it looks again, and waits again"
+        assert len(plane.waits) == 2, "it looks again, and waits again"
         plane.error = 5
-        plane.settled[1].set()
+        plane.fail_waits(failure)
 
 
 async def test_what_is_durable_does_not_wait(world):
     plane, led, windows = world
-    plane.durable_offset = 5
+    plane.make_durable()
     await windows.wait_closed(led)
-    assert plane.settled == []
+    assert plane.waits == []

@@ -6,6 +6,7 @@ import logging
 import pytest
 import trio
 
+from tests.support.storage_plane import MemoryStoragePlane
 from tpc_broker.log.journal import BLOCK_BYTES
 from tpc_broker.storage import journal_growth
 from tpc_broker.storage.journal_growth import SPACE_FACTOR, JournalGrowth, wanted_blocks
@@ -35,14 +36,6 @@ class File:
         self.added += blocks
 
 
-class Plane:
-    def __init__(self, use):
-        self.use = use
-
-    def journal_use(self):
-        return self.use
-
-
 class Space:
     def __init__(self, blocks):
         self.blocks = blocks
@@ -60,7 +53,7 @@ class Room:
 async def added(use, *, blocks_left=MANY, space_blocks=MANY):
     """By which a journal has grown, when it was asked to once."""
     file = File(blocks_left)
-    growth = JournalGrowth(file, Plane(use), trio.Lock(), Space(space_blocks), Room())
+    growth = JournalGrowth(file, MemoryStoragePlane(use), trio.Lock(), Space(space_blocks), Room())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(growth.run)
         growth.wanted()
@@ -120,7 +113,7 @@ async def test_it_is_at_its_bound(autojump_clock, caplog):
 async def test_checkpoints_are_made_while_its_blocks_are_written(autojump_clock):
     """Only what the superblock says waits for them."""
     file, checkpointing = File(MANY), trio.Lock()
-    growth = JournalGrowth(file, Plane(FILLING), checkpointing, Space(MANY), Room())
+    growth = JournalGrowth(file, MemoryStoragePlane(FILLING), checkpointing, Space(MANY), Room())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(growth.run)
         growth.wanted()
@@ -148,7 +141,7 @@ LARGE = 100 * journal_growth.STEP_BLOCKS
 )
 async def test_it_rests_unless_more_is_needed_soon(autojump_clock, use, step_s):
     file = File(MANY)
-    growth = JournalGrowth(file, Plane(use), trio.Lock(), Space(MANY), Room())
+    growth = JournalGrowth(file, MemoryStoragePlane(use), trio.Lock(), Space(MANY), Room())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(growth.run)
         growth.wanted()

@@ -15,7 +15,6 @@ from tests.storage.test_partition_storage import make
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.storage import segment_appender as storage_module
-from tpc_broker.storage.ports import ShortRun
 from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX, ShortRunWriter
 
 
@@ -132,55 +131,28 @@ async def test_a_write_that_fails_takes_the_partition_out_of_service(error, in_d
     assert not storage.lock.locked()
 
 
-class Plane:
-    """Batches that wait for their segments, by handle."""
-
-    def __init__(self):
-        self.waiting = {}
-        self.written = []
-
-    def short_runs_take(self, handles, bytes_max, memory):
-        taken, place = [], 0
-        for handle in handles:
-            offset, batches = self.waiting.get(handle, (0, []))
-            data = b"".join(batches)
-            if not data or len(data) > bytes_max:
-                taken.append(None)
-                continue
-            if place + len(data) > len(memory):
-                break
-            memory[place : place + len(data)] = data
-            taken.append(ShortRun(memory[place : place + len(data)], offset + len(batches)))
-            place += len(data)
-        return taken
-
-    def waiting_bytes(self, handle):
-        return sum(map(len, self.waiting[handle][1]))
-
-    def short_runs_done(self, ended):
-        return [(self.done(handle, end_offset), 1000 + handle) for handle, end_offset in ended]
-
-    def done(self, handle, end_offset):
-        offset, batches = self.waiting[handle]
-        self.written.append(handle)
-        self.waiting[handle] = (end_offset, batches[end_offset - offset :])
-        return sum(map(len, batches[: end_offset - offset]))
-
-
 class ShortRunPartitions(LedPartitions):
     """So many partitions with a batch written and two waiting, and the writer."""
 
     def __init__(self):
         super().__init__(SETTINGS)
-        self.plane, self.jobs, self.failures, self.reported = Plane(), [], [], []
+        self.jobs, self.failures, self.reported = [], [], []
 
     async def make(self, count):
-        await super().make(count)
-        for handle, led in self.led.items():
-            await led.files.append([batch(0, [b"x"], timestamp=1)])
-            self.plane.waiting[handle] = (1, [batch(number, [b"x"], timestamp=1) for number in (1, 2)])
+        await super().make(count, first=[batch(0, [b"x"], timestamp=1)])
+        for handle in self.led:
+            self.plane.admit(handle, 1000 + handle)
+            for number in (1, 2):
+                self.append(handle, batch(number, [b"x"], timestamp=1))
         self.writer = ShortRunWriter(self.plane, self, self.led, self.failed)
         return self
+
+    def append(self, handle, data):
+        self.plane.admit(handle, len(data))
+        assert self.plane.append(handle, data) is not None
+
+    def waiting_bytes(self, handle):
+        return self.plane.state(handle).unwritten_bytes
 
     def poll_ring(self):
         pass
@@ -202,11 +174,11 @@ class ShortRunPartitions(LedPartitions):
 
 async def test_many_partitions_are_few_jobs_and_all_is_accounted_for():
     world = await ShortRunPartitions().make(2 * RUNS_TOGETHER + 3)
-    sizes = {handle: world.plane.waiting_bytes(handle) for handle in world.led}
+    sizes = {handle: world.waiting_bytes(handle) for handle in world.led}
     assert await world.write() == []
     assert world.jobs == [RUNS_TOGETHER, RUNS_TOGETHER, 3]
     assert dict(world.reported) == sizes
-    assert not any(world.plane.waiting_bytes(handle) for handle in world.led)
+    assert not any(world.waiting_bytes(handle) for handle in world.led)
     assert all(led.files.written_end_offset == 3 for led in world.led.values())
     world.assert_nothing_is_held()
     assert await world.write() == list(world.led)  # there is nothing to write, which the usual way finds out
@@ -215,7 +187,7 @@ async def test_many_partitions_are_few_jobs_and_all_is_accounted_for():
 
 async def test_what_does_not_fit_into_the_memory_comes_next():
     world = await ShortRunPartitions().make(7)
-    world.writer._memory.append(memoryview(bytearray(3 * world.plane.waiting_bytes(0))))
+    world.writer._memory.append(memoryview(bytearray(3 * world.waiting_bytes(0))))
     assert await world.write() == []
     assert world.jobs == [3, 3, 1]
     assert [handle for handle, _bytes in world.reported] == list(range(7))
@@ -230,7 +202,7 @@ async def test_what_has_begun_is_ended_when_the_writer_is_cancelled():
         scope.cancel()
         await world.write()
     assert all(led.files.written_end_offset == 3 for led in world.led.values())
-    assert not any(world.plane.waiting_bytes(handle) for handle in world.led)
+    assert not any(world.waiting_bytes(handle) for handle in world.led)
     world.assert_nothing_is_held()
 
 
@@ -257,8 +229,7 @@ async def test_what_a_roll_keeps_back_is_left_to_be_written():
 
 async def test_locked_long_and_full_ones_are_left():
     world = await ShortRunPartitions().make(6)
-    offset, batches = world.plane.waiting[1]
-    world.plane.waiting[1] = (offset, [batch(offset, [b"x" * SHORT_RUN_BYTES_MAX], timestamp=1), *batches])
+    world.append(1, batch(3, [b"x" * SHORT_RUN_BYTES_MAX], timestamp=1))
     world.led[2].files.fail("for a test")
     async with held_elsewhere(world.led[3].lock, world.led[4].files.lock):
         assert await world.write() == [1, 2, 3, 4]
@@ -272,7 +243,7 @@ async def test_a_failed_write_is_its_own_partitions_alone():
     assert await world.write() == []
     assert world.failures == [(2, StorageFailedError)]
     assert [handle for handle, _bytes in world.reported] == [0, 1, 3, 4]
-    assert world.plane.waiting_bytes(2) > 0
+    assert world.waiting_bytes(2) > 0
     world.assert_nothing_is_held()
 
 
@@ -287,7 +258,7 @@ async def test_a_partition_deleted_meanwhile_is_not_asked_about():
     world.write_many = deleted_meanwhile
     assert await world.write() == []
     assert [handle for handle, _bytes in world.reported] == [0, 2]
-    assert world.plane.written == [0, 2]
+    assert [handle for handle in range(3) if world.plane.state(handle).written_offset == 3] == [0, 2]
     world.assert_nothing_is_held()
 
 

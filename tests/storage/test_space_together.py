@@ -1,11 +1,11 @@
 """Segment space of many partitions by few jobs: what waits shares one, others are taken ahead, the account is exact."""
 
 import errno
-from types import SimpleNamespace
 
 import trio
 import trio.testing
 
+from tests.log.log_batches import batch
 from tests.storage.led_partitions import LedPartitions
 from tests.storage.test_short_runs import held_elsewhere
 from tpc_broker import limits
@@ -13,32 +13,8 @@ from tpc_broker.log.segment import LogSettings
 from tpc_broker.storage.space_together import AHEAD_FROM, AHEAD_OF_ONE, TOGETHER, SpaceTogether
 
 FIRST_BYTES = 2000
-"""Of the first record of a partition."""
-
-
-class Plane:
-    """What is admitted of each partition, and appended."""
-
-    def __init__(self):
-        self.states = {}
-
-    def state(self, handle):
-        return self.states.setdefault(handle, SimpleNamespace(bytes_admitted=0, unwritten_bytes=0))
-
-    def admit(self, handle, more_bytes):
-        self.state(handle).bytes_admitted += more_bytes
-
-    def set_in_place_space(self, handle, end_position):
-        pass
-
-    def append(self, handle, size=FIRST_BYTES):
-        """False: there is no room."""
-        state = self.state(handle)
-        if state.bytes_admitted < size:
-            return False
-        state.bytes_admitted -= size
-        state.unwritten_bytes += size
-        return True
+FIRST = next(data for size in range(1900, FIRST_BYTES) if len(data := batch(0, [bytes(size)])) == FIRST_BYTES)
+"""The first batch of a partition."""
 
 
 class SpacePartitions(LedPartitions):
@@ -46,7 +22,7 @@ class SpacePartitions(LedPartitions):
 
     def __init__(self):
         super().__init__(LogSettings())
-        self.plane, self.left_bytes = Plane(), 1 << 40
+        self.left_bytes = 1 << 40
         self.jobs, self.job_seconds, self.refusals = [], 0.0, {}
         self.disk.during("reserve_many", do=self.reserve)
 
@@ -107,11 +83,11 @@ async def test_many_of_a_topic_bring_others_along_which_need_not_ask():
     world = await SpacePartitions().make(1000)
     asked = 0
     for handle in world.led:
-        if not world.plane.append(handle):
+        if world.plane.append(handle, FIRST) is None:
             waiting = range(handle, min(handle + 64, 1000))
             await world.ask(*[one for one in waiting if not world.plane.state(one).bytes_admitted])
             asked += 1
-            assert world.plane.append(handle)
+            assert world.plane.append(handle, FIRST) is not None
     assert asked < 12, "one by one it would be a thousand"
     assert len(world.jobs) < 30
     world.assert_exact()
@@ -126,7 +102,7 @@ async def test_no_more_is_taken_ahead_than_a_few_times_what_somebody_has_written
     assert len(taken) == 1 + AHEAD_FROM * (1 + AHEAD_OF_ONE)
     assert not any(handle % 2 for handle in taken), "nobody asked for that topic"
     for handle in few:
-        world.plane.append(handle)
+        world.plane.append(handle, FIRST)
     more = [handle for handle in world.led if handle not in taken and handle % 2 == 0][: AHEAD_FROM + 1]
     await world.ask(*more)
     assert len(world.with_room() - set(few) - set(more)) <= 2 * AHEAD_OF_ONE * AHEAD_FROM

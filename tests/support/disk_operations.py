@@ -36,12 +36,10 @@ class Operations:
         self.counts["poll_ring"] += 1
 
 
-def refusing(number, *, unless=lambda *_arguments: False):
-    """The operation fails, with what it was asked for as it was."""
+def refusing(number):
+    """The operation fails, and has done nothing."""
 
-    async def refuse(go, *arguments):
-        if unless(*arguments):
-            return await go()
+    async def refuse(_go, *arguments):
         raise OSError(number, os.strerror(number), str(arguments[0]))
 
     return refuse
