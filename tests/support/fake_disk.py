@@ -94,8 +94,11 @@ class FakeDisk(Operations, ManyOneByOne):
 
     direct_block_bytes = 4096
 
-    def __init__(self, total_bytes=10**12, *, refuses=None, misaligned_is_bug=True, now_ms=lambda: 0):
+    def __init__(
+        self, total_bytes=10**12, *, available_bytes=None, refuses=None, misaligned_is_bug=True, now_ms=lambda: 0
+    ):
         super().__init__()
+        self.available_bytes = total_bytes if available_bytes is None else available_bytes
         self._now_ms = now_ms
         self.total_bytes, self.refuses, self._misaligned_is_bug = total_bytes, refuses, misaligned_is_bug
         self.names = {Path("/"): None}
@@ -310,7 +313,7 @@ class FakeDisk(Operations, ManyOneByOne):
         inode = self._opened(fd, os.O_RDONLY).inode
         if length <= 0:
             raise error_of(errno.EINVAL)
-        if position + length > self.total_bytes:
+        if position + length > self.available_bytes:
             raise error_of(errno.ENOSPC)
         if self.allocatable_bytes is not None:
             if length > self.allocatable_bytes:
@@ -403,7 +406,7 @@ class FakeDisk(Operations, ManyOneByOne):
 
     async def statvfs(self, path):
         self._found(path)
-        return FileSystemStatus(self.total_bytes, self.total_bytes)
+        return FileSystemStatus(self.total_bytes, self.available_bytes)
 
     async def syncfs(self, fd):
         self._opened(fd)

@@ -17,6 +17,7 @@ from typing import Any
 
 import trio
 
+from tests.support.fake_disk import FakeDisk
 from tests.support.memory_core import CoreFiles, MemoryStorage
 from tests.support.memory_plane import MemoryPlane
 from tpc_broker.broker.core import Core, CoreIdentity
@@ -26,7 +27,6 @@ from tpc_broker.kafka.protocol import decode_response_frame, encode_request
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
-from tpc_broker.storage.ports import FileSystemStatus
 
 BEGAN_MS = 1_700_000_000_000
 CALL_TIMEOUT_S = 30.0
@@ -204,15 +204,11 @@ class MemoryMailboxes:
         return json.loads(json.dumps(found)), list(more)
 
 
-class MemoryDisk:
-    """As much of `Disk` as requests ask for."""
-
-    def poll_ring(self):
-        pass
-
-    async def statvfs(self, _path):
-        await trio.lowlevel.checkpoint()
-        return FileSystemStatus(total_bytes=1000, available_bytes=500)
+def half_full_disk(folder):
+    """Requests ask for its size, and write nothing."""
+    disk = FakeDisk(1000, available_bytes=500)
+    disk.put_folder(folder)
+    return disk
 
 
 class Life:
@@ -227,7 +223,7 @@ class Life:
         self.nursery = nursery
         self.core = Core(
             CoreIdentity(number, node.cores, (node.listener,), Path("/data"), "a-cluster"), node.configuration,
-            connections=self.connections, plane=self.plane, storage=self.storage, disk=MemoryDisk(),
+            connections=self.connections, plane=self.plane, storage=self.storage, disk=half_full_disk(Path("/data")),
             mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=nursery,
             on_settings=self.settings_told.append,
         )  # fmt: skip
