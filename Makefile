@@ -4,8 +4,8 @@
 # make build  the set-up without the start
 # make lint   ruff, mypy, and the format of the C
 # make format   puts the C into its format
-# make sim    the simulators: fixed seeds, then fresh ones for two minutes in all; SEED=… STEPS=… repeats one run
-# make sim-long   small cases without gaps, up to STATES states; then fresh seeds for HOURS=8, failures passed over
+# make sim    the simulators beyond the gate: all fixed seeds and RUNS=20 fresh ones; SEED=… STEPS=… repeats one run
+# make sim-long   small cases without gaps, up to STATES states; then RUNS=5000 fresh seeds, failures passed over
 # make bench  every bar, in about a quarter of an hour, beside the peers that this machine has; the report lands in docs/benchmarks
 # make demo   a broker, a million web events, a streaming job and a Parquet archive on Spark (needs Java 17 or newer)
 #
@@ -28,7 +28,7 @@ TESTS   ?= tests
 WORKERS ?= 2
 PART    ?= long
 SEED_OF_TESTS ?= fresh
-SECONDS ?= 120
+RUNS    ?= 20
 HOURS   ?= 8
 SIM     := $(BIN)/python -m tests.simulator $(if $(STEPS),--steps $(STEPS)) $(if $(ONLY),--only $(ONLY))
 EXPLORE := $(BIN)/python -m tests.raft.explore --states $(STATES)
@@ -65,8 +65,9 @@ format: $(BIN)/.built-test
 	$(BIN)/clang-format -i $(C_FILES)
 
 sim: $(BIN)/.built-test
-	@$(SIM) $(if $(SEED),--seed $(SEED),--seconds $(SECONDS)) $(ARGS)
+	@$(SIM) $(if $(SEED),--seed $(SEED),--runs $(RUNS)) $(ARGS)
 
+sim-long: RUNS = 5000
 sim-long: $(BIN)/.built-test
 	@$(EXPLORE) --terms 2 --batches 2 --crashes 1
 	@$(EXPLORE) --terms 4 --batches 1 --crashes 1 --old 0 --new 1 --changes 2
@@ -76,7 +77,7 @@ sim-long: $(BIN)/.built-test
 	@$(EXPLORE) --terms 3 --batches 1 --crashes 1
 	@$(EXPLORE) --terms 3 --batches 2 --crashes 0
 	@$(EXPLORE) --terms 3 --batches 1 --crashes 0 --old 0 1 2 --new 0 1 3 --changes 1
-	@$(SIM) --seconds $$(($(HOURS) * 3600)) --go-on $(ARGS)
+	@$(SIM) --runs $(RUNS) --hours $(HOURS) --go-on $(ARGS)
 
 bench: $(BIN)/.built
 	@$(INSTALL) '.[bench]'

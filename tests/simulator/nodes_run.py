@@ -21,7 +21,7 @@ from tests.simulator.schedule import Schedule, SimulationFailedError, Step, fail
 from tests.simulator.world import MS, SECOND, World
 
 EVERY = 5
-"""`make sim` runs it with every so many of the fixed seeds, `make sim-long` of all: a run takes some seconds."""
+"""It is run with every so many of the fixed seeds, and of the fresh ones: a run takes some seconds."""
 SHRINK_RUNS_MAX = 25
 READY_S = 60.0
 PARTITIONS = 3

@@ -6,7 +6,8 @@ from itertools import islice
 
 import pytest
 
-from tests.simulator.__main__ import fresh_seeds, main, run_seeds, spacing
+import tests.simulator.__main__ as simulator_main
+from tests.simulator.__main__ import FIXED_SEEDS, Planned, Progress, fresh_seeds, main, planned, run_all, spacing
 from tests.simulator.network import Faults, Network
 from tests.simulator.schedule import SimulationFailedError, Step, shrink
 from tests.simulator.world import MS, SECOND, Clock, Process, World
@@ -135,23 +136,73 @@ def test_the_runner_stops_at_a_failure_and_says_how_to_repeat_it(capsys):
             raise SimulationFailedError("two leaders", f"make sim SEED={seed} STEPS={steps}")
         return "quiet"
 
-    count, failures = run_seeds({"one": run}, range(1, 6), 10, float("inf"))
-    assert (count, len(failures)) == (3, 1)
+    wanted = planned(["one"], range(1, 6))
+    done = run_all({"one": run}, wanted, 10)
+    assert (done.count, len(done.failures)) == (3, 1)
     assert "one seed 3: FAILED\ntwo leaders\nrepeat: make sim SEED=3 STEPS=10" in capsys.readouterr().out
-    count, failures = run_seeds({"one": run}, range(1, 6), 10, float("inf"), go_on=True)
-    assert (count, len(failures)) == (5, 1)
-    assert run_seeds({"one": run}, range(1, 6), 10, 0.0) == (0, [])
+    done = run_all({"one": run}, wanted, 10, go_on=True)
+    assert (done.count, len(done.failures)) == (5, 1)
 
 
 def test_the_runner_names_the_seed_of_an_unexpected_exception_too(capsys):
     def run(seed, steps):
         return str(1 // (seed - 2))
 
-    count, failures = run_seeds({"one": run}, range(1, 4), 10, float("inf"), go_on=True)
-    assert (count, len(failures)) == (3, 1)
+    done = run_all({"one": run}, planned(["one"], range(1, 4)), 10, go_on=True)
+    assert (done.count, len(done.failures)) == (3, 1)
     told = capsys.readouterr().out
     assert "ZeroDivisionError" in told
     assert "repeat: make sim ONLY=one SEED=2 STEPS=10" in told
+
+
+def test_a_run_that_takes_long_is_not_silent(capsys):
+    told = []
+
+    def run(seed, _steps):
+        while not told:
+            told.extend(line for line in capsys.readouterr().out.splitlines() if "under way" in line)
+        return "over"
+
+    progress = Progress(wanted=3)
+    with progress.not_silent(0.02):
+        progress.begins(Planned("slow", 7))
+        progress.ended(run(7, 10))
+    assert told[0] == "0 of 3 runs, 0 failed; slow seed 7 is under way"
+    assert capsys.readouterr().out.endswith("slow seed 7: over\n")
+
+
+@pytest.fixture
+def two_simulators(monkeypatch):
+    """In place of those that there are; what they are asked for."""
+    asked = []
+    runs = {name: lambda seed, _steps, name=name: asked.append((name, seed)) or "quiet" for name in ("short", "long")}
+    monkeypatch.setattr(
+        simulator_main, "simulators", lambda only=None: {only: runs[only]} if only is not None else runs
+    )
+    monkeypatch.setattr(simulator_main, "spacing", lambda: {"long": 4})
+    return asked
+
+
+def test_all_fixed_seeds_run_and_as_many_fresh_ones_as_are_asked_for(two_simulators, capsys):
+    assert main(["--runs", "9"]) == 0
+    short, long = ([seed for name, seed in two_simulators if name == wanted] for wanted in ("short", "long"))
+    assert short[:10] == [*FIXED_SEEDS]
+    assert len(set(short)) == 19
+    assert long == [1, 5, 9, short[10], short[14], short[18]], "one of four, of the fixed ones and of the fresh ones"
+    assert "25 of 25 runs in " in capsys.readouterr().out
+    two_simulators.clear()
+    assert main(["--only", "long", "--runs", "2"]) == 0
+    assert len(two_simulators) == 12, "who asks for one has it with every seed"
+
+
+def test_a_run_that_does_less_than_was_asked_for_fails(two_simulators, capsys):
+    """Also where it was bounded by hours: they bound the night, not the proof."""
+    assert main(["--runs", "9", "--hours", "1"]) == 0
+    assert "25 of 25 runs in " in capsys.readouterr().out
+    two_simulators.clear()
+    assert main(["--runs", "9", "--hours", "1e-12"]) == 1
+    assert len(two_simulators) < 25
+    assert f"{len(two_simulators)} of 25 runs in " in capsys.readouterr().out
 
 
 def test_a_simulator_that_does_not_exist_is_named(capsys):
@@ -166,14 +217,7 @@ def test_fresh_seeds_of_a_text_are_always_the_same():
 
 
 def test_a_simulator_whose_runs_take_long_has_a_part_of_the_seeds():
-    asked = []
-    runs = {name: lambda seed, _steps, name=name: asked.append((name, seed)) or "quiet" for name in ("short", "long")}
-    assert run_seeds(runs, range(1, 6), 10, float("inf"), every={"long": 3}) == (7, [])
-    assert [seed for name, seed in asked if name == "long"] == [1, 4]
-    assert [seed for name, seed in asked if name == "short"] == [1, 2, 3, 4, 5]
+    plan = planned(["short", "long"], range(1, 6), {"long": 3})
+    assert [seed for name, seed in plan if name == "long"] == [1, 4]
+    assert [seed for name, seed in plan if name == "short"] == [1, 2, 3, 4, 5]
     assert spacing().keys() == {"nodes"}
-    asked.clear()
-    run_seeds(runs, [11, 12, 13, 14], 10, float("inf"), every={"long": 3})
-    assert not [seed for name, seed in asked if name == "long"], "fresh seeds are for long runs"
-    run_seeds(runs, [11, 12, 13, 14], 10, float("inf"), every={"long": 3}, go_on=True)
-    assert [seed for name, seed in asked if name == "long"] == [11, 14]
