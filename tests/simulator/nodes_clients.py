@@ -28,6 +28,7 @@ AGAIN_S = 0.3
 NONE = ErrorCode.NONE
 BROKER, SET, DELETED = 4, 0, 1
 """Of alterations of settings."""
+EVERY_BROKER = ""
 _connections = count(1)
 
 
@@ -124,11 +125,13 @@ class Admin(Client):
 
     async def drain(self, number, *, ends=False):
         """Until it is known that a node drains, or does no more."""
+        await self.configure(str(number * 1024), "node.draining", None if ends else "true")
+
+    async def configure(self, broker, name, value):
+        """Until a setting of a broker, or of `EVERY_BROKER`, is another one; None: it is as if it were not set."""
         kind = messages.IncrementalAlterConfigsRequest
-        change = kind.AlterableConfig(
-            name="node.draining", config_operation=DELETED if ends else SET, value=None if ends else "true"
-        )
-        resource = kind.AlterConfigsResource(resource_type=BROKER, resource_name=str(number * 1024), configs=[change])
+        change = kind.AlterableConfig(name=name, config_operation=DELETED if value is None else SET, value=value)
+        resource = kind.AlterConfigsResource(resource_type=BROKER, resource_name=broker, configs=[change])
         while True:
             answer = await self.ask(self.any_broker(), kind(resources=[resource]))
             if answer is not None and answer.responses[0].error_code == NONE:

@@ -114,6 +114,8 @@ class NodeDisk:
         self.sync_s_max = 0.005
         self.is_stuck = False
         """Nothing becomes durable meanwhile."""
+        self.is_hung = False
+        """No sync comes back, and no reservation of the first segment space of a log; others have some in front."""
         self.is_full = False
         """There is no segment space: what is in the journal, and what the broker writes of its own, has its place."""
 
@@ -131,7 +133,7 @@ class NodeDisk:
     async def sync(self):
         """As long as one takes, on such a disk."""
         await trio.sleep(self._chance.uniform(0.0005, self.sync_s_max))
-        while self.is_stuck:
+        while self.is_stuck or self.is_hung:
             await trio.sleep(0.05)
 
     @property
@@ -291,3 +293,10 @@ class Journal:
         """The commit that is under way is there as a whole, or not at all."""
         if chance.random() < 0.3:
             self._apply()
+
+
+class NoShipments:
+    """Replicas are filled by items here."""
+
+    async def end_unused(self, _before_ms):
+        await trio.lowlevel.checkpoint()

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import trio
 
+from tests.simulator.nodes_disk import NoShipments
 from tests.support.memory_core import CoreFiles, MemoryStorage
 from tests.support.memory_plane import MemoryLog, MemoryPlane
 from tpc_broker.broker.ports import AppendedRange, AppendResult, ProduceFallback, ReplicaAppend
@@ -462,7 +463,7 @@ class TwinStorage(MemoryStorage):
         """Of a replica, as its core has noted it (`runtime.cluster.replica_lives`)."""
         self._journal = plane.journal
         self._opened: dict[object, TwinFiles] = {}
-        self.shipments = _NoShipments()
+        self.shipments = NoShipments()
         self._lacks: dict[int, Lack] = {}
         plane.bytes_admitted = self._bytes_admitted
         self.files, self.remove_later = disk, None  # where segments would be filled; none are
@@ -655,13 +656,19 @@ class TwinStorage(MemoryStorage):
 
     async def make_room(self, files, handle, size):
         await trio.lowlevel.checkpoint()
+        while self._waits_for_space(handle):
+            await trio.sleep(0.05)
+            self._writable(handle)
         if not self._bytes_admitted(handle):
             self._lacks.setdefault(handle, Lack(trio.current_time(), size, is_of_disk=True))
             raise OSError(errno.ENOSPC, f"no space for {files.topic}-{files.key.partition}")
 
     def _bytes_admitted(self, handle):
         is_client_s = handle in self.handles and self.handles[handle].topic not in OWN_TOPICS
-        return 0 if self._disk.is_full and is_client_s else PLENTY
+        return 0 if (self._disk.is_full and is_client_s) or self._waits_for_space(handle) else PLENTY
+
+    def _waits_for_space(self, handle):
+        return self._disk.is_hung and handle in self.handles and not self.handles[handle].log.log_end_offset
 
     @property
     def lacking(self):
@@ -691,10 +698,3 @@ def _begin(kept, term, offset, note):
 
 def _vote(kept):
     return {VOTE_NOTE: kept.notes[VOTE_NOTE]} if VOTE_NOTE in kept.notes else {}
-
-
-class _NoShipments:
-    """Replicas are filled by items here."""
-
-    async def end_unused(self, _before_ms):
-        await trio.lowlevel.checkpoint()

@@ -46,12 +46,12 @@ def told(seed, steps):
 
 def test_a_seed_repeats_itself_in_another_interpreter():
     """Also where strings have other hashes: what is printed for a seed that failed can be had again."""
-    code = "from tests.simulator.test_nodes import told; print(repr(told(3, 3)))"
+    code = "from tests.simulator.test_nodes import told; print(repr(told(6, 3)))"
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     other = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True
     )
-    assert other.stdout.strip() == repr(told(3, 3))
+    assert other.stdout.strip() == repr(told(6, 3))
 
 
 def test_the_gate_looks_for_planted_faults_that_there_are():

@@ -1,0 +1,66 @@
+"""Simulated nodes with a disk on which nothing comes back any more: neither a sync nor a reservation of space."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from tests.simulator.nodes_cluster import simulate
+from tests.simulator.nodes_load import Load
+from tpc_broker.raft.settings import Settings
+
+PARTITIONS = 3
+STALLED_S = Settings().journal_stall_ms / 1000
+ELECTED_S = 5.0
+CLIENTS_S = 15.0
+"""A client waits for the answer of who does not answer, and then asks others who leads."""
+HANGS_S = 15.0
+
+
+@pytest.mark.parametrize("has_metadata", [True, False], ids=["leads the metadata", "does not"])
+def test_what_a_node_with_a_hung_disk_leads_others_lead_in_some_seconds(has_metadata):
+    async def story(cluster):
+        load = Load(cluster, PARTITIONS)
+        await load.begin()
+        load.read()
+        (controller,) = load.controllers()
+        candidates = [node for node in cluster.nodes.values() if (node.number == controller) is has_metadata]
+        hung = max(candidates, key=load.led_by)
+        assert load.led_by(hung), "else there is nothing to see"
+        hung.disk.is_hung = True
+        await load.until(STALLED_S + ELECTED_S, lambda: not load.led_by(hung), "it leads, and nothing becomes durable")
+        await load.progress(ELECTED_S + CLIENTS_S, "what others lead is not written")
+        with trio.move_on_after(STALLED_S + ELECTED_S + CLIENTS_S):
+            await load.admin.create_topic("more", 1)
+        assert "more" in cluster.promises.topics, "the metadata are not written"
+        await trio.sleep(HANGS_S)
+        assert not load.led_by(hung)
+        assert hung.number not in load.controllers()
+        await load.progress(ELECTED_S, "what others lead is not written any more")
+        hung.disk.is_hung = False
+        await load.progress(ELECTED_S + CLIENTS_S, "nothing is written afterwards")
+        await load.end()
+
+    simulate(11, story, nodes_count=3)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="The first append to a partition waits for segment space in front of the journal, and only a journal with "
+    "something queued counts as stalled: whoever leads what was never written leads on while its disk hangs.",
+)
+def test_what_was_never_written_before_its_leaders_disk_hung_others_lead_too():
+    async def story(cluster):
+        load = Load(cluster, PARTITIONS)
+        await load.begin(writes=False)
+        nodes = cluster.nodes.values()
+        await load.until(ELECTED_S, lambda: sum(map(load.led_by, nodes)) == PARTITIONS, "not all are led")
+        hung = max(nodes, key=load.led_by)
+        hung.disk.is_hung = True
+        load.write()
+        await load.until(2 * (STALLED_S + ELECTED_S), lambda: not load.led_by(hung), "it leads, and takes nothing")
+        hung.disk.is_hung = False
+        await load.end()
+
+    simulate(12, story, nodes_count=3)
