@@ -13,7 +13,8 @@ from tests.support.tls_proxy import make_certificates
 from tpc_broker.cli.connection import leave_interrupts_alone
 from tpc_broker.runtime.ring import Ring, RingUnavailable
 
-pytest_plugins = [f"tests.support.{name}" for name in ("tiers", "workers", "skips", "kept_files", "mutants")]
+PLUGINS = ("tiers", "workers", "skips", "kept_files", "mutants", "shared_servers")
+pytest_plugins = [f"tests.support.{name}" for name in PLUGINS]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,21 +5,20 @@ With TPC_TEST_BROKER=kafka the broker is Apache Kafka: a test that fails there i
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner
 
-from tests.support.broker_process import TpcBroker
-from tests.support.kafka_peer import KafkaPeer
 from tests.support.server_process import Broker
+from tests.support.shared_servers import is_kafka_asked, once
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main
 
-OURS_ONLY = pytest.mark.skipif(os.environ.get("TPC_TEST_BROKER") == "kafka", reason="a setting, or words, of ours")
-OVERRIDES = {"num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
+T = TypeVar("T")
+OURS_ONLY = pytest.mark.skipif(is_kafka_asked(), reason="a setting, or words, of ours")
 
 
 class Tpc:
@@ -38,6 +37,10 @@ class Tpc:
     def __call__(self, *arguments: str, stdin: str | bytes = "") -> str:
         return self.run(*arguments, stdin=stdin)[0]
 
+    def once(self, make: Callable[[Tpc], T]) -> T:
+        """What several tests want to find there."""
+        return once(self.broker, make, self)
+
     def values(self, *arguments: str) -> list[str]:
         return self("consume", *arguments).splitlines()
 
@@ -49,15 +52,8 @@ class Tpc:
         return line
 
 
-@pytest.fixture(scope="package")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tpc]:
+@pytest.fixture
+def command(clients_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tpc:
     connection.leave_interrupts_alone()
-    folder = tmp_path_factory.mktemp("cli")
-    os.environ["XDG_CONFIG_HOME"] = str(folder)  # the profiles of who runs the tests are not meant
-    broker: Broker = TpcBroker(folder, cores_count=2, overrides=OVERRIDES)
-    if os.environ.get("TPC_TEST_BROKER") == "kafka":
-        broker = KafkaPeer(folder)
-    broker.start()
-    yield Tpc(broker)
-    broker.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # the profiles of who runs the tests are not meant
+    return Tpc(clients_broker)

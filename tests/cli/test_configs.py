@@ -17,10 +17,14 @@ def settings(command: Tpc, *arguments: str) -> dict[str, Any]:
     return {one["name"]: one for one in told["settings"]}
 
 
-@pytest.fixture(scope="module")
-def plain(command: Tpc) -> str:
+def make_plain(command: Tpc) -> str:
     command("topic", "create", "plain", "--partitions", "1")
     return "plain"
+
+
+@pytest.fixture
+def plain(command: Tpc) -> str:
+    return command.once(make_plain)
 
 
 def test_a_setting_of_a_topic_from_set_to_unset(command: Tpc) -> None:
@@ -81,7 +85,8 @@ def test_a_setting_of_all_brokers(command: Tpc) -> None:
 
 @OURS_ONLY
 def test_each_core_answers_for_itself(command: Tpc) -> None:
-    ports = [settings(command, "broker", core, "listeners")["listeners"]["value"].rpartition(":")[2] for core in "01"]
+    told = [settings(command, "broker", core, "listeners")["listeners"]["value"] for core in "01"]
+    ports = [listeners.split(",")[0].rpartition(":")[2] for listeners in told]
     assert ports == [str(port) for port in command.broker.ports]
 
 

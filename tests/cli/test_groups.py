@@ -44,10 +44,14 @@ def reset(command: Tpc, group: str, *arguments: str) -> list[tuple[int, int]]:
     return [(row["partition"], row["new_offset"]) for row in told["partitions"]]
 
 
-@pytest.fixture(scope="module")
-def ordered(command: Tpc) -> str:
+def make_ordered(command: Tpc) -> str:
     make_topic(command, "ordered", {0: 10, 1: 4, 2: 0})
     return "ordered"
+
+
+@pytest.fixture
+def ordered(command: Tpc) -> str:
+    return command.once(make_ordered)
 
 
 def test_lag_is_what_is_not_committed(command: Tpc, ordered: str) -> None:

@@ -164,11 +164,15 @@ def test_a_missing_file_is_refused(run: Tpc) -> None:
 # -- consume ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ten(command: Tpc) -> str:
+def make_ten(command: Tpc) -> str:
     command("topic", "create", "ten", "--partitions", "1")
     command("produce", "ten", stdin="".join(f"{number}\n" for number in range(10)))
     return "ten"
+
+
+@pytest.fixture
+def ten(command: Tpc) -> str:
+    return command.once(make_ten)
 
 
 def test_from_an_offset(run: Tpc, ten: str) -> None:
@@ -403,7 +407,7 @@ main()
 def test_a_member_that_is_ended_has_committed_what_it_printed(
     run: Tpc, options: list[str], printed: list[str], unbuffered: str
 ) -> None:
-    topic = "ended-by-an-interrupt"
+    topic = "-".join(["ended-by-an-interrupt", *options, unbuffered])
     run("topic", "create", topic, "--partitions", "1")
     run("produce", topic, stdin="1\n2\n3\n")
     arguments = ["consume", topic, "--from", "earliest", "--group", topic, *options, "--bootstrap"]

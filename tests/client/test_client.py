@@ -32,9 +32,15 @@ from tpc_broker.kafka.compression import Compression
 BASE_MS = int(time.time()) * 1000 - 600_000
 
 
+@pytest.fixture
+def broker(shared_broker):
+    return shared_broker
+
+
 @pytest.fixture(scope="module")
-def broker(module_tmp_path):
-    peer = TpcBroker(module_tmp_path / "broker", cores_count=2)
+def own_broker(module_tmp_path):
+    """For what restarts it."""
+    peer = TpcBroker(module_tmp_path / "broker", cores_count=1)
     peer.start()
     yield peer
     peer.stop()
@@ -42,7 +48,7 @@ def broker(module_tmp_path):
 
 @pytest.fixture
 def topic(broker, request):
-    name = request.node.name.replace("[", "-").replace("]", "")
+    name = f"client-{request.node.name}".replace("[", "-").replace("]", "")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, 3)])[name].result(15)
     return name
@@ -108,16 +114,18 @@ def test_how_large_partitions_are(cluster, topic):
     assert cluster.partition_bytes([]) == {}
 
 
-def test_a_restarted_broker_goes_on_where_it_was(broker, cluster, topic):
-    where = TopicPartition(topic, 0)
-    producer = Producer(cluster)
-    producer.send({where: part([b"before"])})
-    reader = RangeReader(cluster, where, 0, 3, ReadSettings(fetch_bytes_max=1)).chunks()
-    assert next(reader).next_offset == 1
-    broker.restart()
-    assert producer.send({where: part([b"after"] * 2)}) == {where: 1}
-    assert [chunk.next_offset for chunk in reader][-1] == 3
-    assert values_between(cluster, where, 0, 3) == [b"before", b"after", b"after"]
+def test_a_restarted_broker_goes_on_where_it_was(own_broker):
+    with Cluster(ClusterSettings(own_broker.bootstrap, retry_seconds=15)) as cluster:
+        cluster.create_topic("restarted", 3)
+        where = TopicPartition("restarted", 0)
+        producer = Producer(cluster)
+        producer.send({where: part([b"before"])})
+        reader = RangeReader(cluster, where, 0, 3, ReadSettings(fetch_bytes_max=1)).chunks()
+        assert next(reader).next_offset == 1
+        own_broker.restart()
+        assert producer.send({where: part([b"after"] * 2)}) == {where: 1}
+        assert [chunk.next_offset for chunk in reader][-1] == 3
+        assert values_between(cluster, where, 0, 3) == [b"before", b"after", b"after"]
 
 
 def test_a_batch_that_is_sent_again_as_its_answer_was_lost_is_stored_once(broker, cluster, topic):

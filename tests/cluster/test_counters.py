@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from tests.support.broker_process import run_command
-from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually, produce
-from tests.support.ports import free_port_range
+from tests.support.broker_process import run_here
+from tests.support.cluster_nodes import admin, answered, create_topic, eventually, produce
+from tests.support.shared_servers import SharedCluster, SharedNode
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 from tpc_broker.cluster import link_codec as codec
@@ -29,8 +29,8 @@ OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def get(node: Node, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", int(node.more_options[-1]), timeout=30)
+def get(node: SharedNode, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", node.admin_port, timeout=30)
     try:
         connection.request("GET", path, headers=OPENMETRICS)
         answer = connection.getresponse()
@@ -41,11 +41,11 @@ def get(node: Node, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def families(node: Node) -> dict[str, Metric]:
+def families(node: SharedNode) -> dict[str, Metric]:
     return {family.name: family for family in parse_openmetrics(get(node, "/metrics")[1])}
 
 
-def told(node: Node) -> Samples:
+def told(node: SharedNode) -> Samples:
     """Value by name and labels; asked again until the core that tells of the cluster has answered in time."""
 
     def look() -> Samples:
@@ -58,32 +58,44 @@ def told(node: Node) -> Samples:
     return eventually(look, f"node {node.number} tells of its cluster")
 
 
-def value(node: Node, name: str, **labels: str) -> float:
+def value(node: SharedNode, name: str, **labels: str) -> float:
     found, sample = told(node), (name, frozenset(labels.items()))
     assert sample in found, f"node {node.number} does not tell {name}{labels or ''} yet"
     return found[sample]
 
 
-def replicas_by_role(nodes: list[Node]) -> dict[str, float]:
+def over_cores(node: SharedNode, name: str, **labels: str) -> float:
+    """The sum of what its cores tell."""
+    return sum(value(node, name, core=str(core), **labels) for core in range(node.cores_count))
+
+
+def replicas_by_role(nodes: list[SharedNode]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for node in nodes:
         for role in ("leader", "follower", "candidate", "pre-candidate"):
-            found[role] += int(value(node, "tpc_replicas", core="0", role=role))
+            found[role] += int(over_cores(node, "tpc_replicas", role=role))
     return {role: count for role, count in found.items() if count}
 
 
-def ready(node: Node) -> dict[str, Any]:
+def roles_by_metadata(bootstrap: str) -> dict[str, int]:
+    """How many replicas of all topics should lead and follow."""
+    topics = answered(lambda: admin(bootstrap).list_topics(timeout=5)).topics.values()
+    replicas = [len(partition.replicas) for topic in topics for partition in topic.partitions.values()]
+    return {"leader": len(replicas), "follower": sum(replicas) - len(replicas)}
+
+
+def ready(node: SharedNode) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(get(node, "/ready")[1])
     return found
 
 
-def status(node: Node, *options: str) -> str:
-    done = run_command("status", "--data", str(node.data_folder), *options)
+def status(node: SharedNode, *options: str) -> str:
+    done = run_here("status", "--data", str(node.data_folder), *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def asked(node: Node) -> dict[str, Any]:
+def asked(node: SharedNode) -> dict[str, Any]:
     def look() -> dict[str, Any]:
         found: dict[str, Any] = json.loads(status(node, "--json"))["cores"][0].get("cluster") or {}
         return found
@@ -92,15 +104,24 @@ def asked(node: Node) -> dict[str, Any]:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Cluster]:
+def three(tmp_path: Path) -> Iterator[SharedCluster]:
+    """For its founding and its end."""
     connection.leave_interrupts_alone()  # `tpc` runs in this process
-    with cluster(tmp_path) as made:
-        for node in made.nodes:
-            node.more_options = ["--admin", str(free_port_range(1))]
+    made = SharedCluster(tmp_path, cores=1)
+    try:
         yield made
+    finally:
+        made.kill_all()
 
 
-def test_a_cluster_from_its_founding_to_the_loss_of_its_controller(three: Cluster) -> None:
+def test_a_cluster_that_is_well_says_so_and_counts_strangers(shared_cluster: SharedCluster) -> None:
+    connection.leave_interrupts_alone()
+    all_is_well(shared_cluster)
+    strangers_are_counted(shared_cluster)
+
+
+@pytest.mark.cluster
+def test_a_cluster_from_its_founding_to_the_loss_of_its_controller(three: SharedCluster) -> None:
     waits_for_its_founding(three)
     three.launch(3)
     for node in three.nodes:
@@ -110,7 +131,7 @@ def test_a_cluster_from_its_founding_to_the_loss_of_its_controller(three: Cluste
     its_controller_goes(three)
 
 
-def waits_for_its_founding(three: Cluster) -> None:
+def waits_for_its_founding(three: SharedCluster) -> None:
     """A founder that lacks another one says so: it has no counters of a core yet, and is not ready."""
     three.launch(1, 2)
     looks = ["core 0 is starting: it looks for its cluster"]
@@ -125,10 +146,10 @@ def waits_for_its_founding(three: Cluster) -> None:
     eventually(lambda: f"none to a seed at 127.0.0.1:{three[3].port}" in status(three[1]), "and who is missing")
 
 
-def all_is_well(three: Cluster) -> None:
-    create_topic(three.bootstrap, "t", 3, replicas=3)
-    eventually(lambda: replicas_by_role(three.nodes) == {"leader": 3, "follower": 6}, "all partitions are led")
-    produce(three.bootstrap, "t", [f"value {number}" for number in range(9)], 3)
+def all_is_well(three: SharedCluster) -> None:
+    create_topic(three.bootstrap, "counted", 3, replicas=3)
+    eventually(lambda: replicas_by_role(three.nodes) == roles_by_metadata(three.bootstrap), "all partitions are led")
+    produce(three.bootstrap, "counted", [f"value {number}" for number in range(9)], 3)
     fine = {"ready": True, "reasons": [], "warnings": []}
     for node in three.nodes:
         eventually(lambda node=node: value(node, "tpc_cluster_members", state="alive") == 3, "all are members")
@@ -136,7 +157,7 @@ def all_is_well(three: Cluster) -> None:
         eventually(lambda node=node: ready(node) == fine, "nothing to warn of")
         eventually(lambda node=node: value(node, "tpc_swim_probes_total") > 0, "probes")
     for name in ("commits", "messages_sent", "messages_received", "sent_bytes", "received_bytes", "elections_won"):
-        assert sum(value(node, f"tpc_replication_{name}_total", core="0") for node in three.nodes) >= 3, name
+        assert sum(over_cores(node, f"tpc_replication_{name}_total") for node in three.nodes) >= 3, name
     newest = max(value(node, "tpc_metadata_version") for node in three.nodes)
     assert newest > 0
     for node in three.nodes:
@@ -161,7 +182,7 @@ def all_is_well(three: Cluster) -> None:
     eventually(lambda: status_is_fine(three[1], cluster_of["cluster_id"]), "people are told so")
 
 
-def debugged(node: Node) -> dict[str, Any]:
+def debugged(node: SharedNode) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(get(node, "/debug")[1])["cores"][0].get("cluster") or {}
     return found
 
@@ -171,10 +192,10 @@ def plain_of(samples: Samples) -> dict[str, float]:
     return {name: count for (name, labels), count in samples.items() if not labels}
 
 
-def nodes_agree(three: Cluster, newest: float) -> bool:
+def nodes_agree(three: SharedCluster, newest: float) -> bool:
     """An election on a busy machine is one between two nodes' answers."""
     for name in ("leaderless", "under_replicated", "refusing"):
-        assert not any(value(node, f"tpc_partitions_{name}", core="0") for node in three.nodes), name
+        assert not any(over_cores(node, f"tpc_partitions_{name}") for node in three.nodes), name
     found = [told(node) for node in three.nodes]
     leads = [each["tpc_metadata_role", frozenset({("role", "leader")})] for each in found]
     follows = [each["tpc_metadata_role", frozenset({("role", "follower")})] for each in found]
@@ -189,15 +210,19 @@ def nodes_agree(three: Cluster, newest: float) -> bool:
     return True
 
 
-def status_is_fine(node: Node, cluster_id: str) -> bool:
+def status_is_fine(node: SharedNode, cluster_id: str) -> bool:
     text = status(node)
     assert f"cluster {cluster_id}: node {node.number} of 3\n" in text
     return "0 in elections; 0 without a leader, 0 of those led lack replicas, 0 refuse records" in text
 
 
-def strangers_are_counted(three: Cluster) -> None:
+def strangers_are_counted(three: SharedCluster) -> None:
     """One who has another secret, one who sends nonsense, and a datagram of nobody's."""
-    place = "127.0.0.1", three[1].port
+    refused, place = "tpc_cluster_links_refused_total", ("127.0.0.1", three[1].port)
+    secret = {"direction": "incoming", "reason": "secret"}
+    malformed = {"direction": "incoming", "reason": "malformed"}
+    before = [value(three[1], refused, **secret), value(three[1], refused, **malformed)]
+    foreign = value(three[1], "tpc_swim_datagrams_foreign_total")
     with socket.create_connection(place, timeout=30) as stranger:
         stranger.sendall(codec.encode_challenge(bytes(NONCE_BYTES)) + codec.encode_proof(bytes(MAC_BYTES)))
         while stranger.recv(4096):
@@ -208,14 +233,13 @@ def strangers_are_counted(three: Cluster) -> None:
             pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(b"x" * 100, place)
-    refused = "tpc_cluster_links_refused_total"
-    eventually(lambda: value(three[1], refused, direction="incoming", reason="secret") == 1, "another secret")
-    eventually(lambda: value(three[1], refused, direction="incoming", reason="malformed") == 1, "nonsense")
-    eventually(lambda: value(three[1], "tpc_swim_datagrams_foreign_total") == 1, "a datagram of nobody's")
-    eventually(lambda: "datagrams of strangers: 1" in status(three[1]), "people are told")
+    eventually(lambda: value(three[1], refused, **secret) == before[0] + 1, "another secret")
+    eventually(lambda: value(three[1], refused, **malformed) == before[1] + 1, "nonsense")
+    eventually(lambda: value(three[1], "tpc_swim_datagrams_foreign_total") == foreign + 1, "a datagram of nobody's")
+    eventually(lambda: f"datagrams of strangers: {foreign + 1:.0f}" in status(three[1]), "people are told")
 
 
-def its_controller_goes(three: Cluster) -> None:
+def its_controller_goes(three: SharedCluster) -> None:
     gone = eventually(three.controller, "somebody leads")
     three.kill(gone)
     left = [node for node in three.nodes if node.number != gone]
@@ -231,8 +255,8 @@ def its_controller_goes(three: Cluster) -> None:
         assert sum(value(node, f"tpc_{name}_total") for node in left) >= 1
 
 
-def is_missed(left: list[Node], gone: int) -> bool:
-    lacking = [value(node, "tpc_partitions_under_replicated", core="0") for node in left]
+def is_missed(left: list[SharedNode], gone: int) -> bool:
+    lacking = [over_cores(node, "tpc_partitions_under_replicated") for node in left]
     assert sum(lacking) == 3
     for node, count in zip(left, lacking, strict=True):
         warnings = [f"core 0: {count:.0f} partitions that it leads lack replicas"] if count else []

@@ -5,23 +5,26 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from tests.support.cluster_nodes import Cluster, brokers, consume, create_topic, eventually, leaders, run_tpc
+from tests.support.cluster_nodes import Cluster, consume, create_topic, eventually, leaders, run_tpc
+from tests.support.shared_servers import SharedCluster
 from tpc_broker.client.datagrams import DatagramProducer, DatagramSettings
 from tpc_broker.client.errors import RefusedError
 
-CORES, PARTITIONS = 2, 6
+PARTITIONS = 6
 SETTINGS = DatagramSettings(give_up_seconds=120)
 
 
-@pytest.fixture(scope="module")
-def nodes(module_tmp_path):
-    made = Cluster(module_tmp_path, cores=CORES)
-    for node in made.nodes:
-        node.datagrams = ("127.0.0.1", node.port + 30)  # of those that are kept for it
-        node.more_options = ["--datagram", "{}:{}".format(*node.datagrams)]
+@pytest.fixture
+def nodes(shared_cluster):
+    return shared_cluster
+
+
+@pytest.fixture
+def own_nodes(tmp_path):
+    """For a test that kills one."""
+    made = SharedCluster(tmp_path)
     try:
         made.start()
-        eventually(lambda: len(brokers(made.bootstrap)) == 3 * CORES, "all nodes are there")
         yield made
     finally:
         made.kill_all()
@@ -67,7 +70,11 @@ def read_until(nodes: Cluster, topic: str, wanted: set[str]) -> set[str]:
     return set(consume(nodes.bootstrap, topic, 4 * len(wanted), group, until=lambda found: wanted <= set(found)))
 
 
-def test_each_partitions_leader_is_found_and_a_kill_loses_nothing(nodes):
+def test_each_partitions_leader_is_found(nodes):
+    all_come(nodes)
+
+
+def all_come(nodes: Cluster) -> set[str]:
     create_topic(nodes.bootstrap, "sent", PARTITIONS)
     by_node = led(nodes, "sent")
     assert len(set(by_node.values())) > 1, "no node leads all"
@@ -75,6 +82,14 @@ def test_each_partitions_leader_is_found_and_a_kill_loses_nothing(nodes):
     values = [f"value {number:04}" for number in range(200)]
     send(addresses, "sent", values)
     assert read_until(nodes, "sent", set(values)) == set(values)
+    return set(values)
+
+
+@pytest.mark.cluster
+def test_a_kill_loses_nothing(own_nodes):
+    nodes = own_nodes
+    addresses = [node.datagrams for node in nodes.nodes]
+    values = all_come(nodes)
     victim = led(nodes, "sent")[0]
     more = [f"more {number:04}" for number in range(400)]
     send(addresses, "sent", more, then=lambda: nodes.kill(victim))

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from tests.support.cluster_nodes import Cluster, admin, answered, cluster, create_topic, eventually, leaders
+from tests.support.cluster_nodes import (
+    Cluster,
+    admin,
+    answered,
+    cluster,
+    cluster_told,
+    create_topic,
+    eventually,
+    leaders,
+    run_tpc,
+)
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 from tpc_broker.broker.handlers.elections import NO_UNCLEAN
@@ -17,9 +27,9 @@ PREFERRED, UNCLEAN = 0, 1
 NOT_NEEDED, NOT_AVAILABLE, NOT_ELIGIBLE = 84, 80, 83
 
 
-def led_by(made: Cluster, asked: int = 1) -> dict[int, int]:
+def led_by(made: Cluster, topic: str = "kept") -> dict[int, int]:
     """The node that leads each partition; empty while one has no leader."""
-    found = leaders(made[asked].bootstrap, "kept")
+    found = leaders(made[1].bootstrap, topic)
     return {} if -1 in found.values() else {index: broker // 1024 for index, broker in found.items()}
 
 
@@ -33,15 +43,60 @@ def elect(made: Cluster, kind: int, partitions: list[int], topic: str = "kept") 
     return {each["PartitionId"]: (each["ErrorCode"], each["ErrorMessage"]) for each in found["PartitionResult"]}
 
 
-def prefer(made: Cluster, partition: int, brokers: list[int]) -> None:
+def prefer(made: Cluster, partition: int, brokers: list[int], topic: str = "kept") -> None:
     """Put the replicas into another order."""
     host, port = made[2].bootstrap.split(":")
     with RawConnection(host, int(port)) as client:
-        asked = {"Name": "kept", "Partitions": [{"PartitionIndex": partition, "Replicas": brokers}]}
+        asked = {"Name": topic, "Partitions": [{"PartitionIndex": partition, "Replicas": brokers}]}
         answer = client.ask("AlterPartitionReassignments", 0, {"TimeoutMs": 10_000, "Topics": [asked]})
     assert answer["ErrorCode"] == answer["Responses"][0]["Partitions"][0]["ErrorCode"] == 0, answer
 
 
+@pytest.fixture
+def drained(shared_cluster: Cluster):
+    """A node that leads nothing by an operator's will; it is as it was afterwards."""
+    asked = ["--bootstrap", shared_cluster[1].bootstrap]
+    code, said = run_tpc("node", "drain", "2", *asked)
+    assert code == 0, said
+    yield 2
+    eventually(lambda: run_tpc("node", "drain", "2", "--cancel", *asked)[0] == 0, "it is drained no more")
+    eventually(lambda: all(row["state"] == "alive" for row in cluster_told(asked[1])["nodes"]), "and all have heard")
+
+
+def test_who_is_preferred_leads_when_that_is_asked_for(shared_cluster: Cluster):
+    made, topic = shared_cluster, "preferred"
+    create_topic(made.bootstrap, topic, PARTITIONS, replicas=3)
+    eventually(lambda: led_by(made, topic), "all are led")
+    described = answered(lambda: admin(made[1].bootstrap).list_topics(topic, timeout=5)).topics[topic].partitions
+    preferred = {index: each.replicas[0] // 1024 for index, each in described.items()}
+    assert sorted(preferred.values()) == [1, 1, 2, 2, 3, 3]
+
+    def elected() -> bool:
+        answers = elect(made, PREFERRED, list(preferred), topic)
+        return {code for code, _why in answers.values()} <= {0, NOT_NEEDED} and led_by(made, topic) == preferred
+
+    eventually(elected, "each is led by who is preferred")
+    eventually(lambda: elect(made, PREFERRED, [0, 99], topic)[0][0] == NOT_NEEDED, "it is led by who is preferred")
+    assert elect(made, PREFERRED, [99], topic)[99][0] == 3
+    eventually(lambda: elect(made, UNCLEAN, [0], topic)[0][0] == NOT_NEEDED, "it is led")
+    prefer(made, 0, [*described[0].replicas[1:], described[0].replicas[0]], topic)
+    heir = described[0].replicas[1] // 1024
+    eventually(lambda: elect(made, PREFERRED, [0], topic)[0][0] in (0, NOT_NEEDED), "it is elected")
+    eventually(lambda: led_by(made, topic).get(0) == heir, "it leads")
+
+
+def test_a_drained_node_leads_nothing_and_no_election_changes_that(shared_cluster: Cluster, drained: int):
+    made, topic = shared_cluster, "drained"
+    create_topic(made.bootstrap, topic, PARTITIONS, replicas=3)
+    eventually(lambda: (now := led_by(made, topic)) and drained not in now.values(), "others lead")
+    described = answered(lambda: admin(made[1].bootstrap).list_topics(topic, timeout=5)).topics[topic].partitions
+    of_it = [index for index, each in described.items() if each.replicas[0] // 1024 == drained]
+    told = elect(made, PREFERRED, of_it, topic)
+    assert not [index for index, (code, _why) in told.items() if code == 0]
+    assert drained not in led_by(made, topic).values()
+
+
+@pytest.mark.cluster
 @pytest.mark.usefixtures("kafka_tools")
 def test_leaders_are_those_that_are_preferred(tmp_path):
     connection.leave_interrupts_alone()

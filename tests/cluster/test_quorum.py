@@ -29,13 +29,23 @@ def asked(bootstrap: str, version: int = 2) -> dict:
         return client.ask("DescribeQuorum", version, METADATA)
 
 
-def test_any_node_tells_the_same_quorum(four: Cluster):
-    create_topic(four[1].bootstrap, "moved", 2)
+def test_any_node_tells_the_same_quorum(shared_cluster: Cluster):
+    told_alike(shared_cluster, observers=[])
+
+
+@pytest.mark.kafka
+def test_any_node_tells_the_same_quorum_with_an_observer(four: Cluster):
+    told_alike(four, observers=[4096])
+
+
+def told_alike(made: Cluster, observers: list[int]) -> None:
+    create_topic(made[1].bootstrap, "quorum", 2)
+    last = made.nodes[-1]
 
     def everybody_is_there() -> dict:
-        (partition,) = asked(four[4].bootstrap)["Topics"][0]["Partitions"]
+        (partition,) = asked(last.bootstrap)["Topics"][0]["Partitions"]
         assert partition["ErrorCode"] == 0, partition
-        assert partition["LeaderId"] == cluster_told(four[2].bootstrap)["controller"] * 1024
+        assert partition["LeaderId"] == cluster_told(made[2].bootstrap)["controller"] * 1024
         behind = [
             one for one in partition["CurrentVoters"] + partition["Observers"]
             if one["LogEndOffset"] != partition["HighWatermark"]
@@ -45,22 +55,22 @@ def test_any_node_tells_the_same_quorum(four: Cluster):
     partition = eventually(everybody_is_there, "all nodes have all of the metadata")
     assert partition["LeaderEpoch"] > 0
     assert [one["ReplicaId"] for one in partition["CurrentVoters"]] == [1024, 2048, 3072]
-    assert [one["ReplicaId"] for one in partition["Observers"]] == [4096]
+    assert [one["ReplicaId"] for one in partition["Observers"]] == observers
     every = partition["CurrentVoters"] + partition["Observers"]
-    assert len({one["ReplicaDirectoryId"] for one in every}) == 4, "the incarnations"
+    assert len({one["ReplicaDirectoryId"] for one in every}) == len(made.nodes), "the incarnations"
     assert uuid.UUID(int=0) not in {one["ReplicaDirectoryId"] for one in every}
     assert all(one["LastFetchTimestamp"] >= one["LastCaughtUpTimestamp"] > 0 for one in every)
-    nodes = {one["NodeId"]: one["Listeners"] for one in asked(four[3].bootstrap)["Nodes"]}
+    nodes = {one["NodeId"]: one["Listeners"] for one in asked(made[3].bootstrap)["Nodes"]}
     assert nodes == {
-        node.broker_id: [{"Name": "CLUSTER", "Host": "127.0.0.1", "Port": node.port}] for node in four.nodes
+        node.broker_id: [{"Name": "CLUSTER", "Host": "127.0.0.1", "Port": node.port}] for node in made.nodes
     }
 
 
-def test_the_controller_in_metadata_is_who_leads_the_metadata(four: Cluster):
+def test_the_controller_in_metadata_is_who_leads_the_metadata(shared_cluster: Cluster):
     def told_by_all() -> bool:
-        leads = cluster_told(four[1].bootstrap)["controller"] * 1024
+        leads = cluster_told(shared_cluster[1].bootstrap)["controller"] * 1024
         found = set()
-        for node in four.nodes:
+        for node in shared_cluster.nodes:
             host, port = node.bootstrap.split(":")
             with RawConnection(host, int(port)) as client:
                 found.add(client.ask("Metadata", 9, {"Topics": []})["ControllerId"])
@@ -70,6 +80,17 @@ def test_the_controller_in_metadata_is_who_leads_the_metadata(four: Cluster):
     eventually(told_by_all, "every node names the controller")
 
 
+def test_any_core_carries_what_the_controller_decides(shared_cluster: Cluster):
+    """From a core to its node's first one, and from there to the node that leads the metadata."""
+    for node in shared_cluster.nodes:
+        for port in node.ports:
+            with RawConnection(node.host, port) as client:
+                asked = {"Name": f"carried-{port}", "NumPartitions": 1, "ReplicationFactor": -1}
+                answer = client.ask("CreateTopics", 7, {"Topics": [asked], "timeoutMs": 30_000})
+            assert [topic["ErrorCode"] for topic in answer["Topics"]] == [0], (node.number, port)
+
+
+@pytest.mark.kafka
 @pytest.mark.usefixtures("kafka_tools")
 def test_kafkas_tool_describes_the_quorum(four: Cluster):
     def is_described() -> bool:

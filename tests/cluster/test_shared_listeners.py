@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tests.support.cluster_nodes import (
-    Cluster,
-    Node,
     admin,
     brokers,
     cluster_told,
@@ -28,8 +27,7 @@ from tests.support.cluster_nodes import (
     run_tpc,
 )
 from tests.support.raw_client import RawConnection
-from tests.support.steering_loader import skip_without
-from tpc_broker.ebpf.steering import Select
+from tests.support.shared_servers import SharedCluster, SharedNode
 
 CORES, NODES, PARTITIONS = 2, 3, 12
 IDS = [1024 * node for node in range(1, NODES + 1)]
@@ -39,34 +37,19 @@ WAIT_S = 30
 pytestmark = pytest.mark.usefixtures("kafka_tools")  # Kafka's definitions of its messages come with them
 
 
-class SharedNode(Node):
-    @property
-    def shared(self) -> tuple[str, int]:
-        return self.host, self.port + 20
-
-    def command(self) -> list[str]:
-        return [
-            *super().command(), f"--listen=ONE://{self.host}:{self.port + 20}", "--override=listener.ONE.mode=shared",
-            "--override=ebpf.loader=libbpf", "--override=auto.leader.rebalance.enable=false",
-        ]  # fmt: skip
+@pytest.fixture
+def nodes(shared_listeners: SharedCluster) -> SharedCluster:
+    return shared_listeners
 
 
-class SharedCluster(Cluster):
-    def _node(self, number: int, port: int, cores: int) -> Node:
-        return SharedNode(self.folder / f"node{number}", number, port, self.seeds, cores)
-
-    @property
-    def shared_bootstrap(self) -> str:
-        return ",".join("{}:{}".format(*node.shared) for node in self.nodes)
-
-
-@pytest.fixture(scope="module")
-def nodes(module_tmp_path) -> Iterator[SharedCluster]:
-    skip_without("libbpf", Select.LOAD)
-    made = SharedCluster(module_tmp_path, NODES, CORES)
+@pytest.fixture
+def own_nodes(tmp_path: Path) -> Iterator[SharedCluster]:
+    """For a test that kills one."""
+    made = SharedCluster(tmp_path)
+    if made.why_no_shared_listener is not None:
+        pytest.skip(made.why_no_shared_listener)
     try:
         made.start()
-        eventually(lambda: brokers(made.bootstrap) == set(CORE_IDS), "all nodes are there")
         yield made
     finally:
         made.kill_all()
@@ -93,7 +76,7 @@ def test_each_node_is_one_broker_with_the_id_of_its_first_core(nodes):
     by_core = led_on(nodes.bootstrap, "seen", PARTITIONS)
     assert {broker % 1024 for broker in by_core.values()} == set(range(CORES)), "both cores of nodes have some"
 
-    def shows_brokers_and_leaders(node: Node) -> bool:
+    def shows_brokers_and_leaders(node: SharedNode) -> bool:
         with RawConnection(*node.shared) as client:
             told = client.ask("Metadata", 12, {"Topics": [{"Name": "seen"}]})
         addresses = [(each.broker_id, *each.shared) for each in nodes.nodes]
@@ -127,8 +110,10 @@ def test_what_clients_write_and_read_goes_to_the_cores_that_have_it(nodes):
     consumer.close()
 
 
-def test_another_node_leads_when_one_is_killed(nodes):
+@pytest.mark.cluster
+def test_another_node_leads_when_one_is_killed(own_nodes):
     """Producers and groups at the shared ports go on, and each record is there once."""
+    nodes = own_nodes
     create_topic(nodes.shared_bootstrap, "kept", PARTITIONS)
     led = led_on(nodes.shared_bootstrap, "kept", PARTITIONS)
     victim = led[0] // 1024
@@ -217,6 +202,9 @@ def test_a_node_is_configured_and_drained_by_its_one_id(nodes):
     for core, port in enumerate(nodes[2].ports):
         eventually(lambda port=port, core=core: shown(port, 2048 + core) == (0, ["4321"]), "each core has it")
     assert shown(nodes[2].shared[1], 2048) == (0, ["4321"])
+    unset = [ConfigEntry("max.connections", None, incremental_operation=AlterConfigOpType.DELETE)]
+    resource = ConfigResource(ConfigResource.Type.BROKER, "2048", incremental_configs=unset)
+    eventually(altered, "it is as it was")
     code, said = run_tpc("node", "drain", "2", "--bootstrap", nodes.shared_bootstrap)
     assert (code, said) == (0, "Node 2 is draining.\n")
 
@@ -227,6 +215,8 @@ def test_a_node_is_configured_and_drained_by_its_one_id(nodes):
     code, said = run_tpc("node", "drain", "2", "--cancel", "--bootstrap", nodes.shared_bootstrap)
     assert code == 0, said
     eventually(lambda: state() == "alive", "it is a node like the others")
-    code, said = run_tpc("partition", "list", "seen", "--json", "--bootstrap", nodes.shared_bootstrap)
+    create_topic(nodes.shared_bootstrap, "listed", PARTITIONS)
+    led_on(nodes.shared_bootstrap, "listed", PARTITIONS)
+    code, said = run_tpc("partition", "list", "listed", "--json", "--bootstrap", nodes.shared_bootstrap)
     assert code == 0, said
     assert all(sorted(row["replicas"]) == IDS for row in json.loads(said))

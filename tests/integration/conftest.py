@@ -13,26 +13,21 @@ import pytest
 
 from tests.integration.matrix import topic_name
 from tests.support.broker_process import TpcBroker
-from tests.support.kafka_peer import KafkaPeer, PeerUnavailable, kafka_jars
 from tests.support.server_process import Broker
+from tests.support.shared_servers import is_kafka_asked, new_kafka
 
 
-def _new_broker(folder) -> Broker:
-    which = os.environ.get("TPC_TEST_BROKER", "tpc")
-    if which == "kafka":
-        try:
-            kafka_jars()
-        except PeerUnavailable as reason:
-            pytest.skip(str(reason))
-        return KafkaPeer(folder)
-    assert which == "tpc", f"TPC_TEST_BROKER is {which!r}; allowed are kafka and tpc"
-    return TpcBroker(folder, cores_count=int(os.environ.get("TPC_TEST_CORES", "2")))
+@pytest.fixture
+def broker(clients_broker: Broker) -> Broker:
+    """A running broker that all modules share; a test leaves it as it is."""
+    return clients_broker
 
 
 @pytest.fixture(scope="module")
-def broker(module_tmp_path) -> Iterator[Broker]:
-    """A running broker that the tests of a module share; a test may restart it, and leaves it running."""
-    peer = _new_broker(module_tmp_path / "broker")
+def own_broker(module_tmp_path) -> Iterator[Broker]:
+    """Of one module; a test may restart it, and leaves it running."""
+    folder = module_tmp_path / "broker"
+    peer = new_kafka(folder) if is_kafka_asked() else TpcBroker(folder, int(os.environ.get("TPC_TEST_CORES", "2")))
     peer.start()
     yield peer
     peer.stop()

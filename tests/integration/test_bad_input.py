@@ -305,10 +305,3 @@ def test_the_log_says_who_and_why_and_not_too_often(broker, bystander):
     assert lines, "no line about it"
     assert len(lines) < 60, "one line per bad peer would fill the disk"
     assert any(str(2**31 - 1) in line for line in lines), lines[:3]
-
-
-@NEEDS_OURS
-def test_nothing_here_restarted_a_core(broker):
-    """Last in the file: the cores are those of the start."""
-    text = broker.log_text().lower()
-    assert "traceback" not in text, text[text.index("traceback") :][:3000]

@@ -135,7 +135,10 @@ def test_seek_by_time(broker, topic):
     run(body())
 
 
-def test_committed_offsets_outlive_a_restart(broker, topic):
+@pytest.mark.clients
+def test_committed_offsets_outlive_a_restart(own_broker, topic):
+    broker = own_broker
+
     async def first() -> None:
         await make_topic(broker, topic)
         producer = await started(AIOKafkaProducer(bootstrap_servers=broker.bootstrap))

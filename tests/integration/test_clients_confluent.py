@@ -153,8 +153,10 @@ def test_seek_by_time(broker, admin, topic):
     consumer.close()
 
 
-def test_committed_offsets_outlive_a_restart(broker, admin, topic):
-    make_topic(admin, topic, 2)
+def test_committed_offsets_outlive_a_restart(own_broker, topic):
+    """In the gate for all clients: it is the broker that remembers."""
+    broker = own_broker
+    make_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), topic, 2)
     producer = new_producer(broker)
     for partition in (0, 1):
         send_all(producer, topic, [b"%d" % number for number in range(100)], partition=partition)

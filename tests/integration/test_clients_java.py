@@ -122,7 +122,8 @@ def test_a_group_of_three_rebalances(broker, topic):
                 stream.close()
 
 
-def test_groups_and_a_restart(broker, topic):
+def test_groups_and_a_restart(own_broker, topic):
+    broker = own_broker
     make_topic(broker, topic)
     tool(broker, "console-producer", "--topic", topic, standard_input="".join(f"{n}\n" for n in range(10)))
     group = ["--group", topic]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -139,8 +140,11 @@ def subscribe(consumer, topic: str, partitions: int) -> None:
     eventually(lambda: len(consumer.partitions_for_topic(topic) or ()) >= partitions, "they are known")
 
 
-def test_committed_offsets_outlive_a_restart(broker, admin, topic):
-    make_topic(admin, topic)
+@pytest.mark.clients
+def test_committed_offsets_outlive_a_restart(own_broker, topic):
+    broker = own_broker
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        make_topic(admin, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for number in range(100):
         producer.send(topic, b"%d" % number)

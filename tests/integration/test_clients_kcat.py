@@ -60,7 +60,9 @@ def test_metadata_as_json(broker, topic):
     assert len(listed["brokers"]) == len(broker.ports)
 
 
-def test_a_group_commits_and_resumes_after_a_restart(broker, topic):
+@pytest.mark.clients
+def test_a_group_commits_and_resumes_after_a_restart(own_broker, topic):
+    broker = own_broker
     kcat(broker, "-P", "-t", topic, standard_input="".join(f"{number}\n" for number in range(10)))
     group = ["-q", "-X", "auto.offset.reset=earliest", "-G", f"{topic}-group"]
     assert kcat(broker, *group, "-c", "6", topic).splitlines() == [str(number) for number in range(6)]

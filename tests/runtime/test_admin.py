@@ -6,7 +6,6 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import run_command, run_here
 from tests.support.ports import free_port_range
 from tests.support.raw_client import RawConnection
+from tests.support.shared_servers import SharedBroker, once
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.counters import CoreStatus
@@ -33,13 +33,12 @@ API_NAMES = {api(key).name for key in ApiKey}
 
 
 class Watched:
-    """A broker with an admin endpoint, to which some records were written."""
+    """A broker with an admin endpoint, to which some records are written."""
 
-    def __init__(self, folder: Path) -> None:
-        self.broker = TpcBroker(folder, cores_count=2)
-        self.port = free_port_range(3)
-        self.other = self.port + 1  # and the next one: of a second listener
-        self.broker.more_options = ["--admin", str(self.port), f"--listen=TWO://{LOOPBACK}:{self.other}"]
+    def __init__(self, broker: SharedBroker) -> None:
+        self.broker = broker
+        self.port = broker.admin_port
+        self.other = broker.other_port  # and the next one: of a second listener
 
     def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, str, str]:
         """Status, content type and body."""
@@ -66,18 +65,21 @@ class Watched:
         return {family.name: family for family in parse_openmetrics(text)}
 
 
-@pytest.fixture(scope="module")
-def watched(module_tmp_path: Path) -> Iterator[Watched]:
-    found = Watched(module_tmp_path)
-    found.broker.start()
-    admin = AdminClient({"bootstrap.servers": found.broker.bootstrap})
-    admin.create_topics([NewTopic("t", 2, 1)])["t"].result()
-    producer = Producer({"bootstrap.servers": found.broker.bootstrap, "linger.ms": 0, "acks": "all"})
+@pytest.fixture
+def watched(shared_broker: SharedBroker) -> Watched:
+    found = Watched(shared_broker)
+    once(shared_broker, write, found)
+    return found
+
+
+def write(watched: Watched) -> None:
+    admin = AdminClient({"bootstrap.servers": watched.broker.bootstrap})
+    if "watched" not in admin.list_topics(timeout=60).topics:
+        admin.create_topics([NewTopic("watched", 2, 1)])["watched"].result()
+    producer = Producer({"bootstrap.servers": watched.broker.bootstrap, "linger.ms": 0, "acks": "all"})
     for number in range(RECORDS):
-        producer.produce("t", b"value", partition=number % 2)
+        producer.produce("watched", b"value", partition=number % 2)
         assert producer.flush(30) == 0
-    yield found
-    found.broker.kill()
 
 
 def samples(family: Metric, name: str, **labels: str) -> list[float]:
@@ -121,14 +123,24 @@ def test_nothing_that_clients_choose_is_a_label(watched: Watched) -> None:
 
 
 def test_latencies_count_every_request(watched: Watched) -> None:
+    before = of_produces(watched)
+    write(watched)
+    after = of_produces(watched)
+    added = {name: after[name] - before[name] for name in after}
+    assert added["count"] == added["+Inf"] == RECORDS
+    assert 0 < added["sum"] < 60
+    # A produce that is durable waits for the disk: none is answered in the batch of completions that brought it.
+    assert added["1e-06"] == 0
+
+
+def of_produces(watched: Watched) -> dict[str, float]:
+    """Count and sum of their latencies, and what is at most so long."""
     family = watched.metrics()["tpc_request_seconds"]
     assert family.type == "histogram"
-    assert sum(samples(family, "tpc_request_seconds_count", api="Produce")) == RECORDS
-    total_s = sum(samples(family, "tpc_request_seconds_sum", api="Produce"))
-    assert 0 < total_s < 60
-    # A produce that is durable waits for the disk: none is answered in the batch of completions that brought it.
-    assert sum(samples(family, "tpc_request_seconds_bucket", api="Produce", le="1e-06")) == 0
-    assert sum(samples(family, "tpc_request_seconds_bucket", api="Produce", le="+Inf")) == RECORDS
+    found = {name: sum(samples(family, f"tpc_request_seconds_{name}", api="Produce")) for name in ("count", "sum")}
+    for le in ("1e-06", "+Inf"):
+        found[le] = sum(samples(family, "tpc_request_seconds_bucket", api="Produce", le=le))
+    return found
 
 
 def test_counters_are_those_of_what_was_done(watched: Watched) -> None:
@@ -272,14 +284,14 @@ def test_what_the_kernel_placed_is_told_by_listener(tmp_path: Path) -> None:
     assert samples(astray, "tpc_steering_fallbacks_total", listener="datagrams") == [1, 2, 5, 6]
 
 
-def test_the_age_of_checkpoints(watched: Watched) -> None:
+def test_the_age_of_checkpoints(watched: Watched, tmp_path: Path) -> None:
     """A restart makes one; a backup another."""
     found = watched.metrics()
     ages = samples(found["tpc_checkpoint_age_seconds"], "tpc_checkpoint_age_seconds")
     assert [age >= 0 for age in ages] == [True, True]
     before = samples(found["tpc_checkpoints"], "tpc_checkpoints_total")
-    target = watched.broker.folder / "backup"
-    assert run_command("backup", str(target), "--data", str(watched.broker.data_folder)).returncode == 0
+    target = tmp_path / "backup"
+    assert run_here("backup", str(target), "--data", str(watched.broker.data_folder)).returncode == 0
     assert all(
         now > then for now, then in
         zip(samples(watched.metrics()["tpc_checkpoints"], "tpc_checkpoints_total"), before, strict=True)

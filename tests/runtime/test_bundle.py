@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import stat
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker, run_here
+from tests.support.shared_servers import SharedBroker, once
 from tpc_broker.runtime.redaction import LEFT_OUT, Redaction, is_shown
 
 PASSWORD = "correct-horse-battery"
@@ -42,25 +42,35 @@ the end of the log, with unknown-planted and kept-3
 PLANTED = ("planted", PASSWORD, RECORD, "MIIEvQ", "c2Vjb25kIGxpbmU")
 
 
+@pytest.fixture
+def broker(shared_broker: SharedBroker) -> SharedBroker:
+    once(shared_broker, produce, shared_broker)
+    return shared_broker
+
+
 @pytest.fixture(scope="module")
-def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
-    broker = TpcBroker(module_tmp_path / "broker", 2)
+def stopped(module_tmp_path: Path) -> TpcBroker:
+    broker = TpcBroker(module_tmp_path / "broker", 1)
+    broker.start()
     try:
-        broker.start()
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        producer.produce("customers", RECORD.encode(), key=b"planted-key", headers={"h": b"planted-header"})
-        assert producer.flush(60) == 0
-        (module_tmp_path / "config").write_text(CONFIG)
-        (module_tmp_path / "log").write_text(LOG)
-        yield broker
+        produce(broker)
     finally:
-        broker.kill()
+        broker.stop()
+    return broker
+
+
+def produce(broker: TpcBroker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("customers", RECORD.encode(), key=b"planted-key", headers={"h": b"planted-header"})
+    assert producer.flush(60) == 0
 
 
 def bundle(broker: TpcBroker, target: Path) -> dict[str, str]:
-    folder = broker.folder.parent
+    folder = target.parent
+    (folder / "config").write_text(CONFIG)
+    (folder / "log").write_text(LOG)
     more = ["--config", str(folder / "config"), "--log", str(folder / "log"), "--override", "my.token=planted"]
-    done = run_command("bundle", "--data", str(broker.data_folder), "--out", str(target), *more)
+    done = run_here("bundle", "--data", str(broker.data_folder), "--out", str(target), *more)
     assert done.returncode == 0, done.stderr
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     with tarfile.open(target) as archive:
@@ -93,14 +103,12 @@ def test_what_is_needed_is_in_it_and_no_secret(broker: TpcBroker, tmp_path: Path
     assert [one for one in ("kept-1", "kept-2", "kept-3") if one not in parts["log.txt"]] == []
 
 
-def test_one_of_a_stopped_broker_says_what_it_lacks(broker: TpcBroker, tmp_path: Path) -> None:
-    broker.stop()
-    parts = bundle(broker, tmp_path / "b.tar.gz")
+def test_one_of_a_stopped_broker_says_what_it_lacks(stopped: TpcBroker, tmp_path: Path) -> None:
+    parts = bundle(stopped, tmp_path / "b.tar.gz")
     assert "no broker answers" in parts["status-1.json"]
     rows = json.loads(parts["checkpoints.json"])
     found = [row for core in rows.values() for row in core["partitions"] if row["partition"] == "customers-0"]
     assert [row["log_end_offset"] for row in found] == [1]
-    broker.start()
 
 
 def test_what_is_refused(broker: TpcBroker, tmp_path: Path) -> None:
@@ -114,7 +122,7 @@ def test_what_is_refused(broker: TpcBroker, tmp_path: Path) -> None:
         ([*data, "--log", str(tmp_path / "no")], f"--log {tmp_path / 'no'}: there is no such file"),
         (["--data", str(tmp_path / "no")], f"--data {tmp_path / 'no'}: there is no such directory"),
     ):
-        done = run_command("bundle", *more)
+        done = run_here("bundle", *more)
         assert (done.returncode, done.stderr) == (2, f"tpc-broker: {told}\n")
     assert there.read_bytes() == b""
 

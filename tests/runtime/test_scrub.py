@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker, run_here
 from tests.support.ports import free_port_range
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.files import EpochStart
@@ -62,15 +62,15 @@ def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
         broker.kill()
 
 
-@pytest.fixture
-def stopped(broker: TpcBroker) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def stopped(broker: TpcBroker) -> Path:
+    """No test that wants it running comes behind the first of these."""
     broker.stop()
-    yield broker.data_folder
-    broker.start()
+    return broker.data_folder
 
 
 def scrub(data: Path, *more: str, code: int = 0) -> dict[str, Any]:
-    done = run_command("scrub", "--data", str(data), "--rate", "1G", "--json", *more)
+    done = run_here("scrub", "--data", str(data), "--rate", "1G", "--json", *more)
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -122,7 +122,7 @@ def test_sound_files_of_a_running_broker_are_all_read(broker: TpcBroker) -> None
     assert (found["state"], found["damaged_count"], found["notes"]) == (FINISHED, 0, [])
     assert found["checked_bytes"] == found["total_bytes"] >= RECORDS * len(VALUE)
     assert found["checked_bytes"] >= stored - SEGMENT_BYTES * 2  # the ends of active ones may be space that is reserved
-    text = run_command("scrub", "--data", str(broker.data_folder)).stdout
+    text = run_here("scrub", "--data", str(broker.data_folder)).stdout
     assert text.endswith("segments checked; no damage found\n")
 
 
@@ -132,7 +132,7 @@ def test_damage_is_named_counted_and_told_until_it_is_gone(broker: TpcBroker) ->
     before = {path: path.read_bytes() for path in segments(broker.data_folder)}
     with Flipped(first, position + 100, b"\0\xff\0"):
         damaged = {path: path.read_bytes() for path in segments(broker.data_folder)}
-        done = run_command("scrub", "--data", str(broker.data_folder))
+        done = run_here("scrub", "--data", str(broker.data_folder))
         assert done.returncode == 1
         name = f"topics/t-0/{first.name}"
         told = f"t-0 [{offset}, {offset + 1}): {name} at {position:,}: a batch whose checksum does not fit"
@@ -140,7 +140,7 @@ def test_damage_is_named_counted_and_told_until_it_is_gone(broker: TpcBroker) ->
         [one] = scrub(broker.data_folder, code=1)["damaged"]
         assert (one["position"], one["damaged_bytes"]) == (position, size)
         assert uuid.UUID(hex=one["topic_id"]).int, "another topic may get the name"
-        assert told in run_command("status", "--data", str(broker.data_folder)).stdout
+        assert told in run_here("status", "--data", str(broker.data_folder)).stdout
         assert metric(broker, "tpc_scrub_damaged") == 1
         assert {path: path.read_bytes() for path in segments(broker.data_folder)} == damaged
     assert scrub(broker.data_folder)["damaged_count"] == 0
@@ -188,6 +188,59 @@ def test_a_batch_with_the_epoch_of_another_leader(broker: TpcBroker) -> None:
     assert (one["offset"], one["end_offset"]) == (offset, offset + 1)
     assert one["reason"] == f"a batch of leader epoch {epoch ^ 64}, which did not write there"
     assert not is_damaged(first, Damage(**one), epochs)
+
+
+def test_what_was_removed_since_the_checkpoint_is_no_damage(broker: TpcBroker, tmp_path: Path) -> None:
+    """A backup makes one; then a topic is deleted, and another one trimmed to its end; retention takes the rest."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    names = ("gone", "trimmed")
+    for made in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+        made.result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "acks": "all"})
+    for number in range(6):
+        producer.produce(names[number % 2], VALUE, partition=number // 2 % 2)
+    assert producer.flush(30) == 0
+    assert run_here("backup", str(tmp_path / "b"), "--data", str(broker.data_folder)).returncode == 0
+    admin.delete_topics(["gone"])["gone"].result()
+    resource = ConfigResource(ResourceType.TOPIC, "trimmed", incremental_configs=[
+        ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET),
+    ])  # fmt: skip
+    admin.incremental_alter_configs([resource])[resource].result()
+    trimmed = [TopicPartition("trimmed", number, -1) for number in range(2)]
+    for removed in admin.delete_records(trimmed).values():
+        removed.result()
+    files = [broker.data_folder / "topics" / f"{name}-{number}" for name in names for number in range(2)]
+    deadline_s = time.monotonic() + 60
+    while any((folder / f"{0:020}.log").exists() for folder in files):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    found = scrub(broker.data_folder)
+    assert (found["damaged_count"], found["damaged"]) == (0, [])
+    admin.delete_topics(["trimmed"])["trimmed"].result()
+
+
+def test_an_interrupted_scrub_says_so_and_keeps_what_was_known(broker: TpcBroker) -> None:
+    last = segments(broker.data_folder, 1)[-2]
+    with Flipped(last, batch_at(last, 1)[0] + 90, b"\1\2\3"):
+        [known] = scrub(broker.data_folder, code=1)["damaged"]
+    command = [sys.executable, "-m", "tpc_broker.runtime.main", "scrub", "--data", str(broker.data_folder)]
+    child = subprocess.Popen([*command, "--rate", "1K"], stderr=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + 60
+    while (report := read_report(broker.data_folder)) is None or report.pid != child.pid:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    status = run_here("status", "--data", str(broker.data_folder)).stdout
+    assert "scrub: under way, 0% checked; 1 DAMAGED\n" in status
+    refused = run_here("scrub", "--data", str(broker.data_folder))
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "another scrub" in refused.stderr
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == 130
+    assert "interrupted" in child.communicate()[1]
+    report = read_report(broker.data_folder)
+    assert report is not None
+    assert (report.state, report.damaged) == (INTERRUPTED, [Damage(**known)])
+    assert scrub(broker.data_folder)["damaged"] == []
 
 
 def test_a_stopped_broker_s_files_and_journals(stopped: Path) -> None:
@@ -314,68 +367,15 @@ def test_what_was_cut_since_the_checkpoint_is_no_damage(stopped: Path, monkeypat
         active.write_bytes(kept)
 
 
-def test_what_was_removed_since_the_checkpoint_is_no_damage(broker: TpcBroker, tmp_path: Path) -> None:
-    """A backup makes one; then a topic is deleted, and another one trimmed to its end; retention takes the rest."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    names = ("gone", "trimmed")
-    for made in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
-        made.result()
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "acks": "all"})
-    for number in range(6):
-        producer.produce(names[number % 2], VALUE, partition=number // 2 % 2)
-    assert producer.flush(30) == 0
-    assert run_command("backup", str(tmp_path / "b"), "--data", str(broker.data_folder)).returncode == 0
-    admin.delete_topics(["gone"])["gone"].result()
-    resource = ConfigResource(ResourceType.TOPIC, "trimmed", incremental_configs=[
-        ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET),
-    ])  # fmt: skip
-    admin.incremental_alter_configs([resource])[resource].result()
-    trimmed = [TopicPartition("trimmed", number, -1) for number in range(2)]
-    for removed in admin.delete_records(trimmed).values():
-        removed.result()
-    files = [broker.data_folder / "topics" / f"{name}-{number}" for name in names for number in range(2)]
-    deadline_s = time.monotonic() + 60
-    while any((folder / f"{0:020}.log").exists() for folder in files):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    found = scrub(broker.data_folder)
-    assert (found["damaged_count"], found["damaged"]) == (0, [])
-    admin.delete_topics(["trimmed"])["trimmed"].result()
-
-
-def test_an_interrupted_scrub_says_so_and_keeps_what_was_known(broker: TpcBroker) -> None:
-    last = segments(broker.data_folder, 1)[-2]
-    with Flipped(last, batch_at(last, 1)[0] + 90, b"\1\2\3"):
-        [known] = scrub(broker.data_folder, code=1)["damaged"]
-    command = [sys.executable, "-m", "tpc_broker.runtime.main", "scrub", "--data", str(broker.data_folder)]
-    child = subprocess.Popen([*command, "--rate", "1K"], stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + 60
-    while (report := read_report(broker.data_folder)) is None or report.pid != child.pid:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    status = run_command("status", "--data", str(broker.data_folder)).stdout
-    assert "scrub: under way, 0% checked; 1 DAMAGED\n" in status
-    refused = run_command("scrub", "--data", str(broker.data_folder))
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "another scrub" in refused.stderr
-    child.send_signal(signal.SIGINT)
-    assert child.wait(60) == 130
-    assert "interrupted" in child.communicate()[1]
-    report = read_report(broker.data_folder)
-    assert report is not None
-    assert (report.state, report.damaged) == (INTERRUPTED, [Damage(**known)])
-    assert scrub(broker.data_folder)["damaged"] == []
-
-
 @pytest.mark.parametrize("rate", ["0", "-1", "fast", "10T", "1e6", "", "0.0001"])
 def test_a_wrong_rate_is_named(rate: str, tmp_path: Path) -> None:
-    done = run_command("scrub", "--data", str(tmp_path), "--rate", rate)
+    done = run_here("scrub", "--data", str(tmp_path), "--rate", rate)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"tpc-broker: --rate {rate}: expected bytes a second, such as 800000, 50M or 1.5G\n"
 
 
 def test_a_folder_that_is_none_of_a_broker(tmp_path: Path) -> None:
-    done = run_command("scrub", "--data", str(tmp_path))
+    done = run_here("scrub", "--data", str(tmp_path))
     assert (done.returncode, done.stderr) == (2, f"tpc-broker: {tmp_path} is no data directory of a broker\n")
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,8 @@ import trio.testing
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker, run_here
+from tests.support.shared_servers import SharedBroker, once
 from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.status import (
     SOCKET_NAME,
@@ -34,24 +35,20 @@ EXIT_CANNOT_RUN = 2
 RECORDS = 40
 
 
-@pytest.fixture(scope="module")
-def used(module_tmp_path: Path) -> Iterator[TpcBroker]:
-    """Asked about nothing before it was used; under a path longer than the address of a Unix socket may be."""
-    broker = TpcBroker(module_tmp_path / "status" / ("long" * 30), cores_count=2)
-    broker.start()
-    try:
-        assert total(status_of(broker), "plane", "produces_taken") == 0
-        use(broker)
-        yield broker
-    finally:
-        broker.kill()
-
-
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[TpcBroker]:
-    """For what it does not survive."""
-    broker = TpcBroker(tmp_path, cores_count=1)
+def used(shared_broker: SharedBroker) -> SharedBroker:
+    """Under a path longer than the address of a Unix socket may be."""
+    assert len(str(shared_broker.data_folder / SOCKET_NAME)) > 107
+    once(shared_broker, use, shared_broker)
+    return shared_broker
+
+
+@pytest.fixture(scope="module")
+def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
+    """For what it does not survive; each test leaves it running."""
+    broker = TpcBroker(module_tmp_path, cores_count=1)
     broker.start()
+    assert total(status_of(broker), "plane", "produces_taken") == 0
     yield broker
     broker.kill()
 
@@ -60,7 +57,7 @@ def status_of(broker: TpcBroker) -> dict[str, Any]:
     """Asked again until each core has answered in time."""
     give_up_at = time.monotonic() + 60
     while True:
-        done = run_command("status", "--data", str(broker.data_folder), "--json")
+        done = run_here("status", "--data", str(broker.data_folder), "--json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         if all("counters" in core for core in found["cores"]) or time.monotonic() > give_up_at:
@@ -75,13 +72,13 @@ def total(status: dict[str, Any], part: str, name: str) -> int:
 def use(broker: TpcBroker) -> None:
     """Write records one by one, each to one of two cores, and read all of them."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", 2, 1)])["t"].result()
+    admin.create_topics([NewTopic("status", 2, 1)])["status"].result()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for number in range(RECORDS):
-        producer.produce("t", b"value", partition=number % 2)
+        producer.produce("status", b"value", partition=number % 2)
         assert producer.flush(30) == 0
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition("t", number, 0) for number in range(2)])
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "status", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition("status", number, 0) for number in range(2)])
     read = 0
     while read < RECORDS:
         read += len(consumer.consume(RECORDS, timeout=1))
@@ -107,7 +104,7 @@ def test_the_counters_are_those_of_what_was_done(used: TpcBroker) -> None:
 
 
 def test_the_text_has_the_same_figures(used: TpcBroker) -> None:
-    done = run_command("status", "--data", str(used.data_folder))
+    done = run_here("status", "--data", str(used.data_folder))
     assert done.returncode == 0
     taken = [core["counters"]["plane"]["produces_taken"] for core in status_of(used)["cores"]]
     text = done.stdout
@@ -126,16 +123,24 @@ def test_shares_of_queues_are_shown_and_change_while_it_runs(used: TpcBroker) ->
                 assert queues[name]["runtime_ns"] > 0
                 assert queues[name]["selections"] > 0
                 assert 0 < queues[name]["slice_ns_max"] <= queues[name]["runtime_ns"] or name == "clients"
-    admin = AdminClient({"bootstrap.servers": used.bootstrap})
+    try:
+        alter_shares(used, AlterConfigOpType.SET, 7)
+        assert "background, 7 shares: " in run_here("status", "--data", str(used.data_folder)).stdout
+    finally:
+        alter_shares(used, AlterConfigOpType.DELETE, 50)
+
+
+def alter_shares(broker: TpcBroker, how: AlterConfigOpType, then: int) -> None:
+    """Until all cores have them."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for core in (0, 1):
-        entry = ConfigEntry("cpu.shares.background", "7", incremental_operation=AlterConfigOpType.SET)
+        entry = ConfigEntry("cpu.shares.background", str(then), incremental_operation=how)
         resource = ConfigResource(ConfigResource.Type.BROKER, str(core), incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result()
     give_up_at = time.monotonic() + 30
-    while any(core["counters"]["queues"]["background"]["shares"] != 7 for core in status_of(used)["cores"]):
+    while any(core["counters"]["queues"]["background"]["shares"] != then for core in status_of(broker)["cores"]):
         assert time.monotonic() < give_up_at
         time.sleep(0.05)
-    assert "background, 7 shares: " in run_command("status", "--data", str(used.data_folder)).stdout
 
 
 def coordinating(broker: TpcBroker) -> set[int]:
@@ -164,7 +169,7 @@ def test_a_core_that_hangs_is_shown_without_counters(used: TpcBroker) -> None:
     hanging = used.core_process(0)
     hanging.send_signal(signal.SIGSTOP)
     try:
-        done = run_command("status", "--data", str(used.data_folder))
+        done = run_here("status", "--data", str(used.data_folder))
     finally:
         hanging.send_signal(signal.SIGCONT)
     assert done.returncode == 0
@@ -194,16 +199,17 @@ def test_without_a_broker_it_is_one_line_and_exit_code_2(broker: TpcBroker, tmp_
     broker.stop()
     assert not (broker.data_folder / SOCKET_NAME).exists()
     for folder in (broker.data_folder, tmp_path / "never"):
-        done = run_command("status", "--data", str(folder))
+        done = run_here("status", "--data", str(folder))
         assert done.returncode == EXIT_CANNOT_RUN
         assert done.stderr.startswith("tpc-broker: no broker answers for the data directory")
         assert done.stderr.count("\n") == 1
+    broker.start()
 
 
 def test_a_socket_that_a_killed_broker_left_is_replaced(broker: TpcBroker) -> None:
     broker.kill()
     assert (broker.data_folder / SOCKET_NAME).exists()
-    assert run_command("status", "--data", str(broker.data_folder)).returncode == EXIT_CANNOT_RUN
+    assert run_here("status", "--data", str(broker.data_folder)).returncode == EXIT_CANNOT_RUN
     broker.start()
     assert len(status_of(broker)["cores"]) == 1
 
