@@ -71,13 +71,12 @@ def test_what_was_acknowledged_before_is_in_it_and_nothing_is_damaged(load, tmp_
     broker.start()
     workload = Workload(
         broker.bootstrap, load.topics, producers_count=4, records_per_second=load.records_per_second, seed=seed,
-        config=load.config, is_rationed=load.bytes_max > 0,
+        config=load.config, is_rationed=True,
     )  # fmt: skip
     try:
         workload.start()
         for number in range(BACKUPS):
-            if load.bytes_max:
-                workload.allow(load.bytes_max // 8)
+            workload.allow(load.bytes_max // 8)
             workload.run_for(1.5)
             moment = workload.ledger.moment()
             report = back_up(broker, tmp_path / f"backup-{number}")

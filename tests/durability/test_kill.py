@@ -99,7 +99,7 @@ def test_nothing_acknowledged_is_lost_or_doubled(load, share, tmp_path, seed, re
     bootstrap = ",".join(f"{broker.host}:{broker.ports[0] + core}" for core in range(cores_count_max))
     workload = Workload(
         bootstrap, load.topics, producers_count=4, records_per_second=load.records_per_second, seed=seed,
-        is_rationed=load.bytes_max > 0,
+        is_rationed=True,
     )  # fmt: skip
     attack = Attack(broker, chooser)
     try:
@@ -109,8 +109,7 @@ def test_nothing_acknowledged_is_lost_or_doubled(load, share, tmp_path, seed, re
                 break
             if time.monotonic() > end_at:
                 break
-            if load.bytes_max:
-                workload.allow(load.bytes_max // kills)
+            workload.allow(load.bytes_max // kills)
             workload.run_for(chooser.uniform(0.05, 1.2))
             before = workload.ledger.moment()
             attack.attack()

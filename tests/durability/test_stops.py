@@ -95,7 +95,7 @@ def test_stops_of_every_kind_lose_nothing(load, tmp_path, seed, request):
     bootstrap = ",".join(f"{broker.host}:{broker.ports[0] + core}" for core in range(CORES_MAX))
     workload = Workload(
         bootstrap, load.topics, producers_count=4, records_per_second=load.records_per_second, seed=seed,
-        config=load.config, is_rationed=load.bytes_max > 0,
+        config=load.config, is_rationed=True,
     )  # fmt: skip
     stops = Stops(broker, chooser)
     try:
@@ -103,8 +103,7 @@ def test_stops_of_every_kind_lose_nothing(load, tmp_path, seed, request):
         for _ in range(stops_count):
             if time.monotonic() > end_at:
                 break
-            if load.bytes_max:
-                workload.allow(load.bytes_max // stops_count)
+            workload.allow(load.bytes_max // stops_count)
             workload.run_for(chooser.uniform(0.3, 1.0))
             stops.stop()
         workload.run_for(0.5)

@@ -102,10 +102,12 @@ class Load:
         self._answered_at[partition] = now
 
     def wait_progress(self, deadline_s: float = DEADLINE_S) -> None:
-        """Until every partition has taken records that were sent from now on."""
+        """Until of every partition one more record is acknowledged than have been sent so far: one that was sent from
+        now on, also right after the start, when nothing has been.
+        """
         sent = list(self.sent)
         eventually(
-            lambda: self.errors or all(map(int.__le__, sent, map(len, self.acknowledged))), "it goes on", deadline_s
+            lambda: self.errors or all(map(int.__lt__, sent, map(len, self.acknowledged))), "it goes on", deadline_s
         )
         assert not self.errors, self.errors[:3]
 
