@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.broker_process import run_command
+from tests.support.broker_process import run_command, run_here
 from tpc_broker.cluster.founding import Founding
 from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.log.checkpoint import VOTE_NOTE
@@ -225,10 +225,10 @@ def test_what_knows_only_a_broker_without_a_cluster_refuses_a_nodes_directory(tm
     (data / "topics").mkdir()
     (data / ".lock").touch()
     node_directory(data, joined=True)
-    done = run_command("repair", "--rebuild-metadata", "--apply", "--data", str(data))
+    done = run_here("repair", "--rebuild-metadata", "--apply", "--data", str(data))
     assert done.returncode == 2, done
     assert "node 1's of cluster the-cluster, whose metadata its voters have" in done.stderr
-    done = run_command("backup", str(tmp_path / "copy"), "--data", str(data))
+    done = run_here("backup", str(tmp_path / "copy"), "--data", str(data))
     assert done.returncode == 2, done
     assert done.stderr == (
         f"tpc-broker: {data} is node 1's of cluster the-cluster, and does not run: the cluster's metadata are not in "

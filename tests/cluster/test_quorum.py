@@ -93,6 +93,11 @@ def test_any_core_carries_what_the_controller_decides(shared_cluster: Cluster):
 @pytest.mark.kafka
 @pytest.mark.usefixtures("kafka_tools")
 def test_kafkas_tool_describes_the_quorum(four: Cluster):
+    def tool(bootstrap: str, *arguments: str) -> str:
+        done = run_tool("metadata-quorum", "--bootstrap-server", bootstrap, *arguments)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
     def is_described() -> bool:
         status = tool(four[4].bootstrap, "describe", "--status")
         leader = cluster_told(four[1].bootstrap)["controller"] * 1024
@@ -108,9 +113,3 @@ def test_kafkas_tool_describes_the_quorum(four: Cluster):
         return True
 
     eventually(is_described, "all nodes, and who leads")  # again where another one came to lead meanwhile
-
-
-def tool(bootstrap: str, *arguments: str) -> str:
-    done = run_tool("metadata-quorum", "--bootstrap-server", bootstrap, *arguments)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.matrix import eventually
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker, run_command, run_here
 from tests.support.ports import free_port_range
 from tests.support.steering_loader import skip_without
 from tpc_broker.ebpf.steering import Select
@@ -157,7 +157,7 @@ def wait_owned(broker: DatagramBroker, topic: str) -> None:
 
 
 def steered(broker: DatagramBroker) -> dict | None:
-    done = run_command("steering", "--data", str(broker.data_folder), "--json")
+    done = run_here("steering", "--data", str(broker.data_folder), "--json")
     (port,) = [one for one in json.loads(done.stdout)["listeners"] if one["name"] == "datagrams"]
     return port["steering"]
 
@@ -219,7 +219,7 @@ def test_a_topic_that_is_gone_is_unknown(broker, topic, sender):
 
 def test_status_tells_what_came(broker, topic, sender):
     sender.deliver(topic, {1: (0, b"v")})
-    text = run_command("status", "--data", str(broker.data_folder)).stdout
+    text = run_here("status", "--data", str(broker.data_folder)).stdout
     assert "datagrams" in text
     assert " acknowledged; " in text
 

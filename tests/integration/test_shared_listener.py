@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -19,7 +17,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.integration.matrix import DEADLINE_SECONDS, eventually
 from tests.integration.test_listeners import CLIENTS, values
-from tests.support.broker_process import TpcBroker, run_command
+from tests.support.broker_process import TpcBroker, run_command, run_here
+from tests.support.cluster_nodes import run_tpc
 from tests.support.raw_client import RawConnection
 from tests.support.server_process import ServerFailed
 from tests.support.steering_loader import skip_without
@@ -253,12 +252,12 @@ def test_a_core_that_dies_gets_no_connection_until_it_is_back(broker):
 
 
 def test_the_command_says_who_gets_what(broker):
-    done = run_command("steering", "--data", str(broker.data_folder), timeout_seconds=60)
+    done = run_here("steering", "--data", str(broker.data_folder))
     assert done.returncode == 0, done.stderr
     assert f"ONE: shared on {broker.shared_bootstrap}" in done.stdout
     assert "placed by load, loaded by libbpf" in done.stdout
     assert "PLAINTEXT: per-core-port on " in done.stdout
-    done = run_command("steering", "--data", str(broker.data_folder), "--json", timeout_seconds=60)
+    done = run_here("steering", "--data", str(broker.data_folder), "--json")
     assert len(json.loads(done.stdout)["partitions"]) == CORES
 
 
@@ -333,7 +332,7 @@ def test_librdkafka_writes_and_reads_what_other_cores_own(broker, empty_topic):
     assert counted(broker, "forwards", "produces") > before["produces"]
     assert counted(broker, "forwards", "fetches") > before["fetches"]
     assert counted(broker, "broker", "asked_of_wrong_core") == asked
-    done = run_command("status", "--data", str(broker.data_folder), timeout_seconds=60)
+    done = run_here("status", "--data", str(broker.data_folder))
     assert "sent to other cores" in done.stdout
 
 
@@ -385,10 +384,9 @@ def test_forwards_follow_a_partition_that_moves(broker, empty_topic):
     """The move is asked for at the shared port, too, where the node is one broker and cores are named all the same."""
 
     def tpc(*arguments) -> str:
-        command = [sys.executable, "-m", "tpc_broker.cli.main", *arguments, "--bootstrap", broker.shared_bootstrap]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        code, said = run_tpc(*arguments, "--bootstrap", broker.shared_bootstrap)
+        assert code == 0, said
+        return said
 
     def owner() -> int:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

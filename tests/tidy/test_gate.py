@@ -1,0 +1,161 @@
+"""What holds for every test of the gate: it is to fail only when the product is wrong, and to take little time."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.tiers import MARKS, is_gate_module
+
+TESTS: Final = Path(__file__).parents[1]
+STARTERS: Final = {
+    "tests.support.broker_process": {"TpcBroker", "run_command"},
+    "tests.support.cluster_nodes": {"Cluster", "Node", "cluster"},
+    "tests.support.kafka_peer": {"KafkaCluster", "KafkaPeer", "run_tool", "start_tool"},
+    "tests.support.server_process": {"ServerProcess"},
+    "tests.support.shared_servers": {"SharedBroker", "SharedCluster", "new_kafka"},
+    "tests.support.tls_proxy": {"AdvertisingBroker", "make_certificates"},
+    "tests.durability.conftest": {"new_broker", "new_broker_on_disk"},
+    "tests.durability.test_crash_images": {"record_life"},
+    "subprocess": {"Popen", "call", "check_call", "check_output", "run"},
+    "multiprocessing": {"Pool", "Process", "get_context"},
+    "os": {"fork", "posix_spawn", "spawnv", "system"},
+    "pyspark.sql": {"SparkSession"},
+}
+"""By module, what starts a process when it is called."""
+_ENDS = "what a process says when it ends by itself, or is ended, is what is tested"
+_LIVES = "each test is another life of a broker: other options, limits, data or ends"
+_FRESH = "what an interpreter of its own does, or leaves, is what is tested"
+_TOOLS = "a program of the host is the judge, and runs for less than a second"
+OWN_PROCESSES: Final = {
+    "bench/test_histogram.py": _TOOLS,
+    "bench/test_others.py": "servers of others are processes; these stand for them",
+    "bench/test_server.py": _ENDS,
+    "cli/test_tpc.py": _ENDS,
+    "cluster/test_options.py": _ENDS,
+    "durability/test_earlier_formats.py": _LIVES,
+    "integration/test_clients_kcat.py": "kcat is a program",
+    "integration/test_datagrams.py": _ENDS,
+    "integration/test_listeners.py": "kcat is a program",
+    "integration/test_shared_listener.py": _ENDS,
+    "native_bytes/test_pinned.py": _FRESH,
+    "packaging/test_seccomp.py": _LIVES,
+    "packaging/test_service_files.py": _TOOLS,
+    "runtime/test_admin.py": _ENDS,
+    "runtime/test_backup_staging.py": _ENDS,
+    "runtime/test_cache_bound.py": _FRESH,
+    "runtime/test_connections_bound.py": _LIVES,
+    "runtime/test_connections_per_ip.py": _LIVES,
+    "runtime/test_core_watch.py": "processes that hang are what is watched",
+    "runtime/test_invariants.py": _ENDS,
+    "runtime/test_listening.py": _FRESH,
+    "runtime/test_logs.py": _ENDS,
+    "runtime/test_reload.py": _LIVES,
+    "runtime/test_scrub.py": _ENDS,
+    "runtime/test_supervisor_lives.py": _LIVES,
+    "runtime/test_supervisor_refusals.py": _ENDS,
+    "spark/test_security_options.py": _LIVES,
+    "spark/test_surroundings.py": _FRESH,
+    "swim/test_generated.py": _TOOLS,
+    "tidy/test_kept_files.py": "a run of pytest is what is tested",
+    "tidy/test_manual.py": _TOOLS,
+    "tidy/test_server_process.py": "when a process counts as gone is what is tested",
+    "tidy/test_tidy.py": _TOOLS,
+}
+"""Gate modules whose tests start processes themselves, and why these are not a fixture's."""
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in TESTS.rglob("test_*.py") if is_gate_module(path))
+
+
+def starters_in(tree: ast.Module) -> set[str]:
+    """Dotted names by which the module may call what starts a process; subclasses that it makes among them."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            known = STARTERS.get(node.module or "", ())
+            found |= {each.asname or each.name for each in node.names if each.name in known}
+        elif isinstance(node, ast.Import):
+            names = {each.asname or each.name: each.name for each in node.names}
+            found |= {f"{name}.{starter}" for name, module in names.items() for starter in STARTERS.get(module, ())}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) in found for base in node.bases):
+            found.add(node.name)
+    return found
+
+
+def is_left_out(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A fixture, or a test of the long tier."""
+    for decorator in function.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = ast.unparse(called)
+        if name == "pytest.fixture" or (name.startswith("pytest.mark.") and name.rpartition(".")[2] in MARKS):
+            return True
+    return False
+
+
+def starts_in(source: str) -> list[tuple[int, str]]:
+    """(line, what is called) of each call outside a fixture that starts a process."""
+    tree = ast.parse(source)
+    starters = starters_in(tree)
+
+    def look(node: ast.AST) -> Iterator[tuple[int, str]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_left_out(node):
+            return
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).removesuffix(".builder") in starters:
+            yield node.lineno, name
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"{name}.builder" for name in starters}:
+            yield node.lineno, ast.unparse(node)
+        for child in ast.iter_child_nodes(node):
+            yield from look(child)
+
+    return list(look(tree))
+
+
+def test_no_gate_test_starts_a_process_outside_a_fixture() -> None:
+    """A fixture is where it is seen what a module costs, and what ends a server also when a test fails. Commands that
+    end by themselves are called in this process (`run_here`, click's CliRunner).
+    """
+    wrong = []
+    for path in modules():
+        name = path.relative_to(TESTS).as_posix()
+        if name not in OWN_PROCESSES:
+            wrong += [f"tests/{name}:{line}: {what}" for line, what in starts_in(path.read_text())]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_excepted_needs_it() -> None:
+    starting = {path.relative_to(TESTS).as_posix() for path in modules() if starts_in(path.read_text())}
+    assert OWN_PROCESSES.keys() - starting == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import subprocess\ndef test_a():\n    subprocess.run(['x'])", [(3, "subprocess.run")]),
+        ("import subprocess as s\ndef helper():\n    return s.Popen(['x'])", [(3, "s.Popen")]),
+        ("from os import fork\ndef test_a():\n    fork()", [(3, "fork")]),
+        (
+            "from tests.support.broker_process import TpcBroker as B\nclass Own(B): ...\ndef test_a():\n    Own()",
+            [(4, "Own")],
+        ),
+        (
+            "from tests.support.cluster_nodes import cluster\ndef test_a(p):\n    with cluster(p) as made: pass",
+            [(3, "cluster")],
+        ),
+        (
+            "from pyspark.sql import SparkSession\ndef test_a():\n    SparkSession.builder.getOrCreate()",
+            [(3, "SparkSession.builder")],
+        ),
+        ("import subprocess\nimport pytest\n@pytest.fixture(scope='module')\ndef a():\n    subprocess.run(['x'])", []),
+        ("import subprocess\nimport pytest\n@pytest.mark.kafka\ndef test_a():\n    subprocess.run(['x'])", []),
+        ("from tpc_broker.client.cluster import Cluster\ndef test_a():\n    Cluster(1)", []),
+    ],
+)
+def test_what_starts_a_process_is_found(source: str, expected: list[tuple[int, str]]) -> None:
+    assert starts_in(source) == expected
