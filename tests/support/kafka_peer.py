@@ -40,6 +40,7 @@ TOOLS = {
     "storage": "kafka.tools.StorageTool",
     "features": "org.apache.kafka.tools.FeatureCommand",
     "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
