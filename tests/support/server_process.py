@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import IO, Protocol
@@ -19,6 +21,8 @@ from typing import IO, Protocol
 import psutil
 
 from tpc_broker.bench.server import has_ended
+
+_SETPRIV = shutil.which("setpriv")
 
 
 class ServerFailed(RuntimeError):  # noqa: N818 (it says what happened, like FileNotFound)
@@ -76,8 +80,19 @@ def answers_api_versions(host: str, port: int, timeout_seconds: float = 1.0) -> 
     return len(head) == 8 and struct.unpack(">i", head[4:])[0] == 7
 
 
+def _ending_with_us() -> list[str]:
+    """What stands before a command that the kernel is to kill when this process ends, however it ends. A broker's cores
+    end with their supervisor.
+
+    That signal comes when the *thread* ends that has started the command, so only the main one may ask for it. Setpriv,
+    of util-linux, asks and becomes the command; a `preexec_fn` would run Python beside the threads of the clients here.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return [_SETPRIV, "--pdeathsig", "KILL", "--"] if is_main and _SETPRIV is not None else []
+
+
 class ServerProcess:
-    """One child process in a process group of its own, with its output in a file."""
+    """One child process in a process group of its own, with its output in a file; it does not outlive this process."""
 
     def __init__(self, command: list[str], log_path: Path, environment: dict[str, str] | None = None) -> None:
         self.command = command
@@ -107,7 +122,7 @@ class ServerProcess:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._log_file = self.log_path.open("ab")
         self._process = subprocess.Popen(
-            self.command,
+            [*_ending_with_us(), *self.command],
             stdin=subprocess.DEVNULL,
             stdout=self._log_file,
             stderr=subprocess.STDOUT,

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import shutil
 import subprocess
+import tempfile
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+_NODES: Final = 77
+_CLIENTS: Final = 78
+_SUBNETS: Final = range(1, 250)
 
 
 def ip(*arguments: str, told: str | None = None) -> None:
@@ -32,19 +42,41 @@ def why_no_namespaces() -> str | None:
     return None
 
 
+def _is_in_use(subnet: str) -> bool:
+    done = subprocess.run(["ip", "-4", "address", "show", "to", subnet], capture_output=True, text=True, check=True)
+    return bool(done.stdout)
+
+
 class Hosts:
     """Host *n* has `cluster_address(n)` among the others, and `client_address(n)` for who made it."""
 
     def __init__(self, count: int) -> None:
         self._mark = f"{os.getpid() % 100_000:x}{random.randrange(256):02x}"
-        self._subnet = random.randrange(1, 250)
         self.count = count
 
+    @cached_property
+    def _subnet(self) -> int:
+        """The first that no other hosts of this machine have, for as long as this object lives."""
+        for number in _SUBNETS:
+            path = Path(tempfile.gettempdir()) / f"tpc-subnet-{number}"
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                continue
+            if _is_in_use(f"10.{_CLIENTS}.{number}.0/24"):  # what was killed has left its bridge there
+                os.close(lock)
+                continue
+            weakref.finalize(self, os.close, lock)
+            return number
+        raise RuntimeError("no subnet is left for hosts on this machine")
+
     def cluster_address(self, number: int) -> str:
-        return f"10.{77}.{self._subnet}.{number}"
+        return f"10.{_NODES}.{self._subnet}.{number}"
 
     def client_address(self, number: int) -> str:
-        return f"10.{78}.{self._subnet}.{number}"
+        return f"10.{_CLIENTS}.{self._subnet}.{number}"
 
     def prefix(self, number: int) -> list[str]:
         """What stands before a command that is to run on that host."""
