@@ -1,10 +1,12 @@
 """TLS and SASL of the client: against a server that ends both before a broker, and the vectors of the RFCs."""
 
 import pickle
+import re
 import ssl
 
 import pytest
 
+from tests.support.ports import free_port_range
 from tests.support.tls_proxy import AdvertisingBroker, Proxy, server_context
 from tpc_broker.client import requests
 from tpc_broker.client.cluster import Cluster, ClusterSettings
@@ -19,22 +21,34 @@ from tpc_broker.kafka import records as codec
 USERS = {"al=i,ce": "pass,word=1", "bob": "b"}
 
 
+@pytest.fixture(scope="module")
+def broker(module_tmp_path):
+    """It says that it is where the proxies are, one after the other."""
+    made = AdvertisingBroker(module_tmp_path, cores_count=1)
+    made.advertised = f"127.0.0.1:{free_port_range(1)}"
+    made.start()
+    yield made
+    made.stop()
+
+
 @pytest.fixture
-def behind(tmp_path):
-    """behind(proxy): a broker that says it is where the proxy is."""
+def before(broker):
+    """before(…): the proxy of a test."""
     started = []
 
-    def start(proxy):
-        broker = AdvertisingBroker(tmp_path / "broker", cores_count=1)
-        broker.advertised = proxy.address
-        broker.start()
-        proxy.connect_to(broker.host, broker.ports[0])
-        started.extend([proxy, broker])
-        return broker
+    def start(*arguments, **more):
+        started.append(Proxy(*arguments, **more, port=int(broker.advertised.rpartition(":")[2])))
+        started[0].connect_to(broker.host, broker.ports[0])
+        return started[0]
 
     yield start
     for one in started:
-        one.close() if isinstance(one, Proxy) else one.stop()
+        one.close()
+
+
+@pytest.fixture
+def topic(request):
+    return re.sub(r"[^a-zA-Z0-9_-]", "-", request.node.name)
 
 
 def cluster(proxy, tls=None, sasl=None, retry_seconds=10):
@@ -42,7 +56,7 @@ def cluster(proxy, tls=None, sasl=None, retry_seconds=10):
     return Cluster(ClusterSettings(proxy.address, "test", 5, retry_seconds=retry_seconds, security=security))
 
 
-def write_and_read(made, topic="t"):
+def write_and_read(made, topic):
     where = TopicPartition(topic, 0)
     made.create_topic(topic, 1)
     records = [codec.Record(b"v%d" % number, None, 1_700_000_000_000) for number in range(3)]
@@ -53,12 +67,11 @@ def write_and_read(made, topic="t"):
     return [record.value for chunk in chunks for record in codec.read_records(chunk.records)]
 
 
-def test_tls_with_every_way_of_being_wrong(certificates, behind):
-    proxy = Proxy(server_context(certificates))
-    behind(proxy)
+def test_tls_with_every_way_of_being_wrong(certificates, before, topic):
+    proxy = before(server_context(certificates))
     trusted = (certificates / "ca.pem").read_text()
     with cluster(proxy, TlsSettings(trusted)) as made:
-        assert write_and_read(made) == [b"v0", b"v1", b"v2"]
+        assert write_and_read(made, topic) == [b"v0", b"v1", b"v2"]
     for settings, said in (
         (TlsSettings((certificates / "other-ca.pem").read_text()), "certificate verify failed"),
         (TlsSettings(), "certificate verify failed"),
@@ -71,7 +84,7 @@ def test_tls_with_every_way_of_being_wrong(certificates, behind):
     with cluster(proxy, TlsSettings(trusted)) as made, pytest.raises(AuthenticationError, match="IP address mismatch"):
         made.topic_names()
     with cluster(proxy, TlsSettings(trusted, checks_host_name=False)) as made:
-        assert made.topic_names() == ["t"]
+        assert topic in made.topic_names()
     proxy.context.maximum_version = ssl.TLSVersion.TLSv1_2
     newest = TlsSettings(trusted, version_min="TLSv1.3", checks_host_name=False)
     with cluster(proxy, newest) as made, pytest.raises(AuthenticationError, match="no TLS with"):
@@ -82,15 +95,14 @@ def test_tls_with_every_way_of_being_wrong(certificates, behind):
         made.topic_names()
 
 
-def test_client_certificates(certificates, behind):
-    proxy = Proxy(server_context(certificates, asks_client=True))
-    behind(proxy)
+def test_client_certificates(certificates, before, topic):
+    proxy = before(server_context(certificates, asks_client=True))
     trusted, own = (certificates / "ca.pem").read_text(), (certificates / "client.pem").read_text()
     locked = (certificates / "client-locked.key").read_text()
     with cluster(proxy, TlsSettings(trusted, own, (certificates / "client.key").read_text())) as made:
-        assert write_and_read(made)
+        assert write_and_read(made, topic)
     with cluster(proxy, TlsSettings(trusted, own + locked, key_password="key-word")) as made:
-        assert made.topic_names() == ["t"]
+        assert topic in made.topic_names()
     refused = (AuthenticationError, UnreachableError)
     with cluster(proxy, TlsSettings(trusted), retry_seconds=0.2) as made, pytest.raises(refused):
         made.topic_names()
@@ -100,16 +112,15 @@ def test_client_certificates(certificates, behind):
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
-def test_sasl_over_tls_and_without(certificates, behind, mechanism):
-    proxy = Proxy(server_context(certificates), USERS)
-    behind(proxy)
+def test_sasl_over_tls_and_without(certificates, before, mechanism, topic):
+    proxy = before(server_context(certificates), USERS)
     tls = TlsSettings((certificates / "ca.pem").read_text())
     settings = SaslSettings(mechanism, "al=i,ce", USERS["al=i,ce"])
     with cluster(proxy, tls, settings) as made:
-        assert write_and_read(made) == [b"v0", b"v1", b"v2"]
+        assert write_and_read(made, topic) == [b"v0", b"v1", b"v2"]
     proxy.context = None
     with cluster(proxy, None, settings) as made:
-        assert made.topic_names() == ["t"]
+        assert topic in made.topic_names()
     for wrong in (SaslSettings(mechanism, "al=i,ce", "x"), SaslSettings(mechanism, "eve", "x")):
         said = f"does not let {wrong.username}"
         with cluster(proxy, None, wrong) as made, pytest.raises(AuthenticationError, match=said):
@@ -123,17 +134,15 @@ def test_sasl_over_tls_and_without(certificates, behind, mechanism):
             made.topic_names()
 
 
-def test_a_session_that_ends_soon_is_made_anew(behind):
-    proxy = Proxy(None, USERS, lifetime_ms=1)
-    behind(proxy)
+def test_a_session_that_ends_soon_is_made_anew(before, topic):
+    proxy = before(None, USERS, lifetime_ms=1)
     with cluster(proxy, None, SaslSettings(Mechanism.PLAIN, "bob", "b")) as made:
-        assert write_and_read(made) == [b"v0", b"v1", b"v2"]
+        assert write_and_read(made, topic) == [b"v0", b"v1", b"v2"]
         assert proxy.handshakes_count > 2
 
 
-def test_a_broker_without_sasl_is_not_talked_to(tmp_path, behind):
-    proxy = Proxy()
-    behind(proxy)
+def test_a_broker_without_sasl_is_not_talked_to(before):
+    proxy = before()
     bob = SaslSettings(Mechanism.PLAIN, "bob", "b")
     with cluster(proxy, None, bob) as made, pytest.raises(AuthenticationError, match="knows no SASL"):
         made.topic_names()

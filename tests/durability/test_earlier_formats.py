@@ -73,7 +73,7 @@ def unpacked(archive, folder):
 
 
 @pytest.mark.parametrize("archive", LEVELS, ids=lambda path: path.name.removesuffix(".tar.xz"))
-@pytest.mark.parametrize("cores_count", [2, 1, 3])
+@pytest.mark.parametrize("cores_count", [2, *(pytest.param(count, marks=pytest.mark.crash) for count in (1, 3))])
 def test_a_data_directory_of_every_feature_level(archive, cores_count, tmp_path):
     broker, expected = unpacked(archive, tmp_path / "broker")
     broker.cores_count = cores_count

@@ -53,11 +53,11 @@ class AdvertisingBroker(TpcBroker):
 class Proxy:
     """Listens at once; `connect_to` says where the broker is. ``users`` gives passwords; None: no SASL."""
 
-    def __init__(self, context=None, users=None, lifetime_ms=LIFETIME_MS):
+    def __init__(self, context=None, users=None, lifetime_ms=LIFETIME_MS, port=0):
         self.context, self.users, self.lifetime_ms = context, users, lifetime_ms
         self.lies = False
         self.handshakes_count = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._target = None
         self._sockets = []
@@ -71,6 +71,8 @@ class Proxy:
         self._target = (host, port)
 
     def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # while a thread accepts, the port would stay taken
         for one in [self._listener, *self._sockets]:
             with contextlib.suppress(OSError):
                 one.close()
