@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.matrix import eventually
-from tests.support.broker_process import TpcBroker, run_command, run_here
+from tests.support.broker_process import TpcBroker, run_command, run_here, serve_refusing
 from tests.support.ports import free_port_range
 from tests.support.steering_loader import skip_without
 from tpc_broker.ebpf.steering import Select
@@ -236,6 +236,6 @@ def test_a_port_that_is_taken_is_named(broker, tmp_path):
 
 @pytest.mark.parametrize("given", ["nonsense", "localhost:9", "127.0.0.1:0", "127.0.0.1:70000", ":x"])
 def test_what_cannot_be_a_port_is_refused(tmp_path, given):
-    done = run_command("serve", "--data", str(tmp_path), "--datagram", given)
+    done = serve_refusing("--data", str(tmp_path), "--datagram", given)
     assert done.returncode == 2
     assert done.stderr.startswith(f"tpc-broker: --datagram {given}: expected ADDRESS:PORT")

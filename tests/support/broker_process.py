@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from click.testing import CliRunner
 
 from tests.support.ports import free_port_range
@@ -21,6 +22,7 @@ from tests.support.server_process import ServerFailed, ServerProcess, answers_ap
 from tpc_broker.runtime.main import main
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.status import read_status
+from tpc_broker.runtime.supervisor import CHECK_ONLY_VARIABLE
 
 _READY_SECONDS = 120.0
 """Of a host that gives its CPUs to others for long; it bounds what hangs and says nothing of how fast a start is."""
@@ -43,6 +45,13 @@ def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The same in this process, which costs a start of Python less: for commands that end by themselves."""
     done = CliRunner().invoke(main, arguments, prog_name="tpc-broker", catch_exceptions=False)
     return subprocess.CompletedProcess(["tpc-broker", *arguments], done.exit_code, done.stdout, done.stderr)
+
+
+def serve_refusing(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`tpc-broker serve ARGUMENTS…` in this process as far as it judges its options; with good ones it ends with 0."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CHECK_ONLY_VARIABLE, "1")
+        return run_here("serve", *arguments)
 
 
 class TpcBroker:
