@@ -74,11 +74,11 @@ def watched(shared_broker: SharedBroker) -> Watched:
 
 def write(watched: Watched) -> None:
     admin = AdminClient({"bootstrap.servers": watched.broker.bootstrap})
-    if "watched" not in admin.list_topics(timeout=60).topics:
-        admin.create_topics([NewTopic("watched", 2, 1)])["watched"].result()
+    if "test-admin" not in admin.list_topics(timeout=60).topics:
+        admin.create_topics([NewTopic("test-admin", 2, 1)])["test-admin"].result()
     producer = Producer({"bootstrap.servers": watched.broker.bootstrap, "linger.ms": 0, "acks": "all"})
     for number in range(RECORDS):
-        producer.produce("watched", b"value", partition=number % 2)
+        producer.produce("test-admin", b"value", partition=number % 2)
         assert producer.flush(30) == 0
 
 

@@ -61,7 +61,7 @@ def stopped(module_tmp_path: Path) -> TpcBroker:
 
 def produce(broker: TpcBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
-    producer.produce("customers", RECORD.encode(), key=b"planted-key", headers={"h": b"planted-header"})
+    producer.produce("test-bundle-customers", RECORD.encode(), key=b"planted-key", headers={"h": b"planted-header"})
     assert producer.flush(60) == 0
 
 
@@ -90,7 +90,7 @@ def test_what_is_needed_is_in_it_and_no_secret(broker: TpcBroker, tmp_path: Path
         assert "not to be had" not in content, (name, content)
     assert [len(look["cores"]) for look in looks] == [2, 2]
     assert looks[0]["cores"][0]["counters"]["ring"]["python_ns"] < looks[1]["cores"][0]["counters"]["ring"]["python_ns"]
-    assert "customers-0/00000000000000000000.log" in parts["data-directory.txt"]
+    assert "test-bundle-customers-0/00000000000000000000.log" in parts["data-directory.txt"]
     assert {"0000.journal", "0001.journal"} == json.loads(parts["journals.json"]).keys()
     assert json.loads(parts["about.json"])["properties"]["cores"] == "2"
     assert "VmRSS" in parts["processes.txt"]
@@ -107,7 +107,8 @@ def test_one_of_a_stopped_broker_says_what_it_lacks(stopped: TpcBroker, tmp_path
     parts = bundle(stopped, tmp_path / "b.tar.gz")
     assert "no broker answers" in parts["status-1.json"]
     rows = json.loads(parts["checkpoints.json"])
-    found = [row for core in rows.values() for row in core["partitions"] if row["partition"] == "customers-0"]
+    rows_of_it = (row for core in rows.values() for row in core["partitions"])
+    found = [row for row in rows_of_it if row["partition"] == "test-bundle-customers-0"]
     assert [row["log_end_offset"] for row in found] == [1]
 
 

@@ -72,13 +72,14 @@ def total(status: dict[str, Any], part: str, name: str) -> int:
 def use(broker: TpcBroker) -> None:
     """Write records one by one, each to one of two cores, and read all of them."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("status", 2, 1)])["status"].result()
+    admin.create_topics([NewTopic("test-status", 2, 1)])["test-status"].result()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for number in range(RECORDS):
-        producer.produce("status", b"value", partition=number % 2)
+        producer.produce("test-status", b"value", partition=number % 2)
         assert producer.flush(30) == 0
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "status", "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition("status", number, 0) for number in range(2)])
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "test-status", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition("test-status", number, 0) for number in range(2)])
     read = 0
     while read < RECORDS:
         read += len(consumer.consume(RECORDS, timeout=1))
