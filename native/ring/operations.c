@@ -2,8 +2,8 @@
 /*
  * The table of operations that Python awaits.
  *
- * A slot is taken at submission and freed at the last completion. Its memory (vectors, message header, path, address, small
- * copied sends) belongs to the slot and so lives exactly as long as the kernel may look at it. user_data is kind, generation,
+ * A slot is taken at submission and freed at the last completion. Its memory (vector, path, a write in parts) belongs to the
+ * slot and so lives exactly as long as the kernel may look at it. user_data is kind, generation,
  * slot; a completion of an older generation cannot occur, because a slot is reused only after its last completion, and is
  * asserted.
  */
@@ -25,10 +25,8 @@ enum { PARTS_MAX = 1024 }; /* the kernel's UIO_MAXIOV */
 #define NO_SLOT UINT32_MAX
 
 enum completion_rule {
-    RULE_EACH,   /* an event per completion */
-    RULE_LAST,   /* zero-copy send: the result comes first, the event when the kernel lets go of the buffer */
+    RULE_EACH,   /* one completion, one event */
     RULE_LINKED, /* write and fdatasync: two completions, one event */
-    RULE_QUIET,  /* small send: an event only when it was short or failed */
     RULE_PARTS,  /* write in parts: the next one is submitted until all are done or one was not whole */
 };
 
@@ -37,7 +35,7 @@ typedef struct {
     void *memory; /* freed after the last completion */
     uint32_t generation;
     uint32_t next_free;
-    int32_t result; /* RULE_QUIET: the length, which is the result that needs no event */
+    int32_t result; /* RULE_LINKED: of the first one */
     uint8_t rule;
     uint8_t completions_left;
     bool used;
@@ -135,10 +133,6 @@ static int begin(tpc_ring *ring, uint64_t token, enum completion_rule rule, void
     return 0;
 }
 
-int tpc_operation_begin(tpc_ring *ring, uint64_t token, void *memory, struct io_uring_sqe **sqe, int64_t *id) {
-    return begin(ring, token, RULE_EACH, memory, sqe, id);
-}
-
 static int64_t submit_plain(tpc_ring *ring, uint64_t token, void *memory, int opcode, int fd, const void *address,
                             uint32_t length, uint64_t offset, uint32_t operation_flags) {
     struct io_uring_sqe *sqe;
@@ -218,26 +212,14 @@ static void on_completion(void *context, uint64_t user_data, int32_t result, uin
     assert(index < ring->operations->slots_count && slot->used &&
            slot->generation == tpc_user_data_generation(user_data));
     if (slot->rule == RULE_PARTS && !parts_are_over(ring, index, &result)) return;
-    bool more = flags & IORING_CQE_F_MORE;
     if (__builtin_expect(tpc_recorder_on, 0))
         record_result(slot, slot->rule == RULE_LINKED && slot->completions_left == 1, result);
     if (slot->rule == RULE_LINKED) {
         on_linked(ring, index, result);
         return;
     }
-    if (slot->rule == RULE_LAST) {
-        if (!(flags & IORING_CQE_F_NOTIF)) slot->result = result;
-        if (more) return;
-        result = slot->result;
-        flags = 0;
-    }
-    if (slot->rule == RULE_QUIET && result == slot->result) {
-        free_slot(ring, index);
-        return;
-    }
-    void *data = flags & IORING_CQE_F_BUFFER ? tpc_receive_buffers_take(ring, flags) : NULL;
-    tpc_ring_push_event(ring, TPC_EVENT_OPERATION, slot->token, result, flags, data);
-    if (!more) free_slot(ring, index);
+    tpc_ring_push_event(ring, TPC_EVENT_OPERATION, slot->token, result, flags, NULL);
+    free_slot(ring, index);
 }
 
 int tpc_operations_new(tpc_ring *ring) {
@@ -325,27 +307,14 @@ int64_t tpc_operation_write_in_parts(tpc_ring *ring, uint64_t token, int fd, con
     return recorded(ring, id, tpc_disk_record_write(fd, data, length, (int64_t)position, 0));
 }
 
-static void fill_vector(struct iovec *vector, void *const *parts, const size_t *lengths, unsigned count) {
-    for (unsigned i = 0; i < count; i++) vector[i] = (struct iovec){.iov_base = parts[i], .iov_len = lengths[i]};
-}
-
-static int64_t submit_vector(tpc_ring *ring, uint64_t token, int opcode, int fd, void *const *parts,
-                             const size_t *lengths, unsigned count, uint64_t position, int write_flags) {
+int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
+                             unsigned count, uint64_t position, int write_flags) {
     if (count == 0 || count > PARTS_MAX) return -EINVAL;
     struct iovec *vector = malloc(count * sizeof *vector);
     if (!vector) return -ENOMEM;
-    fill_vector(vector, parts, lengths, count);
-    return submit_plain(ring, token, vector, opcode, fd, vector, count, position, (uint32_t)write_flags);
-}
-
-int64_t tpc_operation_readv(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
-                            unsigned count, uint64_t position) {
-    return submit_vector(ring, token, IORING_OP_READV, fd, parts, lengths, count, position, 0);
-}
-
-int64_t tpc_operation_writev(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
-                             unsigned count, uint64_t position, int write_flags) {
-    int64_t id = submit_vector(ring, token, IORING_OP_WRITEV, fd, parts, lengths, count, position, write_flags);
+    for (unsigned i = 0; i < count; i++) vector[i] = (struct iovec){.iov_base = parts[i], .iov_len = lengths[i]};
+    int64_t id =
+        submit_plain(ring, token, vector, IORING_OP_WRITEV, fd, vector, count, position, (uint32_t)write_flags);
     if (!recording(id)) return id;
     return recorded(ring, id,
                     tpc_disk_record_writev(fd, parts, lengths, count, (int64_t)position, record_flags(write_flags)));
@@ -429,128 +398,16 @@ int64_t tpc_operation_unlinkat(tpc_ring *ring, uint64_t token, int folder_fd, co
     return submit_plain(ring, token, copy, IORING_OP_UNLINKAT, folder_fd, copy, 0, 0, (uint32_t)flags);
 }
 
-/* ------------------------------------------------------------------------------------------------ sockets */
-
-int64_t tpc_operation_accept(tpc_ring *ring, uint64_t token, int fd, bool multishot) {
-    if (multishot && !tpc_ring_has(ring, TPC_FEATURE_MULTISHOT_ACCEPT)) return -EOPNOTSUPP;
-    struct io_uring_sqe *sqe;
-    int64_t id;
-    int result = begin(ring, token, RULE_EACH, NULL, &sqe, &id);
-    if (result < 0) return result;
-    io_uring_prep_accept(sqe, fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (multishot) sqe->ioprio |= IORING_ACCEPT_MULTISHOT;
-    return id;
-}
-
-int64_t tpc_operation_connect(tpc_ring *ring, uint64_t token, int fd, const void *address, uint32_t address_length) {
-    if (address_length > sizeof(struct sockaddr_storage)) return -EINVAL;
-    void *copy = malloc(sizeof(struct sockaddr_storage));
-    if (!copy) return -ENOMEM;
-    memcpy(copy, address, address_length);
-    return submit_plain(ring, token, copy, IORING_OP_CONNECT, fd, copy, 0, address_length, 0);
-}
-
-int64_t tpc_operation_receive(tpc_ring *ring, uint64_t token, int fd, void *data, uint32_t length, int flags) {
-    return submit_plain(ring, token, NULL, IORING_OP_RECV, fd, data, length, 0, (uint32_t)flags);
-}
-
-int64_t tpc_operation_send(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length, int flags) {
-    return submit_plain(ring, token, NULL, IORING_OP_SEND, fd, data, length, 0, (uint32_t)flags | MSG_NOSIGNAL);
-}
-
-int64_t tpc_operation_send_copied(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
-                                  int flags) {
-    void *copy = malloc(length ? length : 1);
-    if (!copy) return -ENOMEM;
-    memcpy(copy, data, length);
-    return submit_plain(ring, token, copy, IORING_OP_SEND, fd, copy, length, 0, (uint32_t)flags | MSG_NOSIGNAL);
-}
-
-int64_t tpc_operation_send_quietly(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
-                                   int flags) {
-    int64_t id = tpc_operation_send_copied(ring, token, fd, data, length, flags);
-    if (id < 0) return id;
-    operation *slot = &ring->operations->slots[(uint32_t)id];
-    slot->rule = RULE_QUIET;
-    slot->result = (int32_t)length;
-    return id;
-}
-
-int tpc_operation_settled(tpc_ring *ring, int64_t id) {
-    struct tpc_operations *table = ring->operations;
-    uint32_t index = (uint32_t)id;
-    if (index >= table->slots_count || !table->slots[index].used) return 1;
-    if (table->slots[index].generation != tpc_user_data_generation((uint64_t)id)) return 1;
-    table->slots[index].rule = RULE_EACH;
-    return 0;
-}
-
-int64_t tpc_operation_send_zero_copy(tpc_ring *ring, uint64_t token, int fd, const void *data, uint32_t length,
-                                     int flags) {
-    if (!tpc_ring_has(ring, TPC_FEATURE_SEND_ZC)) return -EOPNOTSUPP;
-    struct io_uring_sqe *sqe;
-    int64_t id;
-    int result = begin(ring, token, RULE_LAST, NULL, &sqe, &id);
-    if (result < 0) return result;
-    io_uring_prep_rw(IORING_OP_SEND_ZC, sqe, fd, data, length, 0);
-    sqe->msg_flags = (uint32_t)flags | MSG_NOSIGNAL;
-    return id;
-}
-
-/* One allocation: header, room for one descriptor, vector. */
-typedef struct {
-    struct msghdr header;
-    union {
-        struct cmsghdr align;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec vector[];
-} message;
-
-static void attach_rights(message *to_send, int rights_fd) {
-    to_send->header.msg_control = to_send->control.space;
-    to_send->header.msg_controllen = sizeof to_send->control.space;
-    struct cmsghdr *control = CMSG_FIRSTHDR(&to_send->header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof rights_fd);
-    memcpy(CMSG_DATA(control), &rights_fd, sizeof rights_fd);
-}
-
-int64_t tpc_operation_sendmsg(tpc_ring *ring, uint64_t token, int fd, void *const *parts, const size_t *lengths,
-                              unsigned count, int flags, int rights_fd) {
-    if (count == 0 || count > PARTS_MAX) return -EINVAL;
-    message *to_send = calloc(1, sizeof *to_send + count * sizeof(struct iovec));
-    if (!to_send) return -ENOMEM;
-    fill_vector(to_send->vector, parts, lengths, count);
-    to_send->header.msg_iov = to_send->vector;
-    to_send->header.msg_iovlen = count;
-    if (rights_fd >= 0) attach_rights(to_send, rights_fd);
-    return submit_plain(ring, token, to_send, IORING_OP_SENDMSG, fd, to_send, 1, 0, (uint32_t)flags | MSG_NOSIGNAL);
-}
-
-int64_t tpc_operation_shutdown(tpc_ring *ring, uint64_t token, int fd, int how) {
-    if (!tpc_ring_has(ring, TPC_FEATURE_SHUTDOWN)) return completed(ring, token, shutdown(fd, how));
-    return submit_plain(ring, token, NULL, IORING_OP_SHUTDOWN, fd, NULL, (uint32_t)how, 0, 0);
-}
-
-int64_t tpc_operation_poll(tpc_ring *ring, uint64_t token, int fd, unsigned poll_events, bool multishot) {
-    if (multishot && !tpc_ring_has(ring, TPC_FEATURE_MULTISHOT_POLL)) return -EOPNOTSUPP;
+int64_t tpc_operation_poll(tpc_ring *ring, uint64_t token, int fd, unsigned poll_events) {
     struct io_uring_sqe *sqe;
     int64_t id;
     int result = begin(ring, token, RULE_EACH, NULL, &sqe, &id);
     if (result < 0) return result;
     io_uring_prep_poll_add(sqe, fd, poll_events);
-    if (multishot) sqe->len |= IORING_POLL_ADD_MULTI;
     return id;
 }
 
-int64_t tpc_operation_timeout(tpc_ring *ring, uint64_t token, int64_t timeout_ns) {
-    struct __kernel_timespec *copy = malloc(sizeof *copy);
-    if (!copy) return -ENOMEM;
-    *copy = (struct __kernel_timespec){.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
-    return submit_plain(ring, token, copy, IORING_OP_TIMEOUT, -1, copy, 1, 0, 0);
-}
+/* ------------------------------------------------------------------------------------------------ for helper threads */
 
 int tpc_syncfs(int fd) { return syncfs(fd) < 0 ? -errno : 0; }
 

@@ -31,7 +31,6 @@ typedef struct {
 } tpc_turn_hook_entry;
 
 struct tpc_operations;
-struct tpc_receive_buffers;
 
 /* Python's part of a turn, watched by another thread: only the atomics are shared. */
 typedef struct {
@@ -75,7 +74,6 @@ struct tpc_ring {
 
     int64_t now_ns;
     struct tpc_operations *operations;
-    struct tpc_receive_buffers *receive_buffers;
     tpc_stall_watch stall;
     int64_t python_ns_before_turn; /* of the statistics, when the last wait began */
     int64_t longest_turn_ns;       /* of Python, since it was asked for */
@@ -106,14 +104,6 @@ void tpc_operations_cancel_all(tpc_ring *ring);
 
 /* At the start of a turn: cancels that found no room. */
 void tpc_operations_turn(tpc_ring *ring);
-
-/* At the start of a turn, when Python has seen all events: gives back the buffers whose data it has copied. */
-void tpc_receive_buffers_turn(tpc_ring *ring);
-/* The data of a completion with IORING_CQE_F_BUFFER. */
-void *tpc_receive_buffers_take(tpc_ring *ring, uint32_t completion_flags);
-
-/* Takes a slot of the operation table and an entry; on failure `memory` is freed. */
-int tpc_operation_begin(tpc_ring *ring, uint64_t token, void *memory, struct io_uring_sqe **sqe, int64_t *operation);
 
 void tpc_stall_new(tpc_ring *ring);
 void tpc_stall_free(tpc_ring *ring);

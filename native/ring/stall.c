@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "ring_state.h"
-#include "cdef/23_receive_buffers.h"
+#include "cdef/23_stall.h"
 
 enum { IDLE_LOOK_NS = 20000000, REST_LOOK_NS = 1000000000, BUSY_TURN_NS = 10000000 };
 

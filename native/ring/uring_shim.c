@@ -92,13 +92,11 @@ static int probe_features(tpc_ring *ring) {
     found(ring, TPC_FEATURE_BUFFER_RING, with_5_19);
     found(ring, TPC_FEATURE_CANCEL_ANY, with_5_19);
     found(ring, TPC_FEATURE_MULTISHOT_RECEIVE, with_6_0);
-    found(ring, TPC_FEATURE_MULTISHOT_POLL, ring->uring.features & IORING_FEAT_RSRC_TAGS);
     found(ring, TPC_FEATURE_SEND_ZC, with_6_0);
     found(ring, TPC_FEATURE_SENDMSG_ZC, io_uring_opcode_supported(probe, IORING_OP_SENDMSG_ZC));
     found(ring, TPC_FEATURE_UNLINKAT, io_uring_opcode_supported(probe, IORING_OP_UNLINKAT));
     found(ring, TPC_FEATURE_FTRUNCATE, io_uring_opcode_supported(probe, TPC_OP_FTRUNCATE));
     found(ring, TPC_FEATURE_CACHESTAT, syscall(SYSCALL_CACHESTAT, -1, NULL, NULL, 0) < 0 && errno == EBADF);
-    found(ring, TPC_FEATURE_SHUTDOWN, io_uring_opcode_supported(probe, IORING_OP_SHUTDOWN));
     io_uring_free_probe(probe);
     return 0;
 }
@@ -299,10 +297,6 @@ int64_t tpc_ring_now_ns(tpc_ring *ring) { return ring->now_ns; }
 int64_t tpc_ring_instant_ns(const tpc_ring *ring) { return tpc_stall_since(ring) ? tpc_monotonic_ns() : ring->now_ns; }
 bool tpc_ring_has(const tpc_ring *ring, enum tpc_feature feature) { return (ring->features >> feature) & 1u; }
 uint32_t tpc_ring_features(const tpc_ring *ring) { return ring->features; }
-uint32_t tpc_ring_hidden(const tpc_ring *ring) { return ring->hidden; }
-uint32_t tpc_ring_setup_flags(const tpc_ring *ring) { return ring->setup_flags; }
-uint32_t tpc_ring_entries(const tpc_ring *ring) { return ring->uring.sq.ring_entries; }
-int tpc_ring_fd(const tpc_ring *ring) { return ring->uring.ring_fd; }
 
 void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statistics) {
     *statistics = ring->statistics;

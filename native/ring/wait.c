@@ -107,7 +107,6 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
     int result = 0;
     bool late = false, hot = false, busy = false;
     tpc_operations_turn(ring);
-    tpc_receive_buffers_turn(ring);
     do {
         arm_wake(ring);
         int64_t hooks_until = run_hooks(ring);

@@ -1,11 +1,11 @@
 """The C ring by itself, without trio: set-up, the wait, its ends, events, shut-down. With all features and with
 5.8's."""
 
-import contextlib
 import errno
+import fcntl
 import os
+import select
 import signal
-import socket
 import threading
 import time
 
@@ -130,7 +130,7 @@ def test_closing_drains_what_is_under_way(ring):
     buffer = ffi.new("char[16]")
     for token in range(20):
         assert lib.tpc_operation_read(ring, token, reading, buffer, 16, 2**64 - 1) > 0
-        assert lib.tpc_operation_timeout(ring, 100 + token, 3600 * 10**9) > 0
+        assert lib.tpc_operation_poll(ring, 100 + token, reading, select.POLLIN) > 0
     assert wait(ring, 10) == -errno.ETIME
     assert statistics(ring).operations == 40
     os.close(reading)
@@ -150,53 +150,37 @@ def test_linked_write_and_fdatasync_give_one_event(ring, tmp_path):
     assert (token, written, synced) == (6, -errno.EBADF, -errno.ECANCELED)
 
 
-def test_work_in_c_without_events_ends_the_wait_after_its_share(ring):
-    left, right = socket.socketpair()
-    with left, right:
-        for _ in range(50):
-            assert lib.tpc_operation_send_quietly(ring, 1, left.fileno(), b"x" * 10, 10, 0) > 0
-        assert wait(ring, 60_000, work_max=10) == []
-        assert statistics(ring).hot_limits == 1
-        assert right.recv(1000) == b"x" * 500
+def test_work_in_c_without_events_ends_the_wait_after_its_share(ring, tmp_path):
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    data = ffi.from_buffer(b"x" * 500)
+    assert lib.tpc_operation_write_in_parts(ring, 1, fd, data, 500, 0, 10) > 0
+    assert wait(ring, 60_000, work_max=10) == []
+    assert statistics(ring).hot_limits == 1
+    assert wait(ring, 60_000) == [(lib.TPC_EVENT_OPERATION, 1, 500, 0)]
+    assert (tmp_path / "file").read_bytes() == b"x" * 500
+    os.close(fd)
 
 
 def waits_out_its_time_beside_a_slow_completion(ring):
-    """A quiet send that ends at once, one that ends while the wait goes on, then nothing: did the wait last?"""
-    fast, fast_peer = socket.socketpair()
-    slow, slow_peer = socket.socketpair()
-    with fast, fast_peer, slow, slow_peer:
-        slow.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                slow.send(b"x" * 65536)
-        slow.setblocking(True)
-        lib.tpc_operation_send_quietly(ring, 1, fast.fileno(), b"x", 1, 0)
-        lib.tpc_operation_send_quietly(ring, 2, slow.fileno(), b"x", 1, 0)
-        reader = threading.Timer(0.05, slow_peer.recv, [1 << 24])
-        reader.start()
-        result = wait(ring, 300)
-        reader.join()
-        return result == -errno.ETIME
+    """A part that is written at once, one that is written while the wait goes on, then nothing: did the wait last?"""
+    reading, writing = os.pipe()
+    page_bytes = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    data = ffi.new("char[]", 3 * page_bytes)
+    assert lib.tpc_operation_write_in_parts(ring, 1, writing, data, 3 * page_bytes, 0, page_bytes) > 0
+    reader = threading.Timer(0.05, os.read, [reading, page_bytes])
+    reader.start()
+    result = wait(ring, 300)
+    reader.join()
+    os.read(reading, page_bytes)
+    assert result != -errno.ETIME or wait(ring, 60_000) == [(lib.TPC_EVENT_OPERATION, 1, 3 * page_bytes, 0)]
+    os.close(reading)
+    os.close(writing)
+    return result == -errno.ETIME
 
 
 def test_time_that_was_waited_is_no_hot_work(ring):
     # A process that is interrupted in the middle of its work has worked for long, so it may try again.
     assert any(waits_out_its_time_beside_a_slow_completion(ring) for _ in range(10))
-
-
-def test_a_quiet_send_reports_only_what_went_wrong_or_was_asked_for(ring):
-    left, right = socket.socketpair()
-    with left, right:
-        operation = lib.tpc_operation_send_quietly(ring, 1, left.fileno(), b"abc", 3, 0)
-        assert lib.tpc_operation_settled(ring, operation) == 0
-        assert wait(ring) == [(lib.TPC_EVENT_OPERATION, 1, 3, 0)]
-        assert lib.tpc_operation_settled(ring, operation) == 1
-        operation = lib.tpc_operation_send_quietly(ring, 2, left.fileno(), b"abc", 3, 0)
-        assert wait(ring, 60_000, work_max=1) == []
-        assert lib.tpc_operation_settled(ring, operation) == 1
-        right.close()
-        assert lib.tpc_operation_send_quietly(ring, 3, left.fileno(), b"abc", 3, 0) > 0
-        assert wait(ring) == [(lib.TPC_EVENT_OPERATION, 3, -errno.EPIPE, 0)]
 
 
 def test_a_signal_ends_the_wait(ring):

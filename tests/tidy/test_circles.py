@@ -10,7 +10,7 @@ from tests.support.sources import tree_of
 
 ROOT = Path(__file__).parents[2]
 C_COMPONENTS = {
-    "ring.h": {"operations", "receive_buffers", "stall", "uring_shim", "wait"},
+    "ring.h": {"operations", "stall", "uring_shim", "wait"},
     "connection.h": {"connection", "connection_accept", "connection_receive", "connection_requests", "connection_send",
                      "connection_send_file", "link"},
     "plane.h": {"append", "commit", "fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch", "handlers",

@@ -10,8 +10,6 @@ generator's ring).
 - `epoll-raw`: the same on `trio.socket`, without the stream's locks.
 - `ring-poll`: `epoll`'s code under :func:`tpc_broker.runtime.trio_ring.run`: readiness by the ring, system calls by
 Python.
-- `ring-tasks`: one task per connection on :class:`tpc_broker.runtime.net.RingStream`: fed by multishot receives,
-sends batched.
 - `ring-c`: answered in C inside the wait (native/bench/echo_answer.c).
 """
 
@@ -36,7 +34,6 @@ import trio
 from tpc_broker import _ring
 from tpc_broker._ring import ffi
 from tpc_broker.runtime import trio_ring
-from tpc_broker.runtime.net import RingListener
 
 SOURCES: Final = Path(__file__).resolve().parents[2] / "native"
 SERVER_CPU: Final = 0
@@ -68,21 +65,16 @@ async def serve_epoll_raw(listening: socket.socket) -> None:
             nursery.start_soon(echo_raw, connected)
 
 
-async def serve_ring_tasks(listening: socket.socket) -> None:
-    listener = RingListener(trio_ring.current_ring(), listening)
-    async with trio.open_nursery() as nursery:
-        while True:
-            nursery.start_soon(echo, await listener.accept())
-
-
 async def serve_ring_c(listening: socket.socket, library_path: str) -> None:
     ctypes.CDLL(_ring.__file__, mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(library_path)
     ring = trio_ring.current_ring()
     if error := library.echo_answer_start(ctypes.c_void_p(int(ffi.cast("uintptr_t", ring.pointer)))):
         raise OSError(-error, os.strerror(-error))
+    listener = trio.socket.from_stdlib_socket(listening)
     while True:
-        library.echo_answer_connection(await ring.accept(listening.fileno()))
+        connected, _ = await listener.accept()
+        library.echo_answer_connection(connected.detach())
 
 
 def serve(name: str, descriptor: int, library_path: str) -> None:
@@ -96,13 +88,11 @@ def serve(name: str, descriptor: int, library_path: str) -> None:
             trio.run(serve_epoll_raw, listening)
         case "ring-poll":
             trio_ring.run(serve_epoll, listening)
-        case "ring-tasks":
-            trio_ring.run(serve_ring_tasks, listening)
         case "ring-c":
             trio_ring.run(partial(serve_ring_c, listening, library_path))
 
 
-SERVERS: Final = ("epoll", "epoll-raw", "ring-poll", "ring-tasks", "ring-c")
+SERVERS: Final = ("epoll", "epoll-raw", "ring-poll", "ring-c")
 
 
 def build(folder: Path) -> tuple[Path, Path]:

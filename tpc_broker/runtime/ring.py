@@ -47,15 +47,7 @@ HOT_WORK_MAX: Final = 8192
 SERVE_AFTER_NS: Final = 50_000
 """Python's share before what C answers alone gets its turn in between (`Ring.serve`)."""
 EVENTS_IN_A_ROW: Final = 8
-PINNED_BYTES_MIN: Final = 4096
-"""Sends below this are copied by C, which is cheaper than pinning a Python buffer."""
-ZERO_COPY_BYTES_MIN: Final = 128 * 1024
-"""Sends from this on avoid the kernel's copy; pinning and unpinning pages costs more than copying less than that."""
-CURRENT_POSITION: Final = -1
-"""As a position: the file's own, and the only one that sockets and pipes have."""
 
-_KEPT: Final = 1 << 62
-"""Bit of the tokens that outlive an operation."""
 _EVENT = struct.Struct("=I4xQqqQ")
 assert _EVENT.size == ffi.sizeof("tpc_event")
 
@@ -77,10 +69,8 @@ class Feature(IntEnum):
     SEND_ZC = lib.TPC_FEATURE_SEND_ZC
     UNLINKAT = lib.TPC_FEATURE_UNLINKAT
     FTRUNCATE = lib.TPC_FEATURE_FTRUNCATE
-    SHUTDOWN = lib.TPC_FEATURE_SHUTDOWN
     SENDMSG_ZC = lib.TPC_FEATURE_SENDMSG_ZC
     CANCEL_ANY = lib.TPC_FEATURE_CANCEL_ANY
-    MULTISHOT_POLL = lib.TPC_FEATURE_MULTISHOT_POLL
     CACHESTAT = lib.TPC_FEATURE_CACHESTAT
 
 
@@ -95,10 +85,8 @@ FEATURE_KERNELS: Final = {
     Feature.SEND_ZC: (6, 0),
     Feature.UNLINKAT: (5, 11),
     Feature.FTRUNCATE: (6, 9),
-    Feature.SHUTDOWN: (5, 11),
     Feature.SENDMSG_ZC: (6, 1),
     Feature.CANCEL_ANY: (5, 19),
-    Feature.MULTISHOT_POLL: (5, 13),
     Feature.CACHESTAT: (6, 5),
 }
 """The kernel release that brought each feature."""
@@ -205,7 +193,7 @@ class _Waiter:
         self.cancelled: Callable[[], NoReturn] | None = None
         self.flags = 0
 
-    def complete(self, result: int, flags: int, _data: int) -> None:
+    def complete(self, result: int, flags: int) -> None:
         self.flags = flags
         trio.lowlevel.reschedule(self.task, outcome.Value(result))
 
@@ -220,7 +208,7 @@ class Ring:
 
     The asynchronous methods are for trio tasks of that thread and are all cancellable; they complete as described in
     the module.
-    The `start_*` methods are their callback forms: `callback(result, flags, data)` is called from :meth:`dispatch`.
+    :meth:`start` is their callback form: `callback(result, flags)` is called from :meth:`dispatch`.
     """
 
     def __init__(
@@ -247,10 +235,7 @@ class Ring:
         self._callbacks: list[Callable[[int, int, int, int], None] | None] = [None] * 24
         self._callbacks[lib.TPC_EVENT_OPERATION] = self._on_operation
         self._token = 0
-        self._pending: dict[int, tuple[Callable[[int, int, int], None], object]] = {}
-        self._buffers: Any = None
-        self._received_base = 0
-        self._received_memory = memoryview(b"")
+        self._pending: dict[int, tuple[Callable[[int, int], None], object]] = {}
 
     # ------------------------------------------------------------------------------------------ the turn
 
@@ -345,59 +330,26 @@ class Ring:
         self.closed = True
         error = lib.tpc_ring_close(self.pointer, int(timeout_s * 1e9))
         if error < 0:
-            _LEFT_TO_THE_KERNEL.append((self._pending, self._buffers))
+            _LEFT_TO_THE_KERNEL.append(self._pending)
             raise TimeoutError(-error, f"operations on the ring did not end within {timeout_s} s")
         self._pending.clear()
-        if self._buffers is not None:
-            self._received_memory = memoryview(b"")
-            lib.tpc_receive_buffers_free(self._buffers)
-            self._buffers = None
 
     # ------------------------------------------------------------------------------------------ operations
 
-    def _on_operation(self, token: int, result: int, flags: int, data: int) -> None:
-        callback = self._pending[token][0] if flags & 2 or token & _KEPT else self._pending.pop(token)[0]
-        callback(result, flags, data)
-
-    def keep_callback(self, callback: Callable[[int, int, int], None]) -> int:
-        """Give a token for many operations, one after the other, of :meth:`send_quietly`; until
-        :meth:`drop_callback`.
-        """
-        self._token = token = self._token + 1
-        self._pending[token | _KEPT] = (callback, None)
-        return token | _KEPT
-
-    def drop_callback(self, token: int) -> None:
-        """Forget a token; none of its operations may be under way."""
-        del self._pending[token]
-
-    def send_quietly(self, token: int, fd: int, data: bytes) -> int:
-        """Send a copy of a few bytes; the operation's id. The token's callback is called when it failed or was short.
-
-        Otherwise only :meth:`settled` tells that it is over.
-        """
-        operation: int = lib.tpc_operation_send_quietly(self.pointer, token, fd, data, len(data), 0)
-        if operation < 0:
-            raise OSError(-operation, os.strerror(-operation))
-        return operation
-
-    def settled(self, operation: int) -> bool:
-        """Whether a quiet send is over. If not, its callback will be called when it is, as it would for any
-        operation.
-        """
-        over: int = lib.tpc_operation_settled(self.pointer, operation)
-        return over == 1
+    def _on_operation(self, token: int, result: int, flags: int, _pointer: int) -> None:
+        callback, _held = self._pending.pop(token)
+        callback(result, flags)
 
     def start(
         self,
         submit: Callable[..., int],
         *arguments: Any,
-        callback: Callable[[int, int, int], None],
+        callback: Callable[[int, int], None],
         held: object = None,
     ) -> int:
         """Submit one operation of C (`lib.tpc_operation_…`, called with ring, token and `arguments`).
 
-        What has to stay while C uses its memory is `held` until the last completion. Returns the operation's id for
+        What has to stay while C uses its memory is `held` until the completion. Returns the operation's id for
         :meth:`cancel`.
         """
         self._token = token = self._token + 1
@@ -440,48 +392,35 @@ class Ring:
 
     # ------------------------------------------------------------------------------------------ files
 
-    async def nop(self) -> None:
-        """Go to the kernel and back: a checkpoint that costs a turn."""
-        await self._checked(lib.tpc_operation_nop)
-
-    async def read(self, fd: int, into: Buffer, position: int = CURRENT_POSITION) -> int:
+    async def read(self, fd: int, into: Buffer, position: int) -> int:
         """Read at most `len(into)` bytes; the number read, 0 at the end of the file."""
         pointer, size, held = pinned(into, writable=True)
-        return await self._on_file(lib.tpc_operation_read, fd, pointer, size, _position(position), held=held)
+        return await self._on_file(lib.tpc_operation_read, fd, pointer, size, position, held=held)
 
-    async def write(self, fd: int, data: Buffer, position: int = CURRENT_POSITION, *, durable: bool = False) -> int:
+    async def write(self, fd: int, data: Buffer, position: int, *, durable: bool = False) -> int:
         """Write; the number of bytes written, which may be fewer. `durable`: they are on the disk then (RWF_DSYNC)."""
         pointer, size, held = pinned(data)
         flags = os.RWF_DSYNC if durable else 0
-        return await self._on_file(lib.tpc_operation_write, fd, pointer, size, _position(position), flags, held=held)
+        return await self._on_file(lib.tpc_operation_write, fd, pointer, size, position, flags, held=held)
 
     async def write_in_parts(self, fd: int, data: Buffer, position: int, part_bytes: int) -> int:
         """Write part by part, so that other writes to the disk get through between them; the bytes written."""
         pointer, size, held = pinned(data)
         return await self._on_file(lib.tpc_operation_write_in_parts, fd, pointer, size, position, part_bytes, held=held)
 
-    async def readv(self, fd: int, into: Sequence[Buffer], position: int = CURRENT_POSITION) -> int:
-        """Read into several buffers, at most 1024, in order."""
-        parts, lengths, held = _vector(into, writable=True)
-        return await self._on_file(
-            lib.tpc_operation_readv, fd, parts, lengths, len(into), _position(position), held=held
-        )
-
-    async def writev(
-        self, fd: int, data: Sequence[Buffer], position: int = CURRENT_POSITION, *, durable: bool = False
-    ) -> int:
+    async def writev(self, fd: int, data: Sequence[Buffer], position: int, *, durable: bool = False) -> int:
         """Write several buffers, at most 1024, in order; the number of bytes written, which may be fewer."""
-        parts, lengths, held = _vector(data, writable=False)
+        parts, lengths, held = _vector(data)
         flags = os.RWF_DSYNC if durable else 0
         return await self._on_file(
-            lib.tpc_operation_writev, fd, parts, lengths, len(data), _position(position), flags, held=held
+            lib.tpc_operation_writev, fd, parts, lengths, len(data), position, flags, held=held
         )
 
     async def write_fdatasync(self, fd: int, data: Buffer, position: int) -> int:
         """Write and fdatasync as two linked entries. A short write is returned, and is not durable."""
         pointer, size, held = pinned(data)
         written, synced = await self.perform(
-            lib.tpc_operation_write_fdatasync, fd, pointer, size, _position(position), held=held
+            lib.tpc_operation_write_fdatasync, fd, pointer, size, position, held=held
         )
         error = written if written < 0 else synced if written == size else 0
         if error < 0:
@@ -494,10 +433,9 @@ class Ring:
     async def fdatasync(self, fd: int) -> None:
         await self._on_file(lib.tpc_operation_fsync, fd, True)  # noqa: FBT003
 
-    async def open(self, path: str, flags: int, mode: int = 0o644, *, folder_fd: int | None = None) -> int:
+    async def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         """Open a file, always close-on-exec; the descriptor."""
-        at = AT_FDCWD if folder_fd is None else folder_fd
-        return await self._checked(lib.tpc_operation_openat, at, os.fsencode(path), flags, mode, path=path)
+        return await self._checked(lib.tpc_operation_openat, AT_FDCWD, os.fsencode(path), flags, mode, path=path)
 
     async def close_fd(self, fd: int) -> None:
         await self._checked(lib.tpc_operation_close, fd)
@@ -519,70 +457,6 @@ class Ring:
             lib.tpc_operation_unlinkat, AT_FDCWD, os.fsencode(path), AT_REMOVEDIR if folder else 0, path=path
         )
 
-    # ------------------------------------------------------------------------------------------ sockets
-
-    async def accept(self, fd: int) -> int:
-        """The descriptor of a new connection, non-blocking and close-on-exec."""
-        return await self._checked(lib.tpc_operation_accept, fd, False)  # noqa: FBT003
-
-    async def connect(self, fd: int, address: bytes) -> None:
-        """Connect to a packed `struct sockaddr`."""
-        await self._checked(lib.tpc_operation_connect, fd, address, len(address))
-
-    async def receive(self, fd: int, into: Buffer, flags: int = 0) -> int:
-        """Take what the socket has into a buffer; 0 at the end of the stream."""
-        pointer, size, held = pinned(into, writable=True)
-        return await self._checked(lib.tpc_operation_receive, fd, pointer, size, flags, held=held)
-
-    async def send(self, fd: int, data: Buffer, flags: int = 0) -> int:
-        """Give bytes to the socket; the number of bytes the socket took. Copied when small, without a copy in the
-        kernel when large.
-        """
-        pointer, size, held = pinned(data)
-        submit = lib.tpc_operation_send
-        if size < PINNED_BYTES_MIN:
-            submit = lib.tpc_operation_send_copied
-        elif size >= ZERO_COPY_BYTES_MIN and Feature.SEND_ZC in self.features:
-            result, _ = await self.perform(lib.tpc_operation_send_zero_copy, fd, pointer, size, flags, held=held)
-            if result >= 0:
-                return result
-            if result != -errno.EOPNOTSUPP:  # Unix sockets have no zero-copy
-                raise OSError(-result, os.strerror(-result))
-        return await self._checked(submit, fd, pointer, size, flags, held=held)
-
-    async def sendmsg(self, fd: int, data: Sequence[Buffer], flags: int = 0, *, rights_fd: int = -1) -> int:
-        """Send several buffers, at most 1024, in order, and along with them a descriptor (Unix sockets)."""
-        parts, lengths, held = _vector(data, writable=False)
-        return await self._checked(
-            lib.tpc_operation_sendmsg, fd, parts, lengths, len(data), flags, rights_fd, held=held
-        )
-
-    async def shutdown(self, fd: int, how: int) -> None:
-        await self._checked(lib.tpc_operation_shutdown, fd, how)
-
-    async def poll(self, fd: int, events: int) -> int:
-        """Wait until any of `events` (`select.POLL…`) is there; those that are."""
-        return await self._checked(lib.tpc_operation_poll, fd, events, False)  # noqa: FBT003
-
-    def receive_buffers(self) -> Any:
-        """Buffers of multishot receives, made at the first call; `None` where the kernel has none."""
-        if self._buffers is None and {Feature.MULTISHOT_RECEIVE, Feature.BUFFER_RING} <= self.features:
-            out = ffi.new("tpc_receive_buffers **")
-            if (
-                lib.tpc_receive_buffers_new(self.pointer, RECEIVE_GROUP, RECEIVE_BUFFERS, RECEIVE_BUFFER_BYTES, out)
-                == 0
-            ):
-                self._buffers = out[0]
-                memory = lib.tpc_receive_buffers_memory(self._buffers)
-                self._received_base = int(ffi.cast("uintptr_t", memory))
-                self._received_memory = memoryview(ffi.buffer(memory, RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES))
-        return self._buffers
-
-    def received(self, data: int, length: int) -> bytes:
-        """A copy of what a multishot receive's callback was given; for that callback only."""
-        start = data - self._received_base
-        return bytes(self._received_memory[start : start + length])
-
 
 def name_of(fd: int) -> str | None:
     """The path of an open file, for messages; None: it has none, or cannot be told."""
@@ -595,21 +469,13 @@ def name_of(fd: int) -> str | None:
 
 AT_FDCWD: Final = -100
 AT_REMOVEDIR: Final = 0x200
-RECEIVE_GROUP: Final = 0xFF00
-"""Group id of the provided buffers of Python's receives; the connections in C use low numbers."""
-RECEIVE_BUFFERS: Final = 256
-RECEIVE_BUFFER_BYTES: Final = 8192
 
 _LEFT_TO_THE_KERNEL: list[object] = []
 """Buffers of rings that could not be drained: never freed."""
 
 
-def _position(position: int) -> int:
-    return position if position >= 0 else 2**64 - 1
-
-
-def _vector(buffers: Sequence[Buffer], *, writable: bool) -> tuple[Any, Any, object]:
-    all_pinned = [pinned(buffer, writable=writable) for buffer in buffers]
+def _vector(buffers: Sequence[Buffer]) -> tuple[Any, Any, object]:
+    all_pinned = [pinned(buffer) for buffer in buffers]
     parts = ffi.new("void *[]", [pointer for pointer, _size, _held in all_pinned])
     lengths = ffi.new("size_t[]", [size for _pointer, size, _held in all_pinned])
     return parts, lengths, all_pinned

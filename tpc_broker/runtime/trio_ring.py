@@ -216,7 +216,7 @@ class RingIOManager:
             raise trio.BusyResourceError("another task is already reading / writing this fd")
         wait = _PollWait(trio.lowlevel.current_task())
 
-        def complete(result: int, _flags: int, _data: int) -> None:
+        def complete(result: int, _flags: int) -> None:
             if wait.task is None:
                 return
             del self._waiting[key]
@@ -232,7 +232,7 @@ class RingIOManager:
             self.ring.cancel(wait.operation)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        wait.operation = self.ring.start(lib.tpc_operation_poll, fd, events, False, callback=complete)  # noqa: FBT003
+        wait.operation = self.ring.start(lib.tpc_operation_poll, fd, events, callback=complete)
         self._waiting[key] = wait
         await trio.lowlevel.wait_task_rescheduled(abort)
 

@@ -12,12 +12,10 @@ enum tpc_feature {
     TPC_FEATURE_SEND_ZC = 7,           /* 6.0 */
     TPC_FEATURE_UNLINKAT = 8,          /* 5.11 */
     TPC_FEATURE_FTRUNCATE = 9,         /* 6.9 */
-    TPC_FEATURE_SHUTDOWN = 10,         /* 5.11 */
-    TPC_FEATURE_SENDMSG_ZC = 11,       /* 6.1 */
-    TPC_FEATURE_CANCEL_ANY = 12,       /* 5.19: cancel everything with one entry */
-    TPC_FEATURE_MULTISHOT_POLL = 13,   /* 5.13 */
-    TPC_FEATURE_CACHESTAT = 14,        /* 6.5: what of a file is in the page cache */
-    TPC_FEATURES_COUNT = 15
+    TPC_FEATURE_SENDMSG_ZC = 10,       /* 6.1 */
+    TPC_FEATURE_CANCEL_ANY = 11,       /* 5.19: cancel everything with one entry */
+    TPC_FEATURE_CACHESTAT = 12,        /* 6.5: what of a file is in the page cache */
+    TPC_FEATURES_COUNT = 13
 };
 
 /* What tpc_ring_wait() reports to Python, in the order it happened. */
@@ -105,10 +103,6 @@ void tpc_ring_wake(tpc_ring *ring);
 int tpc_ring_submit(tpc_ring *ring);
 
 uint32_t tpc_ring_features(const tpc_ring *ring); /* usable: 1 << enum tpc_feature */
-uint32_t tpc_ring_hidden(const tpc_ring *ring);
-uint32_t tpc_ring_setup_flags(const tpc_ring *ring);
-uint32_t tpc_ring_entries(const tpc_ring *ring);
-int tpc_ring_fd(const tpc_ring *ring);
 void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statistics);
 
 /* The same as they are counted, but for `overflows`: for who looks at each turn. Until the ring is closed. */
