@@ -9,7 +9,6 @@ membership changes only where a term begins. The rules are in docs/raft-rules.md
     output     `Ready`, events, answers to commands                        settings   times and bounds
     steady     append, ack, match, commit: the part that C will carry      links      heartbeats, freshness, rounds
     group      one replica: layers `replica`, `elections`, `followers`, `leaders`, `membership`, and `Group` the whole
-    clients    what a replica may tell a Kafka client
     core_moves a replica goes to another core of its node: releases, adoptions, and what is lost between
     core       `RaftCore`: all groups of a core, its links, its journal's order: the only class that a driver talks to
 

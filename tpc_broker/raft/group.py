@@ -197,10 +197,6 @@ class Group(Carrying):
         """Of a leader: whether all peers that are heard are in sync."""
         return all(peer.is_in_sync for peer in self.rows if self.is_heard(peer.voter, now_ms))
 
-    def hears_quorum(self, now_ms: int) -> bool:
-        """Whether a quorum of its configuration was heard lately; False for one that has none."""
-        return self.config is not None and self._quorum_is_heard(now_ms)
-
     # Values.
 
     # Rule: No checkpoint of a replica has a cut without the term of the cut. Held by tests/raft/test_replication.py,
