@@ -17,13 +17,12 @@ from tpc_broker.limits import CLUSTER_GROUP_BYTES_MAX, LINK_FRAME_BYTES_MAX, LIN
 from tpc_broker.model import CORES_PER_NODE_MAX, NODE_ID_MAX
 from tpc_broker.raft.items import Address, Batch, Config, Marker, Position, Voter
 from tpc_broker.raft.journal import (
-    EMPTY_CHECKPOINT,
     AdoptEntry,
     AppendEntry,
     Checkpoint,
     CutEntry,
     MarkerEntry,
-    ReleasedEntry,
+    TakenEntry,
     VoteEntry,
 )
 from tpc_broker.raft.log import LogImage
@@ -87,9 +86,9 @@ entries = st.one_of(
     st.builds(CutEntry, st.just(GROUP), numbers, numbers),
     st.builds(
         AdoptEntry, st.just(GROUP), positions, st.lists(markers, max_size=3).map(tuple), numbers, numbers,
-        st.none() | voters, positions, st.just(0),
+        st.none() | voters, positions,
     ),
-    st.builds(Checkpoint, numbers, st.none() | voters, positions, logs, st.just(0)),
+    st.builds(Checkpoint, numbers, st.none() | voters, positions, logs),
 )  # fmt: skip
 hellos = st.builds(
     Hello, st.text(max_size=16), nodes, numbers, numbers, st.integers(0, CORES_PER_NODE_MAX - 1),
@@ -113,9 +112,9 @@ def test_entries_of_a_voters_file_come_back(entry, image):
         assert found.image == image
 
 
-def test_entries_of_moves_between_cores_are_none_of_this_file():
-    with pytest.raises(TypeError, match="ReleasedEntry"):
-        encode_entry(ReleasedEntry(GROUP, 1, EMPTY_CHECKPOINT))
+def test_entries_of_what_others_have_written_already_are_none_of_this_file():
+    with pytest.raises(TypeError, match="TakenEntry"):
+        encode_entry(TakenEntry(GROUP, 5, 1))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from tests.simulator.network import Faults, Network
 from tests.simulator.raft_disk import Mirror
-from tests.simulator.raft_moves import CoreMoves
 from tests.simulator.raft_node import CoreDriver, Ports, Replica
 from tests.simulator.raft_oracle import BrokenInvariantError, Oracle
 from tests.simulator.world import MS, SECOND, World
@@ -44,10 +43,9 @@ class Cluster:
         self._incarnations: dict[tuple[GroupId, int], int] = {}
         self._removed: set[tuple[GroupId, Voter]] = set()
         self._lost: dict[GroupId, list[tuple[Voter, Mirror]]] = {}
-        self.moves = CoreMoves(self)
         ports = Ports(
             self.world, self.network, self.oracle, lambda: list(self.drivers), self._ship, self._config_committed,
-            self.moves.cores, self.moves.only_here, Settings(),
+            Settings(),
         )  # fmt: skip
         addresses = [Address(node, core) for node in range(nodes_count) for core in range(cores_count)]
         self.drivers: dict[Address, CoreDriver] = {}
@@ -69,7 +67,7 @@ class Cluster:
 
     def driver(self, group: GroupId, node: int) -> CoreDriver:
         """The core of a node that a group lives on there."""
-        return self.drivers[Address(node, self.moves.core_of(group, node))]
+        return self.drivers[Address(node, group % self.cores_count)]
 
     def replicas(self, group: GroupId) -> Iterator[tuple[CoreDriver, Replica]]:
         for node in range(self.nodes_count):
@@ -78,8 +76,7 @@ class Cluster:
                 yield driver, driver.replicas[group]
 
     def _durable_mirrors(self, group: GroupId) -> list[tuple[Voter, Mirror]]:
-        parts = [part for driver in self.drivers.values() for part in (driver.replicas, driver.released)]
-        living = [(part[group].me, part[group].durable) for part in parts if group in part]
+        living = [(replica.me, replica.durable) for _driver, replica in self.replicas(group)]
         return [*living, *self._lost.get(group, [])]
 
     def leader(self, group: GroupId) -> tuple[CoreDriver, Replica] | None:
@@ -210,8 +207,6 @@ class Cluster:
         replica = driver.replicas.get(group)
         if replica is None or not driver.process.is_running or driver.process.is_paused:
             return
-        if self.moves.is_moving(group, node):
-            return
         found = self.leader(group)
         config = found and found[0].machine(group).config
         if self._lost.get(group) or config is None or min(len(config.old), len(config.new)) < 3:
@@ -222,7 +217,7 @@ class Cluster:
     def _replace(self, driver: CoreDriver, group: GroupId, node: int) -> None:
         driver.perform(group, lambda _core, _now: driver.remove_replica(group))
         self._incarnations[group, node] = self._incarnations.get((group, node), 0) + 1
-        self.moves.forget_earlier(group, node)
+        driver.forget_earlier(group)
         driver.create_replica(group, Voter(node, self._incarnations[group, node]), None)
 
     # -- changes ---------------------------------------------------------------------------------------------------
@@ -235,14 +230,12 @@ class Cluster:
         target = []
         for node in nodes:
             driver = self.driver(group, node)
-            if self.moves.is_moving(group, node):
-                return
             if group in driver.replicas and (group, driver.replicas[group].me) in self._removed:
                 return  # what was removed comes back as another incarnation, when it is gone
             if group not in driver.replicas:
                 number = self._incarnations.get((group, node), 0) + 1
                 self._incarnations[group, node] = number
-                self.moves.forget_earlier(group, node)
+                driver.forget_earlier(group)
                 driver.create_replica(group, Voter(node, number), None)
             target.append(driver.replicas[group].me)
         driver = found[0]
@@ -253,10 +246,6 @@ class Cluster:
             return  # that configuration may leave out one of them, which is deleted once it is committed
         driver.perform(group, lambda core, now_ms: core.set_learners(group, learners, now_ms))
         driver.perform(group, lambda core, now_ms: core.change_voters(group, target, now_ms))
-
-    def move_core(self, group: GroupId, node: int, core: int) -> None:
-        """Load is spread anew: a node's replica of the group goes to another of its cores."""
-        self.moves.begin(group, node, core)
 
     def transfer(self, group: GroupId, node: int) -> None:
         """The leader is asked to hand over."""
@@ -283,10 +272,9 @@ class Cluster:
     def _delete(self, group: GroupId, voter: Voter) -> None:
         driver = self.driver(group, voter.node)
         replica = driver.replicas.get(group)
-        moving = self.moves.is_moving(group, voter.node)
-        if not moving and (replica is None or replica.me != voter):
+        if replica is None or replica.me != voter:
             return
-        if moving or driver.machine(group) is None or driver.process.is_paused:
+        if driver.machine(group) is None or driver.process.is_paused:
             self.world.call_after(SECOND, lambda: self._delete(group, voter))
         else:
             driver.perform(group, lambda _core, _now: driver.remove_replica(group))

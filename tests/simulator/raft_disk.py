@@ -22,7 +22,6 @@ from tpc_broker.raft.journal import (
     CutEntry,
     JournalEntry,
     MarkerEntry,
-    ReleasedEntry,
     VoteEntry,
 )
 
@@ -54,8 +53,6 @@ class Mirror:
         elif isinstance(entry, AdoptEntry):
             self.items = list(shipped(entry.position))
             self.term, self.voted_for = entry.term, entry.voted_for
-        else:
-            self.term, self.voted_for = entry.checkpoint.term, entry.checkpoint.voted_for
 
     @property
     def last(self) -> Position:
@@ -92,7 +89,7 @@ class Journal:
         self._world = world
         self._random = world.stream(f"disk {name}")
         self.entries: list[tuple[int, int, JournalEntry]] = []
-        self.checkpoints: dict[GroupId, Checkpoint | ReleasedEntry] = {}
+        self.checkpoints: dict[GroupId, Checkpoint] = {}
         self.life = 0
         self.durable_sequence = 0
         """Of this life."""
@@ -154,9 +151,7 @@ class Journal:
         self.durable_sequence = 0
         self._forgotten.clear()
 
-    def checkpoint(
-        self, checkpoints: dict[GroupId, Checkpoint | ReleasedEntry], life: int, upto_sequence: int
-    ) -> None:
+    def checkpoint(self, checkpoints: dict[GroupId, Checkpoint], life: int, upto_sequence: int) -> None:
         """Takes the place of the entries up to a sequence of a life, which are recycled, and of the one before."""
         self.checkpoints = dict(checkpoints)
         self.entries = [entry for entry in self.entries if entry[:2] > (life, upto_sequence)]

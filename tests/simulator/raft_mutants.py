@@ -17,8 +17,6 @@ from tests.simulator import raft_node
 from tests.simulator.raft_run import Shape
 from tpc_broker.raft import group as group_module
 from tpc_broker.raft import journal, replica, steady
-from tpc_broker.raft.core import RaftCore
-from tpc_broker.raft.core_moves import CoreMoves
 from tpc_broker.raft.elections import Elections
 from tpc_broker.raft.followers import Followers
 from tpc_broker.raft.group import Group
@@ -46,8 +44,6 @@ _undo = Group.undo
 _reopen = Group.reopen
 _append_marker = ReplicaLog.append_marker
 _checkpoint_of = journal.checkpoint_of
-_handed_over = Group.handed_over
-_checkpoint = Group.checkpoint
 _checkpointed = raft_node.CoreDriver._checkpointed
 _hear = Link.hear
 _create_replica = raft_node.CoreDriver.create_replica
@@ -58,8 +54,6 @@ FAILING = Shape(3, 1, 1, 3, False, False, often=("fail_disk", "produce_at_leader
 PAUSING = Shape(3, 1, 1, 3, False, False, often=("pause", "read"), mean_ms=300)
 SWAPPING = Shape(4, 1, 1, 1, False, True, often=("change_voters", "crash_core", "isolate"), mean_ms=300)
 SHIPPING = Shape(3, 1, 1, 3, False, False, often=("checkpoint", "retain", "isolate", "crash_core"), mean_ms=300)
-
-CORES = Shape(3, 2, 1, 3, False, False, True, often=("move_core", "crash_core", "checkpoint"), mean_ms=60)
 
 Change = tuple[object, str, object]
 
@@ -261,31 +255,6 @@ def _hear_untold(self: Any, boot_id: int, now_ms: int) -> bool:
     return anew
 
 
-def _hand_over_without_vote(self: Any) -> Any:
-    return _handed_over(self)._replace(term=self.log.last.epoch, voted_for=None)
-
-
-def _hand_over_as_committed(self: Any) -> Any:
-    return _handed_over(self)._replace(commit_hint=self.log.last)
-
-
-def _release_and_go_on(self: Any, group: Any, target: Any, now_ms: int) -> None:
-    self.moves.release(group, target)
-    self.stay(group, now_ms)
-
-
-def _released_at_once(self: Any, group: Any) -> Any:
-    return self._released.get(group, (0, None))[1]
-
-
-def _checkpoints_without_releases(self: Any) -> Any:
-    return {group: machine.checkpoint() for group, machine in self._core.groups.items()}
-
-
-def _checkpoint_without_moves(self: Any) -> Any:
-    return _checkpoint(self)._replace(moves=0)
-
-
 _M = Mutant
 MUTANTS: tuple[Mutant, ...] = (
     _M("vote before it is durable", "1", ((Elections, "_vote_after", lambda _self, _sequence: 0),)),
@@ -368,18 +337,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _M("read without a round", "7.3", ((Leaders, "_answer_reads", _reads_at_once),), PAUSING, from_seed=44),
     _M("two votes in a term", "2", ((Elections, "_vote_is_free", _always),)),
     _M("vote forgotten at a restart", "1", ((raft_node, "replay", _replay_without_vote),), from_seed=35),
-    _M("term and vote stay at the old core", "5", ((Group, "handed_over", _hand_over_without_vote),), CORES),
-    _M("what another core released counts as committed", "5",
-        ((Group, "handed_over", _hand_over_as_committed),), CORES,
-        killed_by="test_core_moves.test_what_is_not_committed_is_not_called_committed_by_the_move"),
-    _M("goes on behind its release", "5", ((RaftCore, "release_group", _release_and_go_on),), CORES),
-    _M("adopted before the release is durable", "5", ((CoreMoves, "released", _released_at_once),), CORES),
-    _M("checkpoint forgets what was released", "5",
-        ((CoreMoves, "checkpoints", _checkpoints_without_releases),), CORES),
-    _M("checkpoint forgets how often it has moved", "5", ((Group, "checkpoint", _checkpoint_without_moves),), CORES,
-        killed_by="test_core_moves.test_a_lost_adoption_is_written_again_and_is_in_no_checkpoint_before"),
     _M("only who is known now is followed to another core", "5",
-        ((Group, "_ever_reached", lambda self: self.known()),), CORES,
+        ((Group, "_ever_reached", lambda self: self.known()),),
         killed_by="test_core_moves.test_a_replica_that_is_not_known_at_the_moment_is_followed_to_its_new_core_too"),
     _M("contains by offset alone", "0",
         ((Followers, "_contains", lambda self, position: position.offset <= self.log.end_offset),)),

@@ -20,12 +20,10 @@ from tpc_broker.raft.journal import (
     Checkpoint,
     CutEntry,
     MarkerEntry,
-    ReleasedEntry,
     ReplayError,
-    released_by,
     replay,
 )
-from tpc_broker.raft.messages import Frame, Resign
+from tpc_broker.raft.messages import Frame
 from tpc_broker.raft.output import (
     Accepted,
     Committed,
@@ -61,8 +59,6 @@ class Replica:
     waits: list[tuple[Position, object]] = field(default_factory=list)
     reads: dict[object, Position] = field(default_factory=dict)
     commit: Position = START
-    moves: int = 0
-    """Here by an adoption with this count; 0: created here."""
 
     def cuts_under_way(self) -> list[Numbered]:
         """Cuts that have happened in memory and are not durable, but for those of a log whose adoption is not."""
@@ -89,8 +85,6 @@ class Ports:
     peers: Callable[[], list[Address]]
     ship: Callable[[CoreDriver, ShipSegments], None]
     config_committed: Callable[[ConfigCommitted], None]
-    cores: Callable[[GroupId], dict[int, int]]
-    only_here: Callable[[GroupId, Address], None]
     settings: Settings
 
 
@@ -102,8 +96,6 @@ class CoreDriver:
         self.process = Process(ports.world)
         self.journal = Journal(ports.world, f"{address.node}/{address.core}")
         self.replicas: dict[GroupId, Replica] = {}
-        self.released: dict[GroupId, Replica] = {}
-        """What was here, as far as that is durable, and is not another core's yet."""
         self.core: RaftCore | None = None
         self._ports = ports
         self._random = ports.world.stream(f"core {address.node}/{address.core}")
@@ -127,8 +119,6 @@ class CoreDriver:
         for peer in self._ports.peers():
             if peer.node != self.address.node:
                 self.core.add_link(peer, self._clock.now_ms())
-        self.replicas.update(self.released)  # the journal says which of them are
-        self.released.clear()
         for group in list(self.replicas):
             self._recover(group)
         self._ports.network.attach(self.address, lambda _source, frame: self.process.perform(lambda: self._got(frame)))
@@ -148,15 +138,6 @@ class CoreDriver:
         replica, journal = self.replicas[group], self.journal
         entries = journal.of_group(group)
         found = self.found(group)
-        if isinstance(found, ReleasedEntry):
-            self.replicas.pop(group)
-            if found.checkpoint.moves > replica.moves:  # else it came again, which was lost, after it had been adopted
-                self.released[group] = replica
-                self.core.moves.restore(found)
-            return
-        if replica.moves and (found is None or found.moves < replica.moves):
-            del self.replicas[group]  # its adoption was lost
-            return
         mirror = Mirror(replica.checkpointed) if group in journal.checkpoints else Mirror()
         for entry in entries:
             mirror.apply(entry, replica.shipped.__getitem__)
@@ -168,16 +149,13 @@ class CoreDriver:
             raise BrokenInvariantError(f"I9 {replica.me} of {group} is back with {hard_state}, not {mirror.term}")
         self._create(group, replica, found)
 
-    def found(self, group: GroupId) -> Checkpoint | ReleasedEntry | None:
+    def found(self, group: GroupId) -> Checkpoint | None:
         """What the journal says of a group that it has heard of."""
         kept, entries = self.journal.checkpoints.get(group), self.journal.of_group(group)
-        released = released_by(kept, entries)
-        if released is not None or (kept is None and not entries):
-            return released
-        replica = self.replicas.get(group)
+        if kept is None and not entries:
+            return None
         try:
-            base = kept if isinstance(kept, Checkpoint) else EMPTY_CHECKPOINT
-            return replay(base, entries, replica and replica.creation_config)
+            return replay(kept or EMPTY_CHECKPOINT, entries, self.replicas[group].creation_config)
         except ReplayError as error:
             raise BrokenInvariantError(f"replay of {group} at {self.address}: {error}") from error
 
@@ -188,33 +166,8 @@ class CoreDriver:
             self.process.perform(lambda: (self._create(group, self.replicas[group], None), self.turn()))
 
     def _create(self, group, replica, checkpoint) -> None:
-        self.core.create_group(
-            group, replica.me, replica.creation_config, self._clock.now_ms(), checkpoint, self._ports.cores(group)
-        )
-        self._ports.only_here(group, self.address)
+        self.core.create_group(group, replica.me, replica.creation_config, self._clock.now_ms(), checkpoint)
         self._compare(group)
-
-    def adopt(self, released: ReleasedEntry, source: Replica) -> None:
-        """A replica that another core of this node had."""
-        group = released.group
-        self.replicas[group] = replica = Replica(source.me, source.creation_config, self.core.sequence)
-        replica.moves, replica.commit = released.checkpoint.moves, source.commit
-        replica.shipped = {**source.shipped, released.checkpoint.log.start: list(source.durable.items)}
-        cores = self._ports.cores(group)
-        machine = self.core.adopt_group(
-            replica.me, replica.creation_config, released, self._clock.now_ms(), cores
-        )
-        self._ports.only_here(group, self.address)
-        self._ports.oracle.adopts(group, replica.me, source.durable.items, machine.term, machine.vote, machine.commit)
-        self.turn()
-
-    def replica_moved(self, group: GroupId, node: int) -> None:
-        """Another node's replica is on another core now."""
-        self.process.perform(lambda: self._replica_moved(group, node))
-
-    def _replica_moved(self, group: GroupId, node: int) -> None:
-        self.core.replica_moved(group, node, self._ports.cores(group)[node], self._clock.now_ms())
-        self.turn()
 
     def remove_replica(self, group: GroupId) -> None:
         """Deletes a replica and all it had."""
@@ -222,6 +175,10 @@ class CoreDriver:
         self.turn()
         self.replicas.pop(group, None)
         self.journal.forget(group, self.core.sequence)
+
+    def forget_earlier(self, group: GroupId) -> None:
+        """What the journal has of earlier incarnations is not the new one's."""
+        self.journal.forget(group, 0 if self.core is None else self.core.sequence)
 
     def machine(self, group: GroupId) -> Group | None:
         """The group's machine; None while the core is down, or paused since before the replica was made."""
@@ -347,9 +304,6 @@ class CoreDriver:
     def _send(self, frame: Frame) -> None:
         for message in frame.messages:
             group = getattr(message, "group", None)
-            says_it_is_gone = isinstance(message, Resign)
-            if group in self.released and message.source.node == self.address.node and not says_it_is_gone:
-                raise BrokenInvariantError(f"released {group}: {self.address} sends {message}")
             replica = self.replicas.get(group) if group is not None else None
             self._ports.oracle.sent(message, replica and replica.durable)
         self._ports.network.send(self.address, frame.target, frame)
@@ -445,8 +399,6 @@ class CoreDriver:
             if replica is None or sequence <= replica.since_sequence:
                 continue
             replica.durable.apply(entry, replica.shipped.__getitem__)
-            if isinstance(entry, ReleasedEntry):
-                self.released[entry.group] = self.replicas.pop(entry.group)
         durable = self.journal.durable_sequence
         for replica in self.replicas.values():
             replica.unsettled = [numbered for numbered in replica.unsettled if numbered[0] > durable]
@@ -496,28 +448,25 @@ class CoreDriver:
             return
         self._checkpointing_life = self.journal.life
         life, sequence = self.journal.life, self.journal.durable_sequence
-        taken = self.core.checkpoints()
+        taken = {group: self.core.checkpoint(group) for group in self.core.groups}
         mirrors = {
             group: (replica.me, replica.kept_by_checkpoint())
-            for group in taken if (replica := self._of_here(group)) is not None
+            for group in taken if (replica := self.replicas.get(group)) is not None
         }  # fmt: skip
         delay_us = int(self._random.random() * 200 * MS)
         self.process.call_at(
             self._ports.world.now_us + delay_us, lambda: self._checkpointed(taken, mirrors, (life, sequence), release)
         )
 
-    def _of_here(self, group: GroupId) -> Replica | None:
-        return self.replicas.get(group) or self.released.get(group)
-
     def _checkpointed(self, taken, mirrors, place, release) -> None:
         self._checkpointing_life = -1
-        found = {group: self._of_here(group) for group in mirrors}
+        found = {group: self.replicas.get(group) for group in mirrors}
         here = [group for group, replica in found.items() if replica is not None and replica.me == mirrors[group][0]]
         self.journal.checkpoint({group: taken[group] for group in here}, *place)
         for group in here:
             replica, mirror = found[group], mirrors[group][1]
             replica.checkpointed = mirror
-            if release and group in self.core.groups and not self.core.moves.is_adopting(group):
+            if release and group in self.core.groups:
                 upto = min(replica.commit, mirror.last)
                 if replica.written.contains(upto):
                     self.core.release(group, upto)

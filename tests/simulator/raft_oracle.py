@@ -116,21 +116,9 @@ class Oracle:
 
     def restarts(self, group: GroupId, me: Voter, mirror: Mirror) -> None:
         """A replica comes back with what its disk has."""
-        self._comes_back(group, me, mirror)
-        self.history(group).commit_in_this_life.pop(me, None)
-
-    def adopts(
-        self, group: GroupId, me: Voter, items: list[Item], term: int, vote: Voter | None, commit: Position
-    ) -> None:
-        """A replica goes on upon another core of its node, with what the first has released."""
-        mirror = Mirror()
-        mirror.items, mirror.term, mirror.voted_for = items, term, vote
-        self._comes_back(group, me, mirror)
-        if commit < self.history(group).commit_in_this_life.get(me, START):
-            raise BrokenInvariantError(f"I5 {me} of {group} goes on with commit {commit}")
-
-    def _comes_back(self, group: GroupId, me: Voter, mirror: Mirror) -> None:
         history = self.history(group)
+        history.commit_in_this_life.pop(me, None)
+
         sent = history.terms_sent.get(me, 0)
         if mirror.term < sent:
             raise BrokenInvariantError(f"I9 {me} of {group} is back in term {mirror.term}, it has sent {sent}")

@@ -23,7 +23,6 @@ class Shape:
     replicas_count: int
     loses_disks: bool
     changes_voters: bool
-    moves_cores: bool = False
     often: tuple[str, ...] = ()
     """Steps that come ten times as often as they would."""
     mean_ms: int = 0
@@ -50,8 +49,6 @@ def plan(seed: int, steps: int, wanted: Shape | None = None, *, refuses: bool = 
     """What happens when. Runs are dense or sparse: races need the one, time-outs the other. `refuses`: it may be so."""
     random = World(seed).stream("schedule")
     shape = wanted or shape_of(random)
-    if wanted is None and shape.cores_count > 1:
-        shape = replace(shape, moves_cores=World(seed).stream("core moves").random() < 0.5)
     if wanted is None and refuses:
         shape = replace(shape, refuses=World(seed).stream("refuses").random() < 0.5)
     mean_us = (shape.mean_ms or random.choice([20, 100, 400])) * MS
@@ -93,8 +90,6 @@ def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
         size = random.randint(min(smallest, shape.nodes_count), min(shape.nodes_count, 4))
         target = tuple(sorted(random.sample(range(shape.nodes_count), size)))
         table += [(5, "change_voters", (group, target)), (1, "abort_change", (group,))]
-    if shape.moves_cores:
-        table.append((5, "move_core", (group, node, random.randrange(shape.cores_count))))
     weights = [weight * (10 if name in shape.often else 1) for weight, name, _arguments in table]
     chosen = random.choices(table, weights=weights)[0]
     return chosen[1], chosen[2]

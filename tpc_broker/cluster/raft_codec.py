@@ -206,7 +206,7 @@ def encode_entry(entry: JournalEntry | Checkpoint, image: bytes = b"") -> bytes:
         case Checkpoint():
             made = kinds(kind=kinds.KIND_CHECKPOINT, checkpoint=_to_checkpoint(entry), image=image)
         case _:
-            raise TypeError(f"{type(entry).__name__} is of moves between cores, which this group never makes")
+            raise TypeError(f"{type(entry).__name__} is of partitions, and none of this file")
     data: bytes = made.SerializeToString()
     return data
 

@@ -9,7 +9,6 @@ membership changes only where a term begins. The rules are in docs/raft-rules.md
     output     `Ready`, events, answers to commands                        settings   times and bounds
     steady     append, ack, match, commit: the part that C will carry      links      heartbeats, freshness, rounds
     group      one replica: layers `replica`, `elections`, `followers`, `leaders`, `membership`, and `Group` the whole
-    core_moves a replica goes to another core of its node: releases, adoptions, and what is lost between
     core       `RaftCore`: all groups of a core, its links, its journal's order: the only class that a driver talks to
 
 A `RaftCore` lives on one core, and is touched by that core's thread only. Its methods take what they need as arguments:
@@ -28,10 +27,11 @@ methods return at once.
                                                          `journal.replay` gave; `cores`: which core of another node has
                                                          its replica, where that is not the core of the same number
     core.remove_group(group, now_ms)                     damaged or deleted: resigns, then is silent
-    core.leave(group, now_ms);  core.has_left(group)     to another core of the node, see `core_moves`; until it is
-                                                         released, `core.stay(group, now_ms)` takes it back
-    core.release_group(group, core_id, now_ms)           the log is in files: the journal's last word on the group
-    core.adopt_group(me, config, released, now_ms, cores)  at the other core, with the release, which must be durable
+    core.leave(group, now_ms);  core.has_left(group)     to another core of the node, as the same voter: when it
+                                                         has left, `remove_group` here, and `create_group` there once
+                                                         the driver has brought over what `journal.replay` gives of
+                                                         it; until it is removed, `core.stay(group, now_ms)` takes it
+                                                         back
     core.replica_moved(group, node, core_id, now_ms)     another node's replica is on another of its cores now
     core.receive(frame, now_ms)
     core.tick(now_ms);  core.next_deadline_ms()
@@ -49,7 +49,6 @@ methods return at once.
     core.persisted(sequence, now_ms)                     the journal is durable up to here
     core.journal_failed(durable_sequence, now_ms, unheard=());  core.journal_reopened(now_ms)
     core.checkpoint(group)                               -> Checkpoint of what is durable, and nothing else
-    core.checkpoints()                                   of all groups, and what was released and is not adopted yet
     core.release(group, position)                        these items need not be kept in memory (they are in files)
     core.truncate_start(group, log_start_offset)
     core.compacted(group, contiguous_from_offset)        segments have gaps below: from there only segments travel
@@ -80,10 +79,9 @@ The driver's duties, in each turn:
     undone as well. A core that cannot reopen ends.
  7. After a crash: `journal.replay` of checkpoint and durable entries, then `create_group` with it and a new
     `boot_id`. A replica of which anything durable is missing is *not* created again: it has left, and comes back as
-    a new incarnation, a learner; what the journal has of earlier ones is not its own. A group of which `released_by`
-    finds a release is not created either: `core.moves.restore` keeps it until the core that it names has adopted it
-    (`is_adopted`), and then `core.moves.forget` drops it.
- 8. A checkpoint (`checkpoints`) may take the place of all entries up to the durable sequence at which it was taken,
+    a new incarnation, a learner; what the journal has of earlier ones is not its own. Nor is one created that has
+    gone to another core.
+ 8. Checkpoints of all groups may take the place of all entries up to the durable sequence at which it was taken,
     once files hold everything of it. Segments hold uncommitted batches then: readers of files use `commit_hint`. It
     names no replica that was removed meanwhile, also where another incarnation is by now.
  9. Reads: a record below the high watermark is shown to anybody; whatever *decides* asks `read_index` first.

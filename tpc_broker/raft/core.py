@@ -21,7 +21,6 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tpc_broker.raft.core_moves import CoreMoves
 from tpc_broker.raft.group import Group
 from tpc_broker.raft.links import Link, Vouching
 from tpc_broker.raft.messages import (
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import CoreId, NodeId
     from tpc_broker.raft.carrying import Carried
     from tpc_broker.raft.items import Address, Batch, Config, GroupId, Position, Proposal, Voter
-    from tpc_broker.raft.journal import Checkpoint, JournalEntry, ReleasedEntry
+    from tpc_broker.raft.journal import Checkpoint, JournalEntry
     from tpc_broker.raft.messages import LinkMessage, Message
     from tpc_broker.raft.output import Event
 
@@ -68,7 +67,6 @@ class RaftCore:
         self.read_round = 1
         self.links_changed = 0
         """How often a link fell silent or was heard again: until then a carried leader is in touch with the same."""
-        self.moves = CoreMoves(self)
         self._now_ms = now_ms
         self._journal_progress_ms = now_ms
         self._pending: deque[tuple[int, GroupId]] = deque()
@@ -214,25 +212,13 @@ class RaftCore:
         cores: Mapping[NodeId, CoreId] | None = None,
     ) -> Group:
         self._now_ms = now_ms
-        machine = self.add_machine(group, me, config, checkpoint, cores or {})
-        machine.start(now_ms)
-        for message, boot_id in self._early.take(group, machine.others()):
-            machine.receive(message, boot_id, now_ms)
-        return machine
-
-    def add_machine(
-        self,
-        group: GroupId,
-        me: Voter,
-        config: Config | None,
-        checkpoint: Checkpoint | None,
-        cores: Mapping[NodeId, CoreId],
-    ) -> Group:
-        """One that is not started yet."""
         assert group not in self.groups, group
         assert me.node == self.address.node, me
         named = config if config is not None and me in config.voters else None
-        machine = self.groups[group] = self.make_group(group, me, named, checkpoint, cores)
+        machine = self.groups[group] = self.make_group(group, me, named, checkpoint, cores or {})
+        machine.start(now_ms)
+        for message, boot_id in self._early.take(group, machine.others()):
+            machine.receive(message, boot_id, now_ms)
         return machine
 
     def make_group(
@@ -252,10 +238,6 @@ class RaftCore:
         machine = self.awake(self.groups[group])
         if machine.is_leader:
             machine.resign(now_ms)
-        self.moves.forget_adoption(group)
-        self.drop_machine(group)
-
-    def drop_machine(self, group: GroupId) -> None:
         for address in self._addresses.pop(group, {}):
             del self._groups_at[address][group]
         del self.groups[group]
@@ -273,33 +255,13 @@ class RaftCore:
         self.groups[group].stay(now_ms)
 
     def has_left(self, group: GroupId) -> bool:
-        """Everything of it is durable: its log may be brought to files, and then it may be released."""
+        """Everything of it is durable: its log may be brought to files, and then it may be removed here."""
         machine = self.groups[group]
         return machine.leaving and machine.is_settled() and self.journal_open
-
-    def release_group(self, group: GroupId, target: CoreId, now_ms: int) -> None:
-        """All of its log is in files. Behind this, nothing is said for it here."""
-        self._now_ms = now_ms
-        self.moves.release(group, target)
-        self.drop_machine(group)
-
-    def adopt_group(
-        self,
-        me: Voter,
-        config: Config | None,
-        released: ReleasedEntry,
-        now_ms: int,
-        cores: Mapping[NodeId, CoreId],
-    ) -> Group:
-        """`released` is durable in its journal; `cores` says where *all* other replicas are."""
-        self._now_ms = now_ms
-        assert released.target == self.address.core, released
-        return self.moves.adopt(released.group, (me, config, released.checkpoint, dict(cores)), now_ms)
 
     def replica_moved(self, group: GroupId, node: NodeId, core: CoreId, now_ms: int) -> None:
         """Another node's replica lives on another of its cores now."""
         self._now_ms = now_ms
-        self.moves.replica_moved(group, node, core)
         machine = self.groups.get(group)
         if machine is not None:
             self.awake(machine).replica_moved(node, core, now_ms)
@@ -551,7 +513,6 @@ class RaftCore:
         self._pending.clear()
         self._entries = [(sequence, entry) for sequence, entry in self._entries if sequence <= durable_sequence]
         self._drop_bound()
-        self.moves.journal_failed()
         for group in touched:
             machine = self.groups.get(group)
             if machine is not None:
@@ -571,7 +532,6 @@ class RaftCore:
         for machine in list(self.groups.values()):
             machine.reopen()
             machine.start_again(now_ms)
-        self.moves.journal_reopened(now_ms)
 
     # Commands.
 
@@ -619,10 +579,6 @@ class RaftCore:
 
     def checkpoint(self, group: GroupId) -> Checkpoint:
         return self.look(group).checkpoint()
-
-    def checkpoints(self) -> dict[GroupId, Checkpoint | ReleasedEntry]:
-        """Of all groups, and what was released and is not adopted: what takes the place of the journal's entries."""
-        return self.moves.checkpoints()
 
     def release(self, group: GroupId, position: Position) -> None:
         """Items up to there are in files; not beyond what is durable."""

@@ -298,7 +298,7 @@ class Followers(Elections):
         position, markers, starts = adoption
         self.adopting = Adopting(position, self.log.image(), self.durable, self.undurable)
         self.log.adopt(position, markers, starts)
-        entry = AdoptEntry(self.group, position, markers, starts, term, vote, position, self.moves)
+        entry = AdoptEntry(self.group, position, markers, starts, term, vote, position)
         self.durable = self.commit
         self.undurable = deque()
         self._queued(self.host.journal(self.group, entry))

@@ -133,7 +133,7 @@ class Group(Carrying):
         self.deadline_ms = None
 
     def stay(self, now_ms: int) -> None:
-        """The move is given up, before the release."""
+        """The move is given up."""
         self.leaving = False
         self.schedule_retry(now_ms)
 
@@ -141,17 +141,6 @@ class Group(Carrying):
         """Everything of it is durable: nothing that was promised is still on its way to the disk."""
         under_way = self.undurable or self.hard_sequence > self.host.durable_sequence or self.adopting is not None
         return not under_way and not self.must_reopen
-
-    def handed_over(self) -> Checkpoint:
-        """What the next core gets: all of the log is in files by now."""
-        image = self.log.image()._replace(start=self.log.last, items=())
-        return Checkpoint(self.term, self.vote, self.commit, image, self.moves + 1)
-
-    def begins_with(self, sequence: int) -> None:
-        """It is here by an adoption with this sequence: all that it has is durable with that, and binds behind it."""
-        self.durable = self.commit
-        self._queued(sequence)
-        self.binding_floor = self.hard_sequence = sequence
 
     def replica_moved(self, node: NodeId, core: CoreId, now_ms: int) -> None:
         """Another node's replica lives on another core of it now: what was under way to it is lost."""
@@ -209,7 +198,7 @@ class Group(Carrying):
         log.load(self.adopting.log if self.adopting is not None else self.log.image())
         durable = self.adopting.durable if self.adopting is not None else self.durable
         log.cut(durable.offset, durable.epoch)
-        return checkpoint_of(self.journalled_term, self.journalled_vote, self.commit, log, self.moves)
+        return checkpoint_of(self.journalled_term, self.journalled_vote, self.commit, log)
 
     def is_committed(self, position: Position) -> bool:
         """Whether a wait for this position is over: committed, and still in the log."""

@@ -19,7 +19,6 @@ from tpc_broker.raft.log import LogImage, ReplicaLog
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tpc_broker.model import CoreId
     from tpc_broker.raft.items import Config
 
 
@@ -64,10 +63,9 @@ class CutEntry(NamedTuple):
 
 
 class AdoptEntry(NamedTuple):
-    """The log is what was shipped, up to `position`, or what another core of this node has released.
+    """The log is what was shipped, up to `position`.
 
-    Segments that were shipped are committed: `commit` is `position`, and term and vote are the replica's own. A release
-    brings its own commit, which may be less, its term, its vote, and its count of moves.
+    That is committed, so `commit` is `position`; term and vote are the replica's own.
     """
 
     group: GroupId
@@ -77,17 +75,6 @@ class AdoptEntry(NamedTuple):
     term: int
     voted_for: Voter | None
     commit: Position
-    moves: int = 0
-
-
-class ReleasedEntry(NamedTuple):
-    """The core has the replica no longer: nothing is sent for it behind this. What it was goes to core `target`, and
-    to no other: one that lost its adoption may have it on the disk all the same.
-    """
-
-    group: GroupId
-    target: CoreId
-    checkpoint: Checkpoint
 
 
 class Checkpoint(NamedTuple):
@@ -96,17 +83,15 @@ class Checkpoint(NamedTuple):
     commit_hint: the replica's own commit position, never a leader's word. The markers of the log's image carry the
     configuration of *every* term from the last committed one on: one configuration would not do, because its marker
     may be cut later, and the one below must then hold.
-    moves: how often the replica has gone from one core of its node to another. What knows of more moves is later.
     """
 
     term: int
     voted_for: Voter | None
     commit_hint: Position
     log: LogImage
-    moves: int = 0
 
 
-JournalEntry = VoteEntry | MarkerEntry | AppendEntry | TakenEntry | CutEntry | AdoptEntry | ReleasedEntry
+JournalEntry = VoteEntry | MarkerEntry | AppendEntry | TakenEntry | CutEntry | AdoptEntry
 
 EMPTY_CHECKPOINT = Checkpoint(0, None, START, LogImage(START, 0, 0, (), ()))
 
@@ -115,32 +100,8 @@ class ReplayError(Exception):
     """A journal that cannot have been written by this code: the replica is damaged, and must not vote."""
 
 
-def checkpoint_of(term: int, voted_for: Voter | None, commit: Position, log: ReplicaLog, moves: int = 0) -> Checkpoint:
-    return Checkpoint(term, voted_for, commit, log.image(), moves)
-
-
-def released_by(kept: Checkpoint | ReleasedEntry | None, entries: Iterable[JournalEntry]) -> ReleasedEntry | None:
-    """The release with which a core's part of a replica's life ends: then it is not created there. None if the core
-    has it, or never had. `kept` is what the checkpoint says of the group, `entries` what is behind it.
-    """
-    found = kept if isinstance(kept, ReleasedEntry) else None
-    for entry in entries:
-        if isinstance(entry, ReleasedEntry):
-            found = entry
-        elif isinstance(entry, AdoptEntry):
-            found = None
-    return found
-
-
-def is_adopted(released: ReleasedEntry, at_target: Checkpoint | ReleasedEntry | None) -> bool:
-    """Whether the target's journal shows that the release has arrived: then the source may forget it, and otherwise
-    it is adopted there. The later of two is the one with more moves; of the same number, the adoption. Both are of
-    the same incarnation of the replica: another one's count is another.
-    """
-    if at_target is None:
-        return False
-    found = at_target.checkpoint if isinstance(at_target, ReleasedEntry) else at_target
-    return found.moves >= released.checkpoint.moves
+def checkpoint_of(term: int, voted_for: Voter | None, commit: Position, log: ReplicaLog) -> Checkpoint:
+    return Checkpoint(term, voted_for, commit, log.image())
 
 
 def replay(
@@ -156,7 +117,7 @@ def replay(
     its epoch, a gap, or an epoch that falls.
     """
     log = ReplicaLog(creation_config)
-    term, voted_for, commit, log_image, moves = checkpoint
+    term, voted_for, commit, log_image = checkpoint
     log.load(log_image)
     for entry in entries:
         if isinstance(entry, VoteEntry):
@@ -171,15 +132,12 @@ def replay(
             log.cut(entry.offset, entry.last_epoch_kept)
         elif isinstance(entry, AdoptEntry):
             log.adopt(entry.position, entry.markers, entry.log_start_offset)
-            term, voted_for, commit, moves = entry.term, entry.voted_for, max(commit, entry.commit), entry.moves
-        else:
-            log.load(EMPTY_CHECKPOINT.log)
-            term, voted_for, commit, _, moves = EMPTY_CHECKPOINT
+            term, voted_for, commit = entry.term, entry.voted_for, max(commit, entry.commit)
     committed_offset = max(log.log_start_offset, cleaned_upto_offset)
     commit = min(commit, log.last)
     if commit.offset < committed_offset:
         commit = log.position_at(committed_offset)
-    return Checkpoint(term, voted_for, commit, log.image(), moves)
+    return Checkpoint(term, voted_for, commit, log.image())
 
 
 def _replay_marker(log: ReplicaLog, marker: Marker) -> None:

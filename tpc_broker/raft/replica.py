@@ -186,7 +186,6 @@ class Replica:
         "log",
         "matched",
         "me",
-        "moves",
         "must_reopen",
         "own_core",
         "peers",
@@ -225,13 +224,12 @@ class Replica:
         self.term = 0
         self.vote: Voter | None = None
         self.commit = START
-        self.moves = 0
         self.leaving = False
         """On the way to another core of this node: takes nothing, says nothing."""
         self.yields = False
         """It would be a bad leader now, and stands when the others have had their turn."""
         if checkpoint is not None:
-            self.term, self.vote, self.commit, image, self.moves = checkpoint
+            self.term, self.vote, self.commit, image = checkpoint
             self.log.load(image)
         assert self.log.last.epoch <= self.term, "the term of every item is in the journal in front of it"
         self.durable = self.log.last
