@@ -41,7 +41,6 @@ async def test_what_this_core_owns_is_opened_under_a_new_epoch(core):
     assert core.storage.asked[:2] == [("forget_unclaimed",), ("prepare", [key(1, 0), key(1, 2)])]
     found = core.partitions.find("mine", 2)
     assert isinstance(found, Partition)
-    assert core.partitions.by_handle(found.handle) is found
     assert core.partitions.find(key(1).topic_id, 0).label == "mine-0"
     assert core.partitions.find("mine", 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert core.owners_asked == [1], "its clients are to be told again"

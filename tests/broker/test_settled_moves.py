@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import trio
 
 from tests.metadata.test_rebalance import Balanced
+from tests.support.placing import plan_rebalance
 from tpc_broker.broker.replica_moves import SETTLED_TOGETHER_S, ReplicaMoves
 from tpc_broker.errors import NotDeliveredError
-from tpc_broker.metadata.rebalance import plan_rebalance
 from tpc_broker.metadata.replica_moves import all_moves, moving
 
 

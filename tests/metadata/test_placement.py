@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metadata.exact_placement import best_placement, rack_bounds, unevenness
+from tests.support.placing import place_replicas
 from tpc_broker.metadata.placement import (
     Limits,
     Phase,
@@ -19,7 +20,6 @@ from tpc_broker.metadata.placement import (
     Replicated,
     place_leaders,
     place_on_cores,
-    place_replicas,
     plan_moves,
     startable,
 )

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.metadata.test_cluster_of_nodes import Nodes, registered
+from tests.support.placing import plan_rebalance
 from tpc_broker.metadata.controller import CreatableTopic
 from tpc_broker.metadata.node_assignment import grouped
-from tpc_broker.metadata.rebalance import Situation, plan_rebalance
+from tpc_broker.metadata.rebalance import Situation
 from tpc_broker.metadata.records import BrokerConfigChanged, FeatureLevelChanged
 from tpc_broker.metadata.replica_moves import BALANCED, DRAINED, RAISED, REPLACED, all_moves, coming, move_done, moving
 from tpc_broker.model import NodeId, PartitionIndex, TopicId, TopicPartition, broker_id_of

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker.kafka import ApiKey, messages, protocol
 from tpc_broker.kafka.records import Record, build_batch
-from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +25,7 @@ def record_batch(records_count: int, value_bytes: int, *, key: bytes | None = No
     value = bytes(byte % 251 for byte in range(value_bytes))
     now_ms = int(time.time() * 1000)  # an old one would be deleted by retention
     records = [Record(value, key, timestamp_ms=now_ms) for _ in range(records_count)]
-    return bytes(build_batch(records, checksum=crc32c))
+    return bytes(build_batch(records))
 
 
 def produce_request(topic: str, partition: int, batch: bytes, *, acks: int = -1) -> bytes:

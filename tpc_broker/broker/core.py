@@ -184,7 +184,6 @@ class Core:
         self.dispatcher = Dispatcher(self, HANDLERS, nursery)
         self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
-        self._creating = trio.Lock()
         self._asked_of_wrong_core = 0
         self._damage_lines = RateLimiter()
         self._requests_forwarded = 0

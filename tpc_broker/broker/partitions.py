@@ -61,7 +61,6 @@ class Partitions:
         self._core = core
         self._storage = storage
         self._open: dict[TopicPartition, Partition] = {}
-        self._by_handle: dict[int, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._not_made = LackingPartitions()
         self._ending: set[TopicPartition] = set()
@@ -87,9 +86,6 @@ class Partitions:
 
     def get(self, key: TopicPartition) -> Partition | None:
         return self._open.get(key)
-
-    def by_handle(self, handle: int) -> Partition | None:
-        return self._by_handle.get(handle)
 
     def find(self, topic_key: str | uuid.UUID, index: int, *, with_followers: bool = False) -> Partition | ErrorCode:
         """The partition, or why it cannot be served here. `with_followers`: for a reader that knows of such."""
@@ -414,7 +410,6 @@ class Partitions:
     def _close(self, partition: Partition) -> None:
         """It is served here no more: who waits for it is told so."""
         self._open.pop(partition.key, None)
-        self._by_handle.pop(partition.handle, None)
         partition.is_open = False
         if partition.followed_epoch is not None:
             partition.followed_epoch = None
@@ -598,7 +593,6 @@ class Partitions:
             files=files, handle=handle, is_internal=is_internal, is_replicated=is_replicated,
         )  # fmt: skip
         self._open[key] = partition
-        self._by_handle[handle] = partition
         if not is_replicated:  # a replica that moved has a leader when its group says so
             self._has_gone(key)
         return partition

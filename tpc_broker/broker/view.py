@@ -328,10 +328,6 @@ class ClusterView:
             return None
         return topic.leader_place(partition.partition, self.node) if leader.place is None else leader.place
 
-    def leaders_everywhere(self) -> Iterator[TopicPartition]:
-        """Partitions whose leader is known."""
-        return (partition for partition, leader in self._leaders.items() if leader.place != NOBODY)
-
     def leads_of_nodes(self) -> Counter[NodeId]:
         """How many partitions each node is known to lead, in one pass."""
         found: Counter[NodeId] = Counter()

@@ -9,15 +9,16 @@ so the first 21 bytes (base offset, length, leader epoch, magic, CRC) can be cha
 documentation, "Record Batch".
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception class
 from typing import Any, NamedTuple
 
+from tpc_broker.native_bytes import crc32c
+
 from .compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
-from .crc32c import crc32c
 from .errors import DecodeError, EncodeError
 
 HEADER = Struct(">qiibIhiqqqhii")
@@ -32,8 +33,6 @@ RECORD_BYTES_MIN = 7
 COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 CONTROL_KEY = Struct(">hh")
 END_TRANSACTION_VALUE = Struct(">hi")
-
-Checksum = Callable[[Any], int]
 
 
 class Record(NamedTuple):
@@ -119,7 +118,6 @@ def build_batch(  # noqa: PLR0913 - the fields of the format
     is_transactional: bool = False,
     is_control: bool = False,
     log_append_time_ms: int | None = None,
-    checksum: Checksum = crc32c,
 ) -> bytes:
     """One batch. Records without an offset follow their predecessor, the first one at ``base_offset``.
 
@@ -149,7 +147,7 @@ def build_batch(  # noqa: PLR0913 - the fields of the format
     )  # fmt: skip
     batch = header + payload
     with memoryview(batch) as view:
-        crc = checksum(view[CRC_START:])
+        crc = crc32c(view[CRC_START:])
     batch[17:CRC_START] = crc.to_bytes(4, "big")
     return bytes(batch)
 
@@ -163,7 +161,6 @@ def control_batch(  # noqa: PLR0913 - the fields of the format
     timestamp_ms: int,
     base_offset: int = 0,
     partition_leader_epoch: int = -1,
-    checksum: Checksum = crc32c,
 ) -> bytes:
     """A transaction marker, COMMIT or ABORT: a control batch of one record."""
     key = CONTROL_KEY.pack(0, control)
@@ -176,7 +173,6 @@ def control_batch(  # noqa: PLR0913 - the fields of the format
         partition_leader_epoch=partition_leader_epoch,
         is_transactional=True,
         is_control=True,
-        checksum=checksum,
     )
 
 
@@ -230,9 +226,9 @@ class Batch:
     def is_log_append_time(self) -> bool:
         return bool(self.attributes & LOG_APPEND_TIME)
 
-    def check_crc(self, checksum: Checksum = crc32c) -> None:
+    def check_crc(self) -> None:
         """`DecodeError` unless the CRC is right."""
-        found = checksum(self.data[CRC_START:])
+        found = crc32c(self.data[CRC_START:])
         if found != self.crc:
             raise DecodeError(f"the CRC is {found:#010x}, the batch says {self.crc:#010x}", "RecordBatch", 2)
 

@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpc_broker.metadata.placement import PlacementNode, Replicated, place_in_steps, whole
+from tpc_broker.metadata.placement import PlacementNode, Replicated, place_in_steps
 from tpc_broker.metadata.placement.model import Shares
 from tpc_broker.metadata.replica_moves import BALANCED, DRAINED, RAISED, REASONS, REPLACED, coming
 from tpc_broker.model import INTERNAL_TOPICS, CoreId, PartitionIndex, Replica, TopicPartition
@@ -58,13 +58,8 @@ class Planned(NamedTuple):
 
 # Rule: What moves by itself ends in the most even placement, and nothing moves then. What was placed by hand stays. See
 # also tpc_broker/broker/rebalancing.py. Held by tests/metadata/test_rebalance.py, tests/cluster/test_balance.py.
-def plan_rebalance(image: ClusterImage, situation: Situation) -> list[Planned]:
-    """The most urgent first."""
-    return whole(plan_in_steps(image, situation))
-
-
 def plan_in_steps(image: ClusterImage, situation: Situation) -> Steps[list[Planned]]:
-    """The same in short steps: of thousands of partitions it is half a second of work."""
+    """The most urgent first; in short steps, because of thousands of partitions it is half a second of work."""
     found = yield from _Planner(image, situation).plan()
     rank = {reason: number for number, reason in enumerate(REASONS)}
     return sorted(found, key=lambda one: rank[one.reason])

@@ -1,6 +1,6 @@
 """Which nodes hold which partition, who leads it, on which core; and the moves that lead there. Pure functions.
 
-* `replicas.place_replicas`: from what is to what should be: never two replicas of a partition on one node, racks
+* `replicas.place_in_steps`: from what is to what should be: never two replicas of a partition on one node, racks
   respected, every node within one of its share, and as few replicas moved as that allows.
 * `replicas.place_new_replicas`: only where new partitions go.
 * `leaders.place_leaders`: one of the replicas leads; every node within one of its share where replicas allow.
@@ -17,7 +17,7 @@ from tpc_broker.metadata.placement.cores import place_on_cores
 from tpc_broker.metadata.placement.leaders import place_leaders
 from tpc_broker.metadata.placement.model import PlacementNode, Replicated
 from tpc_broker.metadata.placement.moves import Limits, PartitionMove, Phase, Step, plan_moves, startable
-from tpc_broker.metadata.placement.replicas import place_in_steps, place_new_replicas, place_replicas, whole
+from tpc_broker.metadata.placement.replicas import place_in_steps, place_new_replicas
 
 __all__ = [
     "Limits",
@@ -30,8 +30,6 @@ __all__ = [
     "place_leaders",
     "place_new_replicas",
     "place_on_cores",
-    "place_replicas",
     "plan_moves",
     "startable",
-    "whole",
 ]

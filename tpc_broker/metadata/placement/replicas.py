@@ -48,22 +48,15 @@ _LOOKS_MAX = 32
 """Partitions whose loads are compared before one is moved: the first that may go is good enough for evenness."""
 
 
-def place_replicas(
+def place_in_steps(
     nodes: Sequence[PlacementNode], partitions: Sequence[Replicated], fixed: Iterable[NodeId] = ()
-) -> list[tuple[NodeId, ...]]:
+) -> Steps[list[tuple[NodeId, ...]]]:
     """The nodes of each partition, in the order of `partitions`; those that stay first, in their order. `fixed`: the
-    node of each replica of others, which count and do not move.
+    node of each replica of others, which count and do not move. In short steps, for who has other things to do.
 
     With fewer nodes than replicas wanted a partition gets one on each, and keeps what it has on nodes that are gone:
     its group must not shrink because there is nowhere to go.
     """
-    return whole(place_in_steps(nodes, partitions, fixed))
-
-
-def place_in_steps(
-    nodes: Sequence[PlacementNode], partitions: Sequence[Replicated], fixed: Iterable[NodeId] = ()
-) -> Steps[list[tuple[NodeId, ...]]]:
-    """The same in short steps: for who has other things to do in between."""
     there = [node for node in nodes if not node.is_draining]
     if not there:
         return [partition.replicas for partition in partitions]
@@ -78,16 +71,6 @@ def place_in_steps(
     while table.level():
         yield
     return [table.placed(index) for index in range(len(partitions))]
-
-
-def whole(steps: Steps[Result]) -> Result:
-    """What comes out of all steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
 
 
 def place_new_replicas(
