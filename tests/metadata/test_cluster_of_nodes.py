@@ -107,7 +107,7 @@ def test_replicas_are_on_nodes_racks_and_cores_and_leaders_everywhere():
     everywhere = [each for topic in nodes.image.topics.values() for each in topic.replicas]
     assert all(len({racks[replica.node] for replica in replicas}) == 3 for replicas in everywhere)
     leaders = Counter(replicas[0].node for replicas in everywhere)
-    assert max(leaders.values()) - min(leaders.values()) <= 2
+    assert max(leaders.values()) - min(leaders[node] for node in racks) <= 2
     on_cores = Counter(replica for replicas in everywhere for replica in replicas)
     for node in racks:
         assert abs(on_cores[Replica(node, 0)] - on_cores[Replica(node, 1)]) <= 1

@@ -1,4 +1,4 @@
-"""Bugs planted into placement: each must be caught by a property of `test_placement`, as it stands there."""
+"""Bugs planted into placement and into what uses it: each must be caught by a property, as it stands in its file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
+from tests.metadata import test_cluster_of_nodes as assignments
 from tests.metadata import test_placement as properties
-from tpc_broker.metadata.placement import leaders, moves
+from tests.metadata import test_rebalance as plans
+from tpc_broker.metadata import node_assignment
 from tpc_broker.metadata.placement.model import PlacementNode, Shares
 from tpc_broker.metadata.placement.replicas import _Table
+from tpc_broker.metadata.rebalance import _Planner
+from tpc_broker.model import CoreId, Replica
 
 _fill = _Table.fill
 _shares = Shares.__init__
@@ -65,6 +69,12 @@ def _nothing(*_arguments: Any) -> None:
     return None
 
 
+def _put_without_leader(self: Any, replicas: Any) -> None:
+    for replica in replicas:
+        self._on_cores[replica] += 1
+        self._held.append(replica.node)
+
+
 _M, _P = Mutant, properties
 MUTANTS = (
     _M("two replicas on a node", _Table, "fill", _twice_on_a_node,
@@ -86,11 +96,12 @@ MUTANTS = (
     _M("all nodes have one share", Shares, "__init__", _shares_alike, _P.test_shares_are_by_cores),
     _M("a draining node keeps what it has", PlacementNode, "is_draining", _Never(),
         _P.test_a_node_that_drains_gives_up_what_it_holds_and_little_else_moves),
-    _M("leaders are bunched", leaders, "_level", _nothing, _P.test_leaders_are_as_even_as_replicas_allow),
-    _M("a chain of leaders is left out", leaders, "_chain", lambda *_arguments: [],
-        _P.test_leaders_are_as_even_as_replicas_allow),
-    _M("all nodes of a partition change at once", moves, "_width", lambda *_arguments: 9,
-        _P.test_five_replicas_move_one_at_a_time_and_three_at_once),
+    _M("preferred leaders are bunched", _Planner, "_in_order", lambda _self, nodes, _preferred: list(nodes),
+        plans.test_nodes_that_join_get_their_share_and_no_more_moves_than_that),
+    _M("one core gets all that comes to a node", _Planner, "_core", lambda _self, _key, node: Replica(node, CoreId(0)),
+        plans.test_a_core_of_a_node_gets_as_many_as_another),
+    _M("leaders of new partitions are not counted", node_assignment._Table, "_put", _put_without_leader,
+        assignments.test_replicas_are_on_nodes_racks_and_cores_and_leaders_everywhere),
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ placed by hand stays where it is, unless its node is gone or draining. While a n
 count as gone, only what must move does, and nothing to that node. To a node whose disk is full nothing goes: what must
 move waits when there is no other node. What was on its way there goes on, and comes to its end with space.
 
-Which nodes: `placement.place_replicas`, with few moves, within one by cores of a node, racks respected. Which of them
+Which nodes: `placement.place_in_steps`, with few moves, within one by cores of a node, racks respected. Which of them
 is preferred: who was, unless another one of a partition that moves anyway is preferred for fewer. Which core: the one
 with the fewest.
 """
