@@ -21,9 +21,6 @@ from tpc_broker.ebpf.build import INSTALL_CLANG, OBJECT, SOURCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-LOADERS: Final = ("auto", "bcc", "libbpf", "off")
-"""What `ebpf.loader` may be: `auto` is the first that works, in this order."""
-
 _SYSTEM_PYTHON: Final = "/usr/bin/python3"
 _SYSTEM_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 _MODULES: Final = Path("/lib/modules")

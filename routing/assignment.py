@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from tpc_broker.model import CORES_PER_NODE_MAX, CoreId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import CORES_PER_NODE_MAX, CoreId, PartitionIndex, TopicId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,14 +43,6 @@ class Assignment:
     def owner_of(self, partition: PartitionIndex) -> CoreId | None:
         """The owning core, None for a partition that does not exist."""
         return self.owners[partition] if 0 <= partition < len(self.owners) else None
-
-
-class Move(NamedTuple):
-    """A partition that changes its owner; `source` is None when it is new."""
-
-    partition: TopicPartition
-    source: CoreId | None
-    target: CoreId
 
 
 def start_core(topic_id: TopicId, cores_count: int) -> CoreId:
@@ -101,17 +93,6 @@ def adapt_to_cores(
         for partition in range(len(assignment.owners))
     )
     return Assignment(owners, frozenset(kept))
-
-
-def moves_between(topic_id: TopicId, before: Assignment | None, after: Assignment) -> list[Move]:
-    """Partitions whose owner differs, in order of their index; those `before` does not have are new."""
-    moves = []
-    for index, target in enumerate(after.owners):
-        partition = PartitionIndex(index)
-        source = None if before is None else before.owner_of(partition)
-        if source != target:
-            moves.append(Move(TopicPartition(topic_id, partition), source, target))
-    return moves
 
 
 def _core_by_rule(topic_id: TopicId, partition: int, cores_count: int) -> CoreId:

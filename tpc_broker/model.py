@@ -1,7 +1,7 @@
 """Shared types: identifiers and measures that must not be mistaken for each other, and their few conversions.
 
 A conversion between two of these types is done here and nowhere else, so that a type checker finds every place where a
-file position is used as an offset or a core as a broker. Nothing here holds state.
+core is used as a broker. Nothing here holds state.
 """
 
 from __future__ import annotations
@@ -12,14 +12,8 @@ from typing import Final, NamedTuple, NewType
 Offset = NewType("Offset", int)
 """Place of a record in a partition's log; the first record ever has 0. Never a byte place."""
 
-FilePosition = NewType("FilePosition", int)
-"""Byte place in a file."""
-
-Term = NewType("Term", int)
-"""Raft term of a partition's group."""
-
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""The term as Kafka clients see it; -1 where a protocol field has none."""
+"""The Raft term of a partition's group, as Kafka clients see it; -1 where a protocol field has none."""
 
 CoreId = NewType("CoreId", int)
 """CPU core of a node: 0 <= core < number of cores."""
@@ -33,7 +27,6 @@ BrokerId = NewType("BrokerId", int)
 TopicId = NewType("TopicId", uuid.UUID)
 PartitionIndex = NewType("PartitionIndex", int)
 ProducerId = NewType("ProducerId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
 GenerationId = NewType("GenerationId", int)
 """Generation of a classic group; rises at every rebalance that completes."""
 

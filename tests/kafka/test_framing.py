@@ -23,7 +23,7 @@ def test_any_division_gives_the_same_frames(cuts):
     for start, end in pairwise(edges):
         found += reader.receive(STREAM[start:end])
     assert found == BODIES
-    assert reader.pending_bytes == 0
+    assert len(reader._pending) == 0
 
 
 def test_byte_by_byte_equals_whole():
@@ -31,7 +31,7 @@ def test_byte_by_byte_equals_whole():
     short = STREAM[:1020]
     found = [body for position in range(len(short)) for body in reader.receive(short[position : position + 1])]
     assert found == FrameReader().receive(short) == BODIES[:3]
-    assert reader.pending_bytes == len(short) - sum(len(body) + 4 for body in found)
+    assert len(reader._pending) == len(short) - sum(len(body) + 4 for body in found)
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**31), 2**31 - 1, 1001])
@@ -39,7 +39,7 @@ def test_a_refused_size_takes_no_memory_and_ends_the_reader(size):
     reader = FrameReader(frame_bytes_max=1000)
     with pytest.raises(DecodeError, match=str(size)):
         reader.receive(SIZE.pack(size) + b"x" * 100)
-    assert reader.pending_bytes == 0
+    assert len(reader._pending) == 0
     with pytest.raises(DecodeError, match="before"):
         reader.receive(SIZE.pack(1) + b"x")
 

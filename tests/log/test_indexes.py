@@ -46,7 +46,6 @@ def test_lookups_equal_a_plain_search(steps, wanted):
         entries.append((offset, position))
     assert index.problem(position + 1) is None
     assert index.lookup(wanted) == max((entry for entry in entries if entry[0] <= wanted), default=(7, 0))
-    assert index.lookup_position(wanted) == max(entry for entry in entries if entry[1] <= wanted)
     kept = [entry for entry in entries[1:] if entry[1] < wanted]
     index.truncate(wanted)
     assert list(index) == kept

@@ -96,7 +96,7 @@ def test_describe_names_the_source_and_every_place_looked_at():
         {"log.retention.ms": "70"}, {"log.retention.ms": "60"}
     )
     entry = one(describe_topic({"retention.ms": "50"}, broker), "retention.ms")
-    assert (entry.value, entry.source, entry.is_default) == ("50", ConfigSource.DYNAMIC_TOPIC_CONFIG, False)
+    assert (entry.value, entry.source) == ("50", ConfigSource.DYNAMIC_TOPIC_CONFIG)
     assert places(entry) == [
         ("retention.ms", "50", 1),
         ("log.retention.ms", "60", 2),
@@ -108,12 +108,7 @@ def test_describe_names_the_source_and_every_place_looked_at():
 
 def test_a_default_is_marked_as_one():
     entry = one(describe_topic({}, load_settings()), "segment.bytes")
-    assert (entry.value, entry.source, entry.is_default, entry.read_only) == (
-        "1073741824",
-        ConfigSource.DEFAULT_CONFIG,
-        True,
-        False,
-    )
+    assert (entry.value, entry.source, entry.read_only) == ("1073741824", ConfigSource.DEFAULT_CONFIG, False)
     assert places(entry) == [("log.segment.bytes", "1073741824", 5)]
 
 

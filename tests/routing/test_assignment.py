@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpc_broker.model import CoreId, PartitionIndex, TopicId
-from tpc_broker.routing import Assignment, adapt_to_cores, assign_all, extend, moves_between, start_core
+from tpc_broker.routing import adapt_to_cores, assign_all, extend, start_core
 
 TOPIC = TopicId(uuid.UUID("6f2d4c1e-0000-4000-8000-000000000001"))
 topic_ids = st.uuids().map(TopicId)
@@ -67,15 +67,6 @@ def test_manual_assignments_survive_only_while_their_core_exists():
 def test_a_rebalance_forgets_manual_assignments():
     manual = assign_all(TOPIC, 4, 4, {PartitionIndex(0): CoreId(1), PartitionIndex(1): CoreId(1)})
     assert adapt_to_cores(manual, TOPIC, 4, rebalance=True) == assign_all(TOPIC, 4, 4)
-
-
-def test_moves_name_new_and_changed_partitions_only():
-    before = Assignment((CoreId(0), CoreId(1)))
-    after = Assignment((CoreId(0), CoreId(0), CoreId(1)))
-    moves = [(m.partition.partition, m.source, m.target) for m in moves_between(TOPIC, before, after)]
-    assert moves == [(1, 1, 0), (2, None, 1)]
-    assert len(moves_between(TOPIC, None, after)) == 3
-    assert moves_between(TOPIC, after, after) == []
 
 
 def test_an_assignment_to_a_core_that_does_not_exist_is_a_bug_of_the_caller():

@@ -486,7 +486,7 @@ def test_a_partition_without_space_holds_back_no_other_of_its_core(either):
         """A new leader takes what it may tell clients of."""
         return next(
             (node for node in others if node.ask(lambda node=node: node.driver._replicas[ANOTHER].armed_term
-             and node.driver.role_of(ANOTHER)[0] is LEADER)), None
+             and node.driver._replicas[ANOTHER].role is LEADER)), None
         )  # fmt: skip
 
     either.until(lambda: leads_another() and either.leader() is leader)

@@ -7,9 +7,10 @@ import pytest
 from tests.storage.checkpointed_core import DATA, JOURNAL_BYTES, SETTINGS, CheckpointedCore
 from tests.support.fake_disk import FakeDisk, PowerLoss, at_every_effect
 from tpc_broker.log import journal
+from tpc_broker.log.files import HANDOVER_FILE
 from tpc_broker.metadata.core_counts import core_of_those_left
 from tpc_broker.storage.folders import create_partition
-from tpc_broker.storage.handover import hand_over, handover_needed, journal_cores, recover_all
+from tpc_broker.storage.handover import hand_over, journal_cores, recover_all
 from tpc_broker.storage.recovery import recover_core
 
 
@@ -47,9 +48,15 @@ async def change(disk, cores_count):
                            cores_count=cores_count, new_journal_id=journal_id, journal_bytes_max=JOURNAL_BYTES)
 
 
+async def is_over(disk, cores_count):
+    """Each core has its journal, and there is no marker of a hand-over that was cut short."""
+    is_marked = HANDOVER_FILE in await disk.listdir(DATA / "journals")
+    return await journal_cores(disk, DATA) == list(range(cores_count)) and not is_marked
+
+
 async def check(disk, worlds, cores_count, owner_of=None):
     owner_of = owner_of or (lambda key: key.partition % cores_count)
-    assert not await handover_needed(disk, DATA, cores_count)
+    assert await is_over(disk, cores_count)
     partitions = [partition for world in worlds for partition in world.partitions]
     seen = 0
     for core in range(cores_count):
@@ -67,7 +74,7 @@ async def test_every_partition_moves_to_its_owner(cores_count):
     disk = FakeDisk()
     worlds = await two_cores(disk)
     disk.kill()
-    assert await handover_needed(disk, DATA, cores_count) is (cores_count != 2)
+    assert await is_over(disk, cores_count) is (cores_count == 2)
     await change(disk, cores_count)
     assert await journal_cores(disk, DATA) == list(range(cores_count))
     disk.crash(worlds[0].rng)
@@ -85,7 +92,7 @@ async def test_a_handover_may_be_cut_short_anywhere(cores_count):
             await change(disk, cores_count)
         except PowerLoss:
             disk.crash(worlds[0].rng)
-            if await handover_needed(disk, DATA, cores_count):
+            if not await is_over(disk, cores_count):
                 await change(disk, cores_count)
             await check(disk, worlds, cores_count)
             return True

@@ -39,6 +39,13 @@ def why_no_loss() -> str | None:
 class Hosts(bench_hosts.Hosts):
     """Those of the bench; between these packets get lost, and some do not hear each other."""
 
+    def isolate(self, number: int) -> None:
+        """Nothing goes between this host and the others, either way; clients reach it as before."""
+        ip("link", "set", self._end("a", number), "nomaster")
+
+    def heal(self, number: int) -> None:
+        ip("link", "set", self._end("a", number), "master", self._bridge("a"))
+
     def lose(self, number: int, percent: int) -> None:
         """So many of the packets that reach this host from the others are lost, by chance; 0: none any more.
 

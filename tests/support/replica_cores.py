@@ -167,7 +167,11 @@ class ReplicaCore:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def role(self):
-        return self.ask(self.driver.role_of, GROUP)
+        def found():
+            replica = self.driver._replicas[GROUP]
+            return replica.role, replica.term
+
+        return self.ask(found)
 
     def bounds(self):
         return self.ask(self.plane.bounds, self.handle)
@@ -249,8 +253,8 @@ class ReplicaCores:
 
         def term_led(node):
             """In one call: one that steps down between two would count with its successor's term."""
-            role, term = node.driver.role_of(GROUP)
-            return term if role is LEADER and node.driver._replicas[GROUP].armed_term else 0
+            replica = node.driver._replicas[GROUP]
+            return replica.term if replica.role is LEADER and replica.armed_term else 0
 
         def find():
             terms = [(node.ask(term_led, node), node) for node in self.up()]

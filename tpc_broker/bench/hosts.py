@@ -122,13 +122,6 @@ class Hosts:
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip(*command)
 
-    def isolate(self, number: int) -> None:
-        """Nothing goes between this host and the others, either way; clients reach it as before."""
-        ip("link", "set", self._end("a", number), "nomaster")
-
-    def heal(self, number: int) -> None:
-        ip("link", "set", self._end("a", number), "master", self._bridge("a"))
-
     def cut_off(self, number: int) -> None:
         """Nothing goes between this host and anybody, either way."""
         ip("-batch", "-", told="".join(f"link set {self._end(kind, number)} nomaster\n" for kind in ("a", "b")))

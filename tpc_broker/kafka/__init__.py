@@ -33,7 +33,7 @@ constant times the bytes given. Nothing is imported or parsed for an API before 
 
 from . import messages, protocol
 from .api_keys import ApiKey, api, apis
-from .codec import decode, encode, encode_vector
+from .codec import decode, encode
 from .error_codes import ErrorCode
 from .errors import CodecError, DecodeError, EncodeError, UnsupportedVersionError
 from .framing import FrameReader
@@ -50,7 +50,6 @@ __all__ = [
     "apis",
     "decode",
     "encode",
-    "encode_vector",
     "messages",
     "protocol",
 ]

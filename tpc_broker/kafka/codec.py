@@ -15,7 +15,7 @@ from .source import DECODE_CAUGHT, ENCODE_CAUGHT
 
 Buffer = bytes | bytearray | memoryview
 VECTOR_JOIN_BYTES = 4096
-"""Buffers shorter than this are joined with their neighbours in `encode_vector`."""
+"""Buffers shorter than this are joined with their neighbours in `join_small`."""
 
 
 class Codec:
@@ -102,13 +102,6 @@ def codec(name: str, version: int) -> Codec:
     return found
 
 
-def warm(name: str, version: int) -> None:
-    """Make both functions now, so that the first request does not wait for them."""
-    made = codec(name, version)
-    made.make_decoder()
-    made.make_encoder()
-
-
 def decode(name: str, version: int, buffer: Buffer, position: int = 0) -> Any:
     """The message ``name`` in that version; it must end where the buffer ends."""
     return codec(name, version).decode(buffer, position)
@@ -119,13 +112,8 @@ def encode(name: str, version: int, message: Any) -> bytes:
     return b"".join(codec(name, version).encode_parts(message))
 
 
-def encode_vector(name: str, version: int, message: Any) -> list[Buffer]:
-    """The same bytes as a list of buffers for a vectored send: large records are passed on, not copied."""
-    return join_small(codec(name, version).encode_parts(message))
-
-
 def join_small(parts: list[Any]) -> list[Buffer]:
-    """Join runs of buffers shorter than `VECTOR_JOIN_BYTES`; larger ones stay what they are."""
+    """For a vectored send, which passes large records on: join runs of buffers shorter than `VECTOR_JOIN_BYTES`."""
     joined: list[Buffer] = []
     small: list[Any] = []
     for part in parts:

@@ -22,11 +22,6 @@ class FrameReader:
         self._pending = bytearray()
         self._failed = False
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of the incomplete frame that are held, its size prefix included."""
-        return len(self._pending)
-
     def receive(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Take bytes from the stream; returns the bodies of the frames they complete, in order."""
         if self._failed:

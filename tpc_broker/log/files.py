@@ -11,7 +11,6 @@ exactly of this form is not ours and is left alone.
 from __future__ import annotations
 
 import base64
-import itertools
 import re
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -44,7 +43,6 @@ LOSSES_FILE: Final = "lost-records"
 """In a partition's folder: ranges of offsets that a repair could not bring back: nobody looks for them again."""
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 DELETED_FOLDER_SUFFIX: Final = "-delete"
-TOPIC_NAME_BYTES_MAX: Final = 249
 
 _SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _FOLDER_NAME: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
@@ -169,22 +167,3 @@ def encode_epochs(epochs: Sequence[EpochStart]) -> bytes:
     entries = list({entry.start_offset: entry for entry in epochs}.values())
     lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
-
-
-def decode_epochs(data: bytes) -> list[EpochStart]:
-    """The entries; epochs and offsets rise, otherwise TextFileError."""
-    lines = data.decode("utf-8", "replace").split("\n")
-    try:
-        version, count = int(lines[0]), int(lines[1])
-        entries = [
-            EpochStart(LeaderEpoch(int(epoch)), Offset(int(offset)))
-            for epoch, offset in (line.split(" ") for line in lines[2:] if line)
-        ]
-    except (ValueError, IndexError) as error:
-        raise TextFileError(f"{EPOCHS_FILE}: {error}") from error
-    if version != 0 or count != len(entries):
-        raise TextFileError(f"{EPOCHS_FILE}: version {version}, {count} entries announced, {len(entries)} found")
-    for earlier, later in itertools.pairwise(entries):
-        if later.epoch <= earlier.epoch or later.start_offset <= earlier.start_offset:
-            raise TextFileError(f"{EPOCHS_FILE}: {later} behind {earlier}")
-    return entries

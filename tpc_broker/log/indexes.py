@@ -86,11 +86,6 @@ class OffsetIndex:
         """How many entries, the first ones, are not above an offset."""
         return self._first_above(0, offset)
 
-    def lookup_position(self, position: int) -> OffsetEntry:
-        """The last entry whose batch starts at or before a position; (base offset, 0) when there is none."""
-        number = self._first_above(1, position)
-        return self[number - 1] if number else OffsetEntry(self.base_offset, 0)
-
     def _first_above(self, field: int, bound: int) -> int:
         low, high = 0, len(self)
         while low < high:

@@ -59,10 +59,9 @@ _VERSION_1: Final = 1
 _VERSION: Final = 2
 FEATURES_REQUIRED_KNOWN: Final[dict[int, str]] = {0: "batches written in place into their segments"}
 """By bit. Who does not know one cannot read the journal, and leaves everything as it is (docs/formats.md)."""
-FEATURES_OPTIONAL_KNOWN: Final[dict[int, str]] = {0: "cuts that name the last leader epoch that stays"}
-"""By bit. Who does not know one goes on; only the writer uses it."""
 FEATURES_REQUIRED: Final = 0b1
 FEATURES_OPTIONAL: Final = 0b1
+"""Bit 0: cuts that name the last leader epoch that stays. Who does not know a bit goes on; only the writer uses it."""
 ENTRY_MAY_SKIP: Final = 0x01
 """`TPC_JOURNAL_MAY_SKIP`, in an entry's flags."""
 _SUPERBLOCK_MAGIC: Final = b"TPCS"

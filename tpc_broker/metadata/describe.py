@@ -41,11 +41,6 @@ class ConfigEntry:
     documentation: str
     synonyms: tuple[ConfigSynonym, ...]
 
-    @property
-    def is_default(self) -> bool:
-        """Version 0 of DescribeConfigs knows only this about the source."""
-        return self.source is ConfigSource.DEFAULT_CONFIG
-
 
 def describe_topic(
     overrides: Mapping[str, str],

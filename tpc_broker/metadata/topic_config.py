@@ -363,16 +363,6 @@ class TopicConfig:
         synonyms=_same("unclean.leader.election.enable"),
     )
 
-    @property
-    def deletes_by_retention(self) -> bool:
-        """Whether age and size limits apply at all."""
-        return "delete" in self.cleanup_policy
-
-    @property
-    def compacts(self) -> bool:
-        """Whether records need keys."""
-        return "compact" in self.cleanup_policy
-
 
 TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = definitions_of(TopicConfig)
 

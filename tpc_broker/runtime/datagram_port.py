@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tpc_broker import limits
 from tpc_broker.ebpf.loaders import LoaderUnavailableError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BY_HASH: Final = "hash"
 
 
 class DatagramPort:

@@ -13,7 +13,7 @@ A partition belongs to the journal and checkpoint of one core. When ownership ch
 A partition that one core has released to another, and that none has adopted, goes to its owner like all others.
 
 Between 3 and 4 a partition stands in two checkpoints with equal entries. Nothing is appended before 5 is done, so a
-hand-over that was cut short is done again from what is there: `handover_needed` sees the marker.
+hand-over that was cut short is done again from what is there: the supervisor sees the marker.
 """
 
 from __future__ import annotations
@@ -54,14 +54,6 @@ async def stored_cores(disk: Disk, data: Path) -> list[CoreId]:
     names = await disk.listdir(data / "journals")
     found = {*map(parse_journal_file_name, names), *map(parse_checkpoint_file_name, names)}
     return sorted(core for core in found if core is not None)
-
-
-async def handover_needed(disk: Disk, data: Path, cores_count: int) -> bool:
-    """Whether a full start has to recover all journals at once and hand partitions over, before cores start."""
-    cores = await journal_cores(disk, data)
-    if not cores:
-        return False
-    return cores != list(range(cores_count)) or HANDOVER_FILE in await disk.listdir(data / "journals")
 
 
 # Rule: A start replays every journal, whatever `--cores` says. See also tpc_broker/runtime/supervisor.py. Held by

@@ -77,7 +77,6 @@ class Installation:
         self._room = room
         self._deletions = deletions
         self._requests = requests
-        self.installed_count = 0
 
     async def install(
         self,
@@ -111,7 +110,6 @@ class Installation:
                     then()
                     with trio.CancelScope(shield=True):  # the entry is not taken back
                         await self._replace(key, led, state, sequence, settings)
-                    self.installed_count += 1
                     return True
             self._requests.checkpoint.ask()
             await self._room.wait()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
-UNSUPPORTED_RESOURCE_TYPES = frozenset({8, 16, 32})  # broker loggers, client metrics, groups
 
 
 def handle_describe_configs(

@@ -274,7 +274,7 @@ class ReplicaFilling:
         self._limit, self._fetches = trio.CapacityLimiter(AT_ONCE), trio.CapacityLimiter(FETCHED_AT_ONCE)
         self._connections: dict[SeedAddress, int] = {}
         self.install: Install
-        self.received_bytes = self.filled_count = 0
+        self.received_bytes = 0
 
     def begin(
         self, driver: ReplicaDriver, links: ReplicaLinks, bulk: Links, keys: dict[str, TopicPartition],
@@ -362,7 +362,6 @@ class ReplicaFilling:
                 await self._remove(path)
         self._filled[group] = offer.position
         self._failed.pop(group, None)
-        self.filled_count += 1
         log.info("%s-%d was filled from node %d up to offset %d: %d bytes fetched in %.1f s, all of it took %.1f s",
                  files.topic, key.partition, source.node, offer.position.offset, offer.size_bytes, fetched_s,
                  time.monotonic() - begun_s)  # fmt: skip

@@ -224,11 +224,6 @@ class ReplicaDriver:
             self.core.stay(group, self._now_ms())
             self.wake()
 
-    def role_of(self, group: str) -> tuple[Role, int]:
-        """Role and term, as the last turn left them."""
-        replica = self._replicas[group]
-        return replica.role, replica.term
-
     def files_of(self, group: str) -> PartitionStorage | None:
         """None: it is not here."""
         return replica.files if (replica := self._replicas.get(group)) is not None else None
