@@ -1,8 +1,8 @@
 """Planted bugs: each breaks one rule of replication, and each must be found.
 
 A mutant replaces one method of the machine (or of the driver's duties) by a wrong one. Most are found by random
-schedules; `shape` says what those need in order to find it soon. What random walks find too seldom is in
-`tests/simulator/test_raft_scripts.py`, where the run-up is written down.
+schedules; `shape` says what those need in order to find it soon. What random walks find too seldom is found by a test
+of `tests/raft` (`killed_by`), where the run-up is written down.
 """
 
 from __future__ import annotations
