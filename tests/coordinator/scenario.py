@@ -3,7 +3,7 @@
 `log` holds what is durable. Writes become durable at once unless `hold` is set; `settle` then lets them.
 """
 
-from tpc_broker.coordinator import GroupCoordinator, GroupLimits
+from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits
 from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
     JoinRequest,
@@ -17,6 +17,7 @@ from tpc_broker.coordinator.messages import (
     SyncResponse,
 )
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.model import NO_TOPIC_ID
 
 
 def subscription(*topics):
@@ -41,13 +42,15 @@ class Scenario:
         self.held = []
         self.fail_with = None
         self.tokens = 0
+        self.fates = {}
+        """Of topics by their id; the others are there."""
         self.start()
 
     # The driver.
 
     def start(self):
         """A coordinator that begins with the log as it is."""
-        self.machine = GroupCoordinator(self.limits)
+        self.machine = GroupCoordinator(self.limits, lambda _name, topic_id: self.fates.get(topic_id, Fate.THERE))
         self.held = []
         for record in self.log:
             self.machine.replay(record.key, record.value)
@@ -112,9 +115,11 @@ class Scenario:
         self.run(self.machine.leave_group(group, [LeavingMember(*m) for m in members], token, self.now))
         return token
 
-    def commit(self, offset=5, topic="t", partition=0, group="g", metadata="", **details):
+    def commit(self, offset=5, topic="t", partition=0, group="g", metadata="", topic_id=NO_TOPIC_ID, **details):
         token = self.token("commit")
-        offsets = (OffsetToCommit(topic=topic, partition=partition, offset=offset, metadata=metadata),)
+        offsets = (
+            OffsetToCommit(topic=topic, partition=partition, offset=offset, metadata=metadata, topic_id=topic_id),
+        )
         request = OffsetCommitRequest(group_id=group, offsets=offsets, **details)
         self.run(self.machine.offset_commit(request, token, self.now))
         return token

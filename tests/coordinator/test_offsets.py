@@ -1,15 +1,20 @@
 """Offsets: committing, fetching, deleting, growing old."""
 
+import uuid
+
 import pytest
 
 from tests.coordinator.scenario import Scenario
+from tpc_broker.coordinator import Fate
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
-from tpc_broker.coordinator.records import OffsetKey, Record, offset_record
+from tpc_broker.coordinator.records import OffsetKey, Record, offset_record, read_key
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.model import NO_TOPIC_ID, TopicId
 
 DAY = 24 * 60 * 60 * 1000
 WEEK = 7 * DAY
 OF_T = OffsetKey("g", "t", 0)
+OLD, NEW = TopicId(uuid.UUID(int=1)), TopicId(uuid.UUID(int=2))
 
 
 def test_a_commit_comes_back_whole_and_survives_a_restart():
@@ -231,14 +236,88 @@ def test_a_commit_may_carry_its_own_time_to_live():
     assert (s.offset("short"), s.offset("usual")) == (-1, 5)
 
 
-def test_offsets_of_deleted_topics_go():
+@pytest.mark.parametrize("topic_id", [NO_TOPIC_ID, OLD])
+def test_offsets_of_deleted_topics_go(topic_id):
     s = Scenario()
-    s.commit(topic="t")
+    s.commit(topic="t", topic_id=topic_id)
     s.commit(topic="u", group="other")
-    s.run(s.machine.topics_deleted({"t"}))
+    s.fates[OLD] = Fate.GONE
+    s.run(s.machine.topics_changed({"t"}))
     assert s.offset("t") == -1
     assert s.offset("u", group="other") == 5
     assert {g.group_id for g in s.machine.list_groups()} == {"other"}
+    s.fates.clear()
+    s.start()
+    assert s.offset("t") == -1, "also in the log"
+
+
+def test_what_a_topic_had_that_is_gone_is_not_its_successors():
+    """Nobody told the coordinator: it was away, or the commit came when the topic went."""
+    s = Scenario()
+    s.commit(7, topic="t", topic_id=OLD)
+    s.commit(8, topic="t", partition=1, topic_id=NEW)
+    s.fates[OLD] = Fate.GONE
+    for _ in range(2):
+        assert (s.offset("t"), s.offset("t", 1)) == (-1, 8)
+        assert [(one.partition, one.offset) for one in s.machine.offset_fetch("g").offsets] == [(1, 8)]
+        s.start()
+    s.run(s.machine.topics_changed())
+    assert [read_key(record.key) for record in s.log[2:]] == [OffsetKey("g", "t", 0)]
+
+
+def test_what_may_be_of_a_topic_that_is_gone_is_asked_for_again():
+    """Nothing is told, and nothing forgotten, before it is known whether the topic is gone or new."""
+    s = Scenario()
+    s.commit(7, topic="t", topic_id=OLD)
+    s.fates[OLD] = Fate.UNKNOWN
+    s.run(s.machine.topics_changed())
+    for asked in ([("t", 0)], None):
+        (fetched,) = s.machine.offset_fetch("g", asked).offsets
+        assert (fetched.error_code, fetched.offset) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
+    assert s.machine.has_unknown_topics
+    s.fates[OLD] = Fate.THERE
+    assert (s.offset("t"), s.machine.has_unknown_topics) == (7, False)
+
+
+def test_a_topic_that_went_takes_nothing_of_its_successor_along():
+    """A commit for the new one is under way when the old one's offsets are forgotten."""
+    s = Scenario()
+    s.commit(7, topic="t", topic_id=OLD)
+    s.hold = True
+    s.commit(1, topic="t", topic_id=NEW)
+    s.fates[OLD] = Fate.GONE
+    s.run(s.machine.topics_changed({"t"}))
+    s.settle()
+    assert s.offset("t") == 1
+    s.start()
+    assert s.offset("t") == 1
+
+
+def test_a_commit_that_is_under_way_is_not_forgotten_with_what_it_replaces():
+    """Its tombstone would come after it in the log."""
+    s = Scenario()
+    s.commit(7)
+    s.wait(WEEK - 1)
+    s.hold = True
+    s.commit(8)
+    s.wait(600_000)
+    s.settle()
+    assert s.offset() == 8
+    s.start()
+    assert s.offset() == 8
+
+
+def test_offsets_that_could_not_be_forgotten_are_when_offsets_are_next_looked_through():
+    s = Scenario()
+    s.commit(7, topic="t", topic_id=OLD)
+    s.commit(7, topic="u")
+    s.fates[OLD] = Fate.GONE
+    s.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
+    s.run(s.machine.topics_changed({"t"}))
+    s.fail_with = None
+    assert len(s.log) == 2
+    s.wait(600_000)
+    assert s.log[2:] == [offset_record(OffsetKey("g", "t", 0), None)]
 
 
 def test_a_snapshot_is_the_whole_state_and_shorter_than_its_history():

@@ -5,13 +5,16 @@ is its seed: a failure names it.
 """
 
 import random
+import uuid
 from collections import Counter
 
 import pytest
 
 from tests.coordinator.scenario import PROTOCOLS, Scenario, subscription
+from tpc_broker.coordinator import Fate
 from tpc_broker.coordinator.messages import JoinResponse
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.model import TopicId
 
 PROTOCOL_SETS = [
     PROTOCOLS,
@@ -28,6 +31,7 @@ class History:
         self.random = random.Random(seed)
         self.s = Scenario(initial_rebalance_delay_ms=100, group_size_max=3, offsets_retention_ms=3_600_000)
         self.s.hold = True
+        self.ids = {name: TopicId(uuid.UUID(int=number)) for number, name in enumerate("tu", 1)}
         self.members = {}
         self.waiting = {}
         self.seen = Counter()
@@ -96,8 +100,10 @@ class History:
 
     def commit(self):
         member = ("", -1) if self.random.random() < 0.4 else (self.member_id, self.generation)
-        details = {"member_id": member[0], "generation_id": member[1], "topic": self.random.choice("tu")}
-        self.note(self.s.commit(self.random.randrange(100), group=self.group, **details))
+        details = {"member_id": member[0], "generation_id": member[1]}
+        name, offset = self.random.choice("tu"), self.random.randrange(100)
+        token = self.s.commit(offset, name, group=self.group, topic_id=self.ids[name], **details)
+        self.note(token)
 
     def delete_group(self):
         token = self.s.token("delete")
@@ -105,7 +111,10 @@ class History:
         self.note(token)
 
     def delete_topic(self):
-        self.s.run(self.s.machine.topics_deleted({self.random.choice("tu")}))
+        name = self.random.choice("tu")
+        self.s.fates[self.ids[name]], self.ids[name] = Fate.GONE, TopicId(uuid.UUID(int=self.random.getrandbits(128)))
+        if self.random.random() < 0.5:  # else nobody hears of it
+            self.s.run(self.s.machine.topics_changed({name}))
 
     def wait(self):
         self.s.wait(self.random.choice([1, 100, 100, 5_000, 12_000, 4_000_000]))
@@ -132,6 +141,7 @@ class History:
     def check(self):
         self.check_rules()
         other = Scenario()
+        other.fates = self.s.fates
         other.log = self.s.log
         other.start()
         assert committed(other.machine) == committed(self.s.machine)

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from tpc_broker.broker.rate_limiter import RateLimiter
-from tpc_broker.coordinator import Effects, GroupCoordinator, GroupLimits, Write
+from tpc_broker.coordinator import Effects, Fate, GroupCoordinator, GroupLimits, Write
 from tpc_broker.coordinator.records import RecordDamagedError
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
+from tpc_broker.errors import MailboxError, OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka.records import Record, build_batch, read_records
 from tpc_broker.metadata.image import ClusterImage, changed_topics
-from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, PartitionIndex, TopicPartition, coordinator_partition
+from tpc_broker.model import (
+    CONSUMER_OFFSETS_TOPIC,
+    NO_TOPIC_ID,
+    PartitionIndex,
+    TopicId,
+    TopicPartition,
+    coordinator_partition,
+)
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
@@ -66,8 +73,10 @@ class LoadedCoordinator:
     """One partition's machine with its log and its timer."""
 
     def __init__(self, core: Core, partition: Partition, limits: GroupLimits) -> None:
-        self.machine = GroupCoordinator(limits)
+        self.machine = GroupCoordinator(limits, self._fate_of)
         self._core = core
+        self._knows_all_topics = False
+        """Of those of which offsets were stored when it was loaded: later ones are of topics that are known here."""
         self._partition = partition
         self._writes_in: trio.MemoryReceiveChannel[Write]
         self._writes_out, self._writes_in = trio.open_memory_channel[Write](10_000)
@@ -89,6 +98,7 @@ class LoadedCoordinator:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_in_order)
             nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._learn_which_topics_are_gone)
 
     def now_ms(self) -> int:
         """By the wall clock, whose times are stored. Where it was set, deadlines go with it: sessions and rounds are as
@@ -132,6 +142,33 @@ class LoadedCoordinator:
         """Answer everybody who waits; what becomes of writes under way is nobody's concern any more."""
         self.is_loaded, self.is_unloaded = False, True
         self.perform(self.machine.unload())
+
+    def _fate_of(self, name: str, topic_id: TopicId) -> Fate:
+        image = self._core.view.image
+        is_there = image.topic(name) is not None if topic_id == NO_TOPIC_ID else topic_id in image.topics
+        if is_there:
+            return Fate.THERE
+        return Fate.GONE if self._knows_all_topics or image.is_deleted(topic_id) else Fate.UNKNOWN
+
+    async def _learn_which_topics_are_gone(self) -> None:
+        """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more
+        than this core does by now. By the newest image it is certain.
+        """
+        self.perform(self.machine.topics_changed())
+        again_s = AGAIN_S
+        while self.machine.has_unknown_topics:
+            try:
+                await self._core.metadata.take_newest()
+                break
+            except MailboxError as error:
+                log.info(
+                    "%s: offsets of topics that are not known here wait for the metadata: %s",
+                    self._partition.label, error,
+                )  # fmt: skip
+            await trio.sleep(again_s)
+            again_s = min(2 * again_s, AGAIN_S_MAX)
+        self._knows_all_topics = True
+        self.perform(self.machine.topics_changed())
 
     async def _load(self) -> None:
         try:
@@ -300,10 +337,9 @@ class GroupService:
             self.end(key)
         for key in wanted - self._coordinators.keys():
             self.begin_if_coordinates(key)
-        gone = [name for name in deleted if after.topic(name) is None]
-        if gone:
+        if deleted:
             for coordinator in self.loaded():
-                coordinator.perform(coordinator.machine.topics_deleted(gone))
+                coordinator.perform(coordinator.machine.topics_changed(deleted))
 
     def begin_if_coordinates(self, key: TopicPartition) -> None:
         """A partition is led here: if it is one of groups, they are coordinated here now."""

@@ -114,6 +114,7 @@ class MetadataService:
         mailboxes.serve("metadata.apply", self._serve_apply)
         mailboxes.serve("leaders", self._serve_leaders)
         mailboxes.serve("nodes", self._serve_nodes)
+        self.serve_at_controller("metadata.newest", self._serve_newest)
         mailboxes.serve("nodes.facts", self._serve_facts)
         if cluster is not None:
             cluster.serve("leaders", self._serve_leaders_of_node)
@@ -429,6 +430,20 @@ class MetadataService:
             return await action()
 
     # -- every core --------------------------------------------------------------------------------------------------
+
+    async def take_newest(self) -> None:
+        """Until this core has an image in which everything is that was decided before this call. MailboxError."""
+        answer, _blobs = await self._mailboxes.call(METADATA_CORE, "metadata.newest", {})
+        version = MetadataVersion(answer["at"])
+        while self._view.image.version < version:
+            if self._core_id == METADATA_CORE:
+                await self._applied.wait()
+            elif not await self.subscribe() or self._view.image.version < version:
+                await trio.sleep(CONTROLLER_RETRY_S)
+
+    async def _serve_newest(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
+        version = await self.change(lambda image: ([], image.version))  # decided is by what is the newest for certain
+        return {"at": version}, []
 
     async def exchange_leaders(self) -> None:
         """Tell every core that is up the leader epochs of the partitions led here, and learn theirs."""

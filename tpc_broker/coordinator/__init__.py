@@ -19,7 +19,8 @@ The driver:
    what the effects say, and so on: the answer to an OffsetCommit comes from here;
 4. keeps a timer at `next_deadline_ms()` and calls `on_deadline(now_ms)`;
 5. now and then, when no write is under way, appends `snapshot()` and moves the log's start to its first record;
-6. calls `topics_deleted` when topics go, and `unload` when the partition does.
+6. tells the machine, whenever it asks, what is known of a topic (`Fate`), calls `topics_changed` when that may be more
+   than before (loaded, topics deleted, `has_unknown_topics` no more), and `unload` when the partition goes.
 
 `messages` are requests and responses as plain data, `group` one group with its table of states, `membership` and
 `offsets` the two halves of the machine, `records` the log's format (Kafka's own), `effects` writes and deadlines. No
@@ -30,10 +31,12 @@ another kind of group beside the classic one, with record types of their own.
 from tpc_broker.coordinator.effects import Effects, Reply, Token, Write, WriteId
 from tpc_broker.coordinator.machine import GroupCoordinator, Statistics
 from tpc_broker.coordinator.membership import GroupLimits
+from tpc_broker.coordinator.offsets import Fate
 from tpc_broker.coordinator.records import Record, RecordDamagedError
 
 __all__ = [
     "Effects",
+    "Fate",
     "GroupCoordinator",
     "GroupLimits",
     "Record",

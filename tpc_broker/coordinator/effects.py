@@ -79,6 +79,10 @@ class Writes:
         self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed)
         effects.writes.append(Write(write_id, tuple(records)))
 
+    def keys(self) -> set[bytes]:
+        """Of the records under way."""
+        return {record.key for pending in self._pending.values() for record in pending.records}
+
     @property
     def oldest(self) -> WriteId:
         """The write that has to end next."""

@@ -21,7 +21,7 @@ from tpc_broker.coordinator.messages import (
     OffsetFetchResponse,
     SyncRequest,
 )
-from tpc_broker.coordinator.offsets import Offsets, TopicAndPartition
+from tpc_broker.coordinator.offsets import FateOf, Offsets, TopicAndPartition, is_there
 from tpc_broker.coordinator.records import (
     GroupKey,
     GroupMetadata,
@@ -55,7 +55,7 @@ class Statistics:
 class GroupCoordinator:
     """One partition's groups. The package's docstring tells what its driver does."""
 
-    def __init__(self, limits: GroupLimits | None = None) -> None:
+    def __init__(self, limits: GroupLimits | None = None, fate_of: FateOf = is_there) -> None:
         self._limits = limits or GroupLimits()
         self._groups: dict[str, Group] = {}
         self._stored: dict[str, GroupMetadata] = {}
@@ -64,7 +64,7 @@ class GroupCoordinator:
         self._timers = Timers()
         self._writes = Writes()
         self._membership = Membership(self._groups, self._timers, self._writes, self._limits, self._forget_unused)
-        self._offsets = Offsets(self._groups, self._membership, self._writes, self._limits)
+        self._offsets = Offsets(self._groups, self._membership, self._writes, self._limits, fate_of)
         self._is_loaded = False
         self._maybe_unused: set[str] = set()
 
@@ -233,13 +233,24 @@ class GroupCoordinator:
             respond(effects)
         return effects
 
-    def topics_deleted(self, topics: Collection[str]) -> Effects:
-        """Forgets what was committed for topics that are gone; nobody waits for it, so a failure is left to expiry."""
+    def topics_changed(self, deleted: Collection[str] = ()) -> Effects:
+        """Forgets what was committed for topics that are gone: when the log was replayed, and when more of them is
+        known. `deleted`: names of those that went just now. Nobody waits for it; what fails is made good when
+        offsets are next looked through.
+        """
         effects = Effects()
-        records = self._offsets.tombstones_of_topics(topics)
+        self._forget_gone(effects, deleted)
+        return effects
+
+    @property
+    def has_unknown_topics(self) -> bool:
+        """Whether offsets are stored of topics that are not known here."""
+        return self._offsets.has_unknown_topics()
+
+    def _forget_gone(self, effects: Effects, deleted: Collection[str] = ()) -> None:
+        records = self._offsets.tombstones_of_gone(deleted)
         if records:
             self._writes.begin(effects, records, _ignore_success, _ignore_failure)
-        return effects
 
     # Time
 
@@ -278,6 +289,7 @@ class GroupCoordinator:
             self._membership.on_pending_deadline(group, rest[0], now_ms, effects)
 
     def _expire_offsets(self, now_ms: int, effects: Effects) -> None:
+        self._forget_gone(effects)
         for group in list(self._groups.values()):
             records, none_left = self._offsets.tombstones_of_expired(group, now_ms)
             is_over = none_left and group.state is GroupState.EMPTY and not group.pending_members

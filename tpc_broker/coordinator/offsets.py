@@ -3,10 +3,16 @@
 An offset is committed when its record has been replayed, so that nobody reads one that a crash could take back. Offsets
 of transactions would wait beside `committed` until their marker comes; nothing here assumes that there are none but
 `fetch`, which then has to say UNSTABLE_OFFSET_COMMIT for them.
+
+A topic that was deleted and made again under its name is another topic: what was committed for the first one is of no
+use for it, and would let its readers skip records. So an offset counts as long as the topic of its id is there, whoever
+heard of the deletion, and when (`Fate`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
@@ -19,9 +25,9 @@ from tpc_broker.coordinator.messages import (
     OffsetToCommit,
     PartitionResult,
 )
-from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, Record, offset_record
+from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, Record, offset_record, read_key
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,16 +38,39 @@ if TYPE_CHECKING:
 TopicAndPartition = tuple[str, int]
 
 
+class Fate(Enum):
+    """What is known of the topic that an offset was committed for."""
+
+    THERE = "there"
+    GONE = "deleted, for certain"
+    UNKNOWN = "not known here: it was deleted long ago, or made so lately that this core has not heard of it"
+
+
+FateOf = Callable[[str, TopicId], Fate]
+"""Of a topic, by its name and the id that was stored; NO_TOPIC_ID where none was."""
+
+
+def is_there(_topic: str, _topic_id: TopicId) -> Fate:
+    """For a coordinator without a cluster around it."""
+    return Fate.THERE
+
+
 class Offsets:
     """The committed offsets by group; changed only by `apply`."""
 
     def __init__(
-        self, groups: Mapping[str, Group], membership: Membership, writes: Writes, limits: GroupLimits
+        self,
+        groups: Mapping[str, Group],
+        membership: Membership,
+        writes: Writes,
+        limits: GroupLimits,
+        fate_of: FateOf,
     ) -> None:
         self._groups = groups
         self._membership = membership
         self._writes = writes
         self._limits = limits
+        self._fate_of = fate_of
         self.committed: dict[str, dict[TopicAndPartition, CommittedOffset]] = {}
         self._unreadable: dict[str, set[TopicAndPartition]] = {}
 
@@ -98,18 +127,23 @@ class Offsets:
 
     def fetch(self, group_id: str, partitions: Iterable[TopicAndPartition] | None) -> OffsetFetchResponse:
         """OffsetFetch: these partitions, or with None all that are committed; an unknown group has nothing. What cannot
-        be read is an error: as "nothing is committed" it would let the reader begin anew.
+        be read is an error: as "nothing is committed" it would let the reader begin anew. So is what may be of a topic
+        that is gone: it is to be asked for again.
         """
         committed = self.committed.get(group_id, {})
         unreadable = self._unreadable.get(group_id, set())
-        names = [*committed, *sorted(unreadable)] if partitions is None else partitions
         fetched = []
-        for topic, partition in names:
+        for topic, partition in [*committed, *sorted(unreadable)] if partitions is None else partitions:
             offset = committed.get((topic, partition))
+            fate = Fate.THERE if offset is None else self._fate_of(topic, offset.topic_id)
+            if fate is Fate.GONE and partitions is None:
+                continue
             if (topic, partition) in unreadable:
                 fetched.append(FetchedOffset(topic, partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
-            elif offset is None:
+            elif offset is None or fate is Fate.GONE:
                 fetched.append(FetchedOffset(topic, partition))
+            elif fate is Fate.UNKNOWN:
+                fetched.append(FetchedOffset(topic, partition, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
                 fetched.append(FetchedOffset(topic, partition, offset.offset, offset.leader_epoch, offset.metadata))
         return OffsetFetchResponse(group_id, tuple(fetched))
@@ -158,26 +192,48 @@ class Offsets:
             for topic, partition in [*self.committed.get(group_id, {}), *self._unreadable.get(group_id, ())]
         ]
 
-    def tombstones_of_topics(self, topics: Collection[str]) -> list[Record]:
-        """Records that forget what was committed for topics that are gone."""
-        return [
-            offset_record(OffsetKey(group_id, topic, partition), None)
-            for group_id, offsets in self.committed.items()
-            for topic, partition in offsets
-            if topic in topics
-        ]
+    def tombstones_of_gone(self, topics: Collection[str] = ()) -> list[Record]:
+        """Records that forget what was committed for topics that are gone. Of `topics` it is known by name: one of that
+        name was deleted, which is all that is known of offsets without an id. What is being written is left for later:
+        it may be of the next topic, and would come before its tombstone.
+        """
+        being_written = self._writes.keys()
+        gone = []
+        for group_id, offsets in self.committed.items():
+            for (topic, partition), offset in offsets.items():
+                is_of_name = offset.topic_id == NO_TOPIC_ID and topic in topics
+                if is_of_name or self._fate_of(topic, offset.topic_id) is Fate.GONE:
+                    gone.append(offset_record(OffsetKey(group_id, topic, partition), None))
+        return [record for record in gone if record.key not in being_written]
+
+    def has_unknown_topics(self) -> bool:
+        """Whether offsets are stored of topics that are not known here."""
+        return any(
+            self._fate_of(topic, offset.topic_id) is Fate.UNKNOWN
+            for offsets in self.committed.values()
+            for (topic, _partition), offset in offsets.items()
+        )
 
     def tombstones_of_expired(self, group: Group, now_ms: int) -> tuple[list[Record], bool]:
         """Records that forget what is too old, and whether the group then has no offsets left. What cannot be read
-        stays: nobody here knows how old it is.
+        stays: nobody here knows how old it is. What is being committed anew stays as well.
 
         Old is counted from the commit; in a group that had members and has none, from when it became empty. Offsets of
         topics that a stable consumer group subscribes to do not age, nor any while it is unknown what is subscribed.
         """
+        being_written = self._writes.keys()
         committed = self.committed.get(group.group_id, {})
-        expired = [key for key, offset in committed.items() if self._is_expired(group, key[0], offset, now_ms)]
-        records = [offset_record(OffsetKey(group.group_id, *key), None) for key in expired]
-        return records, len(expired) == len(committed) and group.group_id not in self._unreadable
+        expired = [
+            record
+            for key, offset in committed.items()
+            if self._is_expired(group, key[0], offset, now_ms)
+            and (record := offset_record(OffsetKey(group.group_id, *key), None)).key not in being_written
+        ]
+        is_written_of = any(
+            isinstance(name := read_key(key), OffsetKey) and name.group_id == group.group_id for key in being_written
+        )
+        none_left = len(expired) == len(committed) and group.group_id not in self._unreadable and not is_written_of
+        return expired, none_left
 
     def records(self) -> Iterator[Record]:
         """Every committed offset as a record."""

@@ -121,6 +121,14 @@ async def _commit(
         for offset in offsets:
             results[offset.topic_id if by_id else offset.topic, offset.partition] = found
         return
+    # While it waited, a topic may have been deleted, and made again under its name.
+    gone = [offset for offset in offsets if core.view.topic(offset.topic_id) is None]
+    for offset in gone:
+        error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        results[offset.topic_id if by_id else offset.topic, offset.partition] = error
+    offsets = [offset for offset in offsets if offset not in gone] if gone else offsets
+    if not offsets:
+        return
     commit = OffsetCommitRequest(
         group_id=message.group_id,
         offsets=tuple(offsets),
