@@ -74,6 +74,12 @@ LINK_GREETING_BYTES_MAX = 4 * KIB  # a frame from one who has not proved the sec
 LINK_FRAME_BYTES_MAX = 64 * MIB
 LINK_QUEUE_BYTES_MAX = 64 * MIB  # waiting to be sent to one node; what is above it is refused, or lost where it may be
 REPLICATED_BATCH_BYTES_MAX = 32 * MIB  # of a partition with replicas on other nodes: it has to go through a link whole
+OWN_BATCH_BYTES_MAX = 8 * MIB
+"""Of records that the broker itself appends at once. One write of a group (all offsets of a commit, all assignments of
+a round) is refused above it, because it is whole or not at all; whatever need not be is divided."""
+OWN_RECORD_OVERHEAD_BYTES = 64  # at most, of a record beside its key and its value
+GROUP_WRITES_BYTES_MAX = 64 * MIB  # of one coordinator, that wait for the disk: above it clients are to come back
+GROUP_WRITES_MAX = 10_000  # the same
 LINK_REQUESTS_MAX = 256  # under way to one node, and from one node
 LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet
 LINK_TEXT_BYTES_MAX = 512
@@ -146,4 +152,7 @@ assert SWIM_DATAGRAM_BYTES_MAX >= 2 * SWIM_INFO_TEXT_BYTES_MAX, "a node's inform
 assert CLUSTER_VOTERS_MAX + 1 <= 6, "voters, and one that is to become one, are the rows of a group's table (raft)"
 assert LINK_GREETING_BYTES_MAX < LINK_FRAME_BYTES_MAX <= LINK_QUEUE_BYTES_MAX, "one frame must fit"
 assert 2 * REPLICATED_BATCH_BYTES_MAX <= LINK_FRAME_BYTES_MAX, "a batch fits into a frame, whatever is beside it"
+assert OWN_BATCH_BYTES_MAX < REPLICATED_BATCH_BYTES_MAX, "what the broker writes itself goes through a link, too"
+assert OWN_BATCH_BYTES_MAX <= JOURNAL_COMMIT_BYTES_MAX, "and is no more for the journal than what it takes at once"
+assert GROUP_WRITES_BYTES_MAX >= 4 * OWN_BATCH_BYTES_MAX, "one client's largest write leaves room for the others'"
 assert SWIM_FRAME_BYTES_MAX >= 8 * SWIM_DATAGRAM_BYTES_MAX, "any update fits into a frame"

@@ -177,3 +177,30 @@ async def test_a_snapshot_of_the_metadata_that_fails_does_not_undo_the_change(au
         monkeypatch.undo()
         await create_topic(node, 0, "v", 2)
         assert sorted(topic.name for topic in node[0].view.image.topics.values()) == ["t", "u", "v"]
+
+
+async def test_a_change_that_is_too_large_is_refused_to_who_asked_for_it(autojump_clock, monkeypatch):
+    async with running_node(cores=2) as node:
+        monkeypatch.setattr("tpc_broker.limits.REPLICATED_BATCH_BYTES_MAX", 10_000)
+        kind = messages.CreateTopicsRequest
+        wanted = kind(topics=[kind.CreatableTopic(name="wide", num_partitions=9_000, replication_factor=1)])
+        for core in range(2):
+            (told,) = (await node.ask(core, wanted)).topics
+            assert ErrorCode(told.error_code) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert "at most 10000 are allowed" in told.error_message
+        await create_topic(node, 0, "t", 2)
+        assert [topic.name for topic in node[1].view.image.topics.values()] == ["t"]
+
+
+async def test_a_snapshot_of_the_metadata_is_divided(autojump_clock, monkeypatch):
+    async with running_node(cores=1) as node:
+        monkeypatch.setattr("tpc_broker.limits.OWN_BATCH_BYTES_MAX", 2_000)
+        monkeypatch.setattr("tpc_broker.broker.metadata_service.SNAPSHOT_RECORDS", 30)
+        for number in range(40):
+            await create_topic(node, 0, f"t{number}", 1)
+        log = node[0].metadata.log
+        assert log.bounds().log_start_offset > 0, "a snapshot was made"
+        assert max(map(len, log.files.log.batches)) <= 2_000
+        before = node[0].view.image
+        await node.restart(0)
+        assert node[0].view.image.topics.keys() == before.topics.keys()

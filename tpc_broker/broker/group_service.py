@@ -8,16 +8,18 @@ snapshot and move the log's start when the log has grown; unload when the partit
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.coordinator import Effects, Fate, GroupCoordinator, GroupLimits, Write
 from tpc_broker.coordinator.records import RecordDamagedError
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError, OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
-from tpc_broker.kafka.records import Record, build_batch, read_records
+from tpc_broker.kafka.records import Record, build_batch, in_parts, read_records
 from tpc_broker.metadata.image import ClusterImage, changed_topics
 from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
@@ -51,6 +53,7 @@ TIMER_LATE_MS = 500
 TIMER_GRACE_MS_MAX = 5_000
 SNAPSHOT_GROWTH_RECORDS = 20_000
 """A snapshot is due when the log holds this many records more than twice the live ones."""
+SNAPSHOT_BATCH_RECORDS = 1_000
 
 
 R = TypeVar("R")
@@ -72,14 +75,15 @@ class PendingReply:
 class LoadedCoordinator:
     """One partition's machine with its log and its timer."""
 
-    def __init__(self, core: Core, partition: Partition, limits: GroupLimits) -> None:
-        self.machine = GroupCoordinator(limits, self._fate_of)
+    def __init__(self, core: Core, partition: Partition, group_limits: GroupLimits) -> None:
+        self.machine = GroupCoordinator(group_limits, self._fate_of)
         self._core = core
         self._knows_all_topics = False
         """Of those of which offsets were stored when it was loaded: later ones are of topics that are known here."""
         self._partition = partition
-        self._writes_in: trio.MemoryReceiveChannel[Write]
-        self._writes_out, self._writes_in = trio.open_memory_channel[Write](10_000)
+        self._writes: deque[Write] = deque()
+        self._writes_bytes = 0
+        self._has_writes = trio.Event()
         self._timer_changed = trio.Event()
         self._limiter = RateLimiter()
         self._records_in_log = 0
@@ -127,12 +131,22 @@ class LoadedCoordinator:
             assert isinstance(token, PendingReply)
             token.response = reply.response
             token.done.set()
-        for write in effects.writes:
-            try:
-                self._writes_out.send_nowait(write)
-            except trio.WouldBlock:  # the disk is far behind: clients are told to come back
-                self._fail(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        refused = [(write, error) for write in effects.writes if (error := self._queue(write)) is not ErrorCode.NONE]
         self._timer_changed.set()
+        for write, error in refused:  # when all are queued: what follows from it comes behind them
+            self._fail(write, error)
+
+    def _queue(self, write: Write) -> ErrorCode:
+        size = write.size_bytes
+        if size > limits.OWN_BATCH_BYTES_MAX:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        is_full = self._writes_bytes + size > limits.GROUP_WRITES_BYTES_MAX
+        if is_full or len(self._writes) >= limits.GROUP_WRITES_MAX:  # the disk is far behind: clients are to come back
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._writes.append(write)
+        self._writes_bytes += size
+        self._has_writes.set()
+        return ErrorCode.NONE
 
     def timer_changed(self) -> None:
         """To be called after a step without effects that may have moved a deadline."""
@@ -196,15 +210,22 @@ class LoadedCoordinator:
     async def _write_in_order(self) -> None:
         """Append what is queued, as it was queued; several writes share one wait for the disk."""
         while True:
-            batch = [await self._writes_in.receive()]
-            while True:
-                try:
-                    batch.append(self._writes_in.receive_nowait())
-                except trio.WouldBlock:
-                    break
-            await self._write(batch)
-            if not self._writes_in.statistics().current_buffer_used:
+            await self._has_writes.wait()
+            await self._write(self._next_writes())
+            if not self._writes:
+                self._has_writes = trio.Event()
                 await self._snapshot_if_due()
+
+    def _next_writes(self) -> list[Write]:
+        """As many as one batch takes, and at least one."""
+        writes, total = [], 0
+        while self._writes and total + (size := self._writes[0].size_bytes) <= limits.OWN_BATCH_BYTES_MAX:
+            writes.append(self._writes.popleft())
+            total += size
+        self._writes_bytes -= total
+        assert writes
+        assert self._writes_bytes >= 0, self._writes_bytes
+        return writes
 
     async def _write(self, writes: list[Write]) -> None:
         now_ms = self.now_ms()
@@ -237,8 +258,11 @@ class LoadedCoordinator:
         now_ms = self.now_ms()
         start = self._partition.bounds().log_end_offset
         try:
-            for first in range(0, len(records), 1000):
-                part = [Record(r.value, r.key, now_ms) for r in records[first : first + 1000]]
+            stamped = (Record(r.value, r.key, now_ms) for r in records)
+            for part in in_parts(
+                stamped, bytes_max=limits.OWN_BATCH_BYTES_MAX, overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES,
+                records_max=SNAPSHOT_BATCH_RECORDS,
+            ):  # fmt: skip
                 await self._partition.append_durably(build_batch(part))
             await self._partition.move_log_start(start)
         except PartitionOfflineError as error:
@@ -365,7 +389,7 @@ class GroupService:
 
     def _new_coordinator(self, partition: Partition) -> LoadedCoordinator:
         settings = self._core.settings
-        limits = GroupLimits(
+        group_limits = GroupLimits(
             session_timeout_ms_min=settings.group_min_session_timeout_ms,
             session_timeout_ms_max=settings.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
@@ -374,7 +398,7 @@ class GroupService:
             offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
         )
-        return LoadedCoordinator(self._core, partition, limits)
+        return LoadedCoordinator(self._core, partition, group_limits)
 
     async def _run(
         self, key: TopicPartition, partition: Partition, coordinator: LoadedCoordinator, scope: trio.CancelScope

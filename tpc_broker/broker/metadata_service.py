@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker.broker.core_news import CoreNews
 from tpc_broker.broker.leader_news import LeaderNews
 from tpc_broker.broker.view import Leader
 from tpc_broker.errors import JournalStoppedError, NotDeliveredError, PartitionOfflineError
-from tpc_broker.kafka.records import Record, build_batch, read_records
+from tpc_broker.kafka.records import Record, build_batch, in_parts, read_records
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import MetadataDamagedError, MetadataRecord, decode_record, encode_record
 from tpc_broker.model import (
@@ -361,6 +362,7 @@ class MetadataService:
                 log.warning("metadata: no snapshot could be written (%s)", error)
 
     async def _append(self, records: list[MetadataRecord]) -> MetadataVersion:
+        """As one batch: all of a change holds, or nothing."""
         assert self._partition is not None
         batch = build_batch([Record(encode_record(record)) for record in records])
         await self._partition.append_durably(batch)
@@ -370,7 +372,12 @@ class MetadataService:
     async def _snapshot(self) -> None:
         assert self._partition is not None
         start = self._partition.bounds().log_end_offset
-        await self._append(self._view.image.snapshot())
+        records = (Record(encode_record(record)) for record in self._view.image.snapshot())
+        for part in in_parts(
+            records, bytes_max=limits.OWN_BATCH_BYTES_MAX, overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES,
+            records_max=SNAPSHOT_RECORDS,
+        ):  # fmt: skip
+            await self._partition.append_durably(build_batch(part))
         await self._partition.move_log_start(start)
         self._records_since_snapshot = 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker.broker.timestamps import RecordPosition, find_in_batches
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
@@ -245,9 +246,12 @@ class Partition:
     async def append_durably(self, batch: bytes) -> int:
         """Append whole batches of the broker's own and wait until they are committed; the base offset.
 
-        Raises PartitionOfflineError when the journal or disk refuses, LeadershipLostError when the leadership ends
-        before: then they may be committed or not.
+        Raises PartitionOfflineError when the journal or disk refuses, and where it is more than a link takes;
+        LeadershipLostError when the leadership ends before: then they may be committed or not.
         """
+        size, allowed = len(batch), limits.REPLICATED_BATCH_BYTES_MAX
+        if size > allowed:
+            raise PartitionOfflineError(f"{self.label}: {size} bytes to append at once; at most {allowed} are allowed")
         while True:
             if not self.is_open:
                 raise PartitionOfflineError(self.label)

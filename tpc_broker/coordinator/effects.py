@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from tpc_broker.coordinator.messages import Response
@@ -36,6 +37,16 @@ class Write:
 
     write_id: WriteId
     records: tuple[Record, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its batch, at most."""
+        return sum(map(size_of, self.records))
+
+
+def size_of(record: Record) -> int:
+    """In a batch, at most."""
+    return len(record.key) + len(record.value or b"") + OWN_RECORD_OVERHEAD_BYTES
 
 
 @dataclass(slots=True)
@@ -62,7 +73,9 @@ class _PendingWrite:
 
 
 class Writes:
-    """Writes under way. They end in the order they began, because one log takes them."""
+    """Writes under way. They become durable in the order they began, because one log takes them; one that was not
+    appended fails at any time.
+    """
 
     def __init__(self) -> None:
         self._pending: dict[WriteId, _PendingWrite] = {}
@@ -83,14 +96,49 @@ class Writes:
         """Of the records under way."""
         return {record.key for pending in self._pending.values() for record in pending.records}
 
+    def begin_parts(
+        self, effects: Effects, records: Sequence[Record], on_written: OnWritten, on_failed: OnFailed
+    ) -> None:
+        """The same where all of them or some may happen: in writes that are not too large. `on_written` is called when
+        all are durable, `on_failed` when the last one has ended and one of them failed.
+        """
+        parts: list[list[Record]] = [[]]
+        part_bytes = 0
+        for record in records:
+            if parts[-1] and part_bytes + size_of(record) > OWN_BATCH_BYTES_MAX:
+                parts.append([])
+                part_bytes = 0
+            parts[-1].append(record)
+            part_bytes += size_of(record)
+        left, errors = len(parts), list[ErrorCode]()
+
+        def ended(later: Effects, now_ms: int) -> None:
+            nonlocal left
+            left -= 1
+            if not left and errors:
+                on_failed(later, errors[0], now_ms)
+            elif not left:
+                on_written(later, now_ms)
+
+        def failed(later: Effects, error: ErrorCode, now_ms: int) -> None:
+            errors.append(error)
+            ended(later, now_ms)
+
+        for part in parts:
+            self.begin(effects, part, ended, failed)
+
     @property
     def oldest(self) -> WriteId:
         """The write that has to end next."""
         return next(iter(self._pending))
 
     def end(self, write_id: WriteId) -> _PendingWrite:
-        """Takes out a write that has ended; it is a bug of the driver when it is not the oldest."""
+        """Takes out a write that is durable; it is a bug of the driver when it is not the oldest."""
         assert next(iter(self._pending), None) == write_id, f"write {write_id} is not the oldest under way"
+        return self._pending.pop(write_id)
+
+    def fail(self, write_id: WriteId) -> _PendingWrite:
+        """Takes out a write that failed, or was refused while others wait."""
         return self._pending.pop(write_id)
 
 

@@ -116,7 +116,7 @@ class GroupCoordinator:
     def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> Effects:
         """A write did not become durable: nothing of it happened, and clients are told to try again."""
         effects = Effects()
-        write = self._writes.end(write_id)
+        write = self._writes.fail(write_id)
         write.on_failed(effects, _client_error(error), now_ms)
         self._after_write(write.records)
         return effects
@@ -228,7 +228,7 @@ class GroupCoordinator:
             respond(later)
 
         if records:
-            self._writes.begin(effects, records, lambda later, _now: respond(later), failed)
+            self._writes.begin_parts(effects, records, lambda later, _now: respond(later), failed)
         else:
             respond(effects)
         return effects
@@ -250,7 +250,7 @@ class GroupCoordinator:
     def _forget_gone(self, effects: Effects, deleted: Collection[str] = ()) -> None:
         records = self._offsets.tombstones_of_gone(deleted)
         if records:
-            self._writes.begin(effects, records, _ignore_success, _ignore_failure)
+            self._writes.begin_parts(effects, records, _ignore_success, _ignore_failure)
 
     # Time
 
@@ -298,11 +298,11 @@ class GroupCoordinator:
                 records = self._bury(group, now_ms, effects)
                 self._begin_burial(group.group_id, records, effects)
             elif records:
-                self._writes.begin(effects, records, _ignore_success, _ignore_failure)
+                self._writes.begin_parts(effects, records, _ignore_success, _ignore_failure)
 
     def _begin_burial(self, group_id: str, records: list[Record], effects: Effects) -> None:
         if records:
-            self._writes.begin(
+            self._writes.begin_parts(
                 effects, records, _ignore_success, lambda later, _error, now_ms: self._revive(group_id, now_ms, later)
             )
 

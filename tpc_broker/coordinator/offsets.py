@@ -15,6 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tpc_broker.coordinator.effects import size_of
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
 from tpc_broker.coordinator.messages import (
     FetchedOffset,
@@ -27,6 +28,7 @@ from tpc_broker.coordinator.messages import (
 )
 from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, Record, offset_record, read_key
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId
 
 if TYPE_CHECKING:
@@ -102,8 +104,9 @@ class Offsets:
         if group is not None and request.member_id in group.members:
             self._membership.refresh(group, request.member_id, now_ms)
         expiry_ms = None if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
-        records: list[Record] = []
+        records: dict[OffsetKey, Record] = {}  # the last one of a partition that is named again
         results: list[PartitionResult] = []
+        size = 0
         for offset in request.offsets:
             metadata = offset.metadata or ""
             if len(metadata) > self._limits.offset_metadata_bytes_max:
@@ -112,7 +115,14 @@ class Offsets:
             committed = CommittedOffset(
                 Offset(offset.offset), LeaderEpoch(offset.leader_epoch), metadata, now_ms, expiry_ms, offset.topic_id
             )
-            records.append(offset_record(OffsetKey(request.group_id, offset.topic, offset.partition), committed))
+            key = OffsetKey(request.group_id, offset.topic, offset.partition)
+            size -= size_of(records[key]) if key in records else 0
+            records[key] = offset_record(key, committed)
+            size += size_of(records[key])
+            if size > OWN_BATCH_BYTES_MAX:  # no group id or name is copied for more partitions than can be written
+                too_large = tuple(_result(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in request.offsets)
+                effects.reply(token, OffsetCommitResponse(too_large))
+                return
             results.append(_result(offset, ErrorCode.NONE))
         if not records:
             effects.reply(token, OffsetCommitResponse(tuple(results)))
@@ -122,7 +132,10 @@ class Offsets:
             later.reply(token, OffsetCommitResponse(tuple(_failed(result, error) for result in results)))
 
         self._writes.begin(
-            effects, records, lambda later, _now: later.reply(token, OffsetCommitResponse(tuple(results))), failed
+            effects,
+            list(records.values()),
+            lambda later, _now: later.reply(token, OffsetCommitResponse(tuple(results))),
+            failed,
         )
 
     def fetch(self, group_id: str, partitions: Iterable[TopicAndPartition] | None) -> OffsetFetchResponse:
@@ -165,7 +178,7 @@ class Offsets:
         unreadable = self._unreadable.get(group_id, set())
         records: list[Record] = []
         results: list[PartitionResult] = []
-        for topic, partition in partitions:
+        for topic, partition in dict.fromkeys(partitions):
             error = ErrorCode.NONE
             if subscribed is None or topic in subscribed:
                 error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -178,7 +191,7 @@ class Offsets:
         if not records:
             effects.reply(token, response)
             return
-        self._writes.begin(
+        self._writes.begin_parts(
             effects,
             records,
             lambda later, _now: later.reply(token, response),

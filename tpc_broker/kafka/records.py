@@ -9,7 +9,7 @@ so the first 21 bytes (base offset, length, leader epoch, magic, CRC) can be cha
 documentation, "Record Batch".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -104,6 +104,23 @@ def _record_bytes(record: Record, timestamp_delta: int, offset_delta: int) -> by
         parts += [_sized(name.encode()), _sized(value)]
     body = b"".join(parts)
     return zigzag(len(body)) + body
+
+
+def in_parts(
+    records: Iterable[Record], *, bytes_max: int, overhead_bytes: int, records_max: int
+) -> Iterator[list[Record]]:
+    """For batches of so many bytes and records at most; a record that is larger by itself is a part of its own."""
+    part: list[Record] = []
+    part_bytes = 0
+    for record in records:
+        size = len(record.key or b"") + len(record.value or b"") + overhead_bytes
+        if part and (part_bytes + size > bytes_max or len(part) == records_max):
+            yield part
+            part, part_bytes = [], 0
+        part.append(record)
+        part_bytes += size
+    if part:
+        yield part
 
 
 def build_batch(  # noqa: PLR0913 - the fields of the format

@@ -61,6 +61,10 @@ CHANGE_TIMEOUT_S: Final = 10.0
 T = TypeVar("T")
 
 
+class ChangeTooLargeError(MailboxError):
+    """Nothing was done, and nothing will be if it is asked for again."""
+
+
 class NotControllerError(NotDeliveredError):
     """Another node leads the metadata, or none: nothing was done."""
 
@@ -367,12 +371,13 @@ class MetadataGroup:
     async def commit(self, records: list[MetadataRecord]) -> MetadataVersion:
         """Proposes, and returns the version when they are committed and in `image`.
 
-        NotControllerError: nothing was done. What was proposed is waited for, whoever leads; where it was cut from this
-        replica's log another one may still have it, so that what becomes of it is not known (CoreDownError).
+        NotControllerError, ChangeTooLargeError: nothing was done. What was proposed is waited for, whoever leads; where
+        it was cut from this replica's log another one may still have it, so that what becomes of it is not known
+        (CoreDownError).
         """
         payload = encode_records(records)
         if len(payload) > BATCH_BYTES_MAX:
-            raise ValueError(f"a change of {len(payload)} bytes; at most {BATCH_BYTES_MAX} are allowed")
+            raise ChangeTooLargeError(f"a change of {len(payload)} bytes; at most {BATCH_BYTES_MAX} are allowed")
         decided_offset = self.group.log.end_offset
         while True:
             answer = self.core.propose(GROUP, [Proposal(len(records), len(payload), payload)], self._now_ms())
