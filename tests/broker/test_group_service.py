@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 import trio
@@ -12,16 +11,13 @@ import trio.testing
 
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import running_node
-from tpc_broker import limits
 from tpc_broker.broker import group_service
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.view import ClusterView
-from tpc_broker.coordinator import effects
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.records import Record, build_batch
-from tpc_broker.model import coordinator_partition
 
 NONE = ErrorCode.NONE
 SETTINGS = ("offsets.topic.num.partitions=4",)
@@ -75,210 +71,6 @@ async def test_a_restart_is_a_replay(autojump_clock):
         await trio.sleep(1)
         assert await member.heartbeat() is NONE, "it is still a member, and its session begins anew"
         assert await member.committed("t", [0, 1, 2]) == (NONE, {0: 6, 1: 7, 2: -1})
-
-
-@pytest.mark.parametrize("deletions", [1, 1_001])
-async def test_a_topic_made_again_does_not_inherit_offsets_that_nobody_was_there_to_forget(autojump_clock, deletions):
-    """Its coordinator is away while the topic goes; also where more have gone since than the image names."""
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        while member.coordinator() == 0:
-            member.group += "x"
-        await create_topic(node, 0, "stays")
-        assert await member.commit("t", {0: 5}) == {0: NONE}
-        assert await member.commit("stays", {0: 6}) == {0: NONE}
-        number = member.coordinator()
-        await node.crash(number)
-        await delete_topic(node, 0, "t")
-        for _ in range(deletions - 1):
-            await create_topic(node, 0, "other", 1)
-            await delete_topic(node, 0, "other")
-        await create_topic(node, 0, "t")
-        await node.start(number)
-        assert (await member.committed("t", [0]))[1] != {0: 5}
-        await trio.sleep(1)
-        assert await member.committed("t", [0]) == (NONE, {0: -1})
-        assert await member.committed("stays", [0]) == (NONE, {0: 6})
-        assert log_of_groups(node[number]).bounds()[3] == 3, "it is forgotten in the log, too"
-        assert await member.commit("t", {0: 1}) == {0: NONE}
-        await node.restart(number)
-        await trio.sleep(1)
-        assert await member.committed("t", [0]) == (NONE, {0: 1})
-
-
-async def test_a_commit_that_waited_is_not_made_for_the_next_topic_of_that_name(autojump_clock):
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        wait = group_service.GroupService.wait_coordinator
-        going = trio.Event()
-
-        async def waiting(self, group_id):
-            await wait(self, group_id)
-            await going.wait()
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(group_service.GroupService, "wait_coordinator", waiting)
-            told = []
-            async with trio.open_nursery() as nursery:
-
-                async def commit():
-                    told.append(await member.commit("t", {0: 5}))
-
-                nursery.start_soon(commit)
-                await trio.testing.wait_all_tasks_blocked()
-                await delete_topic(node, 0, "t")
-                await create_topic(node, 0, "t")
-                going.set()
-        assert told == [{0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}]
-        assert await member.committed("t", [0]) == (NONE, {0: -1})
-
-
-async def test_offsets_of_topics_that_this_core_does_not_know_yet_wait_for_the_metadata(autojump_clock):
-    """It may be behind the coordinator before it: what is not there may be new, as well as gone."""
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        while member.coordinator() == 0:
-            member.group += "x"
-        assert await member.commit("t", {0: 5}) == {0: NONE}
-        number = member.coordinator()
-        await node.restart(number)
-        await trio.sleep(1)
-        core = node[number]
-        known, core.view.image = core.view.image, without(core.view.image, "t")
-        node.lives[number].mailboxes.lost.add("metadata.newest")
-        (coordinator,) = (one for one in core.groups.loaded() if one.machine.statistics().offsets_count)
-        key = coordinator._partition.key
-        core.groups.end(key)
-        core.groups.begin_if_coordinates(key)
-        await trio.sleep(1)
-        asked = messages.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=member.group, topics=None)
-        (group,) = (await member.ask(messages.OffsetFetchRequest(groups=[asked]), 8)).groups
-        (found,) = group.topics[0].partitions
-        assert (found.committed_offset, found.error_code) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        core.view.image = known
-        assert await member.committed("t", [0]) == (NONE, {0: 5})
-        node.lives[number].mailboxes.lost.clear()
-        await trio.sleep(60)
-        assert await member.committed("t", [0]) == (NONE, {0: 5})
-
-
-def without(image, name):
-    """The image before the topic was made, as a core has it that has not heard of it yet."""
-    topics = {topic_id: topic for topic_id, topic in image.topics.items() if topic.name != name}
-    ids = {known: topic_id for known, topic_id in image.ids.items() if known != name}
-    return replace(image, topics=topics, ids=ids)
-
-
-def commit_request(member, topic, offsets, metadata=""):
-    """`offsets` may name a partition several times."""
-    kind = messages.OffsetCommitRequest
-    partitions = [
-        kind.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata=metadata)
-        for index, offset in offsets
-    ]
-    topics = [kind.OffsetCommitRequestTopic(name=topic, partitions=partitions)]
-    return kind(group_id=member.group, generation_id_or_member_epoch=-1, member_id="", topics=topics)
-
-
-async def commit_errors(member, *asked, **how):
-    answer = await member.ask(commit_request(member, *asked, **how), 8)
-    return {ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions}
-
-
-def largest_batch(node, core):
-    return max(len(one) for one in log_of_groups(node[core]).files.log.batches)
-
-
-async def test_one_clients_largest_commit_is_written_or_refused_to_that_client_alone(autojump_clock):
-    """A partition that is named again is one offset; more than can be written is refused, as by Kafka."""
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        await create_topic(node, 0, "wide", 2_500)
-        text = "m" * 4_000
-        assert await commit_errors(member, "t", [(0, offset) for offset in range(20_000)], metadata=text) == {NONE}
-        assert await member.committed("t", [0]) == (NONE, {0: 19_999})
-        everything = [(index, 1) for index in range(2_500)]
-        assert await commit_errors(member, "wide", everything, metadata=text) == {ErrorCode.UNKNOWN_SERVER_ERROR}
-        assert await commit_errors(member, "wide", everything[:2_000], metadata=text) == {NONE}
-        assert (await member.committed("wide", [1_999, 2_000]))[1] == {1_999: 1, 2_000: -1}
-        assert largest_batch(node, member.coordinator()) <= limits.OWN_BATCH_BYTES_MAX
-
-
-async def test_commits_of_many_clients_are_not_joined_without_bound(autojump_clock):
-    """While the disk is slow, what waits is bounded, and so is each batch that is made of it. Who finds no room is told
-    to come back, whatever waits before it.
-    """
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        await create_topic(node, 0, "wide", 2_000)
-        number = member.coordinator()
-        plane = node.lives[number].plane
-        plane.holds = True
-        told = []
-
-        async def commit(connection):
-            each = Member(node, member.group, connection)
-            told.append(await commit_errors(each, "wide", [(index, 1) for index in range(2_000)], metadata="m" * 4_000))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(commit, 20)
-            await trio.testing.wait_all_tasks_blocked()  # it is with the disk already
-            for connection in range(21, 32):
-                nursery.start_soon(commit, connection)
-            await trio.sleep(1)
-            assert told == [{ErrorCode.COORDINATOR_NOT_AVAILABLE}] * 3
-            while len(told) < 12:
-                await trio.sleep(1)
-                plane.make_durable()
-        assert told[3:] == [{NONE}] * 9
-        assert largest_batch(node, number) <= limits.OWN_BATCH_BYTES_MAX
-
-
-async def test_assignments_that_cannot_be_written_are_refused_to_that_group_alone(autojump_clock):
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        assert await member.join() is NONE
-        told = await member.sync({member.member_id: bytes(limits.OWN_BATCH_BYTES_MAX)})
-        assert told is ErrorCode.UNKNOWN_SERVER_ERROR
-        other = Member(node, "g", 11)
-        other.group += "-" * next(n for n in range(1_000) if is_beside(member, "g" + "-" * n) and n)
-        await other.begin()
-        assert await other.heartbeat() is NONE
-
-
-def is_beside(member, group):
-    """Whether a group has the same partition."""
-    count = member.node[0].view.topic("__consumer_offsets").partitions_count
-    return coordinator_partition(group, count) == coordinator_partition(member.group, count)
-
-
-async def test_what_forgets_and_what_is_rewritten_is_divided(autojump_clock):
-    """The tombstones of a group with many offsets, and a snapshot of them, are more than one batch may be."""
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        await create_topic(node, 0, "wide", 2_000)
-        number = member.coordinator()
-        everything = [(index, 1) for index in range(2_000)]
-        assert await commit_errors(member, "wide", everything, metadata="m" * 4_000) == {NONE}
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(limits, "OWN_BATCH_BYTES_MAX", 64 * limits.KIB)
-            patched.setattr(effects, "OWN_BATCH_BYTES_MAX", 64 * limits.KIB)
-            patched.setattr(group_service, "SNAPSHOT_GROWTH_RECORDS", 1_000)
-            log = log_of_groups(node[number])
-            assert await member.commit("t", {0: 7}) == {0: NONE}
-            await trio.sleep(1)
-            assert log.bounds().log_start_offset > 0, "a snapshot was made"
-            before = len(log.files.log.batches)
-            await delete_topic(node, 0, "wide")
-            await trio.sleep(1)
-            assert await member.committed("t", [0]) == (NONE, {0: 7})
-            parts = log.files.log.batches[before:]
-            assert len(parts) > 1
-            assert max(map(len, parts)) <= 64 * limits.KIB
-        await node.restart(number)
-        await trio.sleep(1)
-        (loaded,) = (one for one in node[number].groups.loaded() if one.machine.statistics().offsets_count)
-        assert loaded.machine.statistics().offsets_count == 1
 
 
 async def test_a_member_that_falls_silent_is_gone_after_its_session_and_the_others_go_on(autojump_clock):

@@ -14,6 +14,7 @@ from tests.coordinator.scenario import PROTOCOLS, Scenario, subscription
 from tpc_broker.coordinator import Fate
 from tpc_broker.coordinator.messages import JoinResponse
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import GROUP_MEMBER_BYTES
 from tpc_broker.model import TopicId
 
 PROTOCOL_SETS = [
@@ -161,7 +162,16 @@ class History:
         group = self.s.machine._groups.get(group_id)
         return group is not None and bool(group.pending_members)
 
+    def check_bytes(self):
+        """What is counted of the groups is what they hold."""
+        groups = self.s.machine._groups.values()
+        for group in groups:
+            pending = sum(GROUP_MEMBER_BYTES + len(member_id) for member_id in group.pending_members)
+            assert group.size_bytes == pending + sum(member.size_bytes for member in group.members.values())
+        assert self.s.machine.size_bytes == sum(group.size_bytes for group in groups)
+
     def check_rules(self):
+        self.check_bytes()
         for group in self.s.machine._groups.values():
             state = group.state.value
             self.seen[state] += 1

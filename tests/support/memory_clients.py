@@ -74,7 +74,7 @@ class Member:
     def __init__(self, node, group, connection):
         self.node, self.group, self.connection = node, group, connection
         self.member_id, self.generation_id, self.assignment = "", -1, b""
-        self.session_timeout_ms = 10_000
+        self.session_timeout_ms, self.metadata = 10_000, b"m"
 
     def coordinator(self):
         """Which core it is; the first that is up says so, before there is a topic for groups as after."""
@@ -88,7 +88,7 @@ class Member:
     async def join(self):
         """Error. Takes the member id that is given on the way."""
         kind = messages.JoinGroupRequest
-        protocols = [kind.JoinGroupRequestProtocol(name="range", metadata=b"m")]
+        protocols = [kind.JoinGroupRequestProtocol(name="range", metadata=self.metadata)]
         while True:
             asked = kind(
                 group_id=self.group, session_timeout_ms=self.session_timeout_ms, rebalance_timeout_ms=5_000,

@@ -76,7 +76,7 @@ class LoadedCoordinator:
     """One partition's machine with its log and its timer."""
 
     def __init__(self, core: Core, partition: Partition, group_limits: GroupLimits) -> None:
-        self.machine = GroupCoordinator(group_limits, self._fate_of)
+        self.machine = GroupCoordinator(group_limits, self._fate_of, core.groups.bytes_left)
         self._core = core
         self._knows_all_topics = False
         """Of those of which offsets were stored when it was loaded: later ones are of topics that are known here."""
@@ -343,6 +343,11 @@ class GroupService:
 
     def loaded(self) -> list[LoadedCoordinator]:
         return [coordinator for coordinator, _scope in self._coordinators.values() if coordinator.is_loaded]
+
+    def bytes_left(self) -> int:
+        """For members of groups of this core; below 0 where more was stored than would be taken now."""
+        held = sum(coordinator.machine.size_bytes for coordinator, _scope in self._coordinators.values())
+        return limits.GROUPS_BYTES_MAX - held
 
     @property
     def is_loading(self) -> bool:

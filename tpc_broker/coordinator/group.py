@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker.coordinator.messages import JoinedMember
 from tpc_broker.coordinator.records import GroupMetadata, MemberMetadata, subscribed_topics
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import GROUP_MEMBER_BYTES
 from tpc_broker.model import GenerationId
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.effects import Token
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+_PROTOCOL_BYTES: Final = 128
+"""Counted of each protocol of a member beside its bytes."""
 _NO_ROUND_YET: Final = GenerationId(0)
 
 
@@ -77,6 +80,18 @@ def state_diagram() -> str:
     return "\n".join([*lines, "    Dead --> [*]"])
 
 
+def size_of_protocols(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    """What a member has said of itself."""
+    return sum(len(name) + len(metadata) + _PROTOCOL_BYTES for name, metadata in protocols)
+
+
+@dataclass(slots=True)
+class Held:
+    """Bytes that all groups of a coordinator hold for their members."""
+
+    size_bytes: int = 0
+
+
 @dataclass(slots=True)
 class Member:
     """A member of a group. `joining` and `syncing` are the requests of it that wait."""
@@ -93,6 +108,11 @@ class Member:
     syncing: Token | None = None
     is_new: bool = False
     """It has not been answered yet, so it cannot send heartbeats."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to remember it, about."""
+        return GROUP_MEMBER_BYTES + len(self.client_id) + size_of_protocols(self.protocols) + len(self.assignment)
 
     def metadata_for(self, protocol: str | None) -> bytes:
         """What it said with this protocol."""
@@ -120,12 +140,47 @@ class Group:
     new_member_added: bool = False
     initial_remaining_ms: int = 0
     """How much longer the first rebalance may be drawn out when more members come."""
+    held: Held = field(default_factory=Held)
+    size_bytes: int = 0
+    """Of `held`, what is of this group."""
 
     def transition(self, state: GroupState, now_ms: int) -> None:
         """Changes the state along the table."""
         assert state in TRANSITIONS[self.state], f"{self.group_id}: {self.state.value} → {state.value}"
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
+
+    def _hold(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self.held.size_bytes += size_bytes
+        assert self.size_bytes >= 0, self.group_id
+        assert self.held.size_bytes >= self.size_bytes, self.group_id
+
+    def let_go(self) -> None:
+        """It is no group any more."""
+        self._hold(-self.size_bytes)
+
+    def expect(self, member_id: str) -> None:
+        """An id was given out."""
+        self.pending_members.add(member_id)
+        self._hold(_size_of_pending(member_id))
+
+    def expect_no_more(self, member_id: str) -> None:
+        """It has come, or it does not."""
+        if member_id in self.pending_members:
+            self.pending_members.remove(member_id)
+            self._hold(-_size_of_pending(member_id))
+
+    def update(self, member: Member, protocols: tuple[tuple[str, bytes], ...], client_id: str) -> None:
+        """It has said something else."""
+        self._hold(-member.size_bytes)
+        member.protocols, member.client_id = protocols, client_id
+        self._hold(member.size_bytes)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """What it has from now on."""
+        self._hold(len(assignment) - len(member.assignment))
+        member.assignment = assignment
 
     def is_in(self, *states: GroupState) -> bool:
         """Whether the state is one of these."""
@@ -150,15 +205,17 @@ class Group:
         """A member joins; the first one leads."""
         assert member.member_id not in self.members, member.member_id
         self.members[member.member_id] = member
+        self._hold(member.size_bytes)
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self.static_members, member.group_instance_id
             self.static_members[member.group_instance_id] = member.member_id
         self.leader = self.leader or member.member_id
-        self.pending_members.discard(member.member_id)
+        self.expect_no_more(member.member_id)
 
     def remove(self, member_id: str) -> Member:
         """A member is gone; somebody else leads if it did."""
         member = self.members.pop(member_id)
+        self._hold(-member.size_bytes)
         if member.group_instance_id is not None:
             self.static_members.pop(member.group_instance_id, None)
         self.pending_sync.discard(member_id)
@@ -268,7 +325,11 @@ class Group:
         return set.intersection(*each) if each else set()
 
 
-def group_of(group_id: str, metadata: GroupMetadata) -> Group:
+def _size_of_pending(member_id: str) -> int:
+    return GROUP_MEMBER_BYTES + len(member_id)
+
+
+def group_of(group_id: str, metadata: GroupMetadata, held: Held) -> Group:
     """The group that was stored: Stable with the members it had, or Empty."""
     protocol = metadata.protocol or ""
     group = Group(
@@ -278,6 +339,7 @@ def group_of(group_id: str, metadata: GroupMetadata) -> Group:
         generation_id=metadata.generation_id,
         protocol_type=metadata.protocol_type or None,
         protocol=metadata.protocol,
+        held=held,
     )
     for stored in metadata.members:
         group.add(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.effects import Effects, Timers, Token, WriteId, Writes
-from tpc_broker.coordinator.group import Group, GroupState, group_of
+from tpc_broker.coordinator.group import Group, GroupState, Held, group_of
 from tpc_broker.coordinator.membership import GroupLimits, Membership
 from tpc_broker.coordinator.messages import (
     DeleteGroupsResponse,
@@ -34,9 +34,10 @@ from tpc_broker.coordinator.records import (
     read_offset,
 )
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import GROUPS_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 _EXPIRY_KEY = ("expiry",)
 
@@ -55,7 +56,13 @@ class Statistics:
 class GroupCoordinator:
     """One partition's groups. The package's docstring tells what its driver does."""
 
-    def __init__(self, limits: GroupLimits | None = None, fate_of: FateOf = is_there) -> None:
+    def __init__(
+        self,
+        limits: GroupLimits | None = None,
+        fate_of: FateOf = is_there,
+        bytes_left: Callable[[], int] = lambda: GROUPS_BYTES_MAX,
+    ) -> None:
+        """`bytes_left`: for members of any group, as far as all groups of the core leave it."""
         self._limits = limits or GroupLimits()
         self._groups: dict[str, Group] = {}
         self._stored: dict[str, GroupMetadata] = {}
@@ -63,7 +70,10 @@ class GroupCoordinator:
         """Live records of key types that others own, or later releases: snapshots carry them as they are."""
         self._timers = Timers()
         self._writes = Writes()
-        self._membership = Membership(self._groups, self._timers, self._writes, self._limits, self._forget_unused)
+        self._held = Held()
+        self._membership = Membership(
+            self._groups, self._timers, self._writes, self._limits, self._forget_unused, self._held, bytes_left
+        )
         self._offsets = Offsets(self._groups, self._membership, self._writes, self._limits, fate_of)
         self._is_loaded = False
         self._maybe_unused: set[str] = set()
@@ -86,7 +96,7 @@ class GroupCoordinator:
         if isinstance(name, OffsetKey):
             self._offsets.apply(name, None if value is None else read_offset(value))
             if self._is_loaded and value is not None and name.group_id not in self._groups:
-                self._groups[name.group_id] = Group(name.group_id)
+                self._groups[name.group_id] = Group(name.group_id, held=self._held)
         elif isinstance(name, GroupKey):
             if value is None:
                 self._stored.pop(name.group_id, None)
@@ -120,6 +130,11 @@ class GroupCoordinator:
         write.on_failed(effects, _client_error(error), now_ms)
         self._after_write(write.records)
         return effects
+
+    @property
+    def size_bytes(self) -> int:
+        """Held for the members of all groups."""
+        return self._held.size_bytes
 
     # Requests
 
@@ -344,6 +359,7 @@ class GroupCoordinator:
         """Removes a group from life at once; the records remove what is stored of it."""
         self._membership.dissolve(group, ErrorCode.UNKNOWN_MEMBER_ID, effects)
         group.transition(GroupState.DEAD, now_ms)
+        group.let_go()
         del self._groups[group.group_id]
         records = self._offsets.tombstones_of_group(group.group_id)
         if group.group_id in self._stored or self._writes:
@@ -356,7 +372,7 @@ class GroupCoordinator:
         if group_id in self._groups or not self._is_remembered(group_id):
             return
         metadata = self._stored.get(group_id)
-        group = Group(group_id) if metadata is None else group_of(group_id, metadata)
+        group = Group(group_id, held=self._held) if metadata is None else group_of(group_id, metadata, self._held)
         self._groups[group_id] = group
         self._membership.begin_sessions(group, now_ms, effects)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.coordinator.group import Group, GroupState, Member
+from tpc_broker.coordinator.group import Group, GroupState, Held, Member, size_of_protocols
 from tpc_broker.coordinator.messages import (
     JoinedMember,
     JoinRequest,
@@ -31,6 +31,7 @@ from tpc_broker.coordinator.messages import (
 )
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,12 +69,16 @@ class Membership:
         writes: Writes,
         limits: GroupLimits,
         forget: Callable[[Group], None],
+        held: Held,
+        bytes_left: Callable[[], int],
     ) -> None:
         self._groups = groups
         self._timers = timers
         self._writes = writes
         self._limits = limits
         self._forget = forget
+        self._held = held
+        self._bytes_left = bytes_left
 
     # JoinGroup
 
@@ -88,8 +93,11 @@ class Membership:
         if group is None:
             if request.member_id:
                 return _refuse_join(effects, token, request, ErrorCode.UNKNOWN_MEMBER_ID)
-            group = self._groups[request.group_id] = Group(request.group_id)
-        if not self._has_room(group, request.member_id):
+            group = self._groups[request.group_id] = Group(request.group_id, held=self._held)
+        lacking = self._lacking_bytes(group, request)
+        if lacking is not ErrorCode.NONE:
+            _refuse_join(effects, token, request, lacking)
+        elif not self._has_room(group, request.member_id):
             effects.reply(token, JoinResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
             if request.member_id in group.members:
                 self._remove(group, request.member_id, effects)
@@ -102,6 +110,15 @@ class Membership:
         self._maybe_complete_join(group, now_ms, effects)
         self._forget(group)
         return None
+
+    def _lacking_bytes(self, group: Group, request: JoinRequest) -> ErrorCode:
+        """Whether there is room for what a member says, in the group and among all groups: there until others go."""
+        growth = _growth(group, request)
+        if growth <= 0:
+            return ErrorCode.NONE
+        if group.size_bytes + growth > GROUP_BYTES_MAX:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if growth > self._bytes_left() else ErrorCode.NONE
 
     def _has_room(self, group: Group, member_id: str) -> bool:
         member = group.members.get(member_id)
@@ -122,7 +139,7 @@ class Membership:
                 self._rejoin_static(group, old_member_id, member_id, request, token, now_ms, effects)
                 return
         elif request.requires_member_id:
-            group.pending_members.add(member_id)
+            group.expect(member_id)
             self._timers.set(("pending", group.group_id, member_id), now_ms + request.session_timeout_ms)
             response = JoinResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
             effects.reply(token, response)
@@ -146,7 +163,7 @@ class Membership:
             members = group.joined_members() if is_leader and group.state is _COMPLETING else ()
             effects.reply(token, _joined(group, member.member_id, members))
             return
-        self._update(member, request, token, effects)
+        self._update(group, member, request, token, effects)
         self._maybe_prepare(group, now_ms, effects)
 
     def _add(
@@ -171,14 +188,16 @@ class Membership:
         self._timers.set(_member_key(group, member_id), now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._maybe_prepare(group, now_ms, effects)
 
-    def _update(self, member: Member, request: JoinRequest, token: Token | None, effects: Effects) -> None:
+    def _update(
+        self, group: Group, member: Member, request: JoinRequest, token: Token | None, effects: Effects
+    ) -> None:
         if member.joining is not None:
             # The client gave up the older request; nothing may wait for ever.
             effects.reply(member.joining, _join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        member.protocols = request.protocols
+        group.update(member, request.protocols, request.client_id)
         member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
         member.session_timeout_ms = request.session_timeout_ms
-        member.client_id, member.client_host = request.client_id, request.client_host
+        member.client_host = request.client_host
         member.joining = token
 
     def _rejoin_static(
@@ -203,7 +222,7 @@ class Membership:
             member.syncing = None
         self._refresh(group, member, now_ms)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-        self._update(member, request, None, effects)
+        self._update(group, member, request, None, effects)
         if group.state is not _STABLE or group.select_protocol() != group.protocol:
             member.joining = token
             self._maybe_prepare(group, now_ms, effects)
@@ -222,7 +241,8 @@ class Membership:
             if group.members.get(member_id) is member and old_member_id not in group.members:
                 self._timers.cancel(_member_key(group, member_id))
                 group.replace_static(member_id, old_member_id)
-                member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
+                protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
+                group.update(member, protocols, member.client_id)
                 self._refresh(group, member, _now_ms)
             later.reply(token, _join_error(error, member_id))
 
@@ -316,7 +336,7 @@ class Membership:
                 return
             group.transition(_STABLE, now_ms)
             for member in group.members.values():
-                member.assignment = assignments.get(member.member_id, b"")
+                group.assign(member, assignments.get(member.member_id, b""))
                 self._refresh(group, member, now_ms)
                 if member.syncing is not None:
                     later.reply(member.syncing, _synced(group, member))
@@ -332,7 +352,7 @@ class Membership:
 
     def _fail_sync(self, group: Group, error: ErrorCode, now_ms: int, effects: Effects) -> None:
         for member in group.members.values():
-            member.assignment = b""
+            group.assign(member, b"")
             if member.syncing is not None:
                 effects.reply(member.syncing, SyncResponse(error_code=error))
                 member.syncing = None
@@ -376,7 +396,7 @@ class Membership:
         if not member_id and leaving.group_instance_id is not None:
             member_id = group.static_members.get(leaving.group_instance_id, "")
         elif member_id in group.pending_members:
-            group.pending_members.discard(member_id)
+            group.expect_no_more(member_id)
             self._timers.cancel(("pending", group.group_id, member_id))
             return ErrorCode.NONE
         fault = group.fault_of_member(member_id, leaving.group_instance_id)
@@ -436,7 +456,7 @@ class Membership:
 
     def on_pending_deadline(self, group: Group, member_id: str, now_ms: int, effects: Effects) -> None:
         """An id that was given out was not used."""
-        group.pending_members.discard(member_id)
+        group.expect_no_more(member_id)
         self._maybe_complete_join(group, now_ms, effects)
         self._forget(group)
 
@@ -468,6 +488,14 @@ def _member_key(group: Group, member_id: str) -> tuple[str, str, str]:
 
 def _rebalance_timeout_ms(request: JoinRequest) -> int:
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
+
+
+def _growth(group: Group, request: JoinRequest) -> int:
+    """By how much the group is larger when this was taken."""
+    member = group.members.get(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
+    before = 0 if member is None else len(member.client_id) + size_of_protocols(member.protocols)
+    said = len(request.client_id) + size_of_protocols(request.protocols)
+    return said - before if member is not None else said + GROUP_MEMBER_BYTES
 
 
 def _join_error(error: ErrorCode, member_id: str) -> JoinResponse:
