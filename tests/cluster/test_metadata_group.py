@@ -14,16 +14,17 @@ import pytest
 import trio
 
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
+from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import ClusterCreated, MetadataRecord, TopicCreated, TopicDeleted
-from tpc_broker.model import CoreId, NodeId, TopicId
+from tpc_broker.model import CoreId, MetadataVersion, NodeId, TopicId
 from tpc_broker.raft.core import RaftCore
-from tpc_broker.raft.items import Address, Position, Voter
-from tpc_broker.raft.messages import Frame
+from tpc_broker.raft.items import START, Address, Marker, Position, Voter, simple
+from tpc_broker.raft.messages import Ack, Frame, Install, Message, Reject
 from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster import metadata_group
-from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
-from tpc_broker.runtime.cluster.voter_file import VoterFile
+from tpc_broker.runtime.cluster.metadata_group import SHIPPED_KEPT_MAX, MetadataGroup, NotControllerError
+from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
@@ -70,12 +71,12 @@ class Nodes:
         group.recover(found, VOTERS)
         self.groups[number], self._files[number], self._scopes[number] = group, file, trio.CancelScope()
         self._ended[number], self._changes[number] = trio.Event(), set()
-        self.nursery.start_soon(self._run, number)
+        self.nursery.start_soon(self._run, number, group)
 
-    async def _run(self, number: int) -> None:
+    async def _run(self, number: int, group: MetadataGroup) -> None:
         ended = self._ended[number]
         with self._scopes[number]:
-            await self.groups[number].run()
+            await group.run()
         ended.set()
 
     async def stop(self, number: int) -> None:
@@ -212,6 +213,61 @@ def test_one_that_was_away_for_longer_than_the_others_remember_is_sent_the_whole
         assert set(nodes.groups[away].image.ids) >= {"t0"}
         await nodes.commit([topic(99)])
         assert "t99" in (await nodes.wait_equal()).ids
+
+    run(tmp_path, main)
+
+
+def test_an_image_that_was_lost_before_it_was_named_is_asked_for_again(tmp_path):
+    """A voter is started again between the image and the message that names it, or other images have come since."""
+
+    async def main(nodes: Nodes) -> None:
+        for number in (2, 3):
+            await nodes.stop(number)
+        image = ClusterImage().apply([ClusterCreated("c"), topic(1)], MetadataVersion(7))
+        position, leader = Position(90, 7), VOTERS[1]
+        term = simple(VOTERS)
+        names = Install(GROUP, leader, VOTERS[0], 90, position, (Marker(90, 0, term),), 0)
+        frame = Frame(Address(leader.node, CoreId(0)), Address(NodeId(1), CoreId(0)), 77, 0, (names,))
+        told: list[Message] = []
+
+        def keep(frame: Frame) -> None:
+            told.extend(each for each in frame.messages if isinstance(each, Ack | Reject))
+
+        group = nodes.groups[1]
+        group._send = keep
+        group.take_shipped(position, image.to_bytes())
+        for number in range(SHIPPED_KEPT_MAX):
+            group.take_shipped(Position(91, number), image.to_bytes())
+        group.receive(frame)
+        assert told == [Reject(GROUP, VOTERS[0], leader, 90, position, START)]
+        await nodes.stop(1)
+        await nodes.start(1)
+        assert nodes.groups[1].applied < position, "nothing of it is in the file"
+        group = nodes.groups[1]
+        group._send = keep
+        group.receive(frame)
+        assert told[1:] == told[:1]
+        group.take_shipped(position, image.to_bytes())
+        group.receive(frame)
+        while group.core.durable_sequence < group.core.sequence:
+            await group.moved()
+        await nodes.stop(1)
+        await nodes.start(1)
+        assert (nodes.groups[1].applied, set(nodes.groups[1].image.ids)) == (position, {"t1"})
+
+    run(tmp_path, main)
+
+
+def test_a_change_that_is_too_large_is_refused_and_the_next_one_made(tmp_path, monkeypatch):
+    async def main(nodes: Nodes) -> None:
+        await nodes.commit([topic(0)])
+        leader = await nodes.leader()
+        monkeypatch.setattr(metadata_group, "BATCH_BYTES_MAX", 100)
+        with pytest.raises(MailboxError, match="at most 100 are allowed"):
+            await leader.change(lambda _image: ([topic(1), topic(2)], None))
+        monkeypatch.undo()
+        await nodes.commit([topic(3)])
+        assert set((await nodes.wait_equal()).ids) == {"t0", "t3"}
 
     run(tmp_path, main)
 

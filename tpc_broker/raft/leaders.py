@@ -334,6 +334,11 @@ class Leaders(Followers):
         if peer is None or message.term != self.term:
             return
         self.rejects += 1
+        if self.settings.adopts and peer.state is INSTALL and peer.install == message.prev:
+            # What was shipped is not there any more. Should this be the answer to an earlier probe, it does no harm.
+            peer.awaiting, peer.install = False, None
+            self.host.flush_later(self.group)
+            return
         peer.resent = 0
         tried = Position(self.term, peer.next) if peer.state is REPLICATE else peer.prev
         if message.prev > tried or (peer.state is PROBE and message.prev != peer.prev):

@@ -23,6 +23,7 @@ from tpc_broker.metadata.records import decode_record, encode_record
 from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.items import START, Address, Batch, Config, Position, Proposal, Voter, simple
 from tpc_broker.raft.journal import EMPTY_CHECKPOINT, AdoptEntry, Checkpoint, replay
+from tpc_broker.raft.messages import Install, Reject
 from tpc_broker.raft.output import (
     Accepted,
     Adopted,
@@ -151,6 +152,13 @@ class MetadataGroup:
         if self._incarnations.setdefault(frame.source, incarnation) != incarnation:
             self._incarnations[frame.source] = incarnation
             self.core.another_life(frame.source)
+        missing = [each for each in frame.messages if isinstance(each, Install) and each.position not in self._shipped]
+        if missing:  # it came before this node was started again, or was given up for later ones
+            log.info("metadata: node %d names an image that is not here; it is asked for again", frame.source.node)
+            frame = frame._replace(messages=tuple(each for each in frame.messages if each not in missing))
+            for each in missing:
+                lacks = Reject(each.group, each.target, each.source, each.term, each.position, START)
+                self.core.send(frame.source, lacks)
         self.core.receive(frame, self._now_ms())
         self.turn()
 
@@ -171,7 +179,7 @@ class MetadataGroup:
         """Duties 2 to 4."""
         ready = self.core.ready(self._now_ms())
         for sequence, entry in ready.entries:
-            image = self._shipped.get(entry.position, b"") if isinstance(entry, AdoptEntry) else b""
+            image = self._shipped[entry.position] if isinstance(entry, AdoptEntry) else b""
             self._to_write.append((sequence, encode_entry(entry, image)))
         for frame in ready.frames:
             if frame.after_sequence <= self.core.durable_sequence:
