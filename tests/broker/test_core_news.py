@@ -15,9 +15,20 @@ from tests.support.memory_node import MemoryClock, running_node
 from tpc_broker.broker.core_news import WAIT_S, CoreNews
 from tpc_broker.broker.metadata_service import PUSH_TIMEOUT_MS, MetadataService
 from tpc_broker.broker.replicated import ReplicatedPartitions
-from tpc_broker.broker.view import ClusterView, Leader
+from tpc_broker.broker.view import NOBODY, ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.model import NO_LEADER_EPOCH, CoreId, LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId
+from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.metadata.records import TopicCreated, TopicDeleted
+from tpc_broker.model import (
+    NO_LEADER_EPOCH,
+    CoreId,
+    LeaderEpoch,
+    MetadataVersion,
+    NodeId,
+    PartitionIndex,
+    Replica,
+    TopicId,
+)
 from tpc_broker.model import TopicPartition as Key
 
 TOPIC = TopicId(uuid.UUID(int=3))
@@ -145,3 +156,25 @@ async def test_other_nodes_hear_of_an_election_while_a_core_of_this_one_hangs(nu
         made._announce(led(index)[0], LeaderEpoch(4), Replica(NodeId(1), CoreId(0)))
         await trio.testing.wait_all_tasks_blocked()
     assert heard == [0, 1, 2]
+
+
+def test_nothing_is_kept_of_the_leaders_of_topics_that_are_gone():
+    """That they lead no more is told behind the image in which the topic is gone, here and by other nodes."""
+    view = ClusterView(NodeId(1), 2, (), None, in_cluster=True)
+    here = Replica(NodeId(1), CoreId(0))
+    with_topic = ClusterImage().apply([TopicCreated("t", TOPIC, (CoreId(0),) * 2, 1)], MetadataVersion(1))
+    view.note_leaders([(led(0)[0], Leader(LeaderEpoch(4), 0, here))])
+    view.image = with_topic
+    assert view.told(led(0)[0]).place == here, "who leads may be faster than the image"
+    view.image = with_topic.apply([TopicDeleted(TOPIC)], MetadataVersion(2))
+    view.forget_leaders(with_topic.topics[TOPIC])
+    view.note_leaders([(led(index)[0], Leader(LeaderEpoch(4), 1, NOBODY)) for index in range(2)])
+    assert not view._leaders
+
+
+def test_nothing_is_kept_of_the_leaders_of_topics_that_came_and_went_between_two_images():
+    view = ClusterView(NodeId(1), 2, (), None, in_cluster=True)
+    view.note_leaders([(led(0)[0], Leader(LeaderEpoch(4), 0, Replica(NodeId(2), CoreId(0))))])
+    gone = [TopicCreated("t", TOPIC, (CoreId(0),), 1), TopicDeleted(TOPIC)]
+    view.image = ClusterImage().apply(gone, MetadataVersion(2))
+    assert not view._leaders

@@ -231,3 +231,24 @@ def test_a_leader_sends_nobody_below_where_a_follower_begins():
     assert world.preferred("b", 59) is None
     world.near.lost(KEY)
     assert world.preferred("b", 59) == 2, "in another term it is to be told anew"
+
+
+async def test_what_is_told_of_a_partition_that_went_meanwhile_is_not_kept():
+    world = OneOfFive()
+    world.lacks(KEY, NodeId(2), 60)
+    assert not world.near._starts, "it is not led here"
+    world.lead()
+    world.lacks(KEY, NodeId(2), 60)
+    assert world.near._starts
+    world.partition.led_epoch = None
+    world.near.lost(KEY)
+    tell = world.tell_start
+
+    async def goes(key: TopicPartition, log_start_offset: int) -> None:
+        await tell(key, log_start_offset)
+        world.near._core.partitions.get = lambda _key: None
+        world.near.forget(key)
+
+    world.tell_start = goes  # type: ignore[method-assign]
+    await world.near.lacks(world.partition, 10)
+    assert (world.told, world.near._told, world.near._starts) == ([(KEY, 50)], {}, {})

@@ -115,7 +115,9 @@ class NearReads:
         return BrokerId(-max(found)[1]) if found else None
 
     def _lacking(self, key: TopicPartition, node: NodeId, log_start_offset: int) -> None:
-        self._starts.setdefault(key, {})[node] = log_start_offset
+        partition = self._core.partitions.get(key)
+        if partition is not None and partition.led_epoch is not None:  # else it came late
+            self._starts.setdefault(key, {})[node] = log_start_offset
 
     # -- a follower's ------------------------------------------------------------------------------------------------
 
@@ -142,7 +144,8 @@ class NearReads:
             return
         with trio.move_on_after(TELL_S), suppress(MailboxError):
             await self._replication.tell_start(partition.key, starts)
-            self._told[partition.key] = term, starts
+            if self._core.partitions.get(partition.key) is partition:
+                self._told[partition.key] = term, starts
 
     def forget(self, key: TopicPartition) -> None:
         """It is not here any more."""

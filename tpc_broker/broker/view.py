@@ -119,7 +119,10 @@ class ClusterView:
                 self._forget_leaders_on(node)  # its data are others: their epochs have begun anew
         if image.nodes != self._image.nodes:
             self.on_told_changed(None)
+        unheard = image.deleted.keys() - self._image.deleted.keys() - self._image.topics.keys()
         self._image = image
+        for partition in [each for each in self._leaders if unheard and each.topic_id in unheard]:
+            del self._leaders[partition]  # their leaders were faster than the image, in which they never came
         self._sharing = frozenset(_shared_by_all_cores(image))
         self._of_nodes.clear()
         self.on_changed()
@@ -271,9 +274,12 @@ class ClusterView:
 
     def note_leaders(self, leaders: Iterable[tuple[TopicPartition, Leader]]) -> None:
         """What leaders have told. An epoch never falls: an old message that arrives late changes nothing. Epoch -1:
-        the only replica had to be given up, and there is no leader.
+        the only replica had to be given up, and there is no leader. Of a deleted topic nothing is taken: that its
+        leaders end comes behind the image in which it is gone, and nobody would forget it again.
         """
         for partition, leader in leaders:
+            if self._image.is_deleted(partition.topic_id):
+                continue
             if leader.epoch == NO_LEADER_EPOCH:
                 self._leaders.pop(partition, None)
                 self.on_told_changed(partition)
