@@ -41,6 +41,20 @@ void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *p
 }
 
 /*
+ * An unknown producer may begin anywhere, since its state may have been lost with old segments; but where no record has
+ * ever been there is none that it followed (Kafka from 4.5 on). Were it taken, what comes before it could never be written.
+ * Records that were acknowledged early may have been all that there was, and have gone with a crash.
+ */
+static bool begins_too_late(const tpc_partition *partition, const tpc_batch_header *header) {
+    return header->base_sequence != 0 && !partition->log_end_offset && !(partition->flags & TPC_PARTITION_RELAXED) &&
+           !tpc_producers_find(&partition->producers, header->producer_id);
+}
+
+static bool lacks_earlier(const tpc_partition *partition, const tpc_batch_header *header) {
+    return begins_too_late(partition, header) || tpc_producers_lack(&partition->producers, header);
+}
+
+/*
  * A batch with a gap in front of it, of a partition that refused something lately, or is led here since lately: what is
  * missing is what was refused, and it is tried again when this one is answered. So it is refused as that one was. Were its
  * sequence called out of order, librdkafka would begin another producer epoch, in which all that it has not seen
@@ -70,7 +84,7 @@ static int16_t shared_refusal(tpc_plane *plane, const tpc_partition *partition, 
  */
 static bool is_gap(tpc_plane *plane, const tpc_partition *partition, uint64_t connection, int64_t received_ns,
                    const tpc_batch_header *header) {
-    return partition->is_replicated && header->producer_id >= 0 && tpc_producers_lack(&partition->producers, header) &&
+    return partition->is_replicated && header->producer_id >= 0 && lacks_earlier(partition, header) &&
            !shared_refusal(plane, partition, connection, received_ns, header);
 }
 
@@ -89,7 +103,9 @@ static int judge_producer(tpc_plane *plane, const tpc_partition *partition, cons
     tpc_producer_batch earlier;
     switch (tpc_producers_check(&partition->producers, header, &earlier)) {
     case TPC_SEQUENCE_NEXT:
-        return 0;
+        if (!begins_too_late(partition, header)) return 0;
+        result->error_code = TPC_ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER;
+        return 1;
     case TPC_SEQUENCE_OUT_OF_ORDER:
         result->error_code = TPC_ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER;
         return 1;

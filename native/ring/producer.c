@@ -5,7 +5,8 @@
  *   answered with the offset it got then;
  * - an epoch below the known one is fenced; one above must begin with sequence 0;
  * - within an epoch the first sequence follows the last one, 0 after 2^31-1;
- * - a producer that is not known here may begin anywhere: its state may have been lost with old segments.
+ * - a producer that is not known here may begin anywhere: its state may have been lost with old segments. What refuses one
+ *   where no record has ever been is with those who produce (produce.c): a replica takes what its leader took.
  *
  * One addition: a state marked sequence_lost (its last acknowledged-early batches went with a crash) takes the next batch
  * of its epoch whatever its sequence, once.

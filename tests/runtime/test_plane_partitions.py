@@ -69,14 +69,15 @@ def test_only_the_last_five_batches_are_known(bench):
 
 def test_sequences_wrap_behind_the_greatest(bench):
     handle = bench.lead("t")
-    assert outcome(bench, handle, (7, 0, SEQUENCE_MAX - 1), 4) == (E.NONE, 0, False)
+    assert outcome(bench, handle, (-1, -1, -1)) == (E.NONE, 0, False)
+    assert outcome(bench, handle, (7, 0, SEQUENCE_MAX - 1), 4) == (E.NONE, 1, False)
     assert bench.plane.dump_producers(handle) == []
     bench.settle()
     assert bench.plane.dump_producers(handle)[0].batches[0].last_sequence == 1
-    assert outcome(bench, handle, (7, 0, 2)) == (E.NONE, 4, False)
-    assert outcome(bench, handle, (7, 0, SEQUENCE_MAX - 1), 4) == (E.NONE, 0, True)
-    assert outcome(bench, handle, (9, 0, SEQUENCE_MAX)) == (E.NONE, 5, False)
-    assert outcome(bench, handle, (9, 0, 0)) == (E.NONE, 6, False)
+    assert outcome(bench, handle, (7, 0, 2)) == (E.NONE, 5, False)
+    assert outcome(bench, handle, (7, 0, SEQUENCE_MAX - 1), 4) == (E.NONE, 1, True)
+    assert outcome(bench, handle, (9, 0, SEQUENCE_MAX)) == (E.NONE, 6, False)
+    assert outcome(bench, handle, (9, 0, 0)) == (E.NONE, 7, False)
 
 
 def test_a_duplicate_of_what_is_not_durable_shares_its_fate(bench):
@@ -614,7 +615,7 @@ class PlaneMachine(RuleBasedStateMachine):
         repeated = [base for first, last, base in known[-5:] if (first, last) == (sequence, sequence + count - 1)]
         if producer >= 0 and repeated:
             assert (appended.error_code, appended.base_offset, appended.duplicate) == (E.NONE, repeated[0], True)
-        elif producer >= 0 and known and sequence != known[-1][1] + 1:
+        elif producer >= 0 and sequence != (known[-1][1] + 1 if known else 0) and (known or not model.end):
             assert appended.error_code is E.OUT_OF_ORDER_SEQUENCE_NUMBER
         else:
             assert (appended.error_code, appended.base_offset, appended.duplicate) == (E.NONE, model.end, False)

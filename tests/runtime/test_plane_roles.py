@@ -74,7 +74,8 @@ def test_what_was_sent_behind_a_batch_that_was_refused_while_nobody_led(bench):
     assert [bench.answer(client) for _ in range(2)] == [[(E.NOT_LEADER_OR_FOLLOWER, -1)]] * 2
     assert bench.produce(client, numbered(1, 8)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)], "unknown producers begin anywhere"
     bench.lead("u")
-    assert bench.produce(client, ("u", *numbered(1, 8)[1:])) == [(E.NONE, 0)], "nothing was refused there"
+    assert bench.produce(other, ("u", 0, records_of(1))) == [(E.NONE, 0)]
+    assert bench.produce(client, ("u", *numbered(1, 8)[1:])) == [(E.NONE, 1)], "nothing was refused there"
     assert bench.produce(other, numbered(3)) == [(E.NOT_LEADER_OR_FOLLOWER, -1)], "what is missing went another way"
     for sequence in (1, 2, 3):
         assert bench.produce(client, numbered(sequence)) == [(E.NONE, sequence)]

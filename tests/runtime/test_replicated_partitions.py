@@ -331,14 +331,37 @@ def test_a_gap_is_left_until_a_quorum_has_said_who_leads(bench, replica):
     assert ends(bench, handle) == (1, 1, 1)
 
 
+def test_a_first_sequence_where_nothing_has_ever_been_is_a_gap_too(bench, replica):
+    """A leader that does not know that it is none any more may lack the first record of all."""
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    client = bench.connect()
+    for gap_code in (E.NOT_LEADER_OR_FOLLOWER, E.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        with much_later(bench):
+            bench.send(client, [("t", 0, records_of(1, producer=(7, 0, 1)))])
+            bench.until(lambda: bench.left)
+        reason, request = bench.left.pop()
+        assert reason is Left.GAP
+        assert bench.plane.produce_with(request, [Verdict(gap_code=gap_code)])
+        assert bench.answer(client) == [(gap_code, -1)]
+    with much_later(bench):
+        bench.send(client, [("t", 0, records_of(1, producer=(7, 0, number))) for number in (0, 1)])
+        bench.until(lambda: bench.left)
+    assert bench.plane.produce_with(bench.left.pop()[1], [Verdict(gap_code=E.NOT_LEADER_OR_FOLLOWER)] * 2)
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 2)
+    bench.plane.commit(handle, TERM, 2)
+    assert bench.answer(client) == [(0, 0), (0, 1)], "in one request: the second one lacks nothing when its turn is"
+
+
 def test_a_verdict_on_gaps_refuses_nothing_else(bench, replica):
     handle = replica()
     bench.plane.arm(handle, TERM)
     client = bench.connect()
-    bench.send(client, [("t", 0, records_of(1, producer=(7, 0, number))) for number in (0, 1)])
-    bench.until(lambda: bench.plane.state(handle).durable_offset == 2)
+    for number in (0, 1):
+        bench.send(client, [("t", 0, records_of(1, producer=(7, 0, number)))])
+        bench.until(lambda number=number: bench.plane.state(handle).durable_offset == number + 1)
     bench.plane.commit(handle, TERM, 2)
-    assert bench.answer(client) == [(0, 0), (0, 1)]
+    assert [bench.answer(client), bench.answer(client)] == [[(0, 0)], [(0, 1)]]
     with much_later(bench):
         bench.send(client, [("t", 0, records_of(1, producer=(7, 0, number))) for number in (2, 3)])
         bench.until(lambda: bench.left)
@@ -395,6 +418,16 @@ def test_a_follower_keeps_offsets_epochs_and_bytes_as_they_are_sent(bench, repli
     bench.send(bench.connect(), [("t", 0, records_of(1))])
     bench.until(lambda: bench.left)
     assert bench.left[0][0] is Left.UNKNOWN
+
+
+def test_a_follower_takes_what_its_leader_took_whatever_sequence_is_the_first_of_all(bench, replica):
+    """It may have been taken by an earlier release."""
+    handle = replica()
+    bench.plane.follow(handle, TERM)
+    assert bench.plane.append_replica(handle, TERM, sent(0, 1, producer=(7, 0, 5))).next_offset == 1
+    bench.settle()
+    (known,) = bench.plane.dump_producers(handle)
+    assert (known.producer_id, known.batches[0].last_sequence) == (7, 5)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class TwinLog(MemoryLog):
             return ErrorCode.NONE, None
         known = self.producers.producers.get(header.producer_id)
         if known is None or not known.batches or known.epoch < header.producer_epoch:
-            is_right = known is None or header.base_sequence == 0
+            is_right = (known is None and self.log_end_offset > 0) or header.base_sequence == 0
             return (ErrorCode.NONE if is_right else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), None
         if known.epoch > header.producer_epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH, None

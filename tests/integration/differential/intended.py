@@ -220,6 +220,13 @@ INTENDED: list[Intended] = [
         path=r".*(PartitionResponses(\.length|\[0#2\].*|\[0\]\.BaseOffset)|Offset|HighWatermark|Records.*)",
     ),
     Intended(
+        "first-sequence-of-all",
+        "A producer's first sequence in a partition that never held a record is 0, as it will be for Kafka 4.5: what "
+        "comes before another one could never be written.",
+        api="Produce",
+        scenario="produce-idempotent-first-of-all",
+    ),
+    Intended(
         "text-of-a-length-of-zero",
         "The error is the same; only Kafka has a text for this one.",
         api="Produce",

@@ -1,4 +1,4 @@
-"""Configurations and log directories."""
+"""Configurations and log directories; and what a first sequence is in a partition that never held a record."""
 
 from __future__ import annotations
 
@@ -190,3 +190,14 @@ def describe_log_dirs(d: Dialogue) -> None:
         line.ask("DescribeLogDirs", version, {"Topics": [{"Topic": f"{d.prefix}-absent", "Partitions": [0]}]})
         line.ask("DescribeLogDirs", version, {"Topics": []})
         d.leader(empty).ask("DescribeLogDirs", version, {"Topics": [{"Topic": empty, "Partitions": [0]}]})
+
+
+@scenario
+def produce_idempotent_first_of_all(d: Dialogue) -> None:
+    """Where no record has ever been, something is missing in front of a first sequence that is not 0."""
+    identifier = d.anywhere.ask("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 1000})[
+        "ProducerId"
+    ]
+    topic = d.topic("one")
+    for sequence in (5, 0):
+        produce(d, topic, a_batch(producer=(identifier, 0, sequence)))

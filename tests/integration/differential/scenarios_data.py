@@ -347,12 +347,13 @@ def produce_idempotent(d: Dialogue) -> None:
 
 @scenario
 def produce_idempotent_from_strangers(d: Dialogue) -> None:
-    """A producer id that the partition does not know: any first sequence is taken."""
+    """A producer id that a partition with records does not know: any first sequence is taken."""
     identifier = d.anywhere.ask("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 1000})[
         "ProducerId"
     ]
     for place, triple in enumerate(((0, 5), (2, 0), (0, 2**31 - 1), (5, 77))):
         topic = d.topic(f"t{place}")
+        produce(d, topic, a_batch())
         produce(d, topic, a_batch(producer=(identifier, *triple)))
         produce(d, topic, a_batch(producer=(identifier, *triple)))
         produce(d, topic, a_batch(producer=(identifier, triple[0], triple[1] + 3 if triple[1] < 99 else 2)))
@@ -366,9 +367,11 @@ def produce_sequence_wraps(d: Dialogue) -> None:
     ]
     topic = d.topic("one")
     top = 2**31 - 1
+    produce(d, topic, a_batch())
     for sequence in (top - 2, 0, 3, top - 2):
         produce(d, topic, a_batch(producer=(identifier, 0, sequence)))
     other = d.topic("other")
+    produce(d, other, a_batch())
     for sequence in (top - 1, 1, top - 1):
         produce(d, other, a_batch(producer=(identifier, 0, sequence)))
     aftermath(d, other)
