@@ -245,6 +245,8 @@ def test_offsets_of_deleted_topics_go(topic_id):
     s.run(s.machine.topics_changed({"t"}))
     assert s.offset("t") == -1
     assert s.offset("u", group="other") == 5
+    assert {g.group_id for g in s.machine.list_groups()} == {"g", "other"}
+    s.wait(600_000)
     assert {g.group_id for g in s.machine.list_groups()} == {"other"}
     s.fates.clear()
     s.start()
@@ -487,3 +489,19 @@ def test_a_group_of_a_later_release_is_kept_when_it_expires_while_others_are_wri
     s.wait(WEEK)
     s.start()
     assert s.machine.snapshot() == [], "what was written anew grows old like any other"
+
+
+def test_a_group_whose_last_offsets_were_deleted_stays_until_offsets_are_looked_through():
+    """As in Kafka: it can be described, listed, committed to and deleted like any Empty one."""
+    s = Scenario()
+    for group in ("g", "h"):
+        s.commit(7, group=group)
+        assert s.delete_offsets(("t", 0), group=group).error_code is ErrorCode.NONE
+        described = s.machine.describe_group(group)
+        assert (described.group_state, described.error_code) == ("Empty", ErrorCode.NONE)
+    assert s.delete_offsets(("t", 0)).error_code is ErrorCode.NONE, "once more"
+    assert {g.group_id for g in s.machine.list_groups()} == {"g", "h"}
+    assert s.delete("h") == {"h": ErrorCode.NONE}
+    s.wait(600_000)
+    assert s.machine.list_groups() == []
+    assert s.machine.describe_group("g").error_code is ErrorCode.GROUP_ID_NOT_FOUND

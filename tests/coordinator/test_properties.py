@@ -155,7 +155,9 @@ class History:
             {g.group_id: g for g in map(machine.describe_group, "gh")} for machine in (self.s.machine, other.machine)
         )
         for group_id, group in mine.items():
-            if group.group_state in {"Stable", "Empty", "Dead"} and not self.is_pending(group_id):
+            if group.group_state == "Empty" and not self.s.machine._is_remembered(group_id):
+                assert theirs[group_id].group_state == "Dead", "nothing is stored of it since its offsets were deleted"
+            elif group.group_state in {"Stable", "Empty", "Dead"} and not self.is_pending(group_id):
                 assert theirs[group_id] == group
 
     def is_pending(self, group_id):

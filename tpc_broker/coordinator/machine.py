@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.effects import Effects, Timers, Token, WriteId, Writes
@@ -120,7 +121,7 @@ class GroupCoordinator:
         for record in write.records:
             self.replay(record.key, record.value)
         write.on_written(effects, now_ms)
-        self._after_write(write.records)
+        self._after_write()
         return effects
 
     def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> Effects:
@@ -128,7 +129,7 @@ class GroupCoordinator:
         effects = Effects()
         write = self._writes.fail(write_id)
         write.on_failed(effects, _client_error(error), now_ms)
-        self._after_write(write.records)
+        self._after_write()
         return effects
 
     @property
@@ -313,7 +314,13 @@ class GroupCoordinator:
                 records = self._bury(group, now_ms, effects)
                 self._begin_burial(group.group_id, records, effects)
             elif records:
-                self._writes.begin_parts(effects, records, _ignore_success, _ignore_failure)
+                over = {group.group_id} if is_over else set()
+                self._writes.begin_parts(effects, records, partial(self._note_unused, over), _ignore_failure)
+            elif is_over:
+                self._forget_unused(group)
+
+    def _note_unused(self, group_ids: set[str], _effects: Effects, _now_ms: int) -> None:
+        self._maybe_unused |= group_ids
 
     def _begin_burial(self, group_id: str, records: list[Record], effects: Effects) -> None:
         if records:
@@ -393,9 +400,11 @@ class GroupCoordinator:
         else:
             del self._groups[group.group_id]
 
-    def _after_write(self, records: Sequence[Record]) -> None:
-        """Looks again at groups that may be unused, once nothing is being written any more."""
-        self._maybe_unused.update(name.group_id for r in records if (name := read_key(r.key)) is not None)
+    def _after_write(self) -> None:
+        """Looks again at groups that may be unused, once nothing is being written any more. One whose last offsets have
+        just been deleted stays, Empty, until offsets are next looked through, as in Kafka: who deletes them goes on to
+        describe it, or to commit others.
+        """
         if not self._writes:
             for group_id in self._maybe_unused & self._groups.keys():
                 self._forget_unused(self._groups[group_id])
