@@ -84,7 +84,9 @@ GROUP_BYTES_MAX = 32 * MIB  # of what the members of one group have said: what t
 GROUPS_BYTES_MAX = 256 * MIB  # of all groups of a core together
 GROUP_MEMBER_BYTES = KIB  # counted of a member, and of an id that was given out, beside what it has said
 LINK_REQUESTS_MAX = 256  # under way to one node, and from one node
-LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet
+LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet: from strangers, and as many from nodes
+LINK_GREETINGS_OF_ADDRESS_MAX = 16  # of those, from one address that is not known
+LINK_KNOWN_ADDRESSES_MAX = 1_024  # from which the secret has been proved
 LINK_TEXT_BYTES_MAX = 512
 SHIPMENTS_MAX = 64  # under way from one core
 SHIPPED_CHUNK_BYTES = 4 * MIB  # of a segment in one answer
@@ -153,6 +155,7 @@ assert SPACELESS_AGAIN_MS_MIN < SPACELESS_AGAIN_MS_MAX, "back-off grows"
 assert CORE_BUDGET_BYTES >= REQUEST_BYTES_MAX * 2, "one largest request must not starve all others"
 assert SWIM_DATAGRAM_BYTES_MAX >= 2 * SWIM_INFO_TEXT_BYTES_MAX, "a node's information fits beside any header"
 assert CLUSTER_VOTERS_MAX + 1 <= 6, "voters, and one that is to become one, are the rows of a group's table (raft)"
+assert LINK_GREETINGS_OF_ADDRESS_MAX * 4 <= LINK_GREETINGS_MAX, "no stranger takes all places"
 assert LINK_GREETING_BYTES_MAX < LINK_FRAME_BYTES_MAX <= LINK_QUEUE_BYTES_MAX, "one frame must fit"
 assert 2 * REPLICATED_BATCH_BYTES_MAX <= LINK_FRAME_BYTES_MAX, "a batch fits into a frame, whatever is beside it"
 assert OWN_BATCH_BYTES_MAX < REPLICATED_BATCH_BYTES_MAX, "what the broker writes itself goes through a link, too"

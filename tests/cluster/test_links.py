@@ -35,6 +35,13 @@ def never(*_arguments):
     raise AssertionError("nobody greets here")
 
 
+def streams(there: str, here: str):
+    """The two ends of a connection: of who dialled `there`, and of who was dialled from `here`."""
+    near, far = memory_stream_pair()
+    near.socket, far.socket = (SimpleNamespace(getpeername=lambda name=name: (name, 1)) for name in (there, here))
+    return near, far
+
+
 def links_of(node: int, surroundings=SYSTEM) -> Links:
     hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
     return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None, surroundings)
@@ -163,7 +170,7 @@ def test_an_answer_that_is_none_ends_its_connection_only(bad, counted, caplog):
 
             async def dial(_host, _port):
                 dialled_s.append(trio.current_time())
-                near, far = memory_stream_pair()
+                near, far = streams("there", "here")
                 nursery.start_soon(serve, other, far)
                 return near
 

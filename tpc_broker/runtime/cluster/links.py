@@ -5,7 +5,7 @@ connection. So a pair has two connections, one each way, and an end that is slow
 
 Greeting (`cluster.secret`): challenge and challenge, proof of the dialler, proof of the acceptor, then a hello from
 each, which may be refused with a reason. Until the proof of the other side a connection gets 4 KiB frames, two
-seconds, and one of `LINK_GREETINGS_MAX` places.
+seconds, and a place that it may lose to others (`greeting_places`).
 
 Nothing waits for room: a request above the bound is refused at once, a frame of replication that finds the queue full
 is lost, which `raft` expects of links. What is above `LINK_REQUESTS_MAX` from one node is refused, and not left unread:
@@ -29,6 +29,7 @@ from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.link_codec import Hello, Kind, LinkDecodeError, Reason
 from tpc_broker.cluster.secret import NONCE_BYTES
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
+from tpc_broker.runtime.cluster.greeting_places import GreetingPlaces
 from tpc_broker.runtime.cluster.part_buffers import PREFIX_BYTES, PartBuffers
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 
@@ -369,6 +370,7 @@ class Peer:
                 reader = FrameReader(stream, self.owner.counts, self.owner.parts)
                 with trio.fail_after(GREETING_TIMEOUT_S):
                     hello = await self.owner.greet(stream, reader)
+                self.owner.places.note_known(_address_of(stream))
                 self.refused = None
                 was_up = True
                 await self._serve(stream, reader, hello)
@@ -446,7 +448,7 @@ class Links:
         self._check = check
         self.peers: dict[SeedAddress, Peer] = {}
         self._handlers: dict[str, Handler] = {}
-        self._greetings = 0
+        self.places = GreetingPlaces(lambda host: any(address.host == host for address in self.peers))
         self._complained: dict[str, float] = {}
         self.incoming: dict[int, Hello] = {}
         """Nodes that have a connection to this one, by the number of the connection."""
@@ -569,16 +571,11 @@ class Links:
         self._next_incoming += 1
         peer = "?"
         try:
-            if self._greetings >= limits.LINK_GREETINGS_MAX:
-                return
-            peer = str(stream.socket.getpeername()[0])
+            peer = _address_of(stream)
             reader = FrameReader(stream, self.counts)
-            self._greetings += 1
-            try:
-                with trio.fail_after(GREETING_TIMEOUT_S):
-                    hello = await self._welcome(stream, reader)
-            finally:
-                self._greetings -= 1
+            hello = await self._greeted(stream, reader, peer)
+            if hello is None:
+                return
             if not hello.replication:
                 self.incoming[number] = hello
             wanted = await self._serve_node(stream, reader, hello)
@@ -593,6 +590,20 @@ class Links:
             self.incoming.pop(number, None)
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
+
+    async def _greeted(self, stream: trio.SocketStream, reader: FrameReader, peer: str) -> Hello | None:
+        """None: it has no place, or has lost it to another one."""
+        greeting = self.places.take(peer)
+        if greeting is None:
+            return None
+        hello = None
+        try:
+            with greeting.scope, trio.fail_after(GREETING_TIMEOUT_S):
+                hello = await self._welcome(stream, reader)
+                self.places.note_known(peer)
+        finally:
+            self.places.give_back(greeting)
+        return hello
 
     def _complain(self, peer: str, error: Exception) -> None:
         """One line a host and reason now and then, whoever knocks."""
@@ -657,6 +668,11 @@ class Links:
         finally:
             under_way[0] -= 1
         outbox.put(answer)
+
+
+def _address_of(stream: trio.SocketStream) -> str:
+    """Of the other end."""
+    return str(stream.socket.getpeername()[0])
 
 
 def detach(stream: trio.SocketStream, reader: FrameReader) -> int:
