@@ -39,6 +39,10 @@ class LeadershipLostError(PartitionOfflineError):
     """The leader epoch ended while something waited to be committed: it may be or not, NOT_LEADER_OR_FOLLOWER."""
 
 
+class LeaderSentDamageError(Exception):
+    """What a leader has sent cannot be appended; the machine has taken it into its log."""
+
+
 class PartitionNotMadeError(PartitionOfflineError):
     """Its files could not be made now (no space, or the deleted topic's folder is still there); it is tried again."""
 

@@ -21,6 +21,7 @@ from tpc_broker.raft.journal import EMPTY_CHECKPOINT
 from tpc_broker.raft.output import Refusal
 from tpc_broker.runtime.cluster import metadata_group
 from tpc_broker.runtime.cluster.metadata_group import GROUP, MetadataGroup, NotControllerError, encode_records
+from tpc_broker.storage.disk_watch import DiskWatch
 
 ME = Voter(NodeId(1), 11)
 
@@ -36,6 +37,7 @@ class StallingFile:
     bytes_since_checkpoint = 0
 
     def __init__(self) -> None:
+        self.disk_watch = DiskWatch()
         self._goes_on = trio.Event()
         self._goes_on.set()
 

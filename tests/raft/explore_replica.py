@@ -93,7 +93,7 @@ class Host:
         self.settings = SETTINGS
         self.boot_id = 1
         self.sequence = self.durable_sequence = 0
-        self.journal_open, self.journal_stalled = True, False
+        self.journal_open, self.disk_hangs = True, False
         self.read_round = 1
         self.patience = Patience(SETTINGS, {})
         self.links: dict[Any, Any] = {}

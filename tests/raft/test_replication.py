@@ -375,38 +375,6 @@ def test_undurable_markers_are_undone_too() -> None:
     assert follower.group().log.last.epoch < cluster.nodes[third].group().term
 
 
-def test_a_stalled_journal_ends_all_leaderships_of_the_core() -> None:
-    """raft-rules 3.5: check-quorum counts the own disk."""
-    cluster = Cluster(groups=4)
-    for group in range(4):
-        cluster.hand_to(0, group)
-    cluster.nodes[0].persists = False
-    cluster.propose(cluster.nodes[0], 1, 2)
-    cluster.run(8_000)
-    assert cluster.nodes[0].core.statistics().led == 0
-    assert all(cluster.leader(group) is not None for group in range(4))
-
-
-def test_so_does_one_that_others_than_the_machines_wait_for_until_it_goes_on() -> None:
-    """What is carried is not the machine's to journal."""
-    cluster = Cluster()
-    leader, waits_ms = cluster.hand_to(0), [0]
-    cluster.run(1_000)
-    leader.core.journal_waits_ms = lambda _now_ms: waits_ms[0]
-    waits_ms[0] = leader.core.settings.journal_stall_ms - 1
-    cluster.run(1_000)
-    assert leader.group().is_leader
-    waits_ms[0] += 1
-    cluster.run(8_000)
-    assert not leader.group().is_leader
-    assert cluster.leader() is not None
-    assert leader.core.journal_stalled
-    waits_ms[0] = 0
-    cluster.run(1_000)
-    assert not leader.core.journal_stalled
-    cluster.hand_to(0)
-
-
 # Segments in place of items.
 
 

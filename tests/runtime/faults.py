@@ -8,7 +8,10 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
+import trio
+
 from tests.runtime.interference import disturbed
+from tpc_broker.runtime.disk import _stat, _statvfs, read_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +60,76 @@ class HungJournal(BrokenJournal):
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         os.close(self._reading)
+
+
+class HungDisk:
+    """The disk of a core hangs at the `at`-th of what would change it, counted from the beginning of this block, and at
+    everything behind that; nothing fails. It answers again at the end of the block. Reads go on, as in a file system
+    that is frozen. `hung`: what hung first.
+    """
+
+    def __init__(self, node, at: int = 1) -> None:
+        self._node, self._at = node, at
+        self.count, self.hung = 0, ""
+        self._journal: HungJournal | None = None
+
+    def __enter__(self) -> Self:
+        self._node.ask(self._begin)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._node.ask(self._end)
+
+    def _begin(self) -> None:
+        disk = self._node.core.disk
+        self._goes_on = trio.Event()
+        self._ring, self._in_thread = disk._ring, disk._in_thread
+        disk._ring, disk._in_thread = _HangingRing(self._ring, self._before), self._work
+
+    def _end(self) -> None:
+        disk = self._node.core.disk
+        disk._ring = self._ring
+        del disk._in_thread
+        if self._journal is not None:
+            self._journal.__exit__()
+        self._goes_on.set()
+
+    async def _work(self, function, *arguments):
+        if function not in (_stat, _statvfs, os.listdir, read_folders):
+            await self._before(getattr(function, "__name__", "a job of C"))
+        return await self._in_thread(function, *arguments)
+
+    async def _before(self, name: str) -> None:
+        self.count += 1
+        if self.count < self._at:
+            return
+        if not self.hung:
+            self.hung = name
+            self._journal = HungJournal(self._node)
+            self._journal.__enter__()
+        await self._goes_on.wait()
+
+
+class _HangingRing:
+    CHANGING: Final = frozenset(
+        {"open", "write", "write_in_parts", "writev", "write_fdatasync", "fsync", "fdatasync", "fallocate", "ftruncate",
+         "unlink", "close_fd"}
+    )  # fmt: skip
+
+    def __init__(self, ring, before) -> None:
+        self._ring, self._before = ring, before
+
+    def __getattr__(self, name: str):
+        found = getattr(self._ring, name)
+        if name not in self.CHANGING:
+            return found
+
+        async def changing(*arguments, **options):
+            if name != "open" or arguments[1] & (os.O_CREAT | os.O_TRUNC):
+                await self._before(name)
+            return await found(*arguments, **options)
+
+        return changing
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def test_a_leader_whose_disk_hangs_leads_no_more_however_much_is_appended(make_c
     """Its followers acknowledge all that they are sent, so nothing but the disk stands still."""
     cores = make_cores(is_carried=is_carried, has_beats=is_carried)
     first = cores.leader()
-    stalls = replace(first.driver.core.settings, journal_stall_ms=2_000)  # the others' disks may be slow
+    stalls = replace(first.driver.core.settings, disk_hangs_ms=2_000)  # the others' disks may be slow
     first.ask(setattr, first.driver.core, "settings", stalls)
     cores.produce(first, values("a", 5))
     if is_carried:
@@ -180,7 +180,7 @@ def test_a_leader_whose_disk_hangs_leads_no_more_however_much_is_appended(make_c
         cores.until(lambda: first.ask(append) and first.role()[0] is not LEADER)
         assert cores.produce_at_leader(values("b", 5)) is not first
     cores.until(
-        lambda: not first.ask(first.plane.journal_error) and not first.ask(lambda: first.driver.core.journal_stalled)
+        lambda: not first.ask(first.plane.journal_error) and not first.ask(lambda: first.driver.core.disk_hangs)
     )
     cores.produce_at_leader(values("c", 5))
     cores.check()

@@ -14,9 +14,10 @@ import trio
 
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.batch import decode_header
-from tpc_broker.log.checkpoint import PartitionCheckpoint
+from tpc_broker.log.checkpoint import VOTE_NOTE, PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.model import TopicPartition
+from tpc_broker.storage.disk_watch import DiskWatch
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus
 
 
@@ -98,11 +99,40 @@ class ReadFiles:
         await self._sync()
 
 
+def begin_term(kept, term, offset, note):
+    """As a log on the disk, or one that is open, takes the beginning of a leader epoch."""
+    if term > kept.leader_epoch:
+        kept.notes.pop(VOTE_NOTE, None)
+    kept.leader_epoch = max(term, kept.leader_epoch)
+    kept.epochs.assign(term, offset)
+    if note:
+        kept.notes[term] = note
+
+
+class HungWatch(DiskWatch):
+    """Of a core whose first segment spaces are not reserved while its disk hangs, whoever still waits for one."""
+
+    def __init__(self, disk):
+        super().__init__()
+        self._disk, self._reserving = disk, None
+
+    def reserve(self, what):
+        if self._reserving is None:
+            self._reserving = self.begin("reserve_many", what)
+
+    def look(self):
+        super().look()
+        if self._reserving is not None and not self._disk.is_hung:
+            self.end(self._reserving)
+            self._reserving = None
+
+
 class NodeDisk:
     """As much of `Disk` as a node's own files need, and the time that a sync takes. It outlives crashes."""
 
     def __init__(self, chance):
         self._chance = chance
+        self.watch = DiskWatch()
         self._names: dict[Path, _File] = {}
         self._synced_names: dict[Path, _File] = {}
         self._open: dict[int, _File] = {}

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import trio
 
-from tests.simulator.nodes_disk import NoShipments
+from tests.simulator.nodes_disk import HungWatch, NoShipments, begin_term
 from tests.support.memory_core import CoreFiles, MemoryStorage
 from tests.support.memory_plane import MemoryLog, MemoryPlane
 from tpc_broker.broker.ports import AppendedRange, AppendResult, ProduceFallback, ReplicaAppend
@@ -466,6 +466,7 @@ class TwinStorage(MemoryStorage):
         self.shipments = NoShipments()
         self._lacks: dict[int, Lack] = {}
         plane.bytes_admitted = self._bytes_admitted
+        self.disk_watch = HungWatch(disk)
         self.files, self.remove_later = disk, None  # where segments would be filled; none are
 
     def has(self, key):
@@ -553,7 +554,7 @@ class TwinStorage(MemoryStorage):
         files.epochs.assign(term, offset)
         if note:
             files.notes[term] = note
-        await self._journal.wait(self._journal.put(lambda: _begin(files.kept, term, offset, note)))
+        await self._journal.wait(self._journal.put(lambda: begin_term(files.kept, term, offset, note)))
 
     async def begin_epochs(self, opened):
         for files in opened:
@@ -572,8 +573,8 @@ class TwinStorage(MemoryStorage):
     def begin_term(self, handle, term, note=b""):
         files, offset = self._writable(handle), self.plane.bounds(handle).log_end_offset
         assert term > files.epochs.latest, f"term {term} cannot begin behind {files.epochs.latest}"
-        sequence = self._journal.put(lambda: _begin(files.kept, term, offset, note))
-        _begin(files, term, offset, note)
+        sequence = self._journal.put(lambda: begin_term(files.kept, term, offset, note))
+        begin_term(files, term, offset, note)
         return sequence
 
     def note_term(self, handle, term, note=b""):
@@ -657,11 +658,17 @@ class TwinStorage(MemoryStorage):
     async def make_room(self, files, handle, size):
         await trio.lowlevel.checkpoint()
         while self._waits_for_space(handle):
+            self.disk_watch.reserve(files.key)
             await trio.sleep(0.05)
             self._writable(handle)
         if not self._bytes_admitted(handle):
             self._lacks.setdefault(handle, Lack(trio.current_time(), size, is_of_disk=True))
             raise OSError(errno.ENOSPC, f"no space for {files.topic}-{files.key.partition}")
+
+    make_replica_room = make_room
+
+    def leads_no_more(self, _handle):
+        """Who waits in `make_room` looks by itself."""
 
     def _bytes_admitted(self, handle):
         is_client_s = handle in self.handles and self.handles[handle].topic not in OWN_TOPICS
@@ -685,15 +692,6 @@ class TwinStorage(MemoryStorage):
         for files in self.handles.values():
             if files.log.is_replicated:
                 files.kept.committed_end_offset = min(files.log.high_watermark, files.kept.log_end_offset)
-
-
-def _begin(kept, term, offset, note):
-    if term > kept.leader_epoch:
-        kept.notes.pop(VOTE_NOTE, None)
-    kept.leader_epoch = max(term, kept.leader_epoch)
-    kept.epochs.assign(term, offset)
-    if note:
-        kept.notes[term] = note
 
 
 def _vote(kept):

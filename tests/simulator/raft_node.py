@@ -378,7 +378,7 @@ class CoreDriver:
     def _wakes(self, group: GroupId) -> None:
         """A voter that hears a quorum, and no leader, will stand: nobody may come and wake it."""
         machine = self.machine(group)
-        if machine.role is not RaftRole.FOLLOWER or machine.deadline_ms is not None or self.core.journal_stalled:
+        if machine.role is not RaftRole.FOLLOWER or machine.deadline_ms is not None or self.core.disk_hangs:
             return
         now_ms = self._clock.now_ms()
         if machine._leader_is_fresh(now_ms) or not machine._may_campaign():

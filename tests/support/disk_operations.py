@@ -10,9 +10,10 @@ from contextvars import ContextVar
 
 import trio
 
+from tpc_broker.storage.disk_watch import DiskWatch
 from tpc_broker.storage.ports import Disk
 
-OPERATIONS = frozenset(name for name in vars(Disk) if not name.startswith("_"))
+OPERATIONS = frozenset(name for name in vars(Disk) if not name.startswith("_")) - {"watch"}
 NEVER_CANCELLED = {"close", "close_many"}
 _is_inside = ContextVar("_is_inside", default=False)
 
@@ -24,6 +25,7 @@ class Operations:
 
     def __init__(self, *, waits=True):
         self.waits = waits
+        self.watch = DiskWatch()
         self.counts = Counter()
         self._hooks = {}
 

@@ -24,6 +24,7 @@ from tests.support.crash_copy import copy_as_crashed
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import LeadershipLostError
 from tpc_broker.kafka import ApiKey, protocol
 from tpc_broker.log.journal import JournalMode
 from tpc_broker.model import CoreId, NodeId
@@ -275,7 +276,10 @@ class ReplicaCores:
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             leader = self.leader()
-            found = self._answers(leader, values)
+            try:
+                found = self._answers(leader, values)
+            except LeadershipLostError:  # in front of all of them
+                found = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(values)
             assert {*found} <= {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER}, found
             values = [value for value, error in zip(values, found, strict=True) if error]
             if not values:

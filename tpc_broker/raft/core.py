@@ -36,6 +36,7 @@ from tpc_broker.raft.messages import (
     Resign,
 )
 from tpc_broker.raft.output import Accepted, CoreStatistics, Outbox, Ready, Refusal, Role
+from tpc_broker.raft.own_disk import OwnDisk
 from tpc_broker.raft.patience import Patience, Resignations
 from tpc_broker.raft.settings import Settings
 from tpc_broker.raft.standing import EarlyRequests, StandingOrder
@@ -63,12 +64,11 @@ class RaftCore:
         self.sequence = 0
         self.durable_sequence = 0
         self.journal_open = True
-        self.journal_stalled = False
         self.read_round = 1
         self.links_changed = 0
         """How often a link fell silent or was heard again: until then a carried leader is in touch with the same."""
         self._now_ms = now_ms
-        self._journal_progress_ms = now_ms
+        self.disk = OwnDisk(self.settings, now_ms)
         self._pending: deque[tuple[int, GroupId]] = deque()
         self._entries: list[tuple[int, JournalEntry]] = []
         self._events: list[Event] = []
@@ -90,8 +90,6 @@ class RaftCore:
         """The same without ending it."""
         self.takes_ack: Callable[[Group, Ack], bool] = lambda _machine, _message: False
         """Whether whoever carries a leader has taken an acknowledgement."""
-        self.journal_waits_ms: Callable[[int], int] = lambda _now_ms: 0
-        """For how long what others than the machines have given the journal waits, without a completion."""
         self.vouching = Vouching()
         self.on_due_earlier: Callable[[], None] = lambda: None
         self._messages_sent = self._frames_sent = self._messages_received = self._groups_walked = 0
@@ -101,7 +99,7 @@ class RaftCore:
     def journal(self, group: GroupId, entry: JournalEntry) -> int:
         assert self.journal_open, "nothing is written to a journal that has failed"
         if not self._pending:
-            self._journal_progress_ms = self._now_ms
+            self.disk.asked(self._now_ms)
         self.sequence += 1
         self._entries.append((self.sequence, entry))
         self._pending.append((self.sequence, group))
@@ -130,6 +128,10 @@ class RaftCore:
 
     def flush_later(self, group: GroupId) -> None:
         self._dirty[group] = None
+
+    @property
+    def disk_hangs(self) -> bool:
+        return self.disk.hangs
 
     def may_stand(self, group: GroupId) -> bool:
         return self._standing.ask(group, self._now_ms)
@@ -400,8 +402,8 @@ class RaftCore:
             del self._due_at[heapq.heappop(self._deadlines)]
         if self._deadlines:
             due.append(self._deadlines[0])
-        if self._pending and not self.journal_stalled:
-            due.append(self._journal_progress_ms + self.patience.slowness * self.settings.journal_stall_ms)
+        if (hangs_ms := self.disk.due_ms(self._now_ms, is_waiting=self._waits_for_disk())) is not None:
+            due.append(hangs_ms)
         self.patience.promised_ms = due_ms = min(due, default=self._now_ms + self.settings.heartbeat_ms)
         return due_ms
 
@@ -427,7 +429,7 @@ class RaftCore:
                 self._heartbeat(link)
             if link.has_turned(now_ms):
                 self._link_turned(link)
-        self._look_at_journal()
+        self._look_at_disk()
         while self._deadlines and self._deadlines[0] <= now_ms:
             deadline_ms = heapq.heappop(self._deadlines)
             for name in self._due_at.pop(deadline_ms):
@@ -461,27 +463,25 @@ class RaftCore:
             self._speak(link)
             self._link_silent(link)
 
-    def _look_at_journal(self) -> None:
-        """raft-rules 3.5: a leader without a disk is none. One stalled or closed for long ends all leaderships here."""
-        waits = bool(self._pending) or not self.journal_open
-        waits_ms = max(self.journal_waits_ms(self._now_ms), self._now_ms - self._journal_progress_ms if waits else 0)
-        stalled = waits_ms >= self.patience.slowness * self.settings.journal_stall_ms
-        if stalled and not self.journal_stalled:
-            self.journal_stalled = True
+    def _look_at_disk(self) -> None:
+        """raft-rules 3.5: a leader without a disk is none. One that hangs ends all leaderships here."""
+        was_hanging = self.disk.hangs
+        self.disk.look(self._now_ms, is_waiting=self._waits_for_disk())
+        if self.disk.hangs and not was_hanging:
             for machine in list(self.groups.values()):
                 if machine.is_leader:
                     self._groups_walked += 1
                     self.awake(machine).resign(self._now_ms)
-        elif self.journal_stalled and not stalled and not waits:
-            self._journal_moves()
+        elif was_hanging and not self.disk.hangs:
+            self._start_again()
 
-    def _journal_moves(self) -> None:
-        self._journal_progress_ms = self._now_ms
-        if self.journal_stalled:
-            self.journal_stalled = False
-            for machine in list(self.groups.values()):
-                if not machine.carried:
-                    machine.start_again(self._now_ms)
+    def _waits_for_disk(self) -> bool:
+        return bool(self._pending) or not self.journal_open
+
+    def _start_again(self) -> None:
+        for machine in list(self.groups.values()):
+            if not machine.carried:
+                machine.start_again(self._now_ms)
 
     # The journal.
 
@@ -499,7 +499,8 @@ class RaftCore:
             machine = self.groups.get(group)
             if machine is not None:
                 machine.became_durable(sequence, now_ms)
-        self._journal_moves()
+        if self.disk.answered(self._now_ms):
+            self._start_again()
 
     def journal_failed(self, durable_sequence: int, now_ms: int, unheard: Iterable[GroupId] = ()) -> None:
         """raft-rules 4: what is not durable is undone, with every leadership that it touched.
@@ -528,7 +529,7 @@ class RaftCore:
         self._now_ms = now_ms
         assert not self.journal_open
         self.journal_open = True
-        self._journal_moves()
+        self.disk.answered(now_ms)
         for machine in list(self.groups.values()):
             machine.reopen()
             machine.start_again(now_ms)

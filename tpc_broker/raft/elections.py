@@ -240,7 +240,7 @@ class Elections(Replica):
     def _should_stand(self, now_ms: int) -> bool:
         if not self._may_campaign() or self._leader_is_fresh(now_ms):
             return False
-        return not self.host.journal_stalled and self._quorum_is_heard(now_ms)
+        return not self.host.disk_hangs and self._quorum_is_heard(now_ms)
 
     def is_electing(self) -> bool:
         """Whether its campaign is under way, up to the commit of the term's marker."""

@@ -50,9 +50,13 @@ class Host(Protocol):
     boot_id: int
     durable_sequence: int
     journal_open: bool
-    journal_stalled: bool
     read_round: int
     patience: Patience
+
+    @property
+    def disk_hangs(self) -> bool:
+        """Nothing is to be led here."""
+        ...
 
     def journal(self, group: GroupId, entry: JournalEntry) -> int:
         """Puts an entry behind all others; its sequence number."""

@@ -46,8 +46,10 @@ class Settings:
     """... after twice as long each time, up to this."""
     resign_repeat_ms: int = 3_000
     """Heartbeats repeat a resignation for so long: until the link is silent or the news has arrived."""
-    journal_stall_ms: int = 5_000
-    """No completion for so long with something queued: the core leads nothing any more."""
+    disk_hangs_ms: int = 4_000
+    """The disk has owed an answer for so long: the core leads nothing any more, and others do before 5 s are over."""
+    looks_ms_max: int = 1_100
+    """Between two looks at the disk as much counts at most: a little more than a driver's longest rest."""
     change_timeout_ms: int = 10_000
     """The joint term is not committed after so long: the leader that began it goes back, if the old voters let it."""
     finish_ms: int = 50

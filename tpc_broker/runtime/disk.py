@@ -5,13 +5,16 @@ is rare and may block (rename, mkdir, listdir, stat, statvfs, syncfs) runs in a 
 
 Transfers are cut into chunks, and short ones are continued, so a result is whole or an `OSError` with errno and path.
 A write that makes no progress is an error (EIO), not a loop.
+
+Whatever changes the disk is noted in `RingDisk.watch` for as long as it is under way.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import trio
 
@@ -19,10 +22,11 @@ from tpc_broker._ring import ffi, lib
 from tpc_broker.log.files import TEMPORARY_SUFFIX
 from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.ring import SERVE_AFTER_NS, name_of
+from tpc_broker.storage.disk_watch import DiskWatch
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus, FolderContents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from pathlib import Path
 
     from tpc_broker.runtime.ring import Ring
@@ -45,6 +49,8 @@ LOST_BY_THE_DISK: Final = frozenset({errno.EIO, errno.ENODATA, errno.EREMOTEIO, 
 (no descriptor, no memory, no right to read) say nothing of the file.
 """
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _uncleared: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
 
@@ -57,24 +63,50 @@ def _failed(result: int, fd: int) -> OSError | None:
     return OSError(-result, os.strerror(-result), name_of(fd)) if result < 0 else None
 
 
+def _watched(
+    function: Callable[Concatenate[RingDisk, P], Awaitable[T]], *, is_long: bool
+) -> Callable[Concatenate[RingDisk, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(function)
+    async def watched(disk: RingDisk, /, *arguments: P.args, **named: P.kwargs) -> T:
+        watch = disk.watch
+        number = watch.begin(function.__name__, arguments[0], is_long=is_long)
+        try:
+            return await function(disk, *arguments, **named)
+        finally:
+            watch.end(number)
+
+    return watched
+
+
+_short: Final = functools.partial(_watched, is_long=False)
+_long: Final = functools.partial(_watched, is_long=True)
+
+
 class RingDisk:
     """`Disk` for the tasks of one core. All methods are checkpoints; a cancelled operation may still have happened."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
+        self.watch = DiskWatch()
 
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await trio.to_thread.run_sync(function, *arguments)
+
+    @_short
     async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
         return await self._ring.open(str(path), flags, mode)
 
+    @_short
     async def open_many(self, paths: Sequence[Path], flags: int) -> list[int | OSError]:
         """By a helper thread: the ring hands each to a worker of its own, which costs several times what the kernel
         needs.
         """
-        return await trio.to_thread.run_sync(open_many, paths, flags)
+        return await self._in_thread(open_many, paths, flags)
 
     def poll_ring(self) -> None:
         self._ring.serve(SERVE_AFTER_NS)
 
+    @_long
     async def close(self, fd: int) -> None:
         """Close, also when the task is cancelled: a descriptor is never left open."""
         with trio.CancelScope(shield=True):
@@ -106,9 +138,11 @@ class RingDisk:
     async def read_ahead(self, fd: int, length: int, position: int) -> None:
         await self._ring.read_ahead(fd, position, length)
 
+    @_short
     async def write_at(self, fd: int, data: Buffer, position: int) -> None:
         await self._write(fd, data, position, durable=False)
 
+    @_long
     async def durable_write(self, fd: int, data: Buffer, position: int) -> None:
         """Write, and return when it is on the disk (RWF_DSYNC)."""
         await self._write(fd, data, position, durable=True)
@@ -126,6 +160,7 @@ class RingDisk:
                 raise _no_progress(fd)
             done += count
 
+    @_short
     async def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
         """Write buffers one after the other, from a position on."""
         views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if len(view)]
@@ -141,6 +176,7 @@ class RingDisk:
             if count:
                 views[first] = views[first][count:]
 
+    @_short
     async def write_many(self, writes: Sequence[FileWrite]) -> list[OSError | None]:
         """By a helper thread: the ring hands each write to a worker of its own, which costs several times what the
         kernel needs for a short one.
@@ -150,9 +186,10 @@ class RingDisk:
             entry.data, entry.data_bytes, view = pinned(data)
             entry.fd, entry.position = fd, position
             held.append(view)
-        await trio.to_thread.run_sync(lib.tpc_write_many, entries, len(writes))
+        await self._in_thread(lib.tpc_write_many, entries, len(writes))
         return [_failed(one.result, one.fd) for one in entries]
 
+    @_long
     async def write_fdatasync(self, fd: int, data: Buffer, position: int) -> None:
         """Write and fdatasync, linked: for file systems on which RWF_DSYNC is slow."""
         view = memoryview(data).cast("B")
@@ -161,51 +198,65 @@ class RingDisk:
             await self._write(fd, view[written:], position + written, durable=False)
             await self._ring.fdatasync(fd)
 
+    @_long
     async def fdatasync(self, fd: int) -> None:
         await self._ring.fdatasync(fd)
 
+    @_short
     async def fallocate(self, fd: int, position: int, length: int, *, keep_size: bool) -> None:
         await self._ring.fallocate(fd, FALLOC_FL_KEEP_SIZE if keep_size else 0, position, length)
 
+    @_short
     async def reserve_many(self, spaces: Sequence[FileSpace]) -> list[OSError | None]:
         """By a helper thread, as `write_many`."""
         entries = ffi.new("tpc_file_space[]", [(position, length, fd, 0) for fd, position, length in spaces])
-        await trio.to_thread.run_sync(lib.tpc_reserve_many, entries, len(spaces))
+        await self._in_thread(lib.tpc_reserve_many, entries, len(spaces))
         return [_failed(one.result, one.fd) for one in entries]
 
+    @_short
     async def truncate(self, fd: int, length: int) -> None:
         await self._ring.ftruncate(fd, length)
 
+    @_long
     async def truncate_many(self, ends: Sequence[tuple[Path, int]]) -> list[OSError | None]:
-        return await trio.to_thread.run_sync(truncate_many, ends)
+        return await self._in_thread(truncate_many, ends)
 
+    @_long
     async def replace_many(self, files: Sequence[tuple[Path, bytes]]) -> None:
-        await trio.to_thread.run_sync(replace_many, files)
+        await self._in_thread(replace_many, files)
 
+    @_long
     async def close_many(self, descriptors: Sequence[int]) -> None:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(close_many, descriptors)
+            await self._in_thread(close_many, descriptors)
 
+    @_long
     async def unlink(self, path: Path) -> None:
         await self._ring.unlink(str(path))
 
+    @_long
     async def rmdir(self, path: Path) -> None:
         await self._ring.unlink(str(path), folder=True)
 
+    @_short
     async def rename(self, source: Path, target: Path) -> None:
-        await trio.to_thread.run_sync(os.rename, source, target)
+        await self._in_thread(os.rename, source, target)
         lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_RENAME, os.fsencode(source), os.fsencode(target))
 
+    @_short
     async def link(self, source: Path, target: Path) -> None:
-        await trio.to_thread.run_sync(os.link, source, target)
+        await self._in_thread(os.link, source, target)
 
+    @_short
     async def mkdir(self, path: Path) -> None:
-        await trio.to_thread.run_sync(os.mkdir, path)
+        await self._in_thread(os.mkdir, path)
         lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_CREATE, os.fsencode(path), ffi.NULL)
 
+    @_short
     async def make_folders(self, paths: Sequence[Path], name: str, content: bytes) -> list[bool]:
-        return await trio.to_thread.run_sync(make_folders, paths, name, content)
+        return await self._in_thread(make_folders, paths, name, content)
 
+    @_long
     async def fsync_directory(self, path: Path) -> None:
         """Make the names in a folder durable."""
         fd = await self._ring.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
@@ -215,19 +266,21 @@ class RingDisk:
             await self.close(fd)
 
     async def listdir(self, path: Path) -> list[str]:
-        return await trio.to_thread.run_sync(os.listdir, path)
+        return await self._in_thread(os.listdir, path)
 
     async def read_folders(self, paths: Sequence[Path], small_names: Sequence[str]) -> list[FolderContents | None]:
-        return await trio.to_thread.run_sync(read_folders, paths, small_names)
+        return await self._in_thread(read_folders, paths, small_names)
 
     async def stat(self, path: Path) -> FileStatus:
-        return await trio.to_thread.run_sync(_stat, path)
+        return await self._in_thread(_stat, path)
 
+    @_short
     async def statvfs(self, path: Path) -> FileSystemStatus:
-        return await trio.to_thread.run_sync(_statvfs, path)
+        return await self._in_thread(_statvfs, path)
 
+    @_long
     async def syncfs(self, fd: int) -> None:
-        error = _failed(await trio.to_thread.run_sync(lib.tpc_syncfs, fd), fd)
+        error = _failed(await self._in_thread(lib.tpc_syncfs, fd), fd)
         if error is not None:
             raise error
 

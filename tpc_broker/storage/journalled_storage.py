@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import CoreId
+    from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock, Disk, Leave, StoragePlane
     from tpc_broker.storage.recovery import RecoveredCore
@@ -396,8 +397,23 @@ class JournalledStorage:
         await self._room.wait()
 
     async def make_room(self, files: PartitionStorage, handle: int, size: int) -> None:
-        """Segment space for so many more bytes; OSError (ENOSPC) when there is none, PartitionOfflineError."""
+        """Segment space for so many more bytes; OSError (ENOSPC) when there is none, PartitionOfflineError. For a
+        client, which waits no longer than until `leads_no_more` (LeadershipLostError).
+        """
+        await self._space.make_for_client(files, handle, size)
+
+    async def make_replica_room(self, files: PartitionStorage, handle: int, size: int) -> None:
+        """The same for what another replica's leader has sent."""
         await self._space.make_for_request(files, handle, size)
+
+    def leads_no_more(self, handle: int) -> None:
+        """A partition's leadership has ended."""
+        self._space.leads_no_more(handle)
+
+    @property
+    def disk_watch(self) -> DiskWatch:
+        """What the disk has been asked for and has not answered."""
+        return self._disk.watch
 
     @property
     def lacking(self) -> Mapping[int, Lack]:
@@ -492,7 +508,7 @@ class JournalledStorage:
             async with trio.open_nursery() as nursery:
                 for part in (
                     self._write_behind.run, self._space.make_when_low, self._checkpoints.run, self._growth.run,
-                    self._mending.run, self._space.keep_ballast, self._space.look_for_lacking,
+                    self._mending.run, self._space.serve, self._space.keep_ballast, self._space.look_for_lacking,
                     self._space.take_ahead_together, self._deletions.run,
                 ):  # fmt: skip
                     nursery.start_soon(part)

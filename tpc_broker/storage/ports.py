@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.model import TopicPartition
+    from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.partition_storage import PartitionStorage
 
     Buffer = bytes | bytearray | memoryview
@@ -75,6 +76,11 @@ class Disk(Protocol):
 
     A cancelled operation may still have happened: its task ends only when the kernel is done with the buffers.
     """
+
+    @property
+    def watch(self) -> DiskWatch:
+        """What changes the disk and is under way."""
+        ...
 
     async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
         """A descriptor; `flags` as for `os.open` (O_CLOEXEC is added)."""

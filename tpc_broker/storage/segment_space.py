@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 
 from tpc_broker import limits
-from tpc_broker.errors import PartitionOfflineError, StorageFailedError
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError, StorageFailedError
 from tpc_broker.storage.checkpoint import BALLAST_BYTES, ensure_ballast
 from tpc_broker.storage.refusals import Refusals
 from tpc_broker.storage.space_together import SpaceTogether, admit_reserved
@@ -65,6 +65,16 @@ def _ahead_of(led: LeaderPartition, written_bytes: int) -> int:
     return min(max(led.step_bytes, 4 * written_bytes), ROOM_STEP_BYTES_MAX)
 
 
+class _Asked:
+    """Room that a client waits for. `error`: what it is told when it is over; at first, what it is told at the end."""
+
+    __slots__ = ("error", "over")
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self.error: OSError | PartitionOfflineError | None = PartitionOfflineError("the storage ends")
+
+
 # Rule: Segment space is reserved before an append is admitted, whatever becomes durable meanwhile. A ballast file lets
 # deletion work on a full disk. See also tpc_broker/storage/reserved_space.py. Held by
 # tests/durability/test_full_disk.py, tests/runtime/test_segment_space.py.
@@ -89,6 +99,9 @@ class SegmentSpace:
         """By handle."""
         self._refused = trio.Event()
         """Somebody was, and it is not over."""
+        self._asked: dict[int, dict[_Asked, None]] = {}
+        """By handle."""
+        self._tasks: trio.Nursery | None = None
         self._together = SpaceTogether(plane, disk, led, self._has_left)
         plane.on_room_low(self.is_low)
 
@@ -96,6 +109,56 @@ class SegmentSpace:
     def is_disk_full(self) -> bool:
         """Records were refused for want of space, and it is not known that there is some again."""
         return self._refusals.is_on
+
+    async def make_for_client(self, files: PartitionStorage, handle: int, size: int) -> None:
+        """As `make_for_request`, but who waits need not wait for a disk that hangs: `leads_no_more` ends it, with
+        LeadershipLostError, and what was begun goes on.
+        """
+        led, tasks = self._led.get(handle), self._tasks
+        if led is None or tasks is None:
+            await self.make_for_request(files, handle, size)
+            return
+        if self._plane.state(handle).bytes_admitted >= size:
+            self._has_found(handle)
+            self._note_if_over()
+            return
+        asked = _Asked()
+        waiting = self._asked.setdefault(handle, {})
+        waiting[asked] = None
+        tasks.start_soon(self._make_asked, asked, files, handle, size)
+        try:
+            await asked.over.wait()
+        finally:
+            del waiting[asked]
+            if not waiting and self._asked.get(handle) is waiting:
+                del self._asked[handle]
+        if asked.error is not None:
+            raise asked.error
+
+    async def _make_asked(self, asked: _Asked, files: PartitionStorage, handle: int, size: int) -> None:
+        try:
+            await self.make_for_request(files, handle, size)
+        except (OSError, PartitionOfflineError) as error:
+            asked.error = error
+        else:
+            asked.error = None
+        finally:
+            asked.over.set()
+
+    def leads_no_more(self, handle: int) -> None:
+        """Whoever waits for room in it as a client is told so."""
+        for asked in self._asked.get(handle, ()):
+            asked.error = LeadershipLostError("its leadership ended while it waited for segment space")
+            asked.over.set()
+
+    async def serve(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._tasks = nursery
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._tasks = None
 
     async def make_for_request(self, files: PartitionStorage, handle: int, size: int) -> None:
         """As `make`, for records that a client waits for: what was deleted and waits for its time goes first."""

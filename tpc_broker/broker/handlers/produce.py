@@ -17,7 +17,7 @@ from tpc_broker import limits
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.records import read_batches
@@ -192,6 +192,8 @@ async def _judge(hold: _Hold, part: AskedPart, size: int, gaps: dict[_Part, Erro
             await core.partitions.make_room(found, size)
         except OSError:
             return _storage_error()
+        except LeadershipLostError:  # the data plane says so, unless it leads again by then
+            return Verdict(ErrorCode.NONE, is_final=False)
         except PartitionOfflineError:
             refused = found  # unless it has left meanwhile, which is looked at
         else:

@@ -2,7 +2,7 @@
 
 The journal's sequences of a core are one row over all its groups (`raft/core.py`): an entry that cannot be written
 holds back what the core says of every other group, its acknowledgements and its own part of their quorums, and after
-`journal_stall_ms` all its leaderships end. So the machine is given no append that has no room yet. To the machine one
+`disk_hangs_ms` all its leaderships end. So the machine is given no append that has no room yet. To the machine one
 that comes late is nothing new, and what is dropped its leader sends again.
 """
 
@@ -131,7 +131,7 @@ class AppendRoom:
         try:
             if replica is not None:
                 size = sum(map(_size, waiting[0].messages)) + self._on_its_way(group, replica)
-                await self._storage.make_room(replica.files, replica.handle, size)
+                await self._storage.make_replica_room(replica.files, replica.handle, size)
         except (PartitionOfflineError, OSError) as error:  # of a full disk the storage tells, once
             log.debug("%s: what its leader has sent is dropped: %s", group, error)
             await trio.sleep(RETRY_S)

@@ -36,6 +36,7 @@ from tpc_broker.raft.output import (
     ShipSegments,
 )
 from tpc_broker.rounds import next_round
+from tpc_broker.runtime.cluster.disk_stalls import DiskStalls
 from tpc_broker.runtime.cluster.voter_file import GROUP
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class MetadataGroup:
 
     def __init__(self, core: RaftCore, file: VoterFile, me: Voter, clock: Clock, send: Callable[[Frame], None]) -> None:
         self.core = core
+        DiskStalls(core, file.disk_watch, None, "the metadata")
         core.on_due_earlier = self.look_at_time
         self.me = me
         self.image = ClusterImage()

@@ -18,7 +18,7 @@ import trio
 
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
+from tpc_broker.errors import JournalStoppedError, LeaderSentDamageError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.raft.items import Position, Proposal
 from tpc_broker.raft.journal import AppendEntry, CutEntry, MarkerEntry, TakenEntry, VoteEntry
 from tpc_broker.raft.output import (
@@ -38,6 +38,7 @@ from tpc_broker.raft.output import (
     ShipSegments,
 )
 from tpc_broker.runtime.cluster.append_room import AppendRoom
+from tpc_broker.runtime.cluster.disk_stalls import DiskStalls
 from tpc_broker.runtime.cluster.item_reads import ItemReads
 from tpc_broker.runtime.cluster.recovered_replicas import begins_of_group, checkpoint_of
 from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier, batches_of
@@ -103,10 +104,6 @@ class _Replica:
     """Rises when the journal fails: what was under way is void."""
 
 
-class _DamagedRecordsError(Exception):
-    """What a leader has sent cannot be appended; the machine has taken it into its log."""
-
-
 class ReplicaDriver:
     """Of one core; touched by its thread only."""
 
@@ -153,6 +150,7 @@ class ReplicaDriver:
         self._carry_again_ms: int | None = None
         self._links_lost: deque[int] = deque()
         self.carrier = SteadyCarrier(core, plane)
+        DiskStalls(core, storage.disk_watch, plane, "its partitions")
         self.item_reads = ItemReads(core, plane, self._replicas, self.carrier.lagging, self._now_ms, self.wake)
         self._room = AppendRoom(core, plane, storage, self._replicas, (self._inbox, self.wake))
         core.on_due_earlier = self.wake
@@ -428,7 +426,7 @@ class ReplicaDriver:
             log.debug("%s: %s", replica.group, error)
         except PartitionOfflineError as error:
             log.info("%s: %s", replica.group, error)
-        except _DamagedRecordsError as error:
+        except LeaderSentDamageError as error:
             log.error("%s: its leader has sent damaged records (%s): this replica is silent until the next start",
                       replica.group, error)  # fmt: skip
             self.remove(replica.group)
@@ -525,7 +523,10 @@ class ReplicaDriver:
         if event.role is not LEADER and (was_leader or event.role is FOLLOWER):
             replica.armed_term = None
             self._refuse(replica, is_refusing=False)
-            self._plane.disarm(replica.handle, keep_waits=was_leader and event.role is CANDIDATE)
+            leads_again = was_leader and event.role is CANDIDATE
+            self._plane.disarm(replica.handle, keep_waits=leads_again)
+            if not leads_again:
+                self._storage.leads_no_more(replica.handle)
         if was_leader and event.role is not LEADER and replica.unproposed:
             # The machine does not know of it; its log may have what the next leader has sent by now.
             first = replica.unproposed[0].appended
@@ -575,7 +576,7 @@ class ReplicaDriver:
         if result is None:
             return None
         if result.error_code:
-            raise _DamagedRecordsError(ErrorCode(result.error_code).name)
+            raise LeaderSentDamageError(ErrorCode(result.error_code).name)
         return result.sequence
 
     def _follow(self, replica: _Replica) -> None:
@@ -622,7 +623,7 @@ class ReplicaDriver:
     async def _wait_room(self, replica: _Replica, entry: JournalEntry) -> bool:
         if isinstance(entry, AppendEntry):
             size = sum(batch.length for batch in entry.batches)
-            await self._storage.make_room(replica.files, replica.handle, size)
+            await self._storage.make_replica_room(replica.files, replica.handle, size)
         else:
             await self._storage.wait_journal_room()
         return False
@@ -685,8 +686,7 @@ class ReplicaDriver:
                 log_start_offset = self._plane.bounds(replica.handle).log_start_offset
             except PartitionOfflineError:
                 continue
-            machine = self.core.look(replica.group)
-            machine_log = machine.log
+            machine_log = (machine := self.core.look(replica.group)).log
             if machine_log.log_start_offset < log_start_offset <= machine.high_watermark:
                 self.core.truncate_start(replica.group, log_start_offset)
             if machine_log.markers and written_offset > machine_log.start.offset:

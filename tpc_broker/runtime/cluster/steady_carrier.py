@@ -81,28 +81,6 @@ class AwakeGroups:
         return found
 
 
-# Rule: A leader whose disk takes nothing for five seconds leads nothing any more, whether Python or C drives its
-# groups. See also tpc_broker/raft/core.py. Held by tests/raft/test_replication.py,
-# tests/runtime/test_ends_of_leaderships.py.
-class JournalWatch:
-    """For how long C's journal has completed nothing. Of carried groups the machines have nothing in it."""
-
-    def __init__(self, plane: RingDataPlane) -> None:
-        self._plane = plane
-        self._durable = 0
-        self._since_ms: int | None = None
-
-    def waits_ms(self, now_ms: int) -> int:
-        """Since the first look that found what is queued now, or something completed; 0: nothing is queued."""
-        durable, is_waiting = self._plane.journal_progress()
-        if not is_waiting:
-            self._since_ms = None
-        elif self._since_ms is None or durable != self._durable:
-            self._since_ms = now_ms
-        self._durable = durable
-        return 0 if self._since_ms is None else now_ms - self._since_ms
-
-
 class SteadyCarrier:
     """Of one core, touched by its thread only."""
 
@@ -122,7 +100,6 @@ class SteadyCarrier:
         self._watches: list[AwakeGroups] = []
         self.lagging = Lagging(core, plane, self._names, self._note_awake)
         core.carrier, core.observer, core.takes_ack = self._take_back, self._look, self._takes_ack
-        core.journal_waits_ms = JournalWatch(plane).waits_ms
 
     # -- groups ------------------------------------------------------------------------------------------------------
 

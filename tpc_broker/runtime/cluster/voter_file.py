@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.ports import Disk
 
 FILE: Final = "metadata.raft"
@@ -103,6 +104,11 @@ class VoterFile:
             f"{self.path} {what}: what this node has promised as a voter may be lost; to have it join anew, without "
             f"its partitions, move the whole data directory away"
         )
+
+    @property
+    def disk_watch(self) -> DiskWatch:
+        """What the disk under it has been asked for."""
+        return self._disk.watch
 
     async def create(self) -> None:
         """An empty one, durable with its name, before anything is promised."""
