@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.bench.server import Server
 
 _MEASURES = """
@@ -49,11 +49,8 @@ def test_a_server_ends_with_who_measures_it(tmp_path: Path, number: signal.Signa
         try:
             assert _lives(pid)
             measuring.send_signal(number)
-            measuring.wait(60)
-            give_up_at = time.monotonic() + 60
-            while _lives(pid) and time.monotonic() < give_up_at:
-                time.sleep(0.01)
-            assert not _lives(pid)
+            measuring.wait(PATIENCE_S)
+            eventually(lambda: not _lives(pid), "the server's end")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -83,15 +80,11 @@ def test_a_kill_does_not_wait_until_init_takes_notice_of_the_dead(tmp_path: Path
     log = tmp_path / "log"
     server = Server([sys.executable, "-c", LEAVES_A_CHILD], log)
     server.launch()
-    give_up_at = time.monotonic() + 60
-    while not (text := log.read_text()).endswith("\n"):
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
-    child = int(text)
+    child = int(eventually(lambda: (text := log.read_text()).endswith("\n") and text, "its child's number"))
     try:
         kill = threading.Thread(target=server.kill)
         kill.start()
-        kill.join(10)
+        kill.join(PATIENCE_S)
         assert not kill.is_alive(), "it waits for init"
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     finally:

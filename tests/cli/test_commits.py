@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +29,14 @@ def consumer() -> FakeConsumer:
 
 
 @pytest.fixture
-def commits(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> consume.Commits:
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now_s = [100.0]
+    monkeypatch.setattr(consume.time, "monotonic", lambda: now_s[0])
+    return now_s
+
+
+@pytest.fixture
+def commits(consumer: FakeConsumer, now_s: list[float], monkeypatch: pytest.MonkeyPatch) -> consume.Commits:
     monkeypatch.setattr(consume, "take_time_to_finish", lambda: None)
     return consume.Commits(consumer)  # type: ignore[arg-type]
 
@@ -41,10 +47,8 @@ def printed(commits: consume.Commits, partition: int, offset: int) -> None:
 
 
 def test_it_commits_now_and_then_and_only_what_is_new(
-    consumer: FakeConsumer, commits: consume.Commits, monkeypatch: pytest.MonkeyPatch
+    consumer: FakeConsumer, commits: consume.Commits, now_s: list[float]
 ) -> None:
-    now_s = [time.monotonic()]
-    monkeypatch.setattr(consume.time, "monotonic", lambda: now_s[0])
     printed(commits, 0, 4)
     commits.flushed()
     assert not consumer.commits

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import OURS_ONLY, Tpc
+from tests.support.waiting import eventually
 from tpc_broker import __version__
 
 
@@ -58,18 +58,12 @@ def test_every_setting_is_explained(command: Tpc, plain: str) -> None:
 
 def heard(command: Tpc, broker: str, name: str) -> dict[str, str]:
     """A setting as a broker has it, which Kafka's hear of a little after it was acknowledged."""
-    deadline = time.monotonic() + 30
-    while name not in (found := settings(command, "broker", broker)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
-    return found[name]
+    found: dict[str, str] = eventually(lambda: settings(command, "broker", broker).get(name), f"{name} is heard")
+    return found
 
 
 def wait_forgotten(command: Tpc, broker: str, name: str) -> None:
-    deadline = time.monotonic() + 30
-    while name in (found := settings(command, "broker", broker)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
+    eventually(lambda: name not in settings(command, "broker", broker), f"{name} is forgotten")
 
 
 def test_a_setting_of_all_brokers(command: Tpc) -> None:

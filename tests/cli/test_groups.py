@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.cli.conftest import Tpc
+from tests.support.waiting import eventually, patiently
 
 
 def commit(command: Tpc, group: str, topic: str, offsets: dict[int, int]) -> None:
     consumer = Consumer({"bootstrap.servers": command.broker.bootstrap, "group.id": group})
     wanted = [TopicPartition(topic, *one) for one in offsets.items()]
-    deadline = time.monotonic() + 30
-    while True:
+
+    def committed() -> bool:
         try:
             consumer.commit(offsets=wanted, asynchronous=False)
-            break
-        except KafkaException as error:  # a Kafka that has just started loads its groups first
-            if error.args[0].code() != KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.NOT_COORDINATOR:  # a Kafka that has just started loads them first
+                return False
+            raise
+        return True
+
+    eventually(committed, "the commit", not_yet=())
     consumer.close()
 
 
@@ -74,8 +76,9 @@ def test_members_and_what_they_are_assigned(command: Tpc, ordered: str) -> None:
     consumer = Consumer({"bootstrap.servers": command.broker.bootstrap, **reader})
     try:
         consumer.subscribe([ordered])
-        deadline = time.monotonic() + 30
-        while not consumer.assignment() and time.monotonic() < deadline:
+        for _ in patiently("its partitions"):
+            if consumer.assignment():
+                break
             consumer.poll(0.05)
         told = described(command, "reading")
         (member,) = told["members"]

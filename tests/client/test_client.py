@@ -1,13 +1,14 @@
 """The synchronous client against a running broker, and its machines without one."""
 
 import random
-import time
 
 import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker
+from tests.support.today import BASE_MS
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity, RecordsPart, make_batch, next_sequence
 from tpc_broker.client.cluster import Cluster, ClusterSettings, parse_bootstrap
@@ -29,8 +30,6 @@ from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.kafka import records as codec
 from tpc_broker.kafka.compression import Compression
 
-BASE_MS = int(time.time()) * 1000 - 600_000
-
 
 @pytest.fixture
 def broker(shared_broker):
@@ -50,13 +49,13 @@ def own_broker(module_tmp_path):
 def topic(broker, request):
     name = f"client-{request.node.name}".replace("[", "-").replace("]", "")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(name, 3)])[name].result(15)
+    admin.create_topics([NewTopic(name, 3)])[name].result(PATIENCE_S)
     return name
 
 
 @pytest.fixture
 def cluster(broker):
-    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=15)) as made:
+    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=PATIENCE_S)) as made:
         yield made
 
 
@@ -178,7 +177,7 @@ def test_missing_offsets_are_an_error_or_are_skipped(cluster, topic):
     for number in range(6):
         producer.send({where: part([b"%d" % number])})
     admin = AdminClient({"bootstrap.servers": cluster.settings.bootstrap})
-    next(iter(admin.delete_records([Place(topic, 2, 4)]).values())).result(15)
+    next(iter(admin.delete_records([Place(topic, 2, 4)]).values())).result(PATIENCE_S)
     said = rf"{topic}-2: offsets \[1, 4\) are not in the log, which holds \[4, 6\)"
     with pytest.raises(OffsetsMissingError, match=said):
         values_between(cluster, where, 1, 6)
@@ -192,9 +191,10 @@ def test_a_record_that_is_too_large_is_refused_at_once(cluster, topic):
 
 
 def test_nobody_there():
-    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"), Cluster(
-        ClusterSettings("127.0.0.1:1", retry_seconds=0.2)
-    ) as cluster:
+    with (
+        pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"),
+        Cluster(ClusterSettings("127.0.0.1:1", retry_seconds=0.2)) as cluster,
+    ):
         cluster.topic_names()
     with pytest.raises(ValueError, match="no host:port: 'here'"):
         parse_bootstrap("127.0.0.1:9092, here")

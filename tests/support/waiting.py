@@ -1,9 +1,14 @@
-"""Waiting for what another process, the kernel or C does: for the thing, never for a time."""
+"""Waiting for what another process, the kernel or C does: for the thing, never for a time.
+
+No other module of the tests reads the real clock in the gate (`tests/tidy/test_gate.py`): here it is read to give up on
+what hangs, and for claims that a slow machine cannot make untrue.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import trio
@@ -51,3 +56,28 @@ async def eventually_in_loop(look: Callable[[], T], what: str) -> T:
                 return found
             await trio.sleep(0.001)
     raise NotYetError(f"{what}: not within {PATIENCE_S:g} s")
+
+
+def patiently(what: Callable[[], object] | str, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Turns of a loop that pauses in itself, as one that polls a client does, until it is left.
+
+    `what` may be a function, of which the failure tells what it gives then.
+    """
+    give_up_at = time.monotonic() + patience_s
+    while time.monotonic() < give_up_at:
+        yield
+    raise NotYetError(f"{what if isinstance(what, str) else what()}: not within {patience_s:g} s")
+
+
+def let_pass(seconds: float) -> None:
+    """So that something is so old. Only for claims that stay true when it is older: never "by now"."""
+    time.sleep(seconds)
+
+
+@contextmanager
+def takes_at_least(seconds: float) -> Iterator[None]:
+    """What waits by itself has waited. There is no bound from above: that one a loaded machine would break."""
+    begun_s = time.monotonic()
+    yield
+    took_s = time.monotonic() - begun_s
+    assert took_s >= seconds, f"only {took_s:g} s of {seconds:g}"

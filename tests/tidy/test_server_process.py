@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -47,10 +46,7 @@ def test_what_runs_has_not_ended_and_the_dead_that_nobody_asked_for_have(program
     with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as process:
         try:
             wanted = "Z" if program == THREAD_LEFT else "S"
-            give_up_at = time.monotonic() + 60
-            while state_of(process) != wanted:
-                assert time.monotonic() < give_up_at
-                time.sleep(0.01)
+            eventually(lambda: state_of(process) == wanted, wanted)
             assert not has_ended(process.pid)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
