@@ -9,14 +9,16 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.integration.matrix import BASE_MS, CODECS, DEADLINE_SECONDS, owned_exactly_once
+from tests.integration.matrix import CODECS, owned_exactly_once
+from tests.support.today import BASE_MS
+from tests.support.waiting import PATIENCE_S
 
 
 def run(coroutine) -> None:
     """Run one test's coroutine, bounded."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(3 * DEADLINE_SECONDS):
+        async with asyncio.timeout(3 * PATIENCE_S):
             await coroutine
 
     asyncio.run(bounded())
@@ -37,7 +39,7 @@ async def started(client):
 
 async def drain(consumer: AIOKafkaConsumer, count: int) -> list:
     received: list = []
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(PATIENCE_S):
         while len(received) < count:
             batches = await consumer.getmany(timeout_ms=1000, max_records=count - len(received))
             received.extend(record for records in batches.values() for record in records)
@@ -86,7 +88,7 @@ def test_a_group_of_three_rebalances(broker, topic):
         members: list[AIOKafkaConsumer] = []
 
         async def shared() -> None:
-            async with asyncio.timeout(DEADLINE_SECONDS):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     owned = [[one.partition for one in member.assignment()] for member in members]
                     if all(owned) and owned_exactly_once(owned, 6):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import time
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
@@ -19,7 +18,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.integration.matrix import BASE_MS, CODECS, DEADLINE_SECONDS, eventually, owned_exactly_once
+from tests.integration.matrix import CODECS, owned_exactly_once
+from tests.support.today import BASE_MS
+from tests.support.waiting import PATIENCE_S, eventually, patiently
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def admin(broker) -> AdminClient:
 
 def make_topic(admin: AdminClient, name: str, partitions_count: int = 1, **config: str) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin.create_topics([NewTopic(name, partitions_count, 1, config=settings)])[name].result(DEADLINE_SECONDS)
+    admin.create_topics([NewTopic(name, partitions_count, 1, config=settings)])[name].result(PATIENCE_S)
 
 
 def new_producer(broker, **config) -> Producer:
@@ -44,9 +45,9 @@ def new_consumer(broker, group: str, **config) -> Consumer:
 def drain(consumer: Consumer, count: int) -> list:
     """The next `count` records; fails when they do not come."""
     received: list = []
-    give_up_at = time.monotonic() + DEADLINE_SECONDS
-    while len(received) < count:
-        assert time.monotonic() < give_up_at, f"{len(received)} of {count} records came"
+    for _ in patiently(lambda: f"{len(received)} of {count} records came"):
+        if len(received) >= count:
+            break
         for record in consumer.consume(count - len(received), timeout=1.0):
             assert record.error() is None, record.error()
             received.append(record)
@@ -64,7 +65,7 @@ def send_all(producer: Producer, topic: str, values: list[bytes], **options) -> 
     for value in values:
         producer.produce(topic, value, on_delivery=delivered, **options)
         producer.poll(0)
-    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return places
 
 
@@ -140,16 +141,16 @@ def test_seek_by_time(broker, admin, topic):
     producer = new_producer(broker)
     for number in range(100):
         producer.produce(topic, b"%d" % number, timestamp=BASE_MS + number * 1000)
-    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = new_consumer(broker, f"{topic}-group")
     for millis, offset in ((0, 0), (5_000, 5), (5_001, 6), (99_000, 99)):
-        [found] = consumer.offsets_for_times([TopicPartition(topic, 0, BASE_MS + millis)], timeout=DEADLINE_SECONDS)
+        [found] = consumer.offsets_for_times([TopicPartition(topic, 0, BASE_MS + millis)], timeout=PATIENCE_S)
         assert found.offset == offset, millis
-    [after] = consumer.offsets_for_times([TopicPartition(topic, 0, BASE_MS + 99_001)], timeout=DEADLINE_SECONDS)
+    [after] = consumer.offsets_for_times([TopicPartition(topic, 0, BASE_MS + 99_001)], timeout=PATIENCE_S)
     assert after.offset == -1
     consumer.assign([TopicPartition(topic, 0, 42)])
     assert drain(consumer, 1)[0].value() == b"42"
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_SECONDS) == (0, 100)
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S) == (0, 100)
     consumer.close()
 
 
@@ -164,7 +165,7 @@ def test_committed_offsets_outlive_a_restart(own_broker, topic):
     consumer.subscribe([topic])
     drain(consumer, 80)
     consumer.commit(asynchronous=False)
-    committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], timeout=DEADLINE_SECONDS)
+    committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], timeout=PATIENCE_S)
     assert sum(max(one.offset, 0) for one in committed) == 80
     consumer.close()
     broker.restart()
@@ -181,30 +182,32 @@ def test_committed_offsets_outlive_a_restart(own_broker, topic):
 def test_admin_calls(broker, admin, topic):
     make_topic(admin, topic, 2, retention_ms="1234567")
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    [described] = [one.result(DEADLINE_SECONDS) for one in admin.describe_configs([resource]).values()]
+    [described] = [one.result(PATIENCE_S) for one in admin.describe_configs([resource]).values()]
     assert described["retention.ms"].value == "1234567"
     change = ConfigEntry("retention.ms", "7654321", incremental_operation=AlterConfigOpType.SET)
     altered = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    [one.result(DEADLINE_SECONDS) for one in admin.incremental_alter_configs([altered]).values()]
+    [one.result(PATIENCE_S) for one in admin.incremental_alter_configs([altered]).values()]
     wrong = ConfigEntry("retention.ms", "soon", incremental_operation=AlterConfigOpType.SET)
     refused = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[wrong])
     with pytest.raises(KafkaException, match="INVALID_CONFIG"):
-        [one.result(DEADLINE_SECONDS) for one in admin.incremental_alter_configs([refused]).values()]
+        [one.result(PATIENCE_S) for one in admin.incremental_alter_configs([refused]).values()]
 
     def retention() -> str:
-        [found] = [one.result(DEADLINE_SECONDS) for one in admin.describe_configs([resource]).values()]
+        [found] = [one.result(PATIENCE_S) for one in admin.describe_configs([resource]).values()]
         return found["retention.ms"].value
 
     eventually(lambda: retention() == "7654321", "the altered setting is described")
-    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(DEADLINE_SECONDS)
-    eventually(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 4, "four partitions")
+    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(PATIENCE_S)
+    eventually(
+        lambda: len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions) == 4, "four partitions"
+    )
     send_all(new_producer(broker), topic, [b"%d" % number for number in range(10)], partition=0)
     trimmed = admin.delete_records([TopicPartition(topic, 0, 4)])
-    assert [one.result(DEADLINE_SECONDS).low_watermark for one in trimmed.values()] == [4]
+    assert [one.result(PATIENCE_S).low_watermark for one in trimmed.values()] == [4]
     earliest = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()})
-    assert [one.result(DEADLINE_SECONDS).offset for one in earliest.values()] == [4]
-    admin.delete_topics([topic])[topic].result(DEADLINE_SECONDS)
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    assert [one.result(PATIENCE_S).offset for one in earliest.values()] == [4]
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    eventually(lambda: topic not in admin.list_topics(timeout=PATIENCE_S).topics, "the topic is gone")
 
 
 def test_group_admin_calls(broker, admin, topic):
@@ -214,29 +217,29 @@ def test_group_admin_calls(broker, admin, topic):
     consumer.subscribe([topic])
     drain(consumer, 10)
     consumer.commit(asynchronous=False)
-    listed = admin.list_consumer_groups().result(DEADLINE_SECONDS)
+    listed = admin.list_consumer_groups().result(PATIENCE_S)
     assert topic in [one.group_id for one in listed.valid]
-    described = admin.describe_consumer_groups([topic])[topic].result(DEADLINE_SECONDS)
+    described = admin.describe_consumer_groups([topic])[topic].result(PATIENCE_S)
     assert described.state.name == "STABLE"
     assert len(described.members) == 1
     assert [one.partition for one in described.members[0].assignment.topic_partitions] == [0]
     with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
-        admin.delete_consumer_groups([topic])[topic].result(DEADLINE_SECONDS)
+        admin.delete_consumer_groups([topic])[topic].result(PATIENCE_S)
     consumer.close()
-    admin.delete_consumer_groups([topic])[topic].result(DEADLINE_SECONDS)
-    listed = admin.list_consumer_groups().result(DEADLINE_SECONDS)
+    admin.delete_consumer_groups([topic])[topic].result(PATIENCE_S)
+    listed = admin.list_consumer_groups().result(PATIENCE_S)
     assert topic not in [one.group_id for one in listed.valid]
 
 
 def test_cluster_is_described(broker, admin):
-    cluster = admin.describe_cluster().result(DEADLINE_SECONDS)
+    cluster = admin.describe_cluster().result(PATIENCE_S)
     assert sorted(node.port for node in cluster.nodes) == broker.ports
     assert cluster.cluster_id
 
 
 def test_topics_are_made_on_first_use(broker, admin, topic):
     send_all(new_producer(broker), topic, [b"first"])
-    assert len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 1
+    assert len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions) == 1
 
 
 @pytest.mark.clients
@@ -273,7 +276,7 @@ def test_a_million_records_arrive_whole_and_in_order(broker, admin, topic):
     consumer = new_consumer(broker, topic)
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions_count)])
     while sum(expected) < partitions_count * per_partition:
-        records = consumer.consume(10_000, timeout=DEADLINE_SECONDS)
+        records = consumer.consume(10_000, timeout=PATIENCE_S)
         assert records, f"nothing came any more after {expected}"
         for record in records:
             assert record.error() is None, record.error()

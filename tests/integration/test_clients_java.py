@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from tests.integration.matrix import eventually, owned_exactly_once
+from tests.integration.matrix import owned_exactly_once
 from tests.support.kafka_peer import run_tool, start_tool
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-import time
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewPartitions, NewTopic
 
-from tests.integration.matrix import BASE_MS, CODECS, DEADLINE_SECONDS, eventually, owned_exactly_once
+from tests.integration.matrix import CODECS, owned_exactly_once
+from tests.support.today import BASE_MS
+from tests.support.waiting import PATIENCE_S, eventually, patiently
+
+PAUSE_S = 0.05
 
 pytestmark = pytest.mark.filterwarnings(
     # The library leaves the sockets of broken connections (a broker restarts here) to the garbage collector.
@@ -40,9 +43,9 @@ def make_topic(admin: KafkaAdminClient, name: str, partitions_count: int = 1) ->
 
 def drain(consumer: KafkaConsumer, count: int) -> list:
     received: list = []
-    give_up_at = time.monotonic() + DEADLINE_SECONDS
-    while len(received) < count:
-        assert time.monotonic() < give_up_at, f"{len(received)} of {count} records came"
+    for _ in patiently(lambda: f"{len(received)} of {count} records came"):
+        if len(received) >= count:
+            break
         for records in consumer.poll(timeout_ms=500, max_records=count - len(received)).values():
             received.extend(records)
     return received
@@ -63,7 +66,7 @@ def test_what_is_produced_is_consumed(broker, admin, topic, codec, idempotent):
     )
     values = [b"value-%d-" % number + b"x" * 100 for number in range(300)]
     sent = [producer.send(topic, value, key=b"k", headers=[("h", b"1")]) for value in values]
-    assert [one.get(DEADLINE_SECONDS).offset for one in sent] == list(range(300))
+    assert [one.get(PATIENCE_S).offset for one in sent] == list(range(300))
     producer.close()
     consumer = new_consumer(broker)
     consumer.assign([TopicPartition(topic, 0)])
@@ -86,8 +89,9 @@ def test_a_group_of_three_rebalances(broker, admin, topic):
         consumer = new_consumer(broker, topic, **settings)
         consumers.append(consumer)
         consumer.subscribe([topic])
-        while len(consumer.partitions_for_topic(topic) or ()) < 6 and not stops[place].is_set():
-            time.sleep(0.05)  # a member that leads the group before it knows of them gives out none, for ever
+        # A member that leads the group before it knows of them gives out none, for ever.
+        while len(consumer.partitions_for_topic(topic) or ()) < 6 and not stops[place].wait(PAUSE_S):
+            pass
         while not stops[place].is_set():
             consumer.poll(timeout_ms=50)
             owned[place] = [one.partition for one in consumer.assignment()]
@@ -111,7 +115,7 @@ def test_a_group_of_three_rebalances(broker, admin, topic):
         for stop in stops:
             stop.set()
         for thread in threads:
-            thread.join(DEADLINE_SECONDS)
+            thread.join(PATIENCE_S)
 
 
 def test_seek_by_time(broker, admin, topic):
@@ -119,7 +123,7 @@ def test_seek_by_time(broker, admin, topic):
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for number in range(50):
         producer.send(topic, b"%d" % number, timestamp_ms=BASE_MS + 1000 * number)
-    producer.flush(DEADLINE_SECONDS)
+    producer.flush(PATIENCE_S)
     producer.close()
     consumer = new_consumer(broker)
     place = TopicPartition(topic, 0)
@@ -148,7 +152,7 @@ def test_committed_offsets_outlive_a_restart(own_broker, topic):
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for number in range(100):
         producer.send(topic, b"%d" % number)
-    producer.flush(DEADLINE_SECONDS)
+    producer.flush(PATIENCE_S)
     producer.close()
     consumer = new_consumer(broker, topic)
     subscribe(consumer, topic, 1)
@@ -175,7 +179,7 @@ def test_admin_calls(broker, admin, topic):
     eventually(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 4, "four partitions")
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for number in range(10):
-        producer.send(topic, b"%d" % number, partition=0).get(DEADLINE_SECONDS)
+        producer.send(topic, b"%d" % number, partition=0).get(PATIENCE_S)
     producer.close()
     trimmed = admin.delete_records({TopicPartition(topic, 0): 4})
     assert trimmed[TopicPartition(topic, 0)]["low_watermark"] == 4

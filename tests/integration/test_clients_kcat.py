@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.integration.matrix import BASE_MS
+from tests.support.today import BASE_MS
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (Debian: kcat)")
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is no
 def kcat(broker, *arguments: str, standard_input: str = "") -> str:
     done = subprocess.run(
         ["kcat", "-b", broker.bootstrap, *arguments],
-        input=standard_input, capture_output=True, text=True, timeout=60, check=False,
+        input=standard_input, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -8,24 +8,24 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import time
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.integration.matrix import eventually
 from tests.support.broker_process import TpcBroker, run_command, run_here, serve_refusing
 from tests.support.ports import free_port_range
 from tests.support.steering_loader import skip_without
+from tests.support.waiting import PATIENCE_S, eventually, patiently
 from tpc_broker.ebpf.steering import Select
 from tpc_broker.native_bytes import crc32c
 
 CORES, PARTITIONS = 3, 13
 DATAGRAMS = 1009
 WINDOW = 64
-DEADLINE_S = 60.0
+RESEND_S = 0.3
+"""A datagram may be lost: after so long without an answer it is sent again."""
 HEADER = struct.Struct(">BBHIII")
 UNKNOWN_TOPIC, NOT_LEADER = 3, 6
 
@@ -44,7 +44,7 @@ class DatagramBroker(TpcBroker):
     def owners(self, topic: str) -> list[int]:
         """The core of each partition."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        found = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         return [found[index].leader % 1024 for index in range(len(found))]
 
 
@@ -62,7 +62,7 @@ def broker(request, module_tmp_path) -> Iterator[DatagramBroker]:
 def topic(broker, request) -> str:
     name = request.node.name.replace("[", "-").replace("]", "")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(DEADLINE_S)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(PATIENCE_S)
     return name
 
 
@@ -72,7 +72,7 @@ class Sender:
     def __init__(self, broker: DatagramBroker) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.connect(broker.datagrams)
-        self.socket.settimeout(0.3)
+        self.socket.settimeout(RESEND_S)
         self.sent_again: set[int] = set()
         self.refusals: list[int] = []
 
@@ -86,9 +86,9 @@ class Sender:
     def deliver(self, topic: str, records: dict[int, tuple[int, bytes]]) -> None:
         """{request id: (partition, value)}, all of them, or an assertion."""
         left, under_way = dict(records), {}
-        give_up_at = time.monotonic() + DEADLINE_S
-        while left or under_way:
-            assert time.monotonic() < give_up_at, (len(left), len(under_way), self.refusals[-5:])
+        for _ in patiently(lambda: f"{len(left)} left, {len(under_way)} under way, {self.refusals[-5:]}"):
+            if not left and not under_way:
+                break
             while left and len(under_way) < WINDOW:
                 request_id, record = left.popitem()
                 under_way[request_id] = record
@@ -107,7 +107,6 @@ class Sender:
             elif request_id in under_way:
                 self.refusals.append(code)
                 self.sent_again.add(request_id)
-                time.sleep(0.01)
                 self.send(topic, *under_way[request_id], request_id)
 
 
@@ -123,14 +122,14 @@ def values_of(broker: DatagramBroker, topic: str) -> dict[int, list[bytes]]:
     try:
         places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
         ends = {
-            place.partition: consumer.get_watermark_offsets(place, timeout=DEADLINE_S, cached=False)[1]
+            place.partition: consumer.get_watermark_offsets(place, timeout=PATIENCE_S, cached=False)[1]
             for place in places
         }
         consumer.assign(places)
         found: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
-        give_up_at = time.monotonic() + DEADLINE_S
-        while any(len(found[index]) < ends[index] for index in found):
-            assert time.monotonic() < give_up_at
+        for _ in patiently("all values"):
+            if all(len(found[index]) >= ends[index] for index in found):
+                break
             for message in consumer.consume(1000, timeout=1):
                 assert message.error() is None
                 found[message.partition()].append(message.value())
@@ -148,12 +147,12 @@ def send_all(broker: DatagramBroker, topic: str, sender: Sender) -> dict[int, tu
 def wait_owned(broker: DatagramBroker, topic: str) -> None:
     """Until the kernel's map has the topic. Without a program there is none."""
     wanted = [broker.owners(topic).count(core) for core in range(CORES)]
-    give_up_at = time.monotonic() + DEADLINE_S
-    while (found := steered(broker)) is not None and any(
-        has < wants for has, wants in zip(found["owned"], wanted, strict=True)
-    ):
-        assert time.monotonic() < give_up_at, (found, wanted)
-        time.sleep(0.02)
+
+    def is_told() -> bool:
+        found = steered(broker)
+        return found is None or all(has >= wants for has, wants in zip(found["owned"], wanted, strict=True))
+
+    eventually(is_told, f"the map has {wanted}")
 
 
 def steered(broker: DatagramBroker) -> dict | None:
@@ -204,11 +203,11 @@ def test_a_core_that_is_killed_takes_them_again_when_it_is_back(broker, topic, s
 def test_a_topic_that_is_gone_is_unknown(broker, topic, sender):
     sender.deliver(topic, {1: (0, b"v")})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([topic])[topic].result(DEADLINE_S)
-    give_up_at = time.monotonic() + DEADLINE_S
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
     code = 0
-    while code != UNKNOWN_TOPIC:
-        assert time.monotonic() < give_up_at
+    for _ in patiently("it is unknown"):
+        if code == UNKNOWN_TOPIC:
+            break
         sender.send(topic, 0, b"v", 2)
         try:
             code = HEADER.unpack(sender.socket.recv(100))[2]

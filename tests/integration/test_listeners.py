@@ -16,11 +16,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
-from tests.integration.matrix import DEADLINE_SECONDS, eventually
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 from tests.support.record_batches import Record, batch
+from tests.support.waiting import PATIENCE_S, eventually
 
 CORES, PARTITIONS, RECORDS = 3, 7, 210
 NOT_LEADER_OR_FOLLOWER, NOT_COORDINATOR = 6, 16
@@ -77,7 +77,7 @@ def listener(request) -> str:
 def made_topic(broker, topic) -> str:
     """A topic over all cores, that clients on both listeners see with its leaders; and the groups' own."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(DEADLINE_SECONDS)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
 
     def has_leaders() -> bool:
         with RawConnection(*broker.endpoints(PORTS)[0]) as client:
@@ -115,7 +115,7 @@ def by_librdkafka(broker: ListenersBroker, address: str, topic: str) -> tuple[li
     producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 5})
     for number, value in enumerate(values()):
         producer.produce(topic, value, partition=number % PARTITIONS)
-    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert producer.flush(PATIENCE_S) == 0
     settings = {"group.id": topic, "auto.offset.reset": "earliest", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": address, **settings})
     consumer.subscribe([topic])
@@ -136,7 +136,7 @@ def by_kafka_python(broker: ListenersBroker, address: str, topic: str) -> tuple[
     producer = KafkaProducer(bootstrap_servers=address, acks="all")
     for number, value in enumerate(values()):
         producer.send(topic, value.encode(), partition=number % PARTITIONS)
-    producer.flush(DEADLINE_SECONDS)
+    producer.flush(PATIENCE_S)
     settings = {"group_id": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False}
     consumer = KafkaConsumer(topic, bootstrap_servers=address, **settings)
     read: list[str] = []
@@ -168,7 +168,7 @@ def by_aiokafka(broker: ListenersBroker, address: str, topic: str) -> tuple[list
         consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, **settings)
         await consumer.start()
         read: list[str] = []
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(PATIENCE_S):
             while len(read) < RECORDS:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     read.extend(record.value.decode() for record in records)
@@ -188,7 +188,7 @@ def by_kcat(_broker: ListenersBroker, address: str, topic: str) -> tuple[list[st
     def kcat(*arguments: str, standard_input: str = "") -> list[str]:
         done = subprocess.run(
             ["kcat", "-b", address, *arguments],
-            input=standard_input, capture_output=True, text=True, timeout=60, check=False,
+            input=standard_input, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
@@ -204,7 +204,15 @@ def by_java(_broker: ListenersBroker, address: str, topic: str) -> tuple[list[st
     spread = ["--command-property", "partitioner.class=org.apache.kafka.clients.producer.RoundRobinPartitioner"]
     sent = run_tool("console-producer", *place, *spread, standard_input="\n".join(values()) + "\n")
     assert sent.returncode == 0, sent.stderr
-    bounds = ["--group", topic, "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "60000"]
+    bounds = [
+        "--group",
+        topic,
+        "--from-beginning",
+        "--max-messages",
+        str(RECORDS),
+        "--timeout-ms",
+        f"{1000 * PATIENCE_S:.0f}",
+    ]
     received = run_tool("console-consumer", *place, *bounds)
     assert received.returncode == 0, received.stderr
     return received.stdout.splitlines(), None

@@ -13,10 +13,9 @@ from aiokafka.errors import KafkaError as AioKafkaError
 
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
+from tests.support.waiting import PATIENCE_S
 
 ID = "mover"
-PATIENCE_S = 120
-"""A client that tries again until it gives up tells of a time-out then, and not of the refusal."""
 REFUSED = 53
 
 
@@ -41,13 +40,14 @@ def test_librdkafka(broker):
 
 
 def test_kafka_python(broker):
+    # One that tries again until it gives up tells of a time-out then, and not of the refusal.
     patience = {"max_block_ms": 1000 * PATIENCE_S}
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=ID, **patience)
     try:
         with pytest.raises(kafka.errors.TransactionalIdAuthorizationFailedError):
             producer.init_transactions()
     finally:
-        producer.close(timeout=1)
+        producer.close(timeout=PATIENCE_S)
 
 
 def test_aiokafka(broker):
@@ -70,6 +70,6 @@ def test_java(broker, topic):
     done = run_tool(
         "producer-perf-test", "--topic", topic, "--num-records", "10", "--record-size", "10", "--throughput", "-1",
         "--transactional-id", ID, "--bootstrap-server", broker.bootstrap,
-        "--command-property", f"max.block.ms={1000 * PATIENCE_S}",
+        "--command-property", f"max.block.ms={1000 * PATIENCE_S:.0f}",
     )  # fmt: skip
     assert "TransactionalIdAuthorizationException" in done.stdout + done.stderr, done

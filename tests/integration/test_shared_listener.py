@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 
@@ -15,13 +14,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from tests.integration.matrix import DEADLINE_SECONDS, eventually
 from tests.integration.test_listeners import CLIENTS, values
 from tests.support.broker_process import TpcBroker, run_command, run_here
 from tests.support.cluster_nodes import run_tpc
 from tests.support.raw_client import RawConnection
 from tests.support.server_process import ServerFailed
 from tests.support.steering_loader import skip_without
+from tests.support.waiting import PATIENCE_S, eventually, in_one_go, let_pass, patiently
 from tpc_broker.ebpf.steering import Select
 from tpc_broker.runtime.status import read_status
 
@@ -79,11 +78,11 @@ def broker(module_tmp_path) -> Iterator[SharedBroker]:
 def filled_topic(broker, topic) -> str:
     """Over all cores, the same number of records in each partition, written over the listener with a port a core."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(DEADLINE_SECONDS)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(RECORDS):
         producer.produce(topic, f"value {number}", partition=number % PARTITIONS)
-    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return topic
 
 
@@ -109,23 +108,21 @@ def connections(broker, core: int) -> int:
 
 
 def test_connections_are_spread_over_the_cores(broker):
-    spread = []
+    """A machine that stands still meanwhile may make two bursts of them, before any is accepted."""
 
-    def came_together() -> bool:
-        """A machine that stood still meanwhile may have made two bursts of them, before any was accepted."""
+    def all_others_are_closed() -> None:
         eventually(lambda: not any(connections(broker, core) for core in range(CORES)), "all others are closed")
-        time.sleep(BURST_GAP_S)
+        let_pass(BURST_GAP_S)
+
+    def one_burst() -> list[int]:
         before = broker.selected()
         with ExitStack() as open_now:
-            begun_s = time.monotonic()
             for _each in range(CONNECTIONS):
                 open_now.enter_context(socket.create_connection(broker.shared))
-            took_s = time.monotonic() - begun_s
-            spread[:] = [now - then for now, then in zip(broker.selected(), before, strict=True)]
-        assert sum(spread) == CONNECTIONS
-        return took_s < BURST_S
+            return [now - then for now, then in zip(broker.selected(), before, strict=True)]
 
-    eventually(came_together, "they are one burst")
+    spread = in_one_go(one_burst, BURST_S, "they are one burst", all_others_are_closed)
+    assert sum(spread) == CONNECTIONS
     assert max(spread) <= 1.3 * min(spread)
 
 
@@ -135,7 +132,7 @@ def test_connections_that_are_open_count(broker):
         for _each in range(CONNECTIONS):
             open_now.enter_context(socket.create_connection((broker.host, broker.ports[0])))
         eventually(lambda: connections(broker, 0) >= CONNECTIONS, "they are accepted")
-        time.sleep(BURST_GAP_S)
+        let_pass(BURST_GAP_S)
         before = broker.selected()
         for _each in range(CORES * 20):
             open_now.enter_context(socket.create_connection(broker.shared))
@@ -195,7 +192,7 @@ def test_offsets_are_committed_and_read_by_librdkafka(broker, filled_topic):
     committed = [TopicPartition(filled_topic, index, index + 1) for index in range(PARTITIONS)]
     consumer = Consumer(settings)
     consumer.commit(offsets=committed, asynchronous=False)
-    read = consumer.committed([TopicPartition(filled_topic, index) for index in range(PARTITIONS)], DEADLINE_SECONDS)
+    read = consumer.committed([TopicPartition(filled_topic, index) for index in range(PARTITIONS)], PATIENCE_S)
     assert [one.offset for one in read] == [one.offset for one in committed]
     consumer.close()
 
@@ -206,7 +203,7 @@ def test_the_one_broker_is_described_and_altered_on_every_core(broker, clients):
         ConfigResource.Type.BROKER, str(NODE),
         incremental_configs=[ConfigEntry("max.connections", "4321", incremental_operation=AlterConfigOpType.SET)],
     )  # fmt: skip
-    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_SECONDS)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
     for client in clients:
         asked = {"ResourceType": 4, "ResourceName": str(NODE), "ConfigurationKeys": ["max.connections"]}
         (told,) = client.ask("DescribeConfigs", 4, {"Resources": [asked]})["Results"]
@@ -236,7 +233,7 @@ def test_a_core_that_dies_gets_no_connection_until_it_is_back(broker):
             return broker.core_process(1).pid != old.pid
         return False
 
-    eventually(is_replaced, "it is started again", pause_seconds=0.01)
+    eventually(is_replaced, "it is started again", pause_s=0.01)
     new = broker.core_process(1)
     new.suspend()  # it stays down for as long as this looks at it
     eventually(is_down, "it is seen to be down")
@@ -286,7 +283,7 @@ def produce_over(bootstrap: str, topic: str, numbers: Iterable[int], **settings)
             on_delivery=lambda error, _message: failed.append(error) if error else None,
         )  # fmt: skip
         producer.poll(0)
-    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failed == []
 
 
@@ -296,8 +293,9 @@ def consume_over(bootstrap: str, topic: str, count: int) -> list[list[int]]:
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     found: list[list[int]] = [[] for _ in range(PARTITIONS)]
     ends: set[int] = set()
-    until = time.monotonic() + DEADLINE_SECONDS
-    while (sum(map(len, found)) < count or len(ends) < PARTITIONS) and time.monotonic() < until:
+    for _ in patiently(lambda: f"{sum(map(len, found))} of {count} records, {len(ends)} ends"):
+        if sum(map(len, found)) >= count and len(ends) == PARTITIONS:
+            break
         for message in consumer.consume(500, 0.5):
             if message.error() is not None:
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
@@ -318,7 +316,7 @@ def in_partitions(numbers: Iterable[int]) -> list[list[int]]:
 @pytest.fixture
 def empty_topic(broker, topic) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(DEADLINE_SECONDS)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
     return topic
 
 
@@ -390,7 +388,7 @@ def test_forwards_follow_a_partition_that_moves(broker, empty_topic):
 
     def owner() -> int:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        return admin.list_topics(empty_topic, DEADLINE_SECONDS).topics[empty_topic].partitions[0].leader - NODE * 1024
+        return admin.list_topics(empty_topic, PATIENCE_S).topics[empty_topic].partitions[0].leader - NODE * 1024
 
     numbers = []
     for round_, core in enumerate((0, 2, 1, 0)):

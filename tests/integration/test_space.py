@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 from tests.support.record_batches import Record, batch
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.machine
 
@@ -31,7 +32,7 @@ def broker(tmp_path) -> Iterator[TpcBroker]:
 
 def create_topic(broker, name, partitions) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
 
 
 def test_a_partition_with_one_record_takes_little_space(broker) -> None:
@@ -39,7 +40,7 @@ def test_a_partition_with_one_record_takes_little_space(broker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for partition in range(PARTITIONS):
         producer.produce("sparse", b"one", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     folders = list((broker.data_folder / "topics").glob("sparse-*"))
     assert len(folders) == PARTITIONS
     for folder in folders:

@@ -7,13 +7,14 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import PATIENCE_S, patiently
 
 PARTITIONS = 6
 
 
 def create_topic(broker: TpcBroker, name: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=20)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
 
 
 def produce(broker: TpcBroker, topic: str, numbers: range) -> None:
@@ -26,7 +27,7 @@ def produce(broker: TpcBroker, topic: str, numbers: range) -> None:
             on_delivery=lambda error, _message: failures.append(error) if error else None,
         )  # fmt: skip
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failures == []
 
 
@@ -36,11 +37,10 @@ def consume_all(broker: TpcBroker, topic: str, count: int) -> dict[int, list[int
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         found: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
-        idle = 0
-        while sum(map(len, found.values())) < count and idle < 20:
-            messages = consumer.consume(1000, 1.0)
-            idle = 0 if messages else idle + 1
-            for message in messages:
+        for _ in patiently(lambda: f"{sum(map(len, found.values()))} of {count} records"):
+            if sum(map(len, found.values())) >= count:
+                break
+            for message in consumer.consume(1000, 1.0):
                 if message.error():
                     raise KafkaException(message.error())
                 assert message.offset() == len(found[message.partition()])
