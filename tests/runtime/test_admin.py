@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.support.broker_process import run_command, run_here
 from tests.support.ports import free_port_range
 from tests.support.raw_client import RawConnection
 from tests.support.shared_servers import SharedBroker, once
+from tests.support.waiting import eventually
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.counters import CoreStatus
@@ -52,12 +52,12 @@ class Watched:
 
     def cores(self) -> list[dict[str, Any]]:
         """What `/debug` tells of each; asked again until all have answered in time."""
-        give_up_at = time.monotonic() + 60
-        while True:
+
+        def all_have_answered() -> list[dict[str, Any]] | None:
             found: list[dict[str, Any]] = json.loads(self.get("/debug")[2])["cores"]
-            if all("counters" in core for core in found) or time.monotonic() > give_up_at:
-                return found
-            time.sleep(0.05)
+            return found if all("counters" in core for core in found) else None
+
+        return eventually(all_have_answered, "all cores' counters") or []
 
     def metrics(self) -> dict[str, Metric]:
         self.cores()  # they are at work
@@ -166,10 +166,8 @@ def test_each_listener_has_its_own_figures(watched: Watched) -> None:
     assert (of_two["connections"], of_two["opened"], of_two["requests"], of_two["refused"]) == (1, 1, 1, 0)
     assert of_two["received_bytes"] > 10
     assert of_two["sent_bytes"] > 100
-    deadline = time.monotonic() + 60
-    while listener_figures(watched)["connections", "TWO"] != before["connections", "TWO"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    still = before["connections", "TWO"]
+    eventually(lambda: listener_figures(watched)["connections", "TWO"] == still, "the connection is closed")
     closed = listener_figures(watched)
     assert {name: closed[name, "TWO"] - after[name, "TWO"] for name in of_two} == {
         "connections": -1, "opened": 0, "refused": 0, "requests": 0, "received_bytes": 0, "sent_bytes": 0,
@@ -228,10 +226,7 @@ def test_ready_tells_the_truth(watched: Watched) -> None:
     told = json.loads(text)
     assert (status, told["ready"]) == (503, False)
     assert [reason.startswith("core 1 ") for reason in told["reasons"]] == [True]
-    deadline = time.monotonic() + 60
-    while watched.get("/ready")[0] != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: watched.get("/ready")[0] == 200, "the broker is ready")
 
 
 def core_status(**changed: Any) -> CoreStatus:

@@ -4,7 +4,6 @@ import errno
 import multiprocessing
 import os
 import resource
-import time
 
 import psutil
 import pytest
@@ -12,6 +11,7 @@ import trio
 
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import records_of
+from tests.support.waiting import eventually
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime import cache_bound
@@ -145,7 +145,7 @@ def test_memory_is_made_resident_by_another_thread():
 
 
 def memory_is_made_resident():
-    process, give_up_at = psutil.Process(), time.monotonic() + 60
+    process = psutil.Process()
     threads = process.num_threads()
     prefault = lib.tpc_prefault_new()
     assert lib.tpc_prefault_turn(prefault, 3 * MIB, 1000) == 0
@@ -153,15 +153,15 @@ def memory_is_made_resident():
     lib.tpc_plane_trim_memory()
     before = process.memory_info().rss
     assert lib.tpc_prefault_turn(prefault, 25 * MIB, 1000) == 0
-    while process.memory_info().rss - before < 20 * MIB:
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
-    ready = 0
-    while ready < 24 * MIB:
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
-        ready += lib.tpc_prefault_turn(prefault, 0, 1000)
-    assert ready == 24 * MIB
+    eventually(lambda: process.memory_info().rss - before >= 20 * MIB, "it is resident")
+    ready: list[int] = []
+
+    def all_is_ready() -> bool:
+        ready.append(lib.tpc_prefault_turn(prefault, 0, 1000))
+        return sum(ready) >= 24 * MIB
+
+    eventually(all_is_ready, "it is told")
+    assert sum(ready) == 24 * MIB
     lib.tpc_prefault_turn(prefault, GIB, 1)
     lib.tpc_prefault_free(prefault)
     assert process.num_threads() == threads, "it does not wait for what is under way"

@@ -7,7 +7,6 @@ import resource
 import socket
 import struct
 import threading
-import time
 from itertools import pairwise
 from random import Random
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support.connection_bench import frame_of, header_of, name_of, open_descriptors, read_exactly
 from tests.support.contents import content
+from tests.support.waiting import let_pass
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, ConnectionLimits
 from tpc_broker.runtime.ring import Feature
@@ -236,7 +236,7 @@ def test_a_short_budget_starves_and_goes_on(make_connections):
 def test_half_requests_that_fill_the_budget_are_cut_off_oldest_first(make_connections):
     bench = make_connections(**SHORT_BUDGET, assembly_stall_ms_max=100)
     attackers = [bench.connect() for _ in range(4)]
-    half = frame_of(b"h" * (2 * MIB - 100))[: MIB]
+    half = frame_of(b"h" * (2 * MIB - 100))[:MIB]
     for attacker in attackers:
         attacker.setblocking(False)
         bench.feed(attacker, half, patient=False)
@@ -266,7 +266,7 @@ def test_many_that_fall_idle_together_hold_up_nobody(make_connections):
     bench = make_connections()
     idle = [bench.connect() for _ in range(2000)]
     busy = bench.connect()
-    time.sleep(1.1)
+    let_pass(1.1)
     busy.sendall(frame_of(b"me too"))
     bench.connections.set_limits(ConnectionLimits(idle_ms_max=1000))
     bench.connections.answer(bench.next_request(), b"served")

@@ -6,12 +6,12 @@ import contextlib
 import logging
 import resource
 import socket
-import time
 
 import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import Closed, RawConnection
+from tests.support.waiting import eventually
 from tpc_broker import limits
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.runtime.connection_bounds import connection_limits, connections_bound
@@ -73,9 +73,8 @@ def answers(broker, core):
 
 def fill(broker, core, opened, held=0):
     """As many more connections as it takes, beside those that it holds; how many those are."""
-    before, give_up_at = len(opened), time.monotonic() + 60
-    while (counted := broker.counters()[core]["connections"])["connections"] != held:  # others may still be closing
-        assert time.monotonic() < give_up_at, counted
+    before = len(opened)
+    eventually(lambda: broker.counters()[core]["connections"]["connections"] == held, "all others are closed")
     while (connection := answers(broker, core)) is not None:
         opened.append(connection)
         assert len(opened) - before < 100
@@ -126,9 +125,12 @@ def test_clients_do_not_keep_a_core_from_its_files(tmp_path):
         with RawConnection(broker.host, broker.ports[0]) as bystander:
             bystander.ask("ApiVersions", 0)
             clients += [socket.create_connection((broker.host, broker.ports[0])) for _ in range(700)]
-            give_up_at = time.monotonic() + 60
-            while (counted := broker.counters()[0]["connections"])["opened"] + counted["refused"] <= len(clients):
-                assert time.monotonic() < give_up_at, counted
+
+            def all_are_seen() -> bool:
+                counted = broker.counters()[0]["connections"]
+                return counted["opened"] + counted["refused"] > len(clients)
+
+            eventually(all_are_seen, "all are taken or refused")
             topic = {"Name": "t", "NumPartitions": 20, "ReplicationFactor": 1, "Assignments": [], "Configs": []}
             wanted = {"Topics": [topic], "timeoutMs": 30_000, "validateOnly": False}
             assert [one["ErrorCode"] for one in bystander.ask("CreateTopics", 5, wanted)["Topics"]] == [0]

@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.support.waiting import eventually
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.core_watch import Activity, CoreWatch, Judgement, activity_of
@@ -22,7 +22,6 @@ from tpc_broker.runtime.supervisor import _judge
 LOOK_MS = limits.CORE_HEARTBEAT_MS
 LOOKS_MISSED = limits.CORE_HEARTBEAT_MISSED_MS // LOOK_MS
 FINE, STARVED, RECOVERED, HANGS = Judgement
-PATIENCE_S = 90.0
 
 
 def look_until(watch: CoreWatch, end: Judgement, activity_at, looks_max: int = 100_000) -> int:
@@ -91,10 +90,7 @@ def child(program: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_activity(process: subprocess.Popen[bytes], is_wanted) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not ((activity := activity_of(process.pid)) and is_wanted(activity)):
-        assert time.monotonic() < give_up_at, activity
-        time.sleep(0.02)
+    eventually(lambda: (activity := activity_of(process.pid)) and is_wanted(activity), "another activity")
 
 
 def test_what_the_kernel_says_of_processes() -> None:

@@ -10,6 +10,7 @@ from tests.runtime.in_place_core import KEY, assert_kept, held, on_core, recover
 from tests.runtime.test_trouble import checkpoint_at_last, wait_until, with_maintenance
 from tests.storage.checkpointed_core import DATA
 from tests.support.fake_disk import FakeDisk
+from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
 from tpc_broker.storage.recovery import recover_core
 
@@ -49,7 +50,7 @@ def test_a_batch_larger_than_a_fresh_journal_is_taken_when_that_has_grown(tmp_pa
         data = batch(0, [bench.chooser.randbytes(20 * limits.MIB)], epoch=bench.files.leader_epoch)
         assert len(data) > bench.plane.journal_use().region_blocks * 4096
         await bench.storage.make_room(bench.files, bench.handle, len(data))
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while (result := bench.plane.append(bench.handle, data)) is None:
                 await bench.storage.wait_journal_room()
         await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
@@ -73,7 +74,7 @@ def test_batches_find_room_wherever_a_young_journal_stands(tmp_path, sizes):
         batches = [batch(0, [bench.chooser.randbytes(size * limits.MIB)], epoch=0) for size in sizes]
         data = b"".join(batches)
         await bench.storage.make_room(bench.files, bench.handle, len(data))
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while (result := bench.plane.append(bench.handle, data)) is None:
                 await bench.storage.wait_journal_room()
         assert result.error_code == 0

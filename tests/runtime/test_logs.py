@@ -1,5 +1,6 @@
 """Log lines: readable on a terminal, one JSON object a line otherwise."""
 
+import fcntl
 import io
 import json
 import logging
@@ -7,14 +8,15 @@ import os
 import re
 import subprocess
 import sys
+import termios
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.runtime.logs import LINES_WAITING_MAX, end_logging, set_up_logging
 
 
@@ -121,7 +123,7 @@ class Pipe:
         end_logging()
         self.writer.close()
         assert self._thread is not None
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -131,27 +133,23 @@ def pipe() -> Iterator[Pipe]:
     made.end()
 
 
-def write_numbers(count: int, padding: str = "x" * 200) -> float:
-    """How long that took in seconds."""
+def write_numbers(count: int, padding: str = "x" * 200) -> None:
     log = logging.getLogger("tpc_broker.somewhere")
-    begun_s = time.monotonic()
     for number in range(count):
         log.info("%d %s", number, padding)
-    return time.monotonic() - begun_s
 
 
 def test_who_logs_is_not_held_up_by_what_takes_no_lines_and_what_is_missing_is_said(pipe: Pipe) -> None:
     set_up_logging("core 3", style="json", stream=pipe.writer)
     count = LINES_WAITING_MAX + 3_000
-    took: list[float] = []
-    logs = threading.Thread(target=lambda: took.append(write_numbers(count)), daemon=True)
+    logs = threading.Thread(target=write_numbers, args=[count], daemon=True)
     logs.start()
-    logs.join(20)
-    waits = not took
+    logs.join(PATIENCE_S)
+    waits = logs.is_alive()
     lines = pipe.read_soon()
     if not waits:
-        while not lines and logging.getLogger().handlers[0].queue.qsize():  # type: ignore[attr-defined]
-            time.sleep(0.01)
+        queue = logging.getLogger().handlers[0].queue  # type: ignore[attr-defined]
+        eventually(lambda: lines or not queue.qsize(), "all is written")
     logging.getLogger("tpc_broker.somewhere").info("afterwards")
     pipe.end()
     assert not waits, "it waited for the pipe"
@@ -175,12 +173,13 @@ def test_a_loss_is_said_when_all_is_written_though_nothing_follows(pipe: Pipe, *
     lines = pipe.read_soon()
     if not ends_early:
         (handler,) = logging.getLogger().handlers
-        while handler._lost:  # type: ignore[attr-defined]
-            time.sleep(0.01)
+        eventually(lambda: not handler._lost, "it is said")  # type: ignore[attr-defined]
     pipe.end()
     assert "log lines are missing here" in lines[-1]
 
 
+PIPE_FULL_BYTES = (1 << 16) - 4096
+"""Of 64 KiB: what is written at once, at most a page, stays whole."""
 LOGS_AND_ENDS = """
 import logging, os, sys
 from tpc_broker.runtime.logs import end_logging, set_up_logging
@@ -191,6 +190,11 @@ ENDS
 """
 
 
+def waiting_bytes(read_end: int) -> int:
+    """What is in a pipe."""
+    return int.from_bytes(fcntl.ioctl(read_end, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 @pytest.mark.parametrize("ends", ["sys.exit(3)", "raise ValueError", "end_logging(); os._exit(3)"])
 def test_the_last_lines_are_written_before_the_process_ends(ends: str) -> None:
     """To a pipe that is read late: they do not fit into it."""
@@ -198,7 +202,7 @@ def test_the_last_lines_are_written_before_the_process_ends(ends: str) -> None:
         [sys.executable, "-c", LOGS_AND_ENDS.replace("ENDS", ends)], stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        time.sleep(1)
+        eventually(lambda: waiting_bytes(process.stderr.fileno()) > PIPE_FULL_BYTES, "the pipe is full")
         lines = [line for line in process.stderr if line.startswith("{")]
     assert process.returncode == (1 if ends == "raise ValueError" else 3)
     assert [int(json.loads(line)["message"].partition(" ")[0]) for line in lines] == list(range(2000))
@@ -206,12 +210,10 @@ def test_the_last_lines_are_written_before_the_process_ends(ends: str) -> None:
 
 def test_a_process_ends_though_its_lines_go_nowhere() -> None:
     read_end, write_end = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOGS_AND_ENDS.replace("ENDS", "sys.exit(3)")], stderr=write_end
-    )
+    process = subprocess.Popen([sys.executable, "-c", LOGS_AND_ENDS.replace("ENDS", "sys.exit(3)")], stderr=write_end)
     os.close(write_end)
     try:
-        assert process.wait(30) == 3
+        assert process.wait(PATIENCE_S) == 3
     finally:
         os.close(read_end)
         process.kill()

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.connection_bench import PATIENCE_S, frame_of, read_exactly
+from tests.support.connection_bench import frame_of, read_exactly
 from tests.support.journal_file import APPEND, CUT, EPOCH
 from tests.support.plane_bench import NOW_MS, read_produce_answer, records_of, settings_with
 from tests.support.plane_values import (
@@ -15,6 +15,7 @@ from tests.support.plane_values import (
     Verdict,
 )
 from tests.support.record_batches import TRANSACTIONAL, Record, batch, old_message, read_batches
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.runtime.connections import ConnectionLimits
 

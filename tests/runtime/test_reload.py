@@ -10,10 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,16 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
 from tests.support.server_process import answers_api_versions
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.client.datagrams import decode_answer, encode_datagram
 from tpc_broker.ebpf.loaders import LoaderUnavailableError
 from tpc_broker.ebpf.steering import Select, Steering
 from tpc_broker.runtime.handed_sockets import HANDED_VARIABLE, HandedSockets
 from tpc_broker.runtime.status import read_status
 
-DEADLINE_S = 90.0
+PAUSE_S = 0.002
+RESEND_S = 1.0
+"""A datagram may be lost: after so long the next one is sent."""
 LAUNCH = """
 import os, sys
 given = [int(each) for each in sys.argv[1].split(",") if each]
@@ -43,13 +45,6 @@ for place, fd in enumerate(kept):
 os.environ |= {"LISTEN_FDS": str(len(kept)), "LISTEN_PID": str(os.getpid()), "LISTEN_FDNAMES": "listener"}
 os.execv(sys.argv[2], sys.argv[2:])
 """
-
-
-def wait_for(what: Callable[[], bool], describe: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline_s, describe
-        time.sleep(0.02)
 
 
 class Connecting:
@@ -66,16 +61,16 @@ class Connecting:
     def _run(self, port: int) -> None:
         while not self._stop.is_set():
             try:
-                with socket.create_connection(("127.0.0.1", port), timeout=60):
+                with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S):
                     self.connected += 1
             except OSError as error:
                 self.refused.append(f"{port}: {error}")
-            time.sleep(0.002)
+            self._stop.wait(PAUSE_S)
 
     def end(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -99,7 +94,7 @@ def broker(tmp_path: Path) -> Iterator[TpcBroker]:
 
 def is_ready(broker: TpcBroker) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/ready", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/ready", timeout=PATIENCE_S) as answer:
             return bool(answer.status == 200)
     except urllib.error.HTTPError:  # a core did not answer in time
         return False
@@ -123,21 +118,23 @@ def test_a_reload_takes_the_new_configuration_and_refuses_no_connection(broker: 
             sent = 0
             ready = f"is ready: {broker.cores_count} cores"
             while broker.log_text().count(ready) <= life:
-                assert sent < DEADLINE_S * 100, broker.log_text()[-2000:]
+                assert sent < PATIENCE_S * 100, broker.log_text()[-2000:]
                 producer.produce("t", f"{life} {sent}", on_delivery=lambda error, _: error and errors.append(error))
                 producer.poll(0.01)
                 sent += 1
             assert producer.flush(60) == 0
         assert clients.refused == []
         assert clients.connected > 0
-        wait_for(lambda: is_ready(broker), "not ready")
+        eventually(lambda: is_ready(broker), "not ready")
         assert broker.process.pid == supervisor
         assert broker.process.is_running
         assert not before & {process.pid for process in broker.core_processes()}
         assert partitions_setting(broker) == str(2 + life)
         assert errors == []
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
-        ends = [consumer.get_watermark_offsets(TopicPartition("t", number), timeout=60)[1] for number in range(2)]
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition("t", number), timeout=PATIENCE_S)[1] for number in range(2)
+        ]
         consumer.close()
         assert sum(ends) >= sent
     broker.stop()  # SIGTERM is heard in the new life too
@@ -148,19 +145,19 @@ def test_a_configuration_that_is_wrong_is_refused_and_the_broker_goes_on(broker:
     before = {process.pid for process in broker.core_processes()}
     (tmp_path / "config").write_text("num.partitions=many\n")
     broker.process.send(signal.SIGUSR2)
-    wait_for(lambda: "not reloaded, and nothing was changed" in broker.log_text(), "nothing was said")
+    eventually(lambda: "not reloaded, and nothing was changed" in broker.log_text(), "nothing was said")
     line = next(line for line in broker.log_text().splitlines() if "not reloaded" in line)
     assert "num.partitions" in line
     assert before == {process.pid for process in broker.core_processes()}
     assert partitions_setting(broker) == "2"
     (tmp_path / "config").write_text("num.partitions=5\n")
     broker.process.send(signal.SIGUSR2)
-    wait_for(lambda: broker.log_text().count("is ready: ") == 2, "it was not reloaded")
+    eventually(lambda: broker.log_text().count("is ready: ") == 2, "it was not reloaded")
     assert partitions_setting(broker) == "5"
 
 
 def stays_away(broker: TpcBroker) -> None:
-    wait_for(lambda: not broker.process.is_running or broker.log_text().count("is ready: ") > 1, "it does not end")
+    eventually(lambda: not broker.process.is_running or broker.log_text().count("is ready: ") > 1, "it does not end")
     assert not broker.process.is_running, "it is there again"
     assert broker.process.exit_code == 0
     assert "SIGTERM: draining" in broker.log_text()
@@ -182,9 +179,9 @@ def test_a_broker_that_is_stopped_while_a_reload_is_checked_does_not_come_back(
             held.append(os.open(config, os.O_WRONLY | os.O_NONBLOCK))
         return bool(held)
 
-    wait_for(is_checked, "nothing checks the configuration")
+    eventually(is_checked, "nothing checks the configuration")
     broker.process.send(signal.SIGTERM)
-    wait_for(lambda: broker.log_text().count(" drained") == 2, "it does not drain")
+    eventually(lambda: broker.log_text().count(" drained") == 2, "it does not drain")
     again.replace(config)
     stays_away(broker)
     os.close(held[0])
@@ -194,9 +191,9 @@ def test_a_broker_that_is_stopped_in_the_drain_of_a_reload_does_not_come_back(br
     slow = broker.core_process(1)
     slow.suspend()
     broker.process.send(signal.SIGUSR2)
-    wait_for(lambda: "draining, then starting anew" in broker.log_text(), "it is not reloaded")
+    eventually(lambda: "draining, then starting anew" in broker.log_text(), "it is not reloaded")
     broker.process.send(signal.SIGTERM)
-    wait_for(lambda: "SIGTERM" in broker.log_text(), "the signal is not heard")
+    eventually(lambda: "SIGTERM" in broker.log_text(), "the signal is not heard")
     with contextlib.suppress(psutil.NoSuchProcess):  # it hung for so long that it was killed
         slow.resume()
     stays_away(broker)
@@ -219,7 +216,7 @@ def steered(broker: TpcBroker, name: str) -> dict[str, Any]:
 
 def placed_by_the_program(broker: TpcBroker, port: int) -> None:
     """The next life's one: each connection, and none by chance. A SYN that is sent again is counted again."""
-    wait_for(lambda: steered(broker, "ONE")["alive"] == [True, True], "not all cores take connections")
+    eventually(lambda: steered(broker, "ONE")["alive"] == [True, True], "not all cores take connections")
     before = steered(broker, "ONE")
     for _each in range(16):
         socket.create_connection(("127.0.0.1", port)).close()
@@ -236,7 +233,7 @@ class Datagrams:
         self.failed: list[str] = []
         self._stop = threading.Event()
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.settimeout(1)
+        self._socket.settimeout(RESEND_S)
         self._socket.connect(("127.0.0.1", port))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -254,11 +251,11 @@ class Datagrams:
                 self.failed.append(str(error))
                 return
             self.acknowledged += answer is not None and answer.error_code == 0
-            time.sleep(0.002)
+            self._stop.wait(PAUSE_S)
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(2 * DEADLINE_S)
+        self._thread.join(PATIENCE_S)
         self._socket.close()
 
 
@@ -280,23 +277,23 @@ def test_a_reload_hands_over_the_ports_that_the_cores_share(tmp_path: Path) -> N
         udp = Datagrams(datagrams)
         with contextlib.closing(udp), connecting([*broker.ports, shared]) as clients:
             broker.process.send(signal.SIGUSR2)
-            wait_for(lambda: broker.log_text().count("is ready: ") == 2, "it was not reloaded")
+            eventually(lambda: broker.log_text().count("is ready: ") == 2, "it was not reloaded")
             producer.produce("t", b"second")
             assert producer.flush(60) == 0
             connected, acknowledged = clients.connected + 10, udp.acknowledged + 10
-            wait_for(lambda: clients.connected > connected, "nobody connects any more")
-            wait_for(lambda: udp.acknowledged > acknowledged, "no datagram is acknowledged any more")
+            eventually(lambda: clients.connected > connected, "nobody connects any more")
+            eventually(lambda: udp.acknowledged > acknowledged, "no datagram is acknowledged any more")
         assert (clients.refused, udp.failed) == ([], [])
         placed_by_the_program(broker, shared)
         assert steered(broker, "datagrams")["alive"] == [True, True]
         (tmp_path / "config").write_text("ebpf.loader=off\nlistener.ONE.mode=shared\n")
         broker.process.send(signal.SIGUSR2)
         refusal = "not reloaded, and nothing was changed: tpc-broker: listener ONE has mode shared, which needs eBPF"
-        wait_for(lambda: refusal in broker.log_text(), "what would be refused is not")
+        eventually(lambda: refusal in broker.log_text(), "what would be refused is not")
         (tmp_path / "config").write_text("ebpf.loader=off\n")  # each core has a port of its own then, from this one on
         broker.process.send(signal.SIGUSR2)
-        wait_for(lambda: broker.log_text().count("is ready: ") == 3, "it was not reloaded")
-        wait_for(lambda: answers_api_versions("127.0.0.1", shared), "no answer")
+        eventually(lambda: broker.log_text().count("is ready: ") == 3, "it was not reloaded")
+        eventually(lambda: answers_api_versions("127.0.0.1", shared), "no answer")
     finally:
         broker.kill()
 
@@ -307,7 +304,7 @@ class ServiceManager:
     def __init__(self, folder: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(folder / "notify"))
-        self.socket.settimeout(DEADLINE_S)
+        self.socket.settimeout(PATIENCE_S)
         self.environment = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify"), "PYTHONUNBUFFERED": "1"}
         self.stored: list[int] = []
         self._folder = folder
@@ -376,10 +373,10 @@ def test_a_restart_under_a_service_manager_refuses_no_connection(end: signal.Sig
             child.wait(90)
             child = manager.start(broker.command())
             before = clients.connected
-            wait_for(lambda: clients.connected > before + 10, "nobody connects any more")
+            eventually(lambda: clients.connected > before + 10, "nobody connects any more")
         assert clients.refused == []
         assert manager.ports() == kept
-        wait_for(lambda: all(answers_api_versions("127.0.0.1", port) for port in ports), "no answer")
+        eventually(lambda: all(answers_api_versions("127.0.0.1", port) for port in ports), "no answer")
         if shared in ports:
             placed_by_the_program(broker, shared)
         child.terminate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import uuid
 from types import SimpleNamespace
 
@@ -11,6 +10,8 @@ import pytest
 
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import on_core
+from tests.support import today
+from tests.support.waiting import monotonic_ns
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
@@ -81,13 +82,13 @@ def test_a_producer_of_old_records_stays_in_what_is_stored(tmp_path):
         result = bench.plane.append(bench.handle, data)
         await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
         await bench.storage.write_behind()
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = today.now_ms()
         await bench.storage.retain(bench.files, bench.handle, now_ms)
         assert list(bench.files.producers.producers) == [7]
         silent_ms = bench.files.settings.producer_id_expiration_ms
         await bench.storage.retain(bench.files, bench.handle, now_ms + silent_ms)
         assert list(bench.files.producers.producers) == [7], "the clock was set, and nothing else"
-        later_ms = time.monotonic_ns() // 1_000_000 + silent_ms
+        later_ms = monotonic_ns() // 1_000_000 + silent_ms
         bench.storage._retention._clock = SimpleNamespace(wall_ms=lambda: now_ms, monotonic_ms=lambda: later_ms)
         await bench.storage.retain(bench.files, bench.handle, now_ms)
         assert not bench.files.producers

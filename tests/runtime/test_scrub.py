@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -30,6 +29,8 @@ from confluent_kafka.admin import (
 
 from tests.support.broker_process import TpcBroker, run_here
 from tests.support.ports import free_port_range
+from tests.support.today import now_ms
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.journal import EntryKind, JournalEntry
@@ -145,7 +146,7 @@ def test_damage_is_named_counted_and_told_until_it_is_gone(broker: TpcBroker) ->
         assert {path: path.read_bytes() for path in segments(broker.data_folder)} == damaged
     assert scrub(broker.data_folder)["damaged_count"] == 0
     assert metric(broker, "tpc_scrub_damaged") == 0
-    assert metric(broker, "tpc_scrub_finished_timestamp_seconds") > time.time() - 600
+    assert metric(broker, "tpc_scrub_finished_timestamp_seconds") > now_ms() / 1000 - 600
     assert {path: path.read_bytes() for path in segments(broker.data_folder)} == before
 
 
@@ -210,10 +211,7 @@ def test_what_was_removed_since_the_checkpoint_is_no_damage(broker: TpcBroker, t
     for removed in admin.delete_records(trimmed).values():
         removed.result()
     files = [broker.data_folder / "topics" / f"{name}-{number}" for name in names for number in range(2)]
-    deadline_s = time.monotonic() + 60
-    while any((folder / f"{0:020}.log").exists() for folder in files):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    eventually(lambda: not any((folder / f"{0:020}.log").exists() for folder in files), "the files are removed")
     found = scrub(broker.data_folder)
     assert (found["damaged_count"], found["damaged"]) == (0, [])
     admin.delete_topics(["trimmed"])["trimmed"].result()
@@ -225,17 +223,14 @@ def test_an_interrupted_scrub_says_so_and_keeps_what_was_known(broker: TpcBroker
         [known] = scrub(broker.data_folder, code=1)["damaged"]
     command = [sys.executable, "-m", "tpc_broker.runtime.main", "scrub", "--data", str(broker.data_folder)]
     child = subprocess.Popen([*command, "--rate", "1K"], stderr=subprocess.PIPE, text=True)
-    deadline_s = time.monotonic() + 60
-    while (report := read_report(broker.data_folder)) is None or report.pid != child.pid:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    eventually(lambda: (report := read_report(broker.data_folder)) and report.pid == child.pid, "its report")
     status = run_here("status", "--data", str(broker.data_folder)).stdout
     assert "scrub: under way, 0% checked; 1 DAMAGED\n" in status
     refused = run_here("scrub", "--data", str(broker.data_folder))
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "another scrub" in refused.stderr
     child.send_signal(signal.SIGINT)
-    assert child.wait(60) == 130
+    assert child.wait(PATIENCE_S) == 130
     assert "interrupted" in child.communicate()[1]
     report = read_report(broker.data_folder)
     assert report is not None

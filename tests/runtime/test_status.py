@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.support.broker_process import TpcBroker, run_here
 from tests.support.shared_servers import SharedBroker, once
+from tests.support.waiting import eventually
 from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.status import (
     SOCKET_NAME,
@@ -55,14 +55,14 @@ def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
 
 def status_of(broker: TpcBroker) -> dict[str, Any]:
     """Asked again until each core has answered in time."""
-    give_up_at = time.monotonic() + 60
-    while True:
+
+    def told() -> dict[str, Any] | None:
         done = run_here("status", "--data", str(broker.data_folder), "--json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
-        if all("counters" in core for core in found["cores"]) or time.monotonic() > give_up_at:
-            return found
-        time.sleep(0.05)
+        return found if all("counters" in core for core in found["cores"]) else None
+
+    return eventually(told, "all cores' counters", not_yet=()) or {}
 
 
 def total(status: dict[str, Any], part: str, name: str) -> int:
@@ -138,10 +138,11 @@ def alter_shares(broker: TpcBroker, how: AlterConfigOpType, then: int) -> None:
         entry = ConfigEntry("cpu.shares.background", str(then), incremental_operation=how)
         resource = ConfigResource(ConfigResource.Type.BROKER, str(core), incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result()
-    give_up_at = time.monotonic() + 30
-    while any(core["counters"]["queues"]["background"]["shares"] != then for core in status_of(broker)["cores"]):
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
+
+    def have_heard() -> bool:
+        return all(core["counters"]["queues"]["background"]["shares"] == then for core in status_of(broker)["cores"])
+
+    eventually(have_heard, "both cores have heard of it")
 
 
 def coordinating(broker: TpcBroker) -> set[int]:
@@ -156,10 +157,7 @@ def test_a_core_that_was_started_again_counts_from_0(broker: TpcBroker) -> None:
     victim = broker.core_process(0)
     victim.send_signal(signal.SIGKILL)
     broker.wait_core_replaced(0, victim.pid)
-    give_up_at = time.monotonic() + 30
-    while not (core := status_of(broker)["cores"][0])["ready"]:
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
+    core = eventually(lambda: (core := status_of(broker)["cores"][0])["ready"] and core, "the core is ready")
     assert core["restarts"] == 1
     assert core["pid"] != victim.pid
     assert core["counters"]["connections"]["requests"] < RECORDS

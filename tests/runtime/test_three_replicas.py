@@ -2,48 +2,42 @@
 
 import contextlib
 import socket
-import time
 from collections import defaultdict
 
 import pytest
 
 from tests.support.plane_bench import read_produce_answer, records_of
 from tests.support.replica_node import TOPIC, ReplicaNode
+from tests.support.waiting import let_pass, patiently
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.raft.output import Role
 
-PATIENCE_S = 60
-STEP_MS_MAX = 5
-
 
 class Trio:
-    """Nodes, frames between them, and clients. The machines' time stands still while the test is held up."""
+    """Nodes, frames between them, and clients. The machines' time goes on by a millisecond a turn."""
 
     def __init__(self, folder):
         self.nodes = [ReplicaNode(folder, number, 3) for number in range(3)]
-        self.now_ms, self._looked_s = 0, time.monotonic()
+        self.now_ms = 0
         self.away = set()
         self.mail = defaultdict(list)
         self.acknowledged, self.failed = [], []
 
     def step(self):
         """A turn of every node."""
-        passed_ms = int((time.monotonic() - self._looked_s) * 1000)
-        if passed_ms:
-            self.now_ms += min(passed_ms, STEP_MS_MAX)
-            self._looked_s = time.monotonic()
+        self.now_ms += 1
         for number, node in enumerate(self.nodes):
             received, self.mail[number] = self.mail[number], []
             node.turn(self.now_ms, received)
             for frame in node.frames:
                 if not self.away & {number, frame.target.node}:
                     self.mail[frame.target.node].append(frame)
-        time.sleep(0.0005)
+        let_pass(0.0005)  # for the disk, which is a real one
 
     def until(self, condition):
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline_s, [(node.role, node.term, node.log()) for node in self.nodes]
+        for _ in patiently(lambda: [(node.role, node.term, node.log()) for node in self.nodes]):
+            if condition():
+                break
             self.step()
 
     def leader(self):

@@ -13,6 +13,7 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, assert_kept, held, on_core, recovered_copy
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import PartitionNotMadeError, PartitionOfflineError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import segment_file_name
@@ -25,13 +26,13 @@ OTHER = TopicPartition(TopicId(uuid.UUID(int=78)), PartitionIndex(0))
 
 
 async def wait_until(condition):
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while not condition():
             await trio.sleep(0.01)
 
 
 async def checkpoint_at_last(bench):
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while not await bench.storage.checkpoint():
             await trio.sleep(0.05)
 
@@ -268,7 +269,7 @@ def test_a_full_disk_is_told_once_when_it_begins_and_once_when_it_is_over(tmp_pa
             with pytest.raises(OSError, match="No space left"):
                 await bench.storage.make_room(bench.files, bench.handle, 10_000_000)
         bench.core.disk.statvfs = statvfs
-        await trio.sleep(1.1)
+        await trio.sleep(segment_space.PLENTY_S + 0.1)  # what was seen before is too old
         for _ in range(3):
             await bench.storage.make_room(bench.files, bench.handle, 10_000_000)
 
@@ -313,7 +314,7 @@ def test_a_full_disk_is_not_over_while_a_partition_lacks_space(tmp_path, caplog)
         short_of_space(bench)
         with pytest.raises(OSError, match="No space left"):
             await bench.storage.make_room(*other, 10_000_000)
-        await trio.sleep(1.1)
+        await trio.sleep(segment_space.PLENTY_S + 0.1)  # what was seen before is too old
         await bench.storage.make_room(bench.files, bench.handle, 100_000)
         assert bench.storage.counters()["disk_full"]
         await bench.storage.delete(*other)
@@ -591,7 +592,7 @@ def test_a_partition_that_cannot_be_mended_goes_offline_before_the_journal_is_fu
         other_log.unlink()
         files.fail("a sync that failed")
         bench.storage._requests.mend.ask()
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             for _ in range(800):
                 base_offset, data = await append(bench.files, bench.handle, 50_000)
                 bench.acknowledged[base_offset] = data[21:]

@@ -5,14 +5,12 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S, patiently
 from tpc_broker.runtime.connections import Connections
 from tpc_broker.runtime.ring import Ring
-
-PATIENCE_S = 60
 
 
 def header_of(api_key=3, api_version=1, correlation_id=1, client_id=None):
@@ -75,9 +73,9 @@ class Bench:
         return count
 
     def until(self, condition):
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"did not come about: {self.connections.statistics()}"
+        for _ in patiently(lambda: f"did not come about: {self.connections.statistics()}"):
+            if condition():
+                break
             self.turn()
 
     def is_sent_without_a_deadline(self, receiver):

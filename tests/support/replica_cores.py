@@ -11,7 +11,6 @@ import os
 import queue
 import socket
 import threading
-import time
 import traceback
 from contextlib import suppress
 from unittest import mock
@@ -21,6 +20,7 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, Bench, held
 from tests.support.crash_copy import copy_as_crashed
+from tests.support.waiting import PATIENCE_S, let_pass, patiently
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
 from tpc_broker.error_codes import ErrorCode
@@ -41,7 +41,6 @@ from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 GROUP = "topic-0"
-PATIENCE_S = 60
 _boots = itertools.count(1)
 
 
@@ -243,11 +242,14 @@ class ReplicaCores:
         return [node for node in self.nodes if node is not None]
 
     def until(self, condition):
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (found := condition()):
-            assert time.monotonic() < deadline_s, [(node.role(), node.bounds(), node.epochs()) for node in self.up()]
-            time.sleep(0.01)
-        return found
+        for _ in patiently(self._told):
+            if found := condition():
+                return found
+            let_pass(0.01)
+        return None
+
+    def _told(self):
+        return [(node.role(), node.bounds(), node.epochs()) for node in self.up()]
 
     def leader(self):
         """Of those that are up the one that takes appends, waited for."""
@@ -273,8 +275,7 @@ class ReplicaCores:
         """As a client does while another may be about to lead: what was not acknowledged for that reason is sent again,
         and may be there twice. Who acknowledged the last.
         """
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
+        for _ in patiently(self._told):
             leader = self.leader()
             try:
                 found = self._answers(leader, values)
@@ -284,7 +285,7 @@ class ReplicaCores:
             values = [value for value, error in zip(values, found, strict=True) if error]
             if not values:
                 return leader
-            assert time.monotonic() < deadline_s, [(node.role(), node.bounds(), node.epochs()) for node in self.up()]
+        return None
 
     def _answers(self, node, values):
         """The error of each; what has none is among the acknowledged."""
