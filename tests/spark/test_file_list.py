@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+from tests.support.waiting import eventually, let_pass
 from tpc_broker.spark.pipelines.archive import ArchiveJob, EpochWriter
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.file_list import DataFile, FileList
@@ -240,16 +240,13 @@ def test_a_job_that_was_killed_leaves_only_what_is_listed(tmp_path, taken_over):
     assert done.returncode == -signal.SIGKILL
     reader = FileList(LocalFolder(out.as_uri()))
     number = reader.read().number
-    give_up_at = time.monotonic() + 60
-    while not taken_over and rows_while_cleared_up(out) != len(rows_until(EPOCHS)):
-        assert time.monotonic() < give_up_at, "nobody cleared up"
-        time.sleep(0.05)
     if taken_over:
-        time.sleep(1)
+        let_pass(1)
         assert reader.read().number == number
         assert len(reader.read().replaced) >= FAN_IN
         assert rows_of_all_files(out) > len(rows_until(EPOCHS)), "the other run keeps them for its readers"
     else:
+        eventually(lambda: rows_while_cleared_up(out) == len(rows_until(EPOCHS)), "somebody has cleared up")
         assert parquet_names(out) == {file.name for file in reader.read().files}
 
 

@@ -90,14 +90,17 @@ def starters_in(tree: ast.Module) -> set[str]:
     return found
 
 
+def decorators_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in function.decorator_list}
+
+
+def is_of_the_long_tier(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(f"pytest.mark.{mark}" in decorators_of(function) for mark in MARKS)
+
+
 def is_left_out(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """A fixture, or a test of the long tier."""
-    for decorator in function.decorator_list:
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        name = ast.unparse(called)
-        if name == "pytest.fixture" or (name.startswith("pytest.mark.") and name.rpartition(".")[2] in MARKS):
-            return True
-    return False
+    return "pytest.fixture" in decorators_of(function) or is_of_the_long_tier(function)
 
 
 def starts_in(source: str) -> list[tuple[int, str]]:
@@ -160,3 +163,73 @@ def test_what_is_excepted_needs_it() -> None:
 )
 def test_what_starts_a_process_is_found(source: str, expected: list[tuple[int, str]]) -> None:
     assert starts_in(source) == expected
+
+
+REAL_CLOCKS: Final = {
+    "time": {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep", "time", "time_ns"},
+    "datetime.datetime": {"now", "today", "utcnow"},
+}
+"""By module, what reads the real clock or waits by it; tests/support/waiting.py and today.py are the places for it."""
+CHANCE: Final = {
+    "random": {"choice", "choices", "getrandbits", "randbytes", "randint", "random", "randrange", "sample", "seed",
+               "shuffle", "uniform", "SystemRandom"},
+    "os": {"urandom"},
+    "secrets": {"choice", "randbelow", "token_bytes", "token_hex"},
+    "uuid": {"uuid1", "uuid4"},
+}  # fmt: skip
+"""What draws chance that no seed repeats. `Random` is given a seed; the fixtures `seed` and `chance` have one."""
+
+
+def calls_in(source: str, unwanted: dict[str, set[str]]) -> list[tuple[int, str]]:
+    """(line, what is called) of each call of those, however they were imported; not in tests of the long tier."""
+    tree = ast.parse(source)
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names.update({each.asname or each.name: f"{node.module}.{each.name}" for each in node.names})
+        elif isinstance(node, ast.Import):
+            names.update({each.asname or each.name: each.name for each in node.names})
+    dotted = {f"{module}.{name}" for module, functions in unwanted.items() for name in functions}
+
+    def look(node: ast.AST) -> Iterator[tuple[int, str]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_of_the_long_tier(node):
+            return
+        if isinstance(node, ast.Call):
+            first, dot, rest = ast.unparse(node.func).partition(".")
+            name = names.get(first, "") + dot + rest
+            seedless = name == "random.Random" and not node.args
+            if name in dotted or (seedless and "random" in unwanted):
+                yield node.lineno, name
+        for child in ast.iter_child_nodes(node):
+            yield from look(child)
+
+    return list(look(tree))
+
+
+@pytest.mark.parametrize("unwanted", [REAL_CLOCKS, CHANCE], ids=["clock", "chance"])
+def test_no_gate_test_reads_a_real_clock_or_draws_chance_without_a_seed(unwanted: dict[str, set[str]]) -> None:
+    """A machine that is slow makes a test of the gate slow and not red, and each run of it is the same."""
+    wrong = []
+    for path in modules():
+        found = calls_in(path.read_text(), unwanted)
+        wrong += [f"tests/{path.relative_to(TESTS).as_posix()}:{line}: {what}" for line, what in found]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import time\ntime.sleep(1)", [(2, "time.sleep")]),
+        ("from time import monotonic as now\ndef test_a():\n    now()", [(3, "time.monotonic")]),
+        ("from datetime import UTC, datetime\ndatetime.now(UTC)", [(2, "datetime.datetime.now")]),
+        ("import datetime\ndatetime.datetime.now()", [(2, "datetime.datetime.now")]),
+        ("import random\nrandom.choice([1])\nrandom.Random()", [(2, "random.choice"), (3, "random.Random")]),
+        ("from random import Random\nchance = Random(7)\nchance.random()", []),
+        ("import random\ndef test_a(random):\n    Random(3)", []),
+        ("import os\nos.urandom(3)", [(2, "os.urandom")]),
+        ("import time\nimport pytest\n@pytest.mark.machine\ndef test_a():\n    time.sleep(1)", []),
+        ("import trio\nasync def test_a():\n    await trio.sleep(1)", []),
+    ],
+)
+def test_what_reads_a_clock_or_draws_chance_is_found(source: str, expected: list[tuple[int, str]]) -> None:
+    assert calls_in(source, REAL_CLOCKS | CHANCE) == expected
