@@ -6,11 +6,11 @@ set -euo pipefail
 
 optional=()  # what tests are skipped without; a failure to install it breaks nothing
 packages=(python3-venv python3-dev gcc libc6-dev liburing-dev)
-for_tests=(kcat default-jre-headless maven e2fsprogs git openssl iproute2)
+for_tests=(kcat default-jre-headless maven e2fsprogs git openssl iproute2 clang libbpf1)
 case "${1:-run}" in
   run)  ;;
-  test) packages+=("${for_tests[@]}"); optional=(clang libbpf1 libseccomp2) ;;
-  long) packages+=("${for_tests[@]}"); optional=(clang libbpf1 libseccomp2 faketime nftables golang-go) ;;
+  test) packages+=("${for_tests[@]}"); optional=(libseccomp2) ;;
+  long) packages+=("${for_tests[@]}"); optional=(libseccomp2 faketime nftables golang-go) ;;
   *)    echo "usage: $0 [run | test | long [BIN]]" >&2; exit 2 ;;
 esac
 

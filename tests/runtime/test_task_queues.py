@@ -224,6 +224,7 @@ class Burners:
             await trio.sleep(0.001)
 
 
+@pytest.mark.machine
 def test_busy_queues_divide_the_core_as_their_shares_are():
     async def main():
         queues = current_task_queues()
@@ -246,6 +247,7 @@ def test_busy_queues_divide_the_core_as_their_shares_are():
         assert statistics[queue].selections > 10
 
 
+@pytest.mark.machine
 def test_shares_can_be_changed_while_they_run():
     async def main():
         queues = current_task_queues()
