@@ -1,5 +1,5 @@
 # make run    everything from a fresh machine to a running broker on 127.0.0.1:9092, data in ./data
-# make test   the gate: every test that a change must pass, with its own set-up, in about ten minutes of two cores
+# make test   the gate: every test that a change must pass, with its own set-up, in a quarter of an hour of two cores
 # make test-long   what needs minutes, chance or a machine of its own, with a fresh seed; PART=crash runs a part of it
 # make build  the set-up without the start
 # make lint   ruff, mypy, and the format of the C
