@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import trio
 
 T = TypeVar("T")
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 120
 """After which something counts as hanging. It says nothing of how fast a thing is: a loaded machine makes a test slow
 and not red."""
 _PAUSE_S: Final = 0.02
