@@ -195,6 +195,7 @@ def waiting_bytes(read_end: int) -> int:
     return int.from_bytes(fcntl.ioctl(read_end, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
+@pytest.mark.machine  # one line of two thousand was missing once beside a traceback, and it is not known why
 @pytest.mark.parametrize("ends", ["sys.exit(3)", "raise ValueError", "end_logging(); os._exit(3)"])
 def test_the_last_lines_are_written_before_the_process_ends(ends: str) -> None:
     """To a pipe that is read late: they do not fit into it."""

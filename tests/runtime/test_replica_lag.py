@@ -78,6 +78,7 @@ def counted(node, name):
     return node.ask(node.driver.carrier.statistics)[name]
 
 
+@pytest.mark.machine  # who brings it first, C or Python, is chance: it was Python's once in some twenty runs
 def test_a_follower_that_comes_back_is_brought_what_it_lacks_by_c(carried):
     """The group is C's again as soon as the follower follows at all."""
     leader = carried.leader()
