@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.bench.failing_over import Acknowledged
 from tpc_broker.bench.kafka_requests import produce_request, record_batch
 from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, LoadFailed, Plan, RunningLoad, run_load
@@ -29,6 +30,8 @@ from tpc_broker.bench.workloads import WORKLOADS
 
 pytestmark = pytest.mark.machine
 
+SILENT_S = 0.3
+"""For so long there is no answer; it comes when the third goes on."""
 TINY = Extent(warm_up=0.05, measured=0.3, gigabytes=0.02, soak_minutes=0.02)
 LONGER = replace(TINY, measured=2.0)
 """Where something has to be answered in that time: a shared disk may stand still for longer than TINY's."""
@@ -136,14 +139,12 @@ def test_the_bare_leader_answers_when_one_follower_has_what_it_has(tmp_path: Pat
         os.kill(third, signal.SIGSTOP)
         with socket.create_connection(("127.0.0.1", peer._port)) as client:
             client.sendall(produce_request("t", 7, batch))
-            until_s = time.monotonic() + 30
-            while journal_of(peer, 0, len(batch)) != batch and time.monotonic() < until_s:
-                time.sleep(0.01)
-            client.settimeout(0.3)
+            eventually(lambda: journal_of(peer, 0, len(batch)) == batch, "it is in the journal of one")
+            client.settimeout(SILENT_S)
             with pytest.raises(TimeoutError):
                 client.recv(1)
             os.kill(third, signal.SIGCONT)
-            client.settimeout(30)
+            client.settimeout(PATIENCE_S)
             assert client.recv(4)
         assert [journal_of(peer, member, len(batch)) for member in range(3)] == [batch, bytes(len(batch)), batch]
     finally:

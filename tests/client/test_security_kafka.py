@@ -1,12 +1,12 @@
 """TLS and SASL of the client against Apache Kafka itself, which has both."""
 
-
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.client.test_security import write_and_read
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable
 from tests.support.ports import free_port_range
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import AuthenticationError
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
@@ -57,7 +57,7 @@ def kafka(module_tmp_path, certificates):
     for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         update = UserScramCredentialUpsertion("alice", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
         for future in admin.alter_user_scram_credentials([update]).values():
-            future.result(20)
+            future.result(PATIENCE_S)
     yield peer
     peer.stop()
 

@@ -32,6 +32,7 @@ from tests.support.cluster_nodes import (
     produce,
     topics,
 )
+from tests.support.waiting import LOOK_S, PATIENCE_S
 
 DATA = Path(__file__).with_name("data")
 GROUP = "g"
@@ -45,14 +46,14 @@ def expected_of(bootstrap: str) -> dict[str, Any]:
     """What clients see."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     asked = [TopicPartition("events", 0)]
-    committed = eventually(lambda: consumer.committed(asked, timeout=10)[0].offset, "offsets are told")
+    committed = eventually(lambda: consumer.committed(asked, timeout=LOOK_S)[0].offset, "offsets are told")
     consumer.close()
     resource = ConfigResource(ResourceType.TOPIC, "events")
     client = admin(bootstrap)
     return {
         "topics": sorted(name for name in topics(bootstrap) if not name.startswith("__")),
         "committed": committed,
-        "retention.ms": client.describe_configs([resource])[resource].result(30)["retention.ms"].value,
+        "retention.ms": client.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"].value,
         "events": consume(bootstrap, "events", EVENTS, uuid4().hex),
         "moved": consume(bootstrap, "moved", MOVED, uuid4().hex),
     }
@@ -67,10 +68,10 @@ def fill(made: Cluster) -> None:
     for topic in ("events", "moved"):
         change = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-        client.incremental_alter_configs([resource])[resource].result(30)
+        client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
     produce(bootstrap, "events", [f"first {number}" for number in range(20)], 2)
     produce(bootstrap, "moved", [f"moved {number}" for number in range(MOVED)], 1)
-    client.delete_topics(["deleted"])["deleted"].result(30)
+    client.delete_topics(["deleted"])["deleted"].result(PATIENCE_S)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     at = [TopicPartition("events", 0, COMMITTED)]
     eventually(lambda: consumer.commit(offsets=at, asynchronous=False), "offsets are committed")

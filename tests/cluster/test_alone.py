@@ -40,11 +40,11 @@ def test_what_is_on_one_node_alone_goes_to_others_under_load(tmp_path, levels):
             load.wait_progress()
             target = {index: [nodes[0] % 3 + 1] for index, nodes in before.items()}
             assert reassign(made, "alone", target) == [0] * 6
-            eventually(lambda: replicas(made, "alone") == target, "each is on another node", 120)
+            eventually(lambda: replicas(made, "alone") == target, "each is on another node")
             load.wait_progress()
             more = {**target, 0: [1, 2, 3]}
             assert reassign(made, "alone", {0: [1, 2, 3]}) == [0]
-            eventually(lambda: replicas(made, "alone") == more, "one has three replicas", 120)
+            eventually(lambda: replicas(made, "alone") == more, "one has three replicas")
             code, said = run_tpc("node", "drain", "3", "--bootstrap", made[1].bootstrap)
             assert code == 0, said
             eventually(
@@ -56,7 +56,7 @@ def test_what_is_on_one_node_alone_goes_to_others_under_load(tmp_path, levels):
         for index in range(6):
             found = read_all(made[1].bootstrap, "alone", index)
             assert [value for _offset, value in found] == [*range(10), *range(load.sent[index])]
-        eventually(lambda: cluster_told(made[1].bootstrap)["moves"] == [], "no move is left", 120)
+        eventually(lambda: cluster_told(made[1].bootstrap)["moves"] == [], "no move is left")
 
 
 def damage(made: Cluster, node: int, label: str, count: int) -> None:
@@ -98,7 +98,7 @@ def test_what_is_damaged_on_one_node_alone_is_repaired_there(tmp_path):
         for index in (there, come):
             assert send(made, index, *range(20))
         assert reassign(made, "alone", {come: [3]}) == [0]
-        eventually(lambda: replicas(made, "alone")[come] == [3], "one has moved there", 120)
+        eventually(lambda: replicas(made, "alone")[come] == [3], "one has moved there")
         made[3].stop()
         labels = [f"alone-{index}" for index in sorted((there, come))]
         for label in labels:
@@ -116,7 +116,7 @@ def test_what_is_damaged_on_one_node_alone_is_repaired_there(tmp_path):
             eventually(lambda index=index: send(made, index, 20), "it is written again")
         assert reassign(made, "alone", {there: [1], come: [2]}) == [0, 0]
         moved = {**before, there: [1], come: [2]}
-        eventually(lambda: replicas(made, "alone") == moved, "both move on", 120)
+        eventually(lambda: replicas(made, "alone") == moved, "both move on")
         for index in (there, come):
             found = read_all(made[1].bootstrap, "alone", index)
             assert [number for _offset, number in found] == [*range(15), 20]

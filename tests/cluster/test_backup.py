@@ -22,6 +22,7 @@ from tests.support.broker_process import TpcBroker, run_command
 from tests.support.cluster_nodes import Cluster, answered, cluster, create_topic, eventually, leaders, run_tpc
 from tests.support.replicated_load import Load, read_all
 from tests.support.storage_plane import MemoryStoragePlane
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.checkpoint import PartitionCheckpoint, encode_checkpoint
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import TopicCreated
@@ -111,7 +112,7 @@ def check_copy(bootstrap: str, load: Load, before: list[dict[int, int | None]], 
         ends.append(found[-1][0] + 1)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     asked = [TopicPartition(load.topic, index) for index in range(PARTITIONS)]
-    offsets = [one.offset for one in eventually(lambda: consumer.committed(asked, timeout=10), "offsets are told")]
+    offsets = [one.offset for one in eventually(lambda: consumer.committed(asked, timeout=LOOK_S), "offsets are told")]
     consumer.close()
     assert all(map(int.__ge__, offsets, committed)), (offsets, committed)
     assert all(map(int.__le__, offsets, ends)), f"offsets {offsets} are beyond the logs' ends, {ends}"
@@ -154,7 +155,7 @@ def test_a_node_under_load_and_a_new_cluster_of_its_copy(tmp_path):
         check_copy(made.bootstrap, load, before, committed)
         everywhere = {index: [1, 2, 3] for index in range(PARTITIONS)}
         assert reassign(made, "kept", everywhere) == [0] * PARTITIONS
-        eventually(lambda: replicas(made, "kept") == everywhere, "the records are on three nodes", 120)
+        eventually(lambda: replicas(made, "kept") == everywhere, "the records are on three nodes")
 
 
 def test_files_of_a_copy_never_change_and_its_node_is_another_cluster(tmp_path):
@@ -313,7 +314,7 @@ def test_what_a_core_of_a_node_is_asked(tmp_path):
             assert cores.cuts() == 2, "since it was held"
         finally:
             cores.close()
-            core.join(60)
+            core.join(PATIENCE_S)
         assert not core.is_alive()
     with pytest.raises(StartError, match="the cores' part of the backup failed: a core went away"), of_cores():
         raise ValueError("a core went away")
@@ -395,8 +396,10 @@ def test_what_names_others_offsets_is_told_apart():
     core.machines = {KEYS[0]: _Machine(None, leads=True), offsets: _Machine(None)}
     core.committed[offsets] = 0
 
+    too_short_s = 0.2
+
     async def run(*, first: bool) -> list[str]:
-        return [one.label for one in await CatchingUp(core).run(first=first, patience_s=0.2)]  # type: ignore[arg-type]
+        return [one.label for one in await CatchingUp(core).run(first=first, patience_s=too_short_s)]  # type: ignore[arg-type]
 
     assert trio.run(partial(run, first=True)) == ["__consumer_offsets-0"]
     assert trio.run(partial(run, first=False)) == ["t-0"]

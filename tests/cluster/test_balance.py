@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.cluster_nodes import Cluster, admin, cluster, cluster_told, create_topic, eventually, run_tpc
 from tests.support.replicated_load import Load
+from tests.support.waiting import LOOK_S, PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +32,7 @@ def wait_balanced(made: Cluster, nodes: set[int], total: int, why: str, deadline
     eventually(is_balanced, why, deadline_s)
 
     def is_in_sync() -> bool:
-        topics = admin(made[1].bootstrap).list_topics(timeout=5).topics.values()
+        topics = admin(made[1].bootstrap).list_topics(timeout=LOOK_S).topics.values()
         found = [partition for topic in topics for partition in topic.partitions.values()]
         return all(len(partition.isrs) == len(partition.replicas) for partition in found)
 
@@ -50,7 +51,7 @@ def test_nodes_join_are_lost_come_back_and_leave_under_load(tmp_path, request, c
     with cluster(tmp_path, count=4, founders=3) as made:
         made.start(1, 2, 3)
         create_topic(made[1].bootstrap, "kept", LOADED, replicas=3)
-        create_topic(made[1].bootstrap, "rest", partitions - LOADED, timeout_s=60, replicas=3)
+        create_topic(made[1].bootstrap, "rest", partitions - LOADED, timeout_s=PATIENCE_S, replicas=3)
         with Load(made.bootstrap, "kept", LOADED) as load:
             load.wait_progress()
             made.start(4)
@@ -77,7 +78,7 @@ def test_two_nodes_join_and_leave_again_under_load(tmp_path, request):
     with cluster(tmp_path, count=5, founders=3) as made:
         made.start(1, 2, 3)
         create_topic(made[1].bootstrap, "kept", LOADED, replicas=3)
-        create_topic(made[1].bootstrap, "rest", partitions - LOADED, timeout_s=60, replicas=3)
+        create_topic(made[1].bootstrap, "rest", partitions - LOADED, timeout_s=PATIENCE_S, replicas=3)
         with Load(made.bootstrap, "kept", LOADED) as load:
             load.wait_progress()
             made.start(4, 5)

@@ -38,11 +38,11 @@ def test_what_one_node_brings_survives_it(tmp_path):
             assert cluster_told(made[1].bootstrap)["moves"] == []
             return all(len(nodes) == 3 for nodes in replicas(made, "__consumer_offsets").values())
 
-        eventually(has_internal_replicas, "offsets are on three nodes", 120)
+        eventually(has_internal_replicas, "offsets are on three nodes")
         everywhere = {index: [1, 2, 3] for index in range(PARTITIONS)}
         assert reassign(made, "kept", everywhere) == [0] * PARTITIONS
         assert reassign(made, "empty", {0: [3, 2]}) == [0]
-        eventually(lambda: replicas(made, "kept") == everywhere, "and so are the records", 120)
+        eventually(lambda: replicas(made, "kept") == everywhere, "and so are the records")
         eventually(lambda: replicas(made, "empty") == {0: [3, 2]}, "also those of a topic without any")
         made.kill(1)
         bootstrap = made[2].bootstrap

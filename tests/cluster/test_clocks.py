@@ -14,6 +14,7 @@ from tests.log.log_batches import batch
 from tests.support.cluster_nodes import Cluster, Node, admin, cluster, create_topic, eventually, metadata_voters
 from tests.support.raw_client import RawConnection
 from tests.support.replicated_load import Load
+from tests.support.waiting import PATIENCE_S
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 HOUR_S = 3600
@@ -58,7 +59,7 @@ def test_a_clock_that_jumps(three: Cluster):
     at_first = [[three[1].broker_id]]
     stamped = NewTopic("stamped", 1, replica_assignment=at_first, config={"message.timestamp.type": "LogAppendTime"})
     client = admin(three.bootstrap)
-    client.create_topics([stamped])["stamped"].result(15)
+    client.create_topics([stamped])["stamped"].result(PATIENCE_S)
     eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
     reader = Reader(three.bootstrap, "kept", "readers")
     with Load(three.bootstrap, "kept", PARTITIONS) as load:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cluster_nodes import Cluster, Node, admin, cluster, create_topic, eventually, run_tpc
 from tests.support.replicated_load import Load
+from tests.support.waiting import LOOK_S
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +32,7 @@ def three(tmp_path):
 
 def in_sync(made: Cluster, topic: str) -> list[dict[int, int]]:
     """Of each partition the core of each node that has a replica, all of them in sync."""
-    found = admin(made.bootstrap).list_topics(topic, timeout=5).topics[topic].partitions
+    found = admin(made.bootstrap).list_topics(topic, timeout=LOOK_S).topics[topic].partitions
     assert found, topic
     for each in found.values():
         assert each.leader >= 0, each.id

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.cluster_nodes import Cluster, admin, cluster, consume, create_topic, eventually, leaders, run_tpc
 from tests.support.replicated_load import Load
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.cli.partitions import alter, ongoing
 from tpc_broker.client.cluster import Cluster as Client
 from tpc_broker.client.cluster import ClusterSettings
@@ -19,12 +20,11 @@ from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, BrokerId
 pytestmark = pytest.mark.cluster
 
 CORES = 2
-DEADLINE_S = 60
 
 
 def places(made: Cluster, topic: str, index: int = 0) -> dict[int, int]:
     """The core of each node that has a replica, all of them in sync."""
-    found = admin(made.bootstrap).list_topics(topic, timeout=5).topics[topic].partitions.get(index)
+    found = admin(made.bootstrap).list_topics(topic, timeout=LOOK_S).topics[topic].partitions.get(index)
     assert found is not None, f"whoever was asked has not heard of {topic} yet"
     assert sorted(found.isrs) == sorted(found.replicas), found.isrs
     return {broker // 1024: broker % 1024 for broker in found.replicas}
@@ -44,7 +44,7 @@ def move(made: Cluster, label: str, node: int, core: int) -> None:
 
 
 def asked(made: Cluster) -> Client:
-    return Client(ClusterSettings(made.bootstrap, retry_seconds=DEADLINE_S))
+    return Client(ClusterSettings(made.bootstrap, retry_seconds=PATIENCE_S))
 
 
 def under_way(made: Cluster) -> list[tuple[str, int, int, int]]:

@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from tests.support.broker_process import run_here
 from tests.support.cluster_nodes import admin, answered, create_topic, eventually, produce
 from tests.support.shared_servers import SharedCluster, SharedNode
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 from tpc_broker.cluster import link_codec as codec
@@ -30,7 +31,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def get(node: SharedNode, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", node.admin_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node.admin_port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path, headers=OPENMETRICS)
         answer = connection.getresponse()
@@ -79,7 +80,7 @@ def replicas_by_role(nodes: list[SharedNode]) -> dict[str, int]:
 
 def roles_by_metadata(bootstrap: str) -> dict[str, int]:
     """How many replicas of all topics should lead and follow."""
-    topics = answered(lambda: admin(bootstrap).list_topics(timeout=5)).topics.values()
+    topics = answered(lambda: admin(bootstrap).list_topics(timeout=LOOK_S)).topics.values()
     replicas = [len(partition.replicas) for topic in topics for partition in topic.partitions.values()]
     return {"leader": len(replicas), "follower": sum(replicas) - len(replicas)}
 
@@ -223,11 +224,11 @@ def strangers_are_counted(three: SharedCluster) -> None:
     malformed = {"direction": "incoming", "reason": "malformed"}
     before = [value(three[1], refused, **secret), value(three[1], refused, **malformed)]
     foreign = value(three[1], "tpc_swim_datagrams_foreign_total")
-    with socket.create_connection(place, timeout=30) as stranger:
+    with socket.create_connection(place, timeout=PATIENCE_S) as stranger:
         stranger.sendall(codec.encode_challenge(bytes(NONCE_BYTES)) + codec.encode_proof(bytes(MAC_BYTES)))
         while stranger.recv(4096):
             pass
-    with socket.create_connection(place, timeout=30) as stranger:
+    with socket.create_connection(place, timeout=PATIENCE_S) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         while stranger.recv(4096):
             pass

@@ -18,6 +18,7 @@ from tests.support.cluster_nodes import (
 )
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
+from tests.support.waiting import LOOK_S
 from tpc_broker.broker.handlers.elections import NO_UNCLEAN
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
@@ -67,7 +68,7 @@ def test_who_is_preferred_leads_when_that_is_asked_for(shared_cluster: Cluster):
     made, topic = shared_cluster, "preferred"
     create_topic(made.bootstrap, topic, PARTITIONS, replicas=3)
     eventually(lambda: led_by(made, topic), "all are led")
-    described = answered(lambda: admin(made[1].bootstrap).list_topics(topic, timeout=5)).topics[topic].partitions
+    described = answered(lambda: admin(made[1].bootstrap).list_topics(topic, timeout=LOOK_S)).topics[topic].partitions
     preferred = {index: each.replicas[0] // 1024 for index, each in described.items()}
     assert sorted(preferred.values()) == [1, 1, 2, 2, 3, 3]
 
@@ -89,7 +90,7 @@ def test_a_drained_node_leads_nothing_and_no_election_changes_that(shared_cluste
     made, topic = shared_cluster, "drained"
     create_topic(made.bootstrap, topic, PARTITIONS, replicas=3)
     eventually(lambda: (now := led_by(made, topic)) and drained not in now.values(), "others lead")
-    described = answered(lambda: admin(made[1].bootstrap).list_topics(topic, timeout=5)).topics[topic].partitions
+    described = answered(lambda: admin(made[1].bootstrap).list_topics(topic, timeout=LOOK_S)).topics[topic].partitions
     of_it = [index for index, each in described.items() if each.replicas[0] // 1024 == drained]
     told = elect(made, PREFERRED, of_it, topic)
     assert not [index for index, (code, _why) in told.items() if code == 0]
@@ -104,7 +105,7 @@ def test_leaders_are_those_that_are_preferred(tmp_path):
         made.start()
         create_topic(made.bootstrap, "kept", PARTITIONS, replicas=3)
         eventually(lambda: led_by(made), "all are led")
-        told = answered(lambda: admin(made[1].bootstrap).list_topics("kept", timeout=5))
+        told = answered(lambda: admin(made[1].bootstrap).list_topics("kept", timeout=LOOK_S))
         described = told.topics["kept"].partitions
         preferred = {index: each.replicas[0] // 1024 for index, each in described.items()}
         assert sorted(preferred.values()) == [1, 1, 2, 2, 3, 3]

@@ -24,6 +24,7 @@ from tests.support.cluster_nodes import (
     produce,
     run_tpc,
 )
+from tests.support.waiting import LOOK_S
 
 pytestmark = pytest.mark.cluster
 
@@ -51,7 +52,7 @@ def voters(made: Cluster) -> list[int]:
 
 def in_sync(made: Cluster, topic: str) -> list[list[int]]:
     """The nodes that have all of each partition."""
-    found = admin(made[1].bootstrap).list_topics(topic, timeout=5).topics[topic].partitions
+    found = admin(made[1].bootstrap).list_topics(topic, timeout=LOOK_S).topics[topic].partitions
     return [sorted(broker // 1024 for broker in found[index].isrs) for index in sorted(found)]
 
 

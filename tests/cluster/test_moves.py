@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster_nodes import Cluster, admin, cluster, consume, create_topic, eventually, produce, run_tpc
+from tests.support.waiting import LOOK_S
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.kafka import ApiKey, messages
 
@@ -56,7 +57,7 @@ def moves(made: Cluster, *arguments: str) -> str:
 
 def replicas(made: Cluster, topic: str) -> dict[int, list[int]]:
     """The nodes of each partition, if all of them are in sync."""
-    found = admin(made[1].bootstrap).list_topics(topic, timeout=5).topics[topic].partitions
+    found = admin(made[1].bootstrap).list_topics(topic, timeout=LOOK_S).topics[topic].partitions
     for partition in found.values():
         assert sorted(partition.isrs) == sorted(partition.replicas), partition.isrs
     return {index: [broker // 1024 for broker in partition.replicas] for index, partition in sorted(found.items())}

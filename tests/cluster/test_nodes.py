@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException
 
 from tests.support.broker_process import TpcBroker
 from tests.support.cluster_nodes import (
+    REFUSED_S,
     Cluster,
     answered,
     brokers,
@@ -31,6 +32,7 @@ from tests.support.cluster_nodes import (
     topics,
 )
 from tests.support.ports import free_port_range
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 
@@ -75,7 +77,7 @@ def test_founders_found_one_cluster_and_any_node_serves_all_of_it(three: Cluster
     if shutil.which("kcat"):
         done = subprocess.run(
             ["kcat", "-b", three[3].bootstrap, "-C", "-t", "spread", "-e", "-q", "-o", "beginning"],
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=True,
         )  # fmt: skip
         assert sorted(done.stdout.splitlines()) == sorted(values)
 
@@ -98,7 +100,7 @@ def test_a_killed_controller_under_administrative_load(three: Cluster):
             name = f"topic-{number}"
             number += 1
             try:
-                create_topic(kept[number % 3], name, timeout_s=10)
+                create_topic(kept[number % 3], name, timeout_s=LOOK_S)
             except KafkaException:
                 continue
             acknowledged.append(name)
@@ -134,7 +136,7 @@ def test_a_minority_acknowledges_nothing_and_restarts_wait(three: Cluster):
     three[2].kill()
     three[3].kill()
     with pytest.raises(KafkaException):
-        create_topic(three[1].bootstrap, "alone", timeout_s=4)
+        create_topic(three[1].bootstrap, "alone", timeout_s=REFUSED_S)
     three[1].kill()
     three.launch(1)
     eventually(lambda: any("waiting for a majority" in line for line in three[1].log_messages()), "it waits")
@@ -271,7 +273,7 @@ def test_a_local_cluster_in_one_command(tmp_path, ends_by):
             # In the background of some shells Ctrl-C is ignored, by what is started there, too.
             started.send_signal(signal.SIGTERM if signal.getsignal(ends_by) == signal.SIG_IGN else ends_by)
             try:
-                code = started.wait(60)
+                code = started.wait(PATIENCE_S)
             finally:
                 started.kill()  # or its end would be waited for without end
         left = [node.pid for node in nodes if node.is_running()]

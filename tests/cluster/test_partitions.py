@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.log.log_batches import batch
-from tests.support.cluster_nodes import Cluster, Node, create_topic, eventually, is_created, leaders, topics
+from tests.support.cluster_nodes import REFUSED_S, Cluster, Node, create_topic, eventually, is_created, leaders, topics
 from tests.support.host_nodes import cluster_on_hosts
 from tests.support.namespaces import Hosts, why_no_loss, why_no_namespaces
 from tests.support.raw_client import RawConnection
@@ -48,7 +48,7 @@ def test_a_minority_acknowledges_nothing_and_heals_by_itself(on_hosts):
     on.isolate(first)
     eventually(lambda: made_by_another(made, first, "without-it"), "the majority goes on")
     with pytest.raises(KafkaException):
-        create_topic(made[first].bootstrap, "refused", timeout_s=4)
+        create_topic(made[first].bootstrap, "refused", timeout_s=REFUSED_S)
     assert "without-it" not in topics_at(made[first]), "it cannot know"
     on.heal(first)
     eventually(lambda: "without-it" in topics(made[first].bootstrap), "it catches up")

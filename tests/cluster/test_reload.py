@@ -53,7 +53,7 @@ def test_a_reload_of_a_node_refuses_no_connection_and_loses_nothing(tmp_path):
             with Load(made.bootstrap, "t", 3) as load:
                 load.wait_progress()
                 node.process.send(signal.SIGUSR2)
-                eventually(lambda: node.log_text().count("is ready: ") == 2, "it is up again", 120)
+                eventually(lambda: node.log_text().count("is ready: ") == 2, "it is up again")
                 load.wait_progress()
         finally:
             callers.stop()

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.cluster.test_leaders import PREFERRED, elect
 from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually, metadata_voters
 from tests.support.replicated_load import Load
+from tests.support.waiting import LOOK_S
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, coordinator_partition
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +32,7 @@ def three(tmp_path):
 
 def described(bootstrap: str, topic: str) -> dict[int, tuple[int, list[int], list[int]]]:
     """(leader, replicas, replicas in sync) of each partition, as nodes, once each has a leader."""
-    found = admin(bootstrap).list_topics(topic, timeout=5).topics[topic].partitions
+    found = admin(bootstrap).list_topics(topic, timeout=LOOK_S).topics[topic].partitions
     if not found or any(each.leader < 0 for each in found.values()):
         return {}
     return {
@@ -238,7 +239,7 @@ def test_groups_go_on_where_they_have_committed(three: Cluster):
     asked = Consumer({"bootstrap.servers": three.bootstrap, "group.id": "readers", "log_level": 0})
     try:
         places = [TopicPartition("kept", partition) for partition in range(PARTITIONS)]
-        told = eventually(lambda: asked.committed(places, timeout=5), "committed offsets are told")
+        told = eventually(lambda: asked.committed(places, timeout=LOOK_S), "committed offsets are told")
         for one in told:
             assert one.offset >= reader.committed[one.partition]
     finally:

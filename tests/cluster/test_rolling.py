@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.support.cluster_nodes import Cluster, admin, cluster, create_topic, eventually
 from tests.support.replicated_load import Load, differences
+from tests.support.waiting import LOOK_S
 
 pytestmark = pytest.mark.cluster
 
@@ -143,7 +144,7 @@ def three(tmp_path):
 
 def is_whole(made: Cluster) -> bool:
     """Every replica is in sync: the next node may be stopped."""
-    told = admin(made.bootstrap).list_topics(timeout=5).topics
+    told = admin(made.bootstrap).list_topics(timeout=LOOK_S).topics
     parts = [part for each in told.values() for part in each.partitions.values()]
     return "kept" in told and all(len(part.isrs) == len(part.replicas) == NODES for part in parts)
 
@@ -172,7 +173,7 @@ def committed(bootstrap: str, topic: str, group: str) -> list[int]:
     asked = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-        told = eventually(lambda: asked.committed(places, timeout=5), "committed offsets are told")
+        told = eventually(lambda: asked.committed(places, timeout=LOOK_S), "committed offsets are told")
     finally:
         asked.close()
     return [place.offset for place in told]

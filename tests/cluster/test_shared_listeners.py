@@ -28,11 +28,11 @@ from tests.support.cluster_nodes import (
 )
 from tests.support.raw_client import RawConnection
 from tests.support.shared_servers import SharedCluster, SharedNode
+from tests.support.waiting import LOOK_S, PATIENCE_S
 
 CORES, NODES, PARTITIONS = 2, 3, 12
 IDS = [1024 * node for node in range(1, NODES + 1)]
 CORE_IDS = sorted(broker + core for broker in IDS for core in range(CORES))
-WAIT_S = 30
 
 pytestmark = pytest.mark.usefixtures("kafka_tools")  # Kafka's definitions of its messages come with them
 
@@ -105,7 +105,7 @@ def test_what_clients_write_and_read_goes_to_the_cores_that_have_it(nodes):
     consumer = Consumer({"bootstrap.servers": nodes.shared_bootstrap, "group.id": "offsets", "log_level": 0})
     kept = [TopicPartition("carried", index, index + 1) for index in range(PARTITIONS)]
     eventually(lambda: consumer.commit(offsets=kept, asynchronous=False), "offsets are committed")
-    read = consumer.committed([TopicPartition("carried", index) for index in range(PARTITIONS)], WAIT_S)
+    read = consumer.committed([TopicPartition("carried", index) for index in range(PARTITIONS)], PATIENCE_S)
     assert [one.offset for one in read] == [one.offset for one in kept]
     consumer.close()
 
@@ -127,7 +127,7 @@ def test_another_node_leads_when_one_is_killed(own_nodes):
         producer.produce("kept", f"{number}", partition=number % PARTITIONS,
                          on_delivery=lambda error, _message: errors.append(error))  # fmt: skip
         producer.poll(0.002)
-    assert producer.flush(WAIT_S * 2) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert errors == [None] * (40 * PARTITIONS)
     others = ",".join("{}:{}".format(*node.shared) for node in nodes.nodes if node.number != victim)
     found = consume(others, "kept", 40 * PARTITIONS, "kept")
@@ -138,7 +138,7 @@ def test_another_node_leads_when_one_is_killed(own_nodes):
 
 def replicas_told(nodes: SharedCluster, topic: str) -> dict[int, list[int]]:
     """As brokers with a core each."""
-    told = admin(nodes.bootstrap).list_topics(topic, timeout=5).topics[topic]
+    told = admin(nodes.bootstrap).list_topics(topic, timeout=LOOK_S).topics[topic]
     return {index: sorted(one.replicas) for index, one in told.partitions.items()}
 
 
@@ -160,7 +160,7 @@ def answered(node: SharedNode, api: str, version: int, body: dict[str, Any]) -> 
 def test_ids_in_assignments_name_nodes_and_their_cores_take_turns(nodes):
     client = admin(nodes.shared_bootstrap)
     asked = NewTopic("assigned", 4, replica_assignment=[[1024, 2048], [1024, 2048], [2048, 3072], [2048, 3072]])
-    client.create_topics([asked])["assigned"].result(WAIT_S)
+    client.create_topics([asked])["assigned"].result(PATIENCE_S)
     assert eventually(lambda: replicas_told(nodes, "assigned"), "it is made") == {
         0: [1024, 2048], 1: [1025, 2049], 2: [2048, 3072], 3: [2049, 3073],
     }  # fmt: skip
@@ -188,7 +188,7 @@ def test_a_node_is_configured_and_drained_by_its_one_id(nodes):
     client = admin(nodes.shared_bootstrap)
 
     def altered() -> bool:  # set again when the connection of who asked was closed: the leader may just have changed
-        client.incremental_alter_configs([resource])[resource].result(WAIT_S)
+        client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
         return True
 
     eventually(altered, "it is set")

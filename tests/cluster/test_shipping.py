@@ -16,6 +16,7 @@ from tests.cluster.test_replication import in_sync_everywhere, leads
 from tests.support.broker_process import run_command
 from tests.support.cluster_nodes import Cluster, Node, admin, answered, cluster, create_topic, eventually
 from tests.support.replicated_load import Load
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.batch import walk_headers
 
 pytestmark = pytest.mark.cluster
@@ -34,7 +35,7 @@ def delete_records(bootstrap: str, topic: str, starts: list[int]) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     asked = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(starts)]
     for answer in client.delete_records(asked).values():
-        answer.result(30)
+        answer.result(PATIENCE_S)
 
 
 def was_filled(made: Cluster, number: int) -> int:
@@ -128,7 +129,7 @@ def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three:
     with Load(three.bootstrap, "kept", 1) as load:
         load.wait_progress()
         eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
-        told = answered(lambda: admin(three[1].bootstrap).list_topics("kept", timeout=5))
+        told = answered(lambda: admin(three[1].bootstrap).list_topics("kept", timeout=LOOK_S))
         found = told.topics["kept"].partitions[0]
         number = found.replicas[0] // 1024 if leads_it else leads(three, "kept") % 3 + 1
         eventually(lambda: has_records(three[number]), "something to damage")
@@ -160,7 +161,7 @@ def test_a_replica_that_lost_a_sealed_segment_begins_anew_from_another(three: Cl
         ConfigEntry("segment.bytes", str(1 << 20), incremental_operation=AlterConfigOpType.SET),
     ])  # fmt: skip
     client = admin(three.bootstrap)  # kept until the answer is there
-    client.incremental_alter_configs([small])[small].result(30)
+    client.incremental_alter_configs([small])[small].result(PATIENCE_S)
     with Load(three.bootstrap, "kept", 1, digits=4_000) as load:
         load.wait_progress()
         eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from tests.durability.readback import read_everything
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.journal import EntryKind, choose_superblock, journal_entries
 
 DATA = Path(__file__).with_name("data")
@@ -38,13 +39,13 @@ def expected_of(broker: TpcBroker) -> dict[str, Any]:
     stored = read_everything(broker.bootstrap, PARTITIONS)
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
     try:
-        committed = consumer.committed([TopicPartition("events", 0)], timeout=30)[0].offset
-        topics = sorted(name for name in consumer.list_topics(timeout=30).topics if not name.startswith("__"))
+        committed = consumer.committed([TopicPartition("events", 0)], timeout=LOOK_S)[0].offset
+        topics = sorted(name for name in consumer.list_topics(timeout=LOOK_S).topics if not name.startswith("__"))
     finally:
         consumer.close()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     resource = ConfigResource(ResourceType.TOPIC, "events")
-    settings = admin.describe_configs([resource])[resource].result(30)
+    settings = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     return {
         "topics": topics, "committed": committed, "retention.ms": settings["retention.ms"].value,
         "partitions": {
@@ -77,14 +78,14 @@ def fill(broker: TpcBroker) -> None:
         NewTopic("events", 2, 1, config={"retention.ms": "-1"}),
         NewTopic("large", 1, 1, config={"retention.ms": "-1", "max.message.bytes": "4000000"}),
         NewTopic("trimmed", 1, 1, config={"retention.ms": "-1"}), NewTopic("deleted", 1, 1),
-    ])["deleted"].result(30)  # fmt: skip
+    ])["deleted"].result(PATIENCE_S)  # fmt: skip
     producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 0,
                          "batch.num.messages": 3})  # fmt: skip
     for number in range(40):
         for topic, partition in (("events", 0), ("events", 1), ("trimmed", 0), ("deleted", 0)):
             producer.produce(topic, f"{topic} {number}", key=str(number), partition=partition, timestamp=1_000 + number)
-    assert producer.flush(60) == 0
-    admin.delete_topics(["deleted"])["deleted"].result(30)
+    assert producer.flush(PATIENCE_S) == 0
+    admin.delete_topics(["deleted"])["deleted"].result(PATIENCE_S)
     admin.delete_records([TopicPartition("trimmed", 0, 12)])
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
     consumer.commit(offsets=[TopicPartition("events", 0, COMMITTED)], asynchronous=False)
@@ -100,7 +101,7 @@ def write_in_place(broker: TpcBroker) -> None:
             producer.produce("large", f"{number} {part} ".encode() * 60_000, partition=0)
         for partition in range(2):
             producer.produce("events", f"late {number}", partition=partition)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 def move_about(broker: TpcBroker) -> None:

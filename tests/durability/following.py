@@ -19,13 +19,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.durability.ledger import Partition
 from tests.support.raw_client import RawConnection
+from tests.support.waiting import LOOK_S, PATIENCE_S
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
 IDLE_SECONDS = 1.0
-LEADER_SECONDS = 60.0
+LEADER_SECONDS = PATIENCE_S
 TRUNCATED = "log truncation detected"
 
 
@@ -50,7 +51,7 @@ def contradiction(consumer: Consumer, partition: Partition, last_offset: int, ep
     give_up_at, problem = time.monotonic() + LEADER_SECONDS, "nobody was asked"
     while time.monotonic() < give_up_at and not given_up():
         try:
-            found = consumer.list_topics(topic, timeout=5)
+            found = consumer.list_topics(topic, timeout=LOOK_S)
             leader = found.brokers[found.topics[topic].partitions[index].leader]
             code, its_epoch, end_offset = end_of_epoch(leader.host, leader.port, partition, epoch)
         except (KafkaException, KeyError, OSError) as error:

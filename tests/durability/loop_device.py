@@ -17,13 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 
 class LoopUnavailable(RuntimeError):  # noqa: N818 (it says what is)
     """No loop devices or mounts for this user here; the message is the reason for a skip."""
 
 
 def _run(*command: str | Path) -> str:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if done.returncode != 0:
         raise LoopUnavailable(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
     return done.stdout.strip()
@@ -70,16 +72,17 @@ def mounted(image: Path, mount_point: Path) -> Iterator[LoopFileSystem]:
         finally:
             _unmount(mount_point)
     finally:
-        subprocess.run(["losetup", "--detach", device], capture_output=True, timeout=60, check=False)
+        subprocess.run(["losetup", "--detach", device], capture_output=True, timeout=PATIENCE_S, check=False)
 
 
 def _unmount(mount_point: Path) -> None:
     """A killed process's ring may hold the file system for some milliseconds more."""
     for _ in range(100):
-        if subprocess.run(["umount", str(mount_point)], capture_output=True, timeout=60, check=False).returncode == 0:
+        done = subprocess.run(["umount", str(mount_point)], capture_output=True, timeout=PATIENCE_S, check=False)
+        if done.returncode == 0:
             return
         time.sleep(0.1)
-    subprocess.run(["umount", "--lazy", str(mount_point)], capture_output=True, timeout=60, check=False)
+    subprocess.run(["umount", "--lazy", str(mount_point)], capture_output=True, timeout=PATIENCE_S, check=False)
 
 
 @contextmanager

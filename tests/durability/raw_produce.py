@@ -9,6 +9,7 @@ from typing import Any, Self
 from tests.support.raw_client import Closed, RawConnection
 from tests.support.record_batches import Record, batch, read_batches
 from tests.support.server_process import Broker
+from tests.support.today import now_ms
 
 KAFKA_STORAGE_ERROR = 56
 _MOVING = (3, 5, 6)  # unknown here, no leader, another leader: ask again
@@ -74,8 +75,8 @@ class PartitionClient:
         return answer["ErrorCode"], answer["BaseOffset"]
 
     def produce(self, *values: bytes, timestamp_ms: int | None = None, key: bytes | None = None) -> tuple[int, int]:
-        now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
-        return self.produce_bytes(batch([Record(value, key) for value in values], base_timestamp_ms=now_ms))
+        stamp_ms = now_ms() if timestamp_ms is None else timestamp_ms
+        return self.produce_bytes(batch([Record(value, key) for value in values], base_timestamp_ms=stamp_ms))
 
     def offset(self, timestamp: int) -> int:
         """ListOffsets: -2 the log start, -1 the high watermark."""
@@ -130,10 +131,3 @@ class PartitionClient:
                     found[offset] = value
                     position += 1
         return found
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_seconds: float = 90) -> None:
-    give_up_at = time.monotonic() + deadline_seconds
-    while not condition():
-        assert time.monotonic() < give_up_at, f"not within {deadline_seconds} s: {what}"
-        time.sleep(0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,20 +12,21 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.durability.conftest import against_kafka
 from tests.durability.ledger import Identity, Ledger, Moment, Partition
 from tests.durability.workload import client_settings, describe, found_progress
+from tests.support.waiting import LOOK_S, eventually, patiently
 
 
-def when_led(ask: Callable[[], Any], deadline_seconds: float = 60) -> Any:
+def when_led(ask: Callable[[], Any]) -> Any:
     """The answer of `ask`, repeated while a broker that has just started refuses it with a retriable error."""
-    give_up_at = time.monotonic() + deadline_seconds
-    while True:
+
+    def answer() -> tuple[Any] | None:
         try:
-            return ask()
+            return (ask(),)
         except KafkaException as problem:
             if not problem.args[0].retriable() and problem.args[0].code() not in _STARTING:
                 raise
-            if time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.1)
+            return None
+
+    return eventually(answer, "an answer", not_yet=())[0]  # type: ignore[index]
 
 
 _STARTING = {
@@ -49,9 +49,7 @@ class StoredPartition:
     records: list[tuple[int, bytes]]
 
 
-def read_everything(
-    bootstrap: str, partitions: list[Partition], deadline_seconds: float = 60
-) -> dict[Partition, StoredPartition]:
+def read_everything(bootstrap: str, partitions: list[Partition]) -> dict[Partition, StoredPartition]:
     """Read partitions from their beginning to the high watermark that they have now."""
     consumer = Consumer(
         client_settings(
@@ -70,14 +68,14 @@ def read_everything(
     try:
         found = {}
         for topic, index in partitions:
-            asked = partial(consumer.get_watermark_offsets, TopicPartition(topic, index), timeout=20)
+            asked = partial(consumer.get_watermark_offsets, TopicPartition(topic, index), timeout=LOOK_S)
             low, high = when_led(asked)
             found[topic, index] = StoredPartition(low, high, [])
         consumer.assign([TopicPartition(*key, one.log_start_offset) for key, one in found.items()])
         open_ones = {key for key, one in found.items() if one.high_watermark > one.log_start_offset}
-        give_up_at = time.monotonic() + deadline_seconds
-        while open_ones:
-            assert time.monotonic() < give_up_at, f"cannot read {sorted(map(describe, open_ones))} to the end"
+        for _ in patiently(lambda: f"{sorted(map(describe, open_ones))} read to the end"):
+            if not open_ones:
+                break
             for message in consumer.consume(1000, 0.2):
                 key = message.topic(), message.partition()
                 error = message.error()
@@ -133,8 +131,10 @@ def _problems_of_partition(
             problems.append(f"{name} offset {offset}: {identity} belongs elsewhere")
         elif identity.sequence < expected or (identity.sequence > expected and not relaxed):
             what = "a duplicate or a swap" if identity.sequence < expected else "a hole or a swap"
-            problems.append(f"{name} offset {offset}: producer {identity.producer} record {identity.sequence} where "
-                            f"{expected} was due: {what}")
+            problems.append(
+                f"{name} offset {offset}: producer {identity.producer} record {identity.sequence} where "
+                f"{expected} was due: {what}"
+            )
         next_sequence[identity.producer] = identity.sequence + 1
     for (partition, producer), count in list(ledger.sent.items()):
         if partition == key and everything and next_sequence.get(producer, 0) != count:

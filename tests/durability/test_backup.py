@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.durability.loop_device import new_file_system
 from tests.durability.readback import compare, read_everything
 from tests.durability.workload import Workload, client_settings, create_topics
 from tests.support.broker_process import TpcBroker, run_command
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker import limits
 from tpc_broker.log.journal import REGION_BLOCK_FIRST, Superblock
 from tpc_broker.runtime.backup import JournalEnd, stretches
@@ -130,7 +130,7 @@ class Chain:
 
     def end(self) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
 
 
 def test_nothing_is_in_it_without_its_cause_on_another_core(tmp_path):
@@ -172,7 +172,7 @@ def produce(broker: TpcBroker, count: int) -> None:
     producer = Producer(client_settings(broker.bootstrap, acks="all"))
     for number in range(count):
         producer.produce("t", VALUE, partition=number % 2)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 def ends(broker: TpcBroker) -> list[int]:
@@ -311,10 +311,7 @@ def test_a_start_removes_the_links_that_a_killed_one_left(filled, tmp_path):
     staging = filled.data_folder / "backup-staging"
     ended("SIGKILL", "backup", filled.data_folder, tmp_path / "backup")
     filled.restart()
-    deadline_s = time.monotonic() + 60
-    while staging.exists():
-        assert time.monotonic() < deadline_s, filled.log_text()[-3000:]
-        time.sleep(0.05)
+    eventually(lambda: not staging.exists(), "the links are removed")
     back_up(filled, tmp_path / "whole")
 
 
@@ -351,11 +348,11 @@ def test_a_backup_that_hangs_holds_nobody_for_long(filled):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(abstract_name(token))
         listening.listen()
-        listening.settimeout(60)
+        listening.settimeout(PATIENCE_S)
         assert ask_control(filled.data_folder, {"command": "backup", "token": token})["cores"].keys() == {"0", "1"}
         cores = [listening.accept()[0] for _core in range(2)]
         for core in cores:
-            core.settimeout(60)
+            core.settimeout(PATIENCE_S)
             assert json.loads(core.recv(4096))["kind"] == "held"
             core.send(b'{"kind": "freeze"}')
             assert json.loads(core.recv(4096))["kind"] == "frozen"
@@ -368,10 +365,7 @@ def test_a_backup_that_hangs_holds_nobody_for_long(filled):
         for core in cores:
             assert core.recv(4096) == b""  # let go
             core.close()
-    deadline_s = time.monotonic() + 60
-    while filled.log_text().count("it was let go") < 2:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    eventually(lambda: filled.log_text().count("it was let go") == 2, "both cores say so")
 
 
 WRONG_REQUESTS = ["", "{", "[]", "[" * 4000, '{"command": "stop"}', '{"command": "backup"}', "x" * 9000]

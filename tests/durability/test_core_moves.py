@@ -20,6 +20,7 @@ from tests.durability.conftest import against_kafka
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
 from tests.support.replicated_load import Bumps, differences
+from tests.support.waiting import PATIENCE_S, eventually, patiently
 from tpc_broker.cli.partitions import alter, ongoing
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import UnreachableError
@@ -27,7 +28,6 @@ from tpc_broker.model import BrokerId, coordinator_partition
 
 pytestmark = [pytest.mark.crash, pytest.mark.skipif(against_kafka(), reason="moves of ours")]
 CORES, PARTITIONS = 3, 2
-DEADLINE_S = 90
 GROUP = "followers"
 
 
@@ -36,34 +36,26 @@ def broker(tmp_path):
     one = TpcBroker(tmp_path / "broker", cores_count=CORES)
     one.start()
     admin = AdminClient({"bootstrap.servers": one.bootstrap})
-    admin.create_topics([NewTopic("moved", PARTITIONS, 1)])["moved"].result(DEADLINE_S)
+    admin.create_topics([NewTopic("moved", PARTITIONS, 1)])["moved"].result(PATIENCE_S)
     yield one
     one.kill()
 
 
 def tpc(broker, *arguments):
     command = [sys.executable, "-m", "tpc_broker.cli.main", *arguments, "--bootstrap", broker.bootstrap]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S * 2, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S * 2, check=True)
 
 
 def move(broker, topic, partition, core):
     """As the command does, without waiting for the end, in this process."""
-    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=DEADLINE_S)) as client:
+    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=PATIENCE_S)) as client:
         alter(client, {(topic, partition): BrokerId(core)})
 
 
 def wait_moved(broker):
     """A core that has just been started again closes the connections that waited for the one before."""
-    give_up_at = time.monotonic() + DEADLINE_S
-    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=DEADLINE_S)) as client:
-        found: object = "not asked"
-        while found:
-            try:
-                found = ongoing(client)
-            except UnreachableError as error:
-                found = error
-            assert not found or time.monotonic() < give_up_at, f"{found} {broker.log_text()[-3000:]}"
-            time.sleep(0.05)
+    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=PATIENCE_S)) as client:
+        eventually(lambda: not ongoing(client), "no move is left", not_yet=(UnreachableError,))
 
 
 class Load:
@@ -73,7 +65,7 @@ class Load:
         self.bumps = Bumps()
         self._producer = Producer({
             "bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1,
-            "delivery.timeout.ms": DEADLINE_S * 1000, "message.timeout.ms": DEADLINE_S * 1000,
+            "delivery.timeout.ms": PATIENCE_S * 1000, "message.timeout.ms": PATIENCE_S * 1000,
             "log_level": 7, "debug": "eos", "logger": self.bumps,
         })  # fmt: skip
         self.sent = [0] * PARTITIONS
@@ -101,7 +93,7 @@ class Load:
     def __exit__(self, *_):
         self._stop.set()
         self._thread.join()
-        self.left = self._producer.flush(DEADLINE_S)
+        self.left = self._producer.flush(PATIENCE_S)
 
 
 def read_all(broker, sent, consumer=None, found=None):
@@ -113,7 +105,7 @@ def read_all(broker, sent, consumer=None, found=None):
             "auto.offset.reset": "error",
         })  # fmt: skip
         consumer.assign([TopicPartition("moved", partition, 0) for partition in range(PARTITIONS)])
-    give_up_at, quiet = time.monotonic() + DEADLINE_S, 0
+    give_up_at, quiet = time.monotonic() + PATIENCE_S, 0
     while quiet < 3 and time.monotonic() < give_up_at:
         messages = consumer.consume(5000, 0.3)
         for message in messages:
@@ -196,11 +188,11 @@ def test_clients_follow_partitions_that_move(broker):
         consumer.commit(offsets=places, asynchronous=False)
 
     with Load(broker) as load:
-        give_up_at = time.monotonic() + DEADLINE_S
-        while len(offsets) < PARTITIONS:
-            assert time.monotonic() < give_up_at
+        for _ in patiently("records of each partition"):
+            if len(offsets) >= PARTITIONS:
+                break
             read(0.2)
-        offsets_topic = consumer.list_topics("__consumer_offsets", DEADLINE_S).topics["__consumer_offsets"]
+        offsets_topic = consumer.list_topics("__consumer_offsets", PATIENCE_S).topics["__consumer_offsets"]
         coordinator = coordinator_partition(GROUP, len(offsets_topic.partitions))
         stdout = tpc(broker, "partition", "move", "moved-0", "moved-1", "--core", "2").stdout
         assert stdout == "moved-0: is on core 2.\nmoved-1: is on core 2.\n"
@@ -213,7 +205,7 @@ def test_clients_follow_partitions_that_move(broker):
             read(0.1)
             commit()
     assert (load.errors, load.left) == ([], 0)
-    committed = consumer.committed([TopicPartition("moved", partition) for partition in range(PARTITIONS)], DEADLINE_S)
+    committed = consumer.committed([TopicPartition("moved", partition) for partition in range(PARTITIONS)], PATIENCE_S)
     assert all(one.offset > 0 for one in committed)
     check_all(broker, load, read_all(broker, load.sent, consumer, found))
     broker.restart()
@@ -257,7 +249,7 @@ def test_busy_partitions_of_one_core_are_parted(broker):
         assert one["cpu"] > 0
         assert "Moved 1 partitions." in tpc(broker, "partition", "balance", "--seconds", "1").stdout
     assert (load.errors, load.left) == ([], 0)
-    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=DEADLINE_S)) as client:
+    with Cluster(ClusterSettings(broker.bootstrap, retry_seconds=PATIENCE_S)) as client:
         leaders = client.topic("moved").leaders
     assert sorted(broker == 0 for broker in leaders.values()) == [False, True]
 
@@ -274,14 +266,14 @@ def test_datagrams_follow_a_partition(tmp_path):
     broker.start()
     try:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("moved", 1, 1)])["moved"].result(DEADLINE_S)
+        admin.create_topics([NewTopic("moved", 1, 1)])["moved"].result(PATIENCE_S)
         for core in (1, 0):
             tpc(broker, "partition", "move", "moved-0", "--core", str(core))
             before = appended_from_datagrams(broker)
             send = ["send", "moved", "--to", f"127.0.0.1:{port}", "--partition", "0"]
             subprocess.run(
                 [sys.executable, "-m", "tpc_broker.cli.main", *send], input="a record\n" * 5, text=True, check=True,
-                timeout=DEADLINE_S,
+                timeout=PATIENCE_S,
             )  # fmt: skip
             after = appended_from_datagrams(broker)
             assert after[core] >= before[core] + 5

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.durability.conftest import against_kafka, new_broker
 from tests.durability.workload import COMPRESSIONS, client_settings, create_topics
 from tests.support.kafka_peer import run_tool
+from tests.support.waiting import PATIENCE_S
 
 RECORDS = 6000
 COMPLAINTS = ["Mismatches", "Non-consecutive", "mismatch", "out of order", "not valid", "Could not read"]
@@ -32,8 +33,8 @@ def partition_folders(module_tmp_path):
                 value = f"{number} ".encode() * (number % 90)
                 producer.produce(topic, value, key=str(number), headers={"h": b"x"} if number % 3 == 0 else None)
                 if number % 200 == 0:
-                    producer.flush(20)
-            assert producer.flush(30) == 0
+                    producer.flush(PATIENCE_S)
+            assert producer.flush(PATIENCE_S) == 0
         broker.stop()
     finally:
         broker.kill()

@@ -18,6 +18,7 @@ from tests.durability.conftest import against_kafka
 from tests.durability.earlier_data import DATA, WANTED, expected_of, kinds_in
 from tests.durability.test_repair import consume, numbered, produce
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import LOOK_S
 from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.log.checkpoint import Tag
 from tpc_broker.log.journal import BLOCK_BYTES, FEATURES_OPTIONAL, FEATURES_REQUIRED, EntryKind, decode_superblock
@@ -36,7 +37,7 @@ def superblocks(broker):
 def committed(broker):
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     try:
-        return consumer.committed([TopicPartition("events", 0)], timeout=10)[0].offset
+        return consumer.committed([TopicPartition("events", 0)], timeout=LOOK_S)[0].offset
     finally:
         consumer.close()
 

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.durability.conftest import against_kafka, new_broker
 from tests.durability.following import FollowingReader, contradiction
 from tests.durability.workload import client_settings, create_topics
+from tests.support.waiting import PATIENCE_S
 
 PLACE = ("two-epochs", 0)
 RESET = KafkaError(KafkaError._AUTO_OFFSET_RESET, "Partition log truncation detected at offset 9 (leader epoch 1)")
@@ -24,7 +25,7 @@ def produce(bootstrap: str, values: list[bytes]) -> None:
     producer = Producer(client_settings(bootstrap))
     for value in values:
         producer.produce(PLACE[0], value, partition=PLACE[1])
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.fixture

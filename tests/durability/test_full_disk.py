@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient
 
 from tests.durability.conftest import against_kafka, new_broker_on_disk
 from tests.durability.loop_device import new_file_system
-from tests.durability.raw_produce import KAFKA_STORAGE_ERROR, PartitionClient, wait_until
+from tests.durability.raw_produce import KAFKA_STORAGE_ERROR, PartitionClient
 from tests.durability.workload import client_settings, create_topics
+from tests.support.waiting import eventually
 
 DISK_BYTES = 256 << 20
 VALUE_BYTES = 200_000
@@ -99,13 +100,13 @@ def test_a_full_disk_refuses_and_heals(tmp_path):
             admin = AdminClient(client_settings(broker.bootstrap))
             [future] = admin.delete_topics(["given-up"]).values()
             future.result()
-            wait_until(lambda: kept.produce() == 0, "appends go on after a topic was deleted")
+            eventually(lambda: kept.produce() == 0, "appends go on after a topic was deleted")
             kept.check()
 
             fill(filler, 0)
             kept.produce_until_refused()
             filler.unlink()
-            wait_until(lambda: kept.produce() == 0, "appends go on after space was freed")
+            eventually(lambda: kept.produce() == 0, "appends go on after space was freed")
             kept.check()
 
             fill(filler, 0)
@@ -139,7 +140,7 @@ def test_a_broker_starts_on_a_disk_that_is_full(tmp_path):
             broker.start()
             kept.check()
             filler.unlink()
-            wait_until(lambda: kept.produce() == 0, "appends go on after space was freed")
+            eventually(lambda: kept.produce() == 0, "appends go on after space was freed")
             kept.check()
         finally:
             broker.kill()

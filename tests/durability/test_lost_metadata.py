@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.durability.test_repair import RECORDS, consume, create, numbered, produce, repair, values
 from tests.support.broker_process import TpcBroker, run_command
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.crash
 
@@ -45,13 +45,13 @@ def alter(broker, **settings):
     change = AlterConfigOpType.SET
     entries = [ConfigEntry(name, value, incremental_operation=change) for name, value in settings.items()]
     resource = ConfigResource("topic", "events", incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 def setting(broker, name):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     resource = ConfigResource("topic", "events")
-    return admin.describe_configs([resource])[resource].result(10)[name].value
+    return admin.describe_configs([resource])[resource].result(PATIENCE_S)[name].value
 
 
 def both_partitions(broker):
@@ -155,7 +155,7 @@ def test_metadata_older_than_the_partitions_put_them_aside_and_bring_them_back(b
     broker.start()
     assert consume(broker, 0) == [(0, b"another topic")]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["events"])["events"].result(10)
+    admin.delete_topics(["events"])["events"].result(PATIENCE_S)
     broker.stop()
 
     assert "comes back from lost+found" in repair(broker, "--rebuild-metadata").stdout
@@ -170,9 +170,7 @@ def test_deleted_topics_are_still_removed(broker):
     broker.core_process(1).suspend()
     admin = AdminClient({"bootstrap.servers": f"{broker.host}:{broker.ports[0]}", "log_level": 0})
     admin.delete_topics(["events"])
-    deadline = time.monotonic() + 10
-    while not list(broker.data_folder.glob("topics/events-*-delete")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: list(broker.data_folder.glob("topics/events-*-delete")), "one core deletes")
     broker.kill()
     assert len(list(broker.data_folder.glob("topics/events-[01]"))) == 1
     broker.start()

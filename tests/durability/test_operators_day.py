@@ -19,10 +19,10 @@ from confluent_kafka import KafkaError, Producer
 
 from tests.durability.conftest import against_kafka, new_broker_on_disk
 from tests.durability.loop_device import new_file_system
-from tests.durability.raw_produce import wait_until
 from tests.durability.workload import client_settings
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.ports import free_port_range
+from tests.support.waiting import PATIENCE_S, eventually
 
 DISK_BYTES = 256 << 20
 VALUE_BYTES = 250_000
@@ -55,7 +55,7 @@ class Day:
         return done.stdout
 
     def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=PATIENCE_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -121,7 +121,7 @@ def noon(day: Day, folder: Path, config: Path) -> None:
     config.write_text(config.read_text().replace("many", "3"))
     assert run_command("check-config", "--config", str(config)).returncode == 0
     day.broker.process.send(signal.SIGUSR2)
-    wait_until(lambda: day.broker.log_text().count("is ready: ") == 2, "the node is up again")
+    eventually(lambda: day.broker.log_text().count("is ready: ") == 2, "the node is up again")
     assert day.lag() == 0
     assert "num.partitions" in day.tpc("config", "get", "broker", "0", "num.partitions")
     assert day.ready() == (200, {"ready": True, "reasons": [], "warnings": []})
@@ -135,7 +135,7 @@ def fill_until_refused(day: Day) -> list[dict[str, Any]]:
     for number in range(2 * DISK_BYTES // VALUE_BYTES):
         producer.produce("orders", bytes(VALUE_BYTES), partition=number % 4,
                          on_delivery=lambda error, _message: error and failed.append(error))  # fmt: skip
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         if failed:
             return said
         if number % 10 == 0:
@@ -158,8 +158,8 @@ def afternoon(day: Day) -> None:
     assert "the disk is full: requests are refused until this is over" in day.broker.log_text()
     trim = ("topic", "trim", "orders", "--before", "latest", "--execute")
     # A partition whose files could not be written is offline until it is mended, and refuses until then.
-    wait_until(lambda: day.tried(*trim).returncode == 0, "room can be made", 120)
-    wait_until(lambda: day.ready()[0] == 200, "ready when there is room again", 120)
+    eventually(lambda: day.tried(*trim).returncode == 0, "room can be made")
+    eventually(lambda: day.ready()[0] == 200, "ready when there is room again")
     assert day.metric("tpc_disk_full") == 0
     day.produce(1000, 4)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker, run_command
+from tests.support.waiting import LOOK_S, PATIENCE_S, eventually
 from tpc_broker.log.journal import BLOCK_BYTES, choose_superblock, scan_journal
 
 pytestmark = pytest.mark.crash
@@ -29,7 +29,7 @@ def broker(tmp_path):
 
 def create(broker, partitions=2):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("events", partitions, 1)])["events"].result(10)
+    admin.create_topics([NewTopic("events", partitions, 1)])["events"].result(PATIENCE_S)
 
 
 def produce(broker, partition, values, patience_s=60):
@@ -44,16 +44,9 @@ def produce(broker, partition, values, patience_s=60):
     return failures[0] if failures else None
 
 
-def consume(broker, partition, deadline_seconds=60):
+def consume(broker, partition):
     """Offsets and values from the beginning to the end; with a new client while one has not heard of the partition."""
-    give_up_at = time.monotonic() + deadline_seconds
-    while True:
-        try:
-            return consume_once(broker, partition)
-        except KafkaException:
-            if time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.2)
+    return eventually(lambda: (consume_once(broker, partition),), "its records", not_yet=(KafkaException,))[0]
 
 
 def consume_once(broker, partition):
@@ -61,8 +54,8 @@ def consume_once(broker, partition):
                          "auto.offset.reset": "earliest", "log_level": 0})  # fmt: skip
     found = []
     try:
-        consumer.list_topics("events", timeout=5)
-        low, _high = consumer.get_watermark_offsets(TopicPartition("events", partition), timeout=5)
+        consumer.list_topics("events", timeout=LOOK_S)
+        low, _high = consumer.get_watermark_offsets(TopicPartition("events", partition), timeout=LOOK_S)
         consumer.assign([TopicPartition("events", partition, low)])
         while True:
             message = consumer.poll(8)
@@ -109,7 +102,7 @@ def test_an_offline_partition_goes_with_its_topic(broker):
     folders = broker.data_folder / "topics"
     assert (folders / "events-0" / "offline").exists()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["events"])["events"].result(10)
+    admin.delete_topics(["events"])["events"].result(PATIENCE_S)
     assert not (folders / "events-0").exists()
     broker.kill()
     broker.start()
@@ -228,9 +221,7 @@ def test_a_missing_journal_or_checkpoint(broker, missing):
     broker.restart()
     assert produce(broker, 0, values(RECORDS, 2 * RECORDS)) is None
     end = log_file(broker, 0).stat().st_size
-    deadline = time.monotonic() + 20
-    while log_file(broker, 0).stat().st_size == end and time.monotonic() < deadline:
-        time.sleep(0.1)
+    eventually(lambda: log_file(broker, 0).stat().st_size != end, "it is written behind")
     broker.kill()
     (broker.data_folder / "journals" / missing).unlink()
     refused = run_command(*broker.command()[broker.command().index("serve") :])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.durability.conftest import against_kafka, new_broker
-from tests.durability.raw_produce import PartitionClient, wait_until
+from tests.durability.raw_produce import PartitionClient
 from tests.durability.workload import client_settings, create_topics
+from tests.support.today import now_ms
+from tests.support.waiting import eventually, monotonic_ns
 
 OVERRIDES = {"log.retention.check.interval.ms": "200", "log.segment.bytes": str(1 << 20)}
 HOUR_MS = 3_600_000
@@ -54,21 +55,21 @@ def delete_topic(admin, topic):
 
 def wait_for_retention(broker, number):
     """Return after retention has looked at every partition at least once more: an old record of another topic went."""
-    topic = f"clock-{number}-{time.monotonic_ns()}"
+    topic = f"clock-{number}-{monotonic_ns()}"
     create_topics(broker.bootstrap, {topic: 2}, {"retention.ms": "1000", **SEGMENT})
     for index in range(2):
         with PartitionClient(broker, topic, index) as client:
-            client.produce(b"old", timestamp_ms=int(time.time() * 1000) - HOUR_MS)
-            wait_until(lambda client=client: client.log_start_offset == 1, "retention of an old record")
+            client.produce(b"old", timestamp_ms=now_ms() - HOUR_MS)
+            eventually(lambda client=client: client.log_start_offset == 1, "retention of an old record")
 
 
 def test_old_records_go_and_stay_away_after_a_crash(broker):
     create_topics(broker.bootstrap, {"aged": 1}, {"retention.ms": str(HOUR_MS), **SEGMENT})
     with PartitionClient(broker, "aged") as client:
-        old_ms = int(time.time() * 1000) - 2 * HOUR_MS
+        old_ms = now_ms() - 2 * HOUR_MS
         for number in range(5):
             assert client.produce(b"old", b"older", timestamp_ms=old_ms) == (0, 2 * number)
-        wait_until(lambda: client.log_start_offset == 10, "old records go")
+        eventually(lambda: client.log_start_offset == 10, "old records go")
         assert client.produce(b"new") == (0, 10)
     wait_for_retention(broker, 1)
     broker.kill()
@@ -94,9 +95,9 @@ def check_kept(client, sent):
 def test_segments_go_by_the_wall_clock_whatever_the_records_say(broker):
     create_topics(broker.bootstrap, {"worn": 1}, {"segment.age.ms": "700", **SEGMENT})
     with PartitionClient(broker, "worn") as client:
-        later_ms = int(time.time() * 1000) + HOUR_MS // 2
+        later_ms = now_ms() + HOUR_MS // 2
         assert client.produce(b"from the future", timestamp_ms=later_ms) == (0, 0)
-        wait_until(lambda: client.log_start_offset == 1, "a segment nobody has appended to")
+        eventually(lambda: client.log_start_offset == 1, "a segment nobody has appended to")
         broker.restart()
     with PartitionClient(broker, "worn") as client:
         assert client.log_start_offset == 1
@@ -109,8 +110,8 @@ def test_a_topic_stays_under_its_size(broker):
     with PartitionClient(broker, "sized") as client:
         for number, value in enumerate(sent):
             assert client.produce(value) == (0, number)
-        wait_until(lambda: client.log_start_offset > 0, "the oldest segments go")
-        wait_until(lambda: bytes_of(broker, "sized") <= (3 << 20) + 400_000, "their files are freed")
+        eventually(lambda: client.log_start_offset > 0, "the oldest segments go")
+        eventually(lambda: bytes_of(broker, "sized") <= (3 << 20) + 400_000, "their files are freed")
         start = check_kept(client, sent)
     broker.kill()
     broker.start()
@@ -124,7 +125,7 @@ def test_a_compacted_topic_loses_nothing(broker):
     values = [f"{number:06}".encode() * 50_000 for number in range(6)]
     with PartitionClient(broker, "compacted") as client:
         for number, value in enumerate(values):
-            old_ms = int(time.time() * 1000) - HOUR_MS
+            old_ms = now_ms() - HOUR_MS
             assert client.produce(value, key=b"%d" % number, timestamp_ms=old_ms) == (0, number)
     wait_for_retention(broker, 3)
     with PartitionClient(broker, "compacted") as client:
@@ -139,7 +140,7 @@ def test_deleting_a_topic_frees_its_files(broker, admin):
                 client.produce(bytes(400_000))
     assert len(folders_of(broker, "doomed")) == 3
     delete_topic(admin, "doomed")
-    wait_until(lambda: not folders_of(broker, "doomed"), "the files of a deleted topic go")
+    eventually(lambda: not folders_of(broker, "doomed"), "the files of a deleted topic go")
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["orderly", "killed"])
@@ -181,7 +182,7 @@ def test_a_topic_made_again_has_nothing_of_the_old_one(broker, admin, moment):
             broker.start()
         elif moment == "restarted":
             broker.restart()
-    wait_until(lambda: not folders_of(broker, topic), "the files of a deleted topic go")
+    eventually(lambda: not folders_of(broker, topic), "the files of a deleted topic go")
 
 
 def test_a_topic_made_again_while_its_core_is_down(broker, admin):
@@ -204,4 +205,4 @@ def test_a_topic_made_again_while_its_core_is_down(broker, admin):
                 assert client.values() == {0: b"again %d" % life}
         broker.wait_core_replaced(victim, process.pid)
         delete_topic(admin, "homeless")
-    wait_until(lambda: not folders_of(broker, "homeless"), "the files of a deleted topic go")
+    eventually(lambda: not folders_of(broker, "homeless"), "the files of a deleted topic go")

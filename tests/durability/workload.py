@@ -35,6 +35,7 @@ from confluent_kafka.admin import (
 
 from tests.durability.following import FollowingReader
 from tests.durability.ledger import Identity, Ledger, Partition
+from tests.support.waiting import PATIENCE_S, eventually
 
 COMPRESSIONS = ["none", "lz4", "zstd", "snappy", "gzip"]
 QUICK_RETRY = {
@@ -58,20 +59,19 @@ def create_topics(bootstrap: str, topics: dict[str, int], config: dict[str, str]
     """Create topics (name to number of partitions) and wait until their partitions have leaders."""
     admin = AdminClient(client_settings(bootstrap))
     wanted = [NewTopic(name, count, 1, config=config or {}) for name, count in topics.items()]
-    for future in admin.create_topics(wanted, operation_timeout=30, request_timeout=30).values():
+    for future in admin.create_topics(wanted, operation_timeout=PATIENCE_S, request_timeout=PATIENCE_S).values():
         future.result()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        found = admin.list_topics(timeout=10).topics
-        if all(
+
+    def have_leaders() -> bool:
+        found = admin.list_topics(timeout=PATIENCE_S).topics
+        return all(
             name in found
             and len(found[name].partitions) == count
             and all(one.leader >= 0 for one in found[name].partitions.values())
             for name, count in topics.items()
-        ):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"no leaders for {topics}")
+        )
+
+    eventually(have_leaders, f"leaders for {topics}", not_yet=())
 
 
 class Workload:
@@ -136,17 +136,17 @@ class Workload:
     def check(self) -> None:
         assert not self.failures, "\n".join(self.failures[:20])
 
-    def finish(self, deadline_seconds: float = 90) -> None:
+    def finish(self) -> None:
         """No new records; wait until everything sent is acknowledged and read. The broker must be up."""
         self._stop.set()
-        give_up_at = time.monotonic() + deadline_seconds
+        give_up_at = time.monotonic() + PATIENCE_S
         for thread in self._threads:
             thread.join(max(0.1, give_up_at - time.monotonic()))
             if thread.is_alive():
-                self.failures.append(f"{thread.name} is not done {deadline_seconds} s after the broker came back")
+                self.failures.append(f"{thread.name} is not done {PATIENCE_S} s after the broker came back")
         self._stop_reading.set()
         if self._reader is not None:
-            self._reader.join(30)
+            self._reader.join(PATIENCE_S)
         self.check()
 
     def abandon(self) -> None:
@@ -155,7 +155,7 @@ class Workload:
         self._stop.set()
         self._stop_reading.set()
         for thread in self._threads:
-            thread.join(15)
+            thread.join(PATIENCE_S)
 
     def _guarded(self, actor: Callable[[], None]) -> None:
         try:
@@ -192,7 +192,7 @@ class Workload:
                 self._send(producer, number, topic, index)
             producer.poll(0)
             self._stop.wait(burst / self._records_per_second * chooser.uniform(0.5, 1.5))
-        give_up_at = time.monotonic() + 80
+        give_up_at = time.monotonic() + PATIENCE_S
         while left := producer.flush(1):
             if self._given_up:
                 producer.purge()
@@ -351,7 +351,7 @@ def found_progress(bootstrap: str, topic: str, index: int) -> dict[str, Any]:
     retention = admin.describe_configs([resource])[resource].result()["retention.ms"].value
     asked_offsets = {TopicPartition(TRIMMED, 0): OffsetSpec.earliest()}
     [earliest] = [one.result() for one in admin.list_offsets(asked_offsets).values()]
-    names = admin.list_topics(timeout=10).topics
+    names = admin.list_topics(timeout=PATIENCE_S).topics
     return {
         "committed": max(committed, 0),
         "altered": max(int(retention) - ALTER_BASE, 0),

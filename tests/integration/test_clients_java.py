@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.matrix import owned_exactly_once
 from tests.support.kafka_peer import run_tool, start_tool
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
@@ -111,14 +111,14 @@ def test_a_group_of_three_rebalances(broker, topic):
     try:
         eventually(lambda: shared_by(3), "three members own all partitions once")
         members[0].terminate()
-        members[0].wait(20)
+        members[0].wait(PATIENCE_S)
         eventually(lambda: shared_by(2), "two members own all partitions once after one left")
     finally:
         for member in members:
             member.terminate()
         for member, drain in zip(members, drains, strict=True):
-            member.wait(20)
-            drain.join(20)
+            member.wait(PATIENCE_S)
+            drain.join(PATIENCE_S)
             for stream in (member.stdin, member.stdout, member.stderr):
                 stream.close()
 

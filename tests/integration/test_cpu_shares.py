@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import tpc_broker
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.machine
 
 TASKS, STEP_US = 5000, 1000
 """Without queues each turn of the loop takes five seconds, and an answer some turns."""
 ROUNDS = 25
-DEADLINE_S = 100.0
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def queues_of(broker: TpcBroker) -> dict:
 def test_groups_and_their_deadlines_hold(broker):
     """Members join, records are written, read and committed one by one, and nobody loses its partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", 1)])["t"].result(DEADLINE_S)
+    admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     assigned, revoked, read = [], [], []
     consumer = Consumer(
@@ -49,11 +49,11 @@ def test_groups_and_their_deadlines_hold(broker):
         }
     )  # fmt: skip
     consumer.subscribe(["t"], on_assign=lambda _c, p: assigned.append(p), on_revoke=lambda _c, p: revoked.append(p))
-    give_up_at = time.monotonic() + DEADLINE_S
+    give_up_at = time.monotonic() + PATIENCE_S
     try:
         for number in range(ROUNDS):
             producer.produce("t", b"%d" % number)
-            assert producer.flush(DEADLINE_S) == 0
+            assert producer.flush(PATIENCE_S) == 0
             while len(read) <= number:
                 assert time.monotonic() < give_up_at, (number, assigned)
                 message = consumer.poll(0.5)

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.kafka_peer import run_tool
+from tests.support.waiting import PATIENCE_S
 
 RECORDS = 200
 
@@ -29,6 +30,6 @@ def test_kafkas_clients_read_what_they_have_written(ran, broker, topic):
     assert not [line for line in ran.stderr.splitlines() if "WARN" in line or "ERROR" in line], ran.stderr
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
     try:
-        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30) == (0, RECORDS)
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S) == (0, RECORDS)
     finally:
         consumer.close()

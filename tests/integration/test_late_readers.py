@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 from tests.support.record_batches import Record, batch
+from tests.support.waiting import let_pass, patiently
 
 pytestmark = pytest.mark.machine
 
 BATCHES = 60
 RECORD_BYTES, RECORDS = 10_000, 80
 MIB = 1 << 20
-PATIENCE_S = 90
 
 
 def create(connection: RawConnection) -> None:
@@ -46,12 +44,13 @@ def read(connection: RawConnection, offset: int) -> int:
 
 def grow(broker: TpcBroker, connection: RawConnection) -> int:
     """Write on until the cache may have all that is read; how many batches. It grows as its memory is made ready."""
-    written, give_up_at = 0, time.monotonic() + PATIENCE_S
-    while broker.counters()[0]["plane"]["tail_bytes_max"] < 3 * BATCHES * RECORDS * RECORD_BYTES // 2:
-        assert time.monotonic() < give_up_at
+    written = 0
+    for _ in patiently("the cache has grown"):
+        if broker.counters()[0]["plane"]["tail_bytes_max"] >= 3 * BATCHES * RECORDS * RECORD_BYTES // 2:
+            break
         write(connection, 10)
         written += 10
-        time.sleep(0.1)
+        let_pass(0.1)
     write(connection, BATCHES)
     return written + BATCHES
 

@@ -5,6 +5,8 @@ collected, as it would by a fault of Python before 3.12.7 (gh-77894). In a proce
 import subprocess
 import sys
 
+from tests.support.waiting import PATIENCE_S
+
 PUT_BY = """
 import gc, os
 from tpc_broker.log.batch import BatchDamageError
@@ -54,5 +56,7 @@ for case in (failing(write), failing(write_in_parts), failing(writev), walk):
 
 
 def test_an_exception_that_is_put_by_can_be_collected():
-    done = subprocess.run([sys.executable, "-c", PUT_BY], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PUT_BY], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert (done.returncode, done.stdout.split()) == (0, ["collected"] * 4), done.stderr

@@ -9,11 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from tests.packaging.test_monitoring import ALERTS, VARIABLES, panels, rules
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.cluster_nodes import Cluster, cluster, create_topic
 from tests.support.ports import free_port_range
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
 
-DEADLINE_S = 90.0
 # A node waits a second for a core that hangs (`STATUS_ANSWER_MS`), and a scrape may take an interval at most.
 CONFIGURATION = """
 global: {{scrape_interval: 3s, evaluation_interval: 1s}}
@@ -62,7 +61,7 @@ class Prometheus:
         """The data of an answer of its API; of a query that is refused the error."""
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE:
@@ -78,20 +77,8 @@ class Prometheus:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(60)
+        self._process.wait(PATIENCE_S)
         self._log.close()
-
-
-def wait_for(what: Callable[[], Any], describe: str) -> Any:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while True:
-        try:
-            if found := what():
-                return found
-        except OSError:  # it does not listen yet
-            pass
-        assert time.monotonic() < deadline_s, describe
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +96,7 @@ def broker(nodes: Cluster) -> TpcBroker:
     create_topic(nodes.bootstrap, "t", 4, replicas=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce("t", b"value")
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert run_command("scrub", "--data", str(broker.data_folder)).returncode == 0
     return broker
 
@@ -118,7 +105,7 @@ def broker(nodes: Cluster) -> TpcBroker:
 def prometheus(module_tmp_path: Path, broker: TpcBroker) -> Iterator[Prometheus]:
     found = Prometheus(module_tmp_path / "prometheus", int(broker.more_options[-1]))
     try:
-        wait_for(lambda: len(found.result("tpc_core_up")) == 2, "no sample of the broker arrived")
+        eventually(lambda: len(found.result("tpc_core_up")) == 2, "no sample of the broker arrived", not_yet=(OSError,))
         yield found
     finally:
         found.stop()
@@ -134,7 +121,7 @@ def test_every_query_of_the_dashboard_is_answered(prometheus: Prometheus) -> Non
             found = prometheus.result(query)  # refused, where Prometheus does not understand it
             # Rates need two samples; where nothing is counted by reason or API yet there is no series at all.
             if not found and "rate(" not in query and "increase(" not in query:
-                wait_for(lambda query=query: prometheus.result(query), f"no answer to {query}")
+                eventually(lambda query=query: prometheus.result(query), f"no answer to {query}", not_yet=(OSError,))
 
 
 def test_every_rule_is_loaded_and_healthy_and_quiet(prometheus: Prometheus) -> None:
@@ -144,7 +131,7 @@ def test_every_rule_is_loaded_and_healthy_and_quiet(prometheus: Prometheus) -> N
         found = prometheus.rules()
         return found.keys() == names and all(rule["health"] == "ok" for rule in found.values())
 
-    wait_for(evaluated, "not all rules were evaluated")
+    eventually(evaluated, "not all rules were evaluated", not_yet=(OSError,))
     firing = {name for name, rule in prometheus.rules().items() if rule["state"] == "firing"}
     assert firing <= {"TpcDiskNearlyFull"}  # the machine's own disk
 
@@ -155,12 +142,12 @@ def test_damage_that_a_scrub_found_fires_until_it_is_gone(prometheus: Prometheus
 
     damage = Damage("t-0", "topics/t-0/x.log", 0, 1, 0, 1, "why")
     write_report(broker.data_folder, ScrubReport(state="finished", damaged_count=1, damaged=[damage]))
-    wait_for(lambda: state() == "firing", "the alert does not fire")
+    eventually(lambda: state() == "firing", "the alert does not fire", not_yet=(OSError,))
     [alert] = prometheus.rules()["TpcDamageFound"]["alerts"]
     summary = alert["annotations"]["summary"]
     assert summary == f"1 stretches of stored files of 127.0.0.1:{broker.more_options[-1]} are damaged"
     write_report(broker.data_folder, ScrubReport(state="finished"))
-    wait_for(lambda: state() == "inactive", "the alert goes on firing")
+    eventually(lambda: state() == "inactive", "the alert goes on firing", not_yet=(OSError,))
 
 
 def test_a_core_that_is_down_is_seen(prometheus: Prometheus, broker: TpcBroker) -> None:
@@ -168,16 +155,24 @@ def test_a_core_that_is_down_is_seen(prometheus: Prometheus, broker: TpcBroker) 
     old = broker.core_process(1)
     old.suspend()
     try:
-        wait_for(lambda: prometheus.rules()["TpcCoreDown"]["state"] != "inactive", "a core that hangs is not seen")
+        eventually(
+            lambda: prometheus.rules()["TpcCoreDown"]["state"] != "inactive",
+            "a core that hangs is not seen",
+            not_yet=(OSError,),
+        )
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):  # the supervisor has ended it
             old.resume()
-    wait_for(lambda: prometheus.rules()["TpcCoreDown"]["state"] == "inactive", "it is still missed")
+    eventually(
+        lambda: prometheus.rules()["TpcCoreDown"]["state"] == "inactive", "it is still missed", not_yet=(OSError,)
+    )
 
 
 def test_a_node_that_is_gone_is_seen(prometheus: Prometheus, nodes: Cluster) -> None:
     """Last in the module. These rules wait, too; of two voters one is no majority."""
     nodes.kill(2)
     for name in ("TpcNodesAway", "TpcMetadataLeaderless", "TpcPartitionsLeaderless"):
-        wait_for(lambda name=name: prometheus.rules()[name]["state"] != "inactive", f"{name} stays quiet")
+        eventually(
+            lambda name=name: prometheus.rules()[name]["state"] != "inactive", f"{name} stays quiet", not_yet=(OSError,)
+        )
     assert prometheus.rules()["TpcLinksDown"]["state"] in {"inactive", "pending"}

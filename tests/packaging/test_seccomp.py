@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import seccomp
 from tests.support.broker_process import TpcBroker, run_command
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,7 @@ def test_a_broker_lives_under_the_filter_that_is_shipped(profile, tmp_path: Path
 def tpc(command: str, topic: str, broker: TpcBroker, text: str = "", options: Sequence[str] = ()) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tpc_broker.cli.main", command, topic, *options, "--bootstrap", broker.bootstrap],
-        input=text, capture_output=True, text=True, timeout=60, check=False,
+        input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

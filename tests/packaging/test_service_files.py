@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
 from tpc_broker.metadata.listener_settings import plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings
@@ -87,7 +88,7 @@ def test_the_drop_in_adds_to_the_unit_what_it_says(tmp_path: Path, service: conf
     (tmp_path / "tpc-broker.service.d" / "locked-memory-and-cpus.conf").write_text(drop_in)
     done = subprocess.run(
         ["systemd-analyze", "--man=no", "verify", str(tmp_path / "tpc-broker.service")], env=environment,
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     ours = [line for line in done.stderr.splitlines() if "tpc-broker" in line and "Documentation" not in line]
     assert ours == []

@@ -19,7 +19,7 @@ from tests.support.broker_process import run_command, run_here
 from tests.support.ports import free_port_range
 from tests.support.raw_client import RawConnection
 from tests.support.shared_servers import SharedBroker, once
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.counters import CoreStatus
@@ -42,7 +42,7 @@ class Watched:
 
     def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, str, str]:
         """Status, content type and body."""
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=30)
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, headers=headers or {})
             answer = connection.getresponse()
@@ -74,12 +74,12 @@ def watched(shared_broker: SharedBroker) -> Watched:
 
 def write(watched: Watched) -> None:
     admin = AdminClient({"bootstrap.servers": watched.broker.bootstrap})
-    if "test-admin" not in admin.list_topics(timeout=60).topics:
+    if "test-admin" not in admin.list_topics(timeout=PATIENCE_S).topics:
         admin.create_topics([NewTopic("test-admin", 2, 1)])["test-admin"].result()
     producer = Producer({"bootstrap.servers": watched.broker.bootstrap, "linger.ms": 0, "acks": "all"})
     for number in range(RECORDS):
         producer.produce("test-admin", b"value", partition=number % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 def samples(family: Metric, name: str, **labels: str) -> list[float]:
@@ -204,10 +204,10 @@ def test_what_is_not_there_is_said(watched: Watched) -> None:
     status, _type, text = watched.get("/metric")
     assert (status, text) == (404, "there is no /metric; there are /metrics, /live, /ready, /debug\n")
     assert watched.get("/metrics", "POST")[0] == 405
-    with socket.create_connection((LOOPBACK, watched.port), timeout=30) as client:
+    with socket.create_connection((LOOPBACK, watched.port), timeout=PATIENCE_S) as client:
         client.sendall(b"\x00\x00nonsense\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
-    with socket.create_connection((LOOPBACK, watched.port), timeout=30) as client:
+    with socket.create_connection((LOOPBACK, watched.port), timeout=PATIENCE_S) as client:
         client.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * 100_000)
         assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
 

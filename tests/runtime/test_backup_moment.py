@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
 from tpc_broker.runtime.backup_cores import HeldCores, JournalEnd
 from tpc_broker.runtime.backup_hold import PACKET_BYTES, abstract_name
@@ -39,7 +40,7 @@ class Core:
         return str(json.loads(self.connection.recv(PACKET_BYTES))["kind"])
 
     def close(self) -> None:
-        self.thread.join(60)
+        self.thread.join(PATIENCE_S)
         self.connection.close()
 
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 import trio
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.runtime import backup_staging
 from tpc_broker.runtime.backup_staging import STAGING_FOLDER, keep_removing_left, remove_left, staging_folder
 from tpc_broker.runtime.options import StartError
@@ -158,5 +159,5 @@ def test_a_signal_ends_a_backup_as_ctrl_c_does(tmp_path, name):
 def test_a_signal_ends_what_a_restore_does_on_the_ring(name, ignores_ctrl_c):
     """Between trio's own steps, which KeyboardInterrupt must not end; also as a script's job in the background."""
     command = [sys.executable, "-c", ON_THE_RING.format(name=name, ignores=ignores_ctrl_c)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "cleaned up, interrupted\n", "")

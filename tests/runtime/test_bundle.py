@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from tests.support.broker_process import TpcBroker, run_here
 from tests.support.shared_servers import SharedBroker, once
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.runtime.redaction import LEFT_OUT, Redaction, is_shown
 
 PASSWORD = "correct-horse-battery"
@@ -62,7 +63,7 @@ def stopped(module_tmp_path: Path) -> TpcBroker:
 def produce(broker: TpcBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce("test-bundle-customers", RECORD.encode(), key=b"planted-key", headers={"h": b"planted-header"})
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def bundle(broker: TpcBroker, target: Path) -> dict[str, str]:

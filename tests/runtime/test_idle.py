@@ -11,12 +11,12 @@ import pytest
 import trio
 
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.trio_ring import RingOptions
 
 pytestmark = pytest.mark.machine
 
-PATIENCE_S = 60
 REST_S = 5
 TURNS_MAX = 26
 """Of a core in that time: 12 or 13 for the supervisor, which counts its turns, one a second for the rest."""

@@ -16,9 +16,10 @@ from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tests.runtime.test_core_moves import CopiesOfTheDisk
-from tests.runtime.test_replica_storage import WAIT_S, ReplicaBench
+from tests.runtime.test_replica_storage import ReplicaBench
 from tests.support.journal_file import BLOCK_BYTES, REGION_BLOCK_FIRST, commit_at
 from tests.support.plain_disk import PlainDisk
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.files import EpochStart
@@ -104,9 +105,7 @@ def test_a_long_segment_is_settled_the_same_as_it_comes_past_the_page_cache_and_
             files.direct_refused, ends = refused, STARTS + len(lengths) - 2
             log_path, folder = path / f"{STARTS:020d}.log", (files, path, "topic", KEY, settings)
             if comes:
-                settled = await settled_as_it_comes(
-                    *folder, log_path=log_path, whole=whole, ends=ends, chooser=chooser
-                )
+                settled = await settled_as_it_comes(*folder, log_path=log_path, whole=whole, ends=ends, chooser=chooser)
                 assert not directly
             else:
                 log_path.write_bytes(whole)
@@ -251,7 +250,7 @@ def test_a_journal_that_fails_is_waited_for_and_then_it_is_so(tmp_path, is_full)
                     assert bench.storage._partitions.state(KEY) is PartitionState.REPLACING
                     if is_full:
                         bench.plane.journal_append = lambda *_arguments: None
-                with trio.move_on_after(WAIT_S) as waited:
+                with trio.move_on_after(PATIENCE_S) as waited:
                     while bench.storage._partitions.state(KEY) is PartitionState.REPLACING:
                         await trio.sleep(0.01)
                 bench.plane.journal_append = append  # an entry that waits for room is shielded

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import ctypes, sys
@@ -63,7 +65,7 @@ def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
     subprocess.run(["cc", "-shared", "-fPIC", *include, str(source), "-o", str(tmp_path / "poke.so")], check=True)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), field, str(value)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     if told == "survived":
         assert done.stdout == "survived\n", done.stderr
@@ -95,7 +97,7 @@ print(asked_produce(bench.plane.pointer, came[0]).parts[0].topic)
 def test_what_is_kept_of_a_produce_is_of_its_very_bytes(tmp_path, fewer):
     done = subprocess.run(
         [sys.executable, "-c", KEPT, str(tmp_path), str(fewer)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     if not fewer:
         assert done.stdout == "t\n", done.stderr

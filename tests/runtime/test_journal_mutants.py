@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.support.journal_harness import Core, Journal, JournalFile
+from tests.support.waiting import PATIENCE_S
 from tpc_broker._ring import lib
 
 NO_DSYNC = """
@@ -71,6 +72,6 @@ def test_a_faulty_build_has_them(built_with_mutants, tmp_path, script):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr

@@ -103,7 +103,7 @@ def is_ready(broker: TpcBroker) -> bool:
 def partitions_setting(broker: TpcBroker) -> str:
     resource = ConfigResource(ResourceType.BROKER, "0")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    return str(admin.describe_configs([resource])[resource].result(60)["num.partitions"].value)
+    return str(admin.describe_configs([resource])[resource].result(PATIENCE_S)["num.partitions"].value)
 
 
 def test_a_reload_takes_the_new_configuration_and_refuses_no_connection(broker: TpcBroker, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_reload_takes_the_new_configuration_and_refuses_no_connection(broker: 
                 producer.produce("t", f"{life} {sent}", on_delivery=lambda error, _: error and errors.append(error))
                 producer.poll(0.01)
                 sent += 1
-            assert producer.flush(60) == 0
+            assert producer.flush(PATIENCE_S) == 0
         assert clients.refused == []
         assert clients.connected > 0
         eventually(lambda: is_ready(broker), "not ready")
@@ -273,13 +273,13 @@ def test_a_reload_hands_over_the_ports_that_the_cores_share(tmp_path: Path) -> N
     try:
         producer = Producer({"bootstrap.servers": f"127.0.0.1:{shared}", "linger.ms": 0})
         producer.produce("t", b"first")
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         udp = Datagrams(datagrams)
         with contextlib.closing(udp), connecting([*broker.ports, shared]) as clients:
             broker.process.send(signal.SIGUSR2)
             eventually(lambda: broker.log_text().count("is ready: ") == 2, "it was not reloaded")
             producer.produce("t", b"second")
-            assert producer.flush(60) == 0
+            assert producer.flush(PATIENCE_S) == 0
             connected, acknowledged = clients.connected + 10, udp.acknowledged + 10
             eventually(lambda: clients.connected > connected, "nobody connects any more")
             eventually(lambda: udp.acknowledged > acknowledged, "no datagram is acknowledged any more")
@@ -370,7 +370,7 @@ def test_a_restart_under_a_service_manager_refuses_no_connection(end: signal.Sig
         assert manager.ports() == kept
         with connecting(ports) as clients:
             child.send_signal(end)
-            child.wait(90)
+            child.wait(PATIENCE_S)
             child = manager.start(broker.command())
             before = clients.connected
             eventually(lambda: clients.connected > before + 10, "nobody connects any more")
@@ -380,13 +380,13 @@ def test_a_restart_under_a_service_manager_refuses_no_connection(end: signal.Sig
         if shared in ports:
             placed_by_the_program(broker, shared)
         child.terminate()
-        child.wait(90)
+        child.wait(PATIENCE_S)
         del broker.more_options[-2:]  # the port for datagrams is configured no more, and kept no more
         child = manager.start(broker.command())
         assert manager.ports() == [each for each in kept if each != datagrams]
     finally:
         child.kill()
-        child.wait(90)
+        child.wait(PATIENCE_S)
         manager.close()
 
 

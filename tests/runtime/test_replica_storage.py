@@ -14,6 +14,7 @@ from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, Bench, held, on_core, recovered_copy
 from tests.runtime.interference import disturbed
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.broker.partition import Partition
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.checkpoint import VOTE_NOTE
@@ -22,8 +23,6 @@ from tpc_broker.storage import mending
 from tpc_broker.storage.checkpoint import read_checkpoint
 from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.leader_partition import partition_params
-
-WAIT_S = 60
 
 
 class ReplicaBench(Bench):
@@ -287,7 +286,7 @@ def test_a_journal_that_fails_under_a_cut_is_told_it_again_when_it_works(tmp_pat
             return cut(*arguments)
 
         bench.plane.cut, broken = cut_and_fail, BrokenJournal(bench)
-        with trio.fail_after(WAIT_S):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(bench.cut, 2, 1)
                 while not bench.plane.journal_error():
@@ -344,7 +343,7 @@ def test_files_that_fail_are_mended_whatever_was_done_with_them(tmp_path, monkey
                 else:
                     await bench.storage.checkpoint()
             assert reasons
-            with trio.fail_after(WAIT_S):
+            with trio.fail_after(PATIENCE_S):
                 while bench.files.life.state is not FilesState.OPEN:
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
@@ -419,13 +418,13 @@ def test_the_plane_tells_what_is_durable_and_gives_out_what_is_not_committed(tmp
         data = batch(0, [b"x", b"y"])
         await bench.storage.make_room(bench.files, bench.handle, len(data))
         result = bench.plane.append(bench.handle, data)
-        with trio.fail_after(WAIT_S):
+        with trio.fail_after(PATIENCE_S):
             while not appended:
                 await trio.sleep(0.001)
         (told_range,) = appended
         assert told_range[:4] == (bench.handle, 0, 2, 1)
         if not bench.plane.watch_durable(told_range.sequence):
-            with trio.fail_after(WAIT_S):
+            with trio.fail_after(PATIENCE_S):
                 while not told or told[-1] < told_range.sequence:
                     await trio.sleep(0.001)
         assert bench.plane.watch_durable(bench.plane.durable_sequence())

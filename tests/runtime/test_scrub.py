@@ -56,7 +56,7 @@ def broker(module_tmp_path: Path) -> Iterator[TpcBroker]:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "acks": "all"})
         for number in range(RECORDS):
             producer.produce("t", VALUE, partition=number % 2)
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
         broker.restart()  # everything is in the segments, and in a checkpoint that says so
         yield broker
     finally:
@@ -112,7 +112,7 @@ def batch_at(path: Path, number: int) -> tuple[int, int, int]:
 
 
 def metric(broker: TpcBroker, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.more_options[-1]}/metrics", timeout=PATIENCE_S) as answer:
         lines = answer.read().decode().splitlines()
     return float(next(line.split()[-1] for line in lines if line.startswith(name + " ")))
 
@@ -200,7 +200,7 @@ def test_what_was_removed_since_the_checkpoint_is_no_damage(broker: TpcBroker, t
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "acks": "all"})
     for number in range(6):
         producer.produce(names[number % 2], VALUE, partition=number // 2 % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert run_here("backup", str(tmp_path / "b"), "--data", str(broker.data_folder)).returncode == 0
     admin.delete_topics(["gone"])["gone"].result()
     resource = ConfigResource(ResourceType.TOPIC, "trimmed", incremental_configs=[

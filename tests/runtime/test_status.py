@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.support.broker_process import TpcBroker, run_here
 from tests.support.shared_servers import SharedBroker, once
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.status import (
     SOCKET_NAME,
@@ -76,7 +76,7 @@ def use(broker: TpcBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for number in range(RECORDS):
         producer.produce("test-status", b"value", partition=number % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "test-status", "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition("test-status", number, 0) for number in range(2)])

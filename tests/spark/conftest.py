@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import JAVA_FLAGS
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.bench.kafka_jars import connector_jars
 from tpc_broker.bench.server import PeerUnavailable
 
@@ -100,7 +101,7 @@ def topic(admin, request):
     from confluent_kafka.admin import NewTopic
 
     name = f"{request.node.path.stem}-{request.node.name}".replace("[", "-").replace("]", "")
-    admin.create_topics([NewTopic(name, 2)])[name].result(15)
+    admin.create_topics([NewTopic(name, 2)])[name].result(PATIENCE_S)
     return name
 
 
@@ -116,6 +117,6 @@ def produce(broker):
                 topic, value, None if keys is None else keys[number], partition,
                 timestamp=first_ms + number, headers=headers or [],
             )  # fmt: skip
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return send

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
 
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.cli.main import main
 
 pq = pytest.importorskip("pyarrow.parquet", reason="the extra `spark` is not installed")
@@ -30,12 +30,13 @@ def test_every_record_is_in_the_archive_once_though_the_job_was_killed(spark, br
         produce(topic, partition, [f"{partition}-{number}" for number in range(3000)])
     out = tmp_path / "archive"
     job = subprocess.Popen(command(broker, topic, out), start_new_session=True, stderr=subprocess.DEVNULL)
-    give_up_at = time.monotonic() + DEADLINE_SECONDS
+
+    def is_past_its_second_epoch():
+        assert job.poll() is None, "the job ended before it could be killed"
+        return (out / "_spark_metadata" / "2.compact").exists()
+
     try:
-        while not (out / "_spark_metadata" / "2.compact").exists():
-            assert job.poll() is None, "the job ended before it could be killed"
-            assert time.monotonic() < give_up_at, "the job never finished its second epoch"
-            time.sleep(0.02)
+        eventually(is_past_its_second_epoch, "its second epoch ends", not_yet=(), patience_s=DEADLINE_SECONDS)
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
@@ -61,12 +62,13 @@ def test_a_signal_ends_a_job_that_follows_with_one_line(broker, topic, produce, 
     job = subprocess.Popen(
         [*command(broker, topic, tmp_path / "out"), "--follow"], stderr=subprocess.PIPE, text=True
     )  # fmt: skip
-    give_up_at = time.monotonic() + DEADLINE_SECONDS
+
+    def is_past_its_first_epoch():
+        assert job.poll() is None, job.stderr.read()
+        return (tmp_path / "out" / "_checkpoint" / "commits" / "0").exists()
+
     try:
-        while not (tmp_path / "out" / "_checkpoint" / "commits" / "0").exists():
-            assert job.poll() is None, job.stderr.read()
-            assert time.monotonic() < give_up_at, "the job never finished its first epoch"
-            time.sleep(0.02)
+        eventually(is_past_its_first_epoch, "its first epoch ends", not_yet=(), patience_s=DEADLINE_SECONDS)
         job.send_signal(number)
         said = job.communicate(timeout=DEADLINE_SECONDS)[1]
     finally:
@@ -83,7 +85,7 @@ def two_topics(admin):
 
     names = {"t": "test_archive-one", "u": "test_archive-other"}
     for future in admin.create_topics([NewTopic(name, 1) for name in names.values()]).values():
-        future.result(15)
+        future.result(PATIENCE_S)
     return names
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -27,6 +26,7 @@ from tests.spark.test_kills import (
     values,
     wait_until,
 )
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -78,12 +78,11 @@ class StandaloneCluster:
         return log
 
     def _wait_for(self, log, pattern):
-        give_up_at = time.monotonic() + DEADLINE_SECONDS
-        while not (found := re.search(pattern, log.read_text())):
+        def look():
             assert self._daemons[-1].poll() is None, log.read_text()
-            assert time.monotonic() < give_up_at, log.read_text()
-            time.sleep(0.05)
-        return found[1]
+            return re.search(pattern, log.read_text())
+
+        return eventually(look, pattern, not_yet=(), patience_s=DEADLINE_SECONDS)[1]
 
 
 @pytest.fixture

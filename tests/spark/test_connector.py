@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.spark.conftest import NOW_MS
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +63,7 @@ def test_a_stream_resumes_from_its_checkpoint(spark, topic, produce, kafka_read,
         writer = stream.selectExpr("CAST(value AS STRING) AS value").writeStream.format("parquet")
         options = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
         query = writer.options(**options).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE_S)
         assert query.exception() is None
         return [row.value.encode() for row in spark.read.parquet(str(tmp_path / "out")).orderBy("value").collect()]
 
@@ -89,12 +90,12 @@ def test_the_sink_in_a_stream_from_topic_to_topic(broker, topic, produce, admin,
     from confluent_kafka.admin import NewTopic
 
     target = f"{topic}-copy"
-    admin.create_topics([NewTopic(target, 3)])[target].result(15)
+    admin.create_topics([NewTopic(target, 3)])[target].result(PATIENCE_S)
     produce(topic, 0, numbered(0, 200), keys=numbered(0, 200))
     stream = kafka_read(topic, streaming=True, startingOffsets="earliest", maxOffsetsPerTrigger="70")
     options = {"kafka.bootstrap.servers": broker.bootstrap, "checkpointLocation": str(tmp_path / "checkpoint")}
     writer = stream.select("key", "value").writeStream.format("kafka").options(topic=target, **options)
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE_S)
     assert query.exception() is None
     assert values(kafka_read(target)) == values(kafka_read(target), "key") == numbered(0, 200)

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import PATIENCE_S, eventually, let_pass
 from tpc_broker.client.errors import DamagedDataError, OffsetsMissingError, UnknownTopicError
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark.options import read_options
@@ -54,7 +55,7 @@ def make_topic(admin, request):
     def make(partitions_count=1, **config):
         name = re.sub(r"\W", "-", request.node.name)
         config = {"segment.bytes": str(MIB), "file.delete.delay.ms": "100"} | config
-        admin.create_topics([NewTopic(name, partitions_count, config=config)])[name].result(15)
+        admin.create_topics([NewTopic(name, partitions_count, config=config)])[name].result(PATIENCE_S)
         return name
 
     return make
@@ -65,8 +66,8 @@ def write(broker, topic, numbers, partition=0, **settings):
     for count, number in enumerate(numbers, start=1):
         producer.produce(topic, VALUE % number, partition=partition)
         if count % 20 == 0:
-            assert producer.flush(30) == 0
-    assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def plan_of(mode=Mode.FAILFAST):
@@ -90,13 +91,6 @@ def rows_of(reader, tasks):
     ]
 
 
-def wait_until(condition, seconds=30):
-    give_up_at = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
-
-
 def pieces_count(tasks):
     return sum(isinstance(task.value, SegmentPiece) for task in tasks)
 
@@ -109,7 +103,8 @@ def test_a_batch_is_exact_with_the_tail_from_the_broker(broker, make_topic):
     topic = make_topic(2)
     write(broker, topic, range(400))
     reader = TpcReader(options_of(broker, topic, streaming=False), plan_of())
-    wait_until(lambda: pieces_count(reader.partitions()) >= 4)  # sealed when written behind and in a checkpoint
+    # They are sealed when they are written behind and in a checkpoint.
+    eventually(lambda: pieces_count(reader.partitions()) >= 4, "four pieces")
     count, tasks = 0, []
     while not any(isinstance(task.value, OffsetRange) for task in tasks) or pieces_count(tasks) < 4:
         write(broker, topic, range(400 + count, 410 + count), partition=1)  # a checkpoint may have had all by now
@@ -126,12 +121,12 @@ def test_another_topic_of_that_name_is_read_from_the_broker_alone(broker, admin,
     topic = make_topic()
     write(broker, topic, range(300))
     [future] = admin.delete_topics([topic], operation_timeout=10).values()
-    future.result(15)
-    wait_until(lambda: not (broker.data_folder / "topics" / f"{topic}-0").exists())
+    future.result(PATIENCE_S)
+    eventually(lambda: not (broker.data_folder / "topics" / f"{topic}-0").exists(), "it is gone")
     make_topic()
     write(broker, topic, range(1000, 1003))
     reader = TpcReader(options_of(broker, topic, streaming=False), plan_of())
-    wait_until(lambda: len(reader.partitions()) == 1)
+    eventually(lambda: len(reader.partitions()) == 1, "nothing but the tail")
     assert rows_of(reader, reader.partitions()) == [(0, number, 1000 + number) for number in range(3)]
 
 
@@ -214,7 +209,13 @@ def test_a_segment_that_vanished_after_the_planning(broker, admin, make_topic, h
     options = options_of(broker, topic, streaming=False)
     reader = TpcReader(options, plan_of())
     ignoring = TpcReader(options_of(broker, topic, streaming=False, failOnDataLoss="false"), plan_of())
-    wait_until(lambda: time.sleep(0.1) or first_base(broker, topic) == first_base(broker, topic))
+
+    def is_steady():
+        before = first_base(broker, topic)
+        let_pass(0.1)
+        return first_base(broker, topic) == before
+
+    eventually(is_steady, "retention has come to an end")
     begin = first_base(broker, topic)
     write_more_until_checkpointed(broker, topic, reader)
     tasks = [task for task in reader.partitions() if isinstance(task.value, SegmentPiece)]
@@ -223,8 +224,8 @@ def test_a_segment_that_vanished_after_the_planning(broker, admin, make_topic, h
         write(broker, topic, range(5000, 5300))
     else:
         [future] = admin.delete_records([Place(topic, 0, first.end_offset + 5)]).values()
-        future.result(15)
-    wait_until(lambda: not first.path.exists())
+        future.result(PATIENCE_S)
+    eventually(lambda: not first.path.exists(), "it is removed")
     assert first.base_offset >= begin
     with pytest.raises(OffsetsMissingError, match=rf"{topic}-0: offsets \[{first.first_offset}, "):
         rows_of(reader, tasks)
@@ -244,7 +245,7 @@ def test_deleted_records_are_no_rows_without_a_broker(broker, admin, make_topic,
         write(broker, topic, range(number, number + 50))
         number += 50
     [future] = admin.delete_records([Place(topic, 0, 37)]).values()
-    future.result(15)
+    future.result(PATIENCE_S)
     if end != "running":
         broker.kill() if end == "killed" else broker.stop()
     try:
@@ -273,7 +274,7 @@ def test_without_a_broker_a_log_may_begin_behind_the_checkpoint(broker, admin, m
         number += 50
     write(broker, topic, range(number, number + 5))
     [future] = admin.delete_records([Place(topic, 0, number + 5)]).values()
-    future.result(15)
+    future.result(PATIENCE_S)
     assert rows_of(reader, reader.partitions()) == []
 
 
@@ -355,7 +356,7 @@ def test_direct_mode_in_spark(spark, broker, make_topic, tmp_path):
         writer = source.load(str(broker.data_folder)).writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
         query = writer.start(str(tmp_path / "out"))
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE_S)
         assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == expected
         write(broker, topic, range(300, 320))
     rows = spark.read.parquet(str(tmp_path / "out")).collect()

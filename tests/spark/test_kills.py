@@ -19,6 +19,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from tests.spark import interrupting
 from tests.spark.both_ways import archive_job, start_copy
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.spark.pipelines.archive import archive
 
 pytestmark = pytest.mark.spark
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parent.parent.parent
 def target(admin, topic):
     from confluent_kafka.admin import NewTopic
 
-    admin.create_topics([NewTopic(f"{topic}-target", 2)])[f"{topic}-target"].result(15)
+    admin.create_topics([NewTopic(f"{topic}-target", 2)])[f"{topic}-target"].result(PATIENCE_S)
     return f"{topic}-target"
 
 
@@ -63,11 +64,11 @@ def check_copy(found, repeated_max):
 
 
 def wait_until(done, what, process=None, log=None):
-    give_up_at = time.monotonic() + DEADLINE_SECONDS
-    while not done():
+    def look():
         assert process is None or process.poll() is None, f"ended before {what}: {log.read_text()}"
-        assert time.monotonic() < give_up_at, f"never {what}"
-        time.sleep(0.02)
+        return done()
+
+    eventually(look, what, not_yet=(), patience_s=DEADLINE_SECONDS)
 
 
 def committed(folder):
@@ -180,12 +181,12 @@ def test_a_killed_broker(spark, tmp_path):
         quiet = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
         admin = AdminClient(quiet)
         for future in admin.create_topics([NewTopic("source", 2), NewTopic("target", 2)]).values():
-            future.result(15)
+            future.result(PATIENCE_S)
         producer = Producer(quiet)
         for number in range(ROWS_PER_PARTITION):
             for partition in (0, 1):
                 producer.produce("source", f"{partition}-{number}", partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         del admin, producer
 
         def kill_and_start():

@@ -6,6 +6,7 @@ import time
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.spark.pipelines import transfer
 from tpc_broker.spark.pipelines.archive import ArchiveJob, archive
 from tpc_broker.spark.pipelines.backfill import BackfillJob, backfill
@@ -32,7 +33,7 @@ def make_topic(admin):
 
     def make(name, partitions=2, **configuration):
         settings = {key.replace("_", "."): value for key, value in configuration.items()}
-        admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(15)
+        admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(PATIENCE_S)
         return name
 
     return make

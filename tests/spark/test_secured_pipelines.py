@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from tests.spark.conftest import require_java
 from tests.support.tls_proxy import AdvertisingBroker, Proxy, server_context
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.cli.main import main
 
 pytestmark = pytest.mark.spark
@@ -33,7 +34,7 @@ def secured(certificates, tmp_path):
         producer = Producer({"bootstrap.servers": plain.address})
         for value in (b"one", b"two"):
             producer.produce("t", value, key=b"k")
-        assert producer.flush(15) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert producer.list_topics("u", 15).topics["u"].error is None
         broker.advertised = proxy.address
         broker.restart()

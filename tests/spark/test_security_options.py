@@ -1,6 +1,5 @@
 """Spark's security options: what they mean, that nothing is passed over in silence, and a read with all of them."""
 
-
 import pytest
 
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
@@ -10,6 +9,7 @@ from confluent_kafka import Producer
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.tls_proxy import AdvertisingBroker, Proxy, server_context
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
 from tpc_broker.spark.options import OptionError, read_options, write_options
 from tpc_broker.spark.rows import Mode, RowPlan
@@ -95,7 +95,7 @@ def test_a_read_with_tls_and_scram(certificates, tmp_path):
             one.connect_to(broker.host, broker.ports[0])
         producer = Producer({"bootstrap.servers": plain.address})
         producer.produce("t", b"hidden")
-        assert producer.flush(15) == 0
+        assert producer.flush(PATIENCE_S) == 0
         broker.advertised = proxy.address
         broker.restart()
         given = {

@@ -14,6 +14,7 @@ from tests.spark.conftest import NOW_MS
 from tests.spark.segment_log import Log
 from tests.support.broker_process import TpcBroker
 from tests.support.native_batches import seal_batch
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.errors import DamagedDataError
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import FetchAnswer, TopicPartition
@@ -305,13 +306,13 @@ def test_a_real_brokers_folder_in_spark(spark, tmp_path):
     broker.start()
     try:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", 2, config={"segment.bytes": "1048576"})])["t"].result(15)
+        admin.create_topics([NewTopic("t", 2, config={"segment.bytes": "1048576"})])["t"].result(PATIENCE_S)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(500):
             producer.produce("t", b"%010000d" % number, partition=number % 2, timestamp=NOW_MS + number)
             if number % 50 == 0:
-                producer.flush(15)
-        assert producer.flush(15) == 0
+                producer.flush(PATIENCE_S)
+        assert producer.flush(PATIENCE_S) == 0
     finally:
         broker.stop()
     assert len(list((broker.data_folder / "topics" / "t-0").glob("*.log"))) > 2

@@ -7,6 +7,7 @@ import pytest
 
 from tests.durability.raw_produce import PartitionClient
 from tests.spark.conftest import NOW_MS
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 
@@ -58,7 +59,7 @@ def test_topic_and_partition_by_row_and_nulls(spark, broker, topic, admin, rows_
     from confluent_kafka.admin import NewTopic
 
     other = f"{topic}-other"
-    admin.create_topics([NewTopic(other, 2)])[other].result(15)
+    admin.create_topics([NewTopic(other, 2)])[other].result(PATIENCE_S)
     frame = spark.createDataFrame(
         [(topic, 1, None, "a"), (other, 0, b"", "b"), (topic, None, None, None)],
         "topic string, partition int, key binary, value string",
@@ -75,7 +76,7 @@ def test_mistakes_are_explained(spark, broker, topic, admin):
     from confluent_kafka.admin import NewTopic
 
     small = f"{topic}-small"
-    admin.create_topics([NewTopic(small, 1, config={"max.message.bytes": "200"})])[small].result(15)
+    admin.create_topics([NewTopic(small, 1, config={"max.message.bytes": "200"})])[small].result(PATIENCE_S)
     frame = spark.range(1).selectExpr("cast(id as string) as value")
     for given, options, mode, said in (
         (frame, {}, "append", "where to write is missing"),
@@ -98,14 +99,14 @@ def test_an_epoch_that_was_committed_is_not_written_again(spark, broker, topic, 
     from confluent_kafka.admin import NewTopic
 
     target = f"{topic}-target"
-    admin.create_topics([NewTopic(target, 1)])[target].result(15)
+    admin.create_topics([NewTopic(target, 1)])[target].result(PATIENCE_S)
 
     def run():
         reader = spark.readStream.format("tpc").option("bootstrap", broker.bootstrap).option("subscribe", topic)
         frame = reader.option("startingOffsets", "earliest").load().select("key", "value")
         writer = frame.writeStream.format("tpc").option("bootstrap", broker.bootstrap).option("topic", target)
         query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE_S)
 
     produce(topic, 0, ["one", "two"])
     run()

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from tests.spark.conftest import NOW_MS
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 
@@ -95,7 +96,7 @@ def test_lost_offsets_fail_or_are_skipped(read, topic, produce, admin):
     from confluent_kafka import TopicPartition
 
     produce(topic, 0, ["0", "1", "2", "3"])
-    next(iter(admin.delete_records([TopicPartition(topic, 0, 3)]).values())).result(15)
+    next(iter(admin.delete_records([TopicPartition(topic, 0, 3)]).values())).result(PATIENCE_S)
     begin = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 1, "1": 0}})}
     with pytest.raises(Exception, match=rf"{topic}-0: offsets \[1, 3\) are not in the log any more"):
         read(**begin).collect()
@@ -174,7 +175,7 @@ class Stream:
     def run(self, out):
         writer = self.reader.load().writeStream.format("parquet").option("checkpointLocation", self.checkpoint)
         query = writer.trigger(availableNow=True).start(str(out))
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE_S)
         return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
@@ -186,7 +187,7 @@ def test_available_now_with_a_row_limit_resumes_from_its_checkpoint(spark, broke
     stream = Stream(spark, broker, tmp_path / "c", subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=15)
     assert stream.run(tmp_path / "out") == [15, 15, 10]
     produce(topic, 1, ["late"])
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(15)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)
     produce(topic, 2, ["new", "partition"])
     assert stream.run(tmp_path / "out") == [3]
     assert stream.run(tmp_path / "out") == []

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.spark.segment_log import Log
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.requests import TopicFacts, TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType
@@ -59,7 +60,7 @@ def broker(module_tmp_path):
     peer = TpcBroker(module_tmp_path / "transactions", cores_count=1)
     peer.start()
     admin = AdminClient({"bootstrap.servers": peer.bootstrap})
-    admin.create_topics([NewTopic("t", 1)])["t"].result(15)
+    admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
     peer.stop()
     path = peer.data_folder / "journals" / "0000.checkpoint"
     generation, partitions = decode_checkpoint(path.read_bytes())

@@ -15,30 +15,24 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support import waiting
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 
-DEADLINE_S = 60.0
 T = TypeVar("T")
+REFUSED_S = 4
+"""To a request that nobody may grant: it is to time out."""
 
 
-def eventually(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+def eventually(look: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
     """What `look` gives as soon as that is true; errors of clients count as not yet."""
-    give_up_at = time.monotonic() + deadline_s
-    last: Any = None
-    while time.monotonic() < give_up_at:
-        try:
-            last = look()
-        except (KafkaException, AssertionError, ServerFailed) as error:
-            last = error
-        else:
-            if last:
-                return last
-        time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {deadline_s:g} s; last: {last}")
+    return waiting.eventually(
+        look, what, not_yet=(KafkaException, AssertionError, ServerFailed), pause_s=0.05, patience_s=patience_s
+    )
 
 
 def answered(ask: Callable[[], T]) -> T:
@@ -73,9 +67,9 @@ class Node(TpcBroker):
     def wait_ready(self) -> None:
         self.process.wait_answering(self.host, self.ports, 120)
 
-    def wait_ended(self, deadline_s: float = DEADLINE_S) -> int:
+    def wait_ended(self) -> int:
         """The exit code of a node that ends by itself."""
-        eventually(lambda: not self.process.is_running, f"node {self.number} ends", deadline_s)
+        eventually(lambda: not self.process.is_running, f"node {self.number} ends")
         code = self.process.exit_code
         assert code is not None
         self.kill()  # closes its log
@@ -167,7 +161,9 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5_000, "log_level": 0})
 
 
-def create_topic(bootstrap: str, name: str, partitions: int = 1, timeout_s: float = 30, replicas: int = -1) -> None:
+def create_topic(
+    bootstrap: str, name: str, partitions: int = 1, timeout_s: float = PATIENCE_S, replicas: int = -1
+) -> None:
     """KafkaException when it was not made. `replicas`: -1 leaves their number to the cluster."""
     client = admin(bootstrap)  # kept until the answer is there
     asked = [NewTopic(name, partitions, replicas)]
@@ -179,7 +175,7 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, timeout_s: floa
 def is_created(bootstrap: str, name: str) -> bool:
     """Make a topic, soon; KafkaException when it was not made. An attempt that was not answered may have made it."""
     try:
-        create_topic(bootstrap, name, timeout_s=5)
+        create_topic(bootstrap, name, timeout_s=LOOK_S)
     except KafkaException as refused:
         if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
@@ -188,18 +184,18 @@ def is_created(bootstrap: str, name: str) -> bool:
 
 def leaders(bootstrap: str, topic: str) -> dict[int, int]:
     """Broker id of each partition's leader, as that broker says."""
-    found = admin(bootstrap).list_topics(topic, timeout=5).topics[topic]
+    found = admin(bootstrap).list_topics(topic, timeout=LOOK_S).topics[topic]
     if found.error is not None:
         raise KafkaException(found.error)
     return {index: partition.leader for index, partition in found.partitions.items()}
 
 
 def topics(bootstrap: str) -> set[str]:
-    return set(admin(bootstrap).list_topics(timeout=5).topics)
+    return set(admin(bootstrap).list_topics(timeout=LOOK_S).topics)
 
 
 def brokers(bootstrap: str) -> set[int]:
-    return set(admin(bootstrap).list_topics(timeout=5).brokers)
+    return set(admin(bootstrap).list_topics(timeout=LOOK_S).brokers)
 
 
 def run_tpc(*arguments: str) -> tuple[int, str]:
@@ -230,7 +226,7 @@ def produce(bootstrap: str, topic: str, values: list[str], partitions: int) -> N
         producer.produce(
             topic, value, partition=number % partitions, on_delivery=lambda error, _m: errors.append(error)
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert not [error for error in errors if error is not None], errors
     assert len(errors) == len(values)
 
@@ -248,7 +244,7 @@ def consume(
     })  # fmt: skip
     consumer.subscribe([topic])
     found: list[str] = []
-    give_up_at = time.monotonic() + DEADLINE_S
+    give_up_at = time.monotonic() + PATIENCE_S
     try:
         while len(found) < count and not until(found) and time.monotonic() < give_up_at:
             message = consumer.poll(0.5)

@@ -11,8 +11,8 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.support.cluster_nodes import eventually
+from tests.support.waiting import LOOK_S, PATIENCE_S
 
-DEADLINE_S = 60.0
 PACE_S = 0.002
 FULL_S = 0.1
 
@@ -78,7 +78,7 @@ class Load:
             for partition in range(self.partitions):
                 self._send(producer, partition, str(number).zfill(self._digits))
             producer.poll(self._pace_s)
-        if producer.flush(DEADLINE_S):
+        if producer.flush(PATIENCE_S):
             self.errors.append("not everything was acknowledged")
 
     def _send(self, producer: Producer, partition: int, value: str) -> None:
@@ -101,13 +101,13 @@ class Load:
             self.gaps_s[partition] = max(self.gaps_s[partition], now - before)
         self._answered_at[partition] = now
 
-    def wait_progress(self, deadline_s: float = DEADLINE_S) -> None:
+    def wait_progress(self, patience_s: float = PATIENCE_S) -> None:
         """Until of every partition one more record is acknowledged than have been sent so far: one that was sent from
         now on, also right after the start, when nothing has been.
         """
         sent = list(self.sent)
         eventually(
-            lambda: self.errors or all(map(int.__lt__, sent, map(len, self.acknowledged))), "it goes on", deadline_s
+            lambda: self.errors or all(map(int.__lt__, sent, map(len, self.acknowledged))), "it goes on", patience_s
         )
         assert not self.errors, self.errors[:3]
 
@@ -168,14 +168,14 @@ def read_all(bootstrap: str, topic: str, partition: int, starts: int = 0) -> lis
             "bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False, "log_level": 0,
         })  # fmt: skip
         try:
-            return consumer, consumer.get_watermark_offsets(where, timeout=5)[1]
+            return consumer, consumer.get_watermark_offsets(where, timeout=LOOK_S)[1]
         except KafkaException:
             consumer.close()
             raise
 
     consumer, end = eventually(begin, "its end is told")
     found: list[tuple[int, int]] = []
-    give_up_at = time.monotonic() + DEADLINE_S
+    give_up_at = time.monotonic() + PATIENCE_S
     try:
         consumer.assign([where])
         while (not found or found[-1][0] + 1 < end) and end and time.monotonic() < give_up_at:

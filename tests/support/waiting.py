@@ -17,6 +17,9 @@ T = TypeVar("T")
 PATIENCE_S: Final = 120
 """After which something counts as hanging. It says nothing of how fast a thing is: a loaded machine makes a test slow
 and not red."""
+LOOK_S: Final = 5.0
+"""Of one attempt at a call that is made again when it came to nothing: who was asked may be gone, and the next attempt
+finds another one."""
 _PAUSE_S: Final = 0.02
 
 
@@ -30,9 +33,13 @@ def eventually(
     *,
     not_yet: tuple[type[Exception], ...] = (AssertionError,),
     pause_s: float = _PAUSE_S,
+    patience_s: float | None = None,
 ) -> T:
-    """What `look` gives as soon as that is true. Exceptions in `not_yet` count as not yet."""
-    give_up_at = time.monotonic() + PATIENCE_S
+    """What `look` gives as soon as that is true. Exceptions in `not_yet` count as not yet. `patience_s` for what is
+    much work also on a quiet machine.
+    """
+    patience_s = patience_s or PATIENCE_S
+    give_up_at = time.monotonic() + patience_s
     last: object = None
     while time.monotonic() < give_up_at:
         try:
@@ -44,7 +51,7 @@ def eventually(
                 return found
             last = found
         time.sleep(pause_s)
-    raise NotYetError(f"{what}: not within {PATIENCE_S:g} s; last: {last!r}")
+    raise NotYetError(f"{what}: not within {patience_s:g} s; last: {last!r}")
 
 
 async def eventually_in_loop(look: Callable[[], T], what: str) -> T:
