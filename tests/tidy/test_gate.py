@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 import pytest
 
 from tests.support.tiers import MARKS, is_gate_module
+from tests.support.waiting import PATIENCE_S
 
 TESTS: Final = Path(__file__).parents[1]
 STARTERS: Final = {
@@ -233,3 +235,102 @@ def test_no_gate_test_reads_a_real_clock_or_draws_chance_without_a_seed(unwanted
 )
 def test_what_reads_a_clock_or_draws_chance_is_found(source: str, expected: list[tuple[int, str]]) -> None:
     assert calls_in(source, REAL_CLOCKS | CHANCE) == expected
+
+
+PATIENT_METHODS: Final = {
+    "awaitTermination", "communicate", "exception", "flush", "join", "result", "settimeout", "wait",
+}  # fmt: skip
+"""The first argument of these is for how long to wait at most."""
+PATIENT_KEYWORDS: Final = {"deadline_s", "deadline_seconds", "patience_s", "timeout", "timeout_s", "timeout_seconds"}
+LOOKS: Final = {"consume", "get", "getmany", "poll", "select"}
+"""Turns of a loop that waits: nothing is said by what one of them does not find."""
+PATIENCE_NAME: Final = re.compile(r"_?(DEADLINE|PATIENCE|TIMEOUT|WAIT)_S(ECONDS)?")
+_OF_THE_TEST: Final = "a method of the test's own: its clock is not the machine's"
+OTHER_TIMES: Final = {
+    ("broker/test_rebalancing.py", "join"): _OF_THE_TEST,
+    ("coordinator/test_rounds.py", "wait"): _OF_THE_TEST,
+    ("durability/workload.py", "flush"): "a turn of a loop that waits",
+    ("durability/workload.py", "wait"): "an actor's pause between two requests",
+    ("metadata/test_rebalance.py", "join"): _OF_THE_TEST,
+    ("simulator/test_coming_and_going.py", "join"): _OF_THE_TEST,
+    ("simulator/test_moves.py", "join"): _OF_THE_TEST,
+    ("simulator/test_quorum.py", "join"): _OF_THE_TEST,
+    ("spark/test_pace.py", "wait"): _OF_THE_TEST,
+}
+"""By module and method, what looks like a time-out and is none. One that is to pass has a name that says so."""
+
+
+def number(node: ast.expr | None) -> float:
+    """A literal's; what is none counts as long enough."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)  # type: ignore[arg-type]
+    return PATIENCE_S
+
+
+def impatience_in(source: str, module: str = "") -> list[tuple[int, str]]:
+    """(line, what is called or named) of each time-out that a loaded machine may reach: a number below `PATIENCE_S`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            target = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            if PATIENCE_NAME.fullmatch(target) and number(node.value) < PATIENCE_S:
+                found.append((node.lineno, target))
+        if not isinstance(node, ast.Call):
+            continue
+        is_method = isinstance(node.func, ast.Attribute)
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        given = [each.value for each in node.keywords if each.arg in PATIENT_KEYWORDS]
+        given += node.args[:1] if is_method and called in PATIENT_METHODS else []
+        if called in LOOKS or (module, called) in OTHER_TIMES:
+            continue
+        found += [(node.lineno, called) for each in given if 0 < number(each) < PATIENCE_S]
+    return sorted(found)
+
+
+def test_no_test_gives_up_while_a_loaded_machine_may_still_answer() -> None:
+    """Of the gate and of the long tier: `PATIENCE_S` for what is to come, `LOOK_S` for an attempt that is made again; a
+    time-out that is to pass has a name that says so.
+    """
+    wrong = []
+    for path in sorted(TESTS.rglob("*.py")):
+        module = path.relative_to(TESTS).as_posix()
+        wrong += [f"tests/{module}:{line}: {what}" for line, what in impatience_in(path.read_text(), module)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_other_times_are_there() -> None:
+    for module, called in OTHER_TIMES:
+        assert called in {what for _line, what in impatience_in((TESTS / module).read_text())}, (module, called)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("future.result(15)", [(1, "result")]),
+        ("future.result(timeout=20)\nassert producer.flush(1.5) == 0", [(1, "result"), (2, "flush")]),
+        ("subprocess.run([x], timeout=60)\nsocket.create_connection(a, timeout=5)",
+         [(1, "run"), (2, "create_connection")]),
+        ("process.communicate(timeout=5)\ncreate(timeout_s=4)", [(1, "communicate"), (2, "create")]),
+        ("DEADLINE_S = 90.0\nPATIENCE_S: Final = 60", [(1, "DEADLINE_S"), (2, "PATIENCE_S")]),
+        ("future.result(PATIENCE_S)\nfuture.result()\nfuture.result(240)\nprocess.wait(REFUSED_S)", []),
+        ("consumer.poll(0.5)\nconsumer.consume(10, timeout=1)\nselect.select([x], [], [], 1)", []),
+        ("lines.join(names)\nring.wait(0)\nring.wait(-1)\nwait(5)", []),
+    ],
+)  # fmt: skip
+def test_time_outs_that_are_too_short_are_found(source: str, expected: list[tuple[int, str]]) -> None:
+    assert impatience_in(source) == expected
+
+
+def test_no_test_has_its_seed_from_the_environment() -> None:
+    """What repeats a run is its `--seed`, and nothing that the next one does not see."""
+    asked = re.compile(r"\b(environ(\.get\(|\[)|getenv\()['\"]\w*SEED")
+    wrong = [
+        f"{path.relative_to(TESTS).as_posix()}:{line}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for line, text in enumerate(path.read_text().splitlines(), 1)
+        if asked.search(text) and path != Path(__file__)
+    ]
+    assert wrong == []
+    assert asked.search('int(os.environ.get("TPC_SEED", "1"))')
+    assert asked.search('os.getenv("SEED")')
+    assert not asked.search('os.environ | {"PYTHONHASHSEED": "1"}')
