@@ -35,7 +35,8 @@ class CoreCounters(TypedDict):
     reason. `connections`: of `ConnectionStatistics`; `listeners`: of `tpc_listener_statistics`, in the order of the
     listeners; `closed`: by reason. `python_spans`: how often Python took how
     long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same of
-    the journal's commits. `latencies`: of requests, by API; `slowest`: requests of the last two minutes.
+    the journal's commits. `latencies`: of requests, by API, `unknown` for keys that have no name;
+    `slowest`: requests of the last two minutes.
     """
 
     broker: Numbers
@@ -100,9 +101,22 @@ def core_counters(
         ring=looped,
         python_spans=python_spans,
         commit_spans=plane.commit_spans(),
-        latencies={api_name(key): latency for key, latency in connections.latencies().items()},
+        latencies=latencies_by_name(connections.latencies()),
         slowest=[_slow(one) for one in connections.slowest_requests()],
     )
+
+
+def latencies_by_name(by_key: dict[int, Latency]) -> dict[str, Latency]:
+    """All API keys that are none of Kafka's for clients are `unknown` together: no client makes series of its own."""
+    named: dict[str, Latency] = {}
+    for key, latency in by_key.items():
+        name = api(key).name if key in _API_KEYS else "unknown"
+        before = named.get(name, {"sum_ns": 0, "spans": [0] * len(latency["spans"])})
+        named[name] = {
+            "sum_ns": before["sum_ns"] + latency["sum_ns"],
+            "spans": [one + other for one, other in zip(before["spans"], latency["spans"], strict=True)],
+        }
+    return named
 
 
 def api_name(key: int) -> str:
