@@ -19,7 +19,10 @@ import signal
 import sys
 import time
 from logging.handlers import QueueHandler, QueueListener
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 LINES_WAITING_MAX: Final = 4_096
 """When there were so many, no more are taken before half of them are written: one gap, and not one behind each line."""
@@ -177,6 +180,12 @@ def end_logging() -> None:
         _writers.pop().end()
 
 
+def _lines_before_the_traceback(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+    """The interpreter writes a traceback in pieces of less than a line, and a log line would come in between."""
+    end_logging()
+    sys.__excepthook__(kind, problem, trace)
+
+
 def _stream_of_its_own(stream: TextIO) -> TextIO:
     """To the same place: the interpreter's end flushes its own, and would wait for a thread that is in it."""
     try:
@@ -204,6 +213,7 @@ def set_up_logging(origin: str, *, style: str = "auto", level: str = "INFO", str
     root = logging.getLogger()
     root.handlers[:] = [lines]
     root.setLevel(level)
+    sys.excepthook = _lines_before_the_traceback
 
 
 atexit.register(end_logging)
