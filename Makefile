@@ -19,7 +19,7 @@ PIP     := $(BIN)/pip install --disable-pip-version-check
 INSTALL := $(PIP) --quiet --editable
 LOCKED  := requirements/test.txt
 SHOWN   := scripts/with-progress.sh
-SOURCES := pyproject.toml setup.py $(NATIVE)
+SOURCES := pyproject.toml setup.py $(wildcard packaging/man/*.1) $(NATIVE)
 STATES  ?= 3000000
 LISTEN  ?= 127.0.0.1:9092
 DATA    ?= ./data
@@ -103,6 +103,7 @@ $(BIN)/.system-long: $(BIN)/.system-test scripts/system-packages.sh
 
 $(BIN)/.built: $(BIN)/.system $(SOURCES)
 	@$(SHOWN) "Installing into $(VENV) and compiling two C extensions: a minute or two, this once" $(INSTALL) .
+	@install -D -m 644 -t $(VENV)/share/man/man1 packaging/man/*.1
 	@touch $@
 
 $(BIN)/.built-test: $(BIN)/.system-test $(SOURCES) $(LOCKED)

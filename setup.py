@@ -21,5 +21,6 @@ class BuildWithProgram(build_py):
 
 setup(
     cmdclass={"build_py": BuildWithProgram},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},  # one wheel for 3.11 and later: cffi builds to the stable ABI
     cffi_modules=["native/build_bytes.py:ffibuilder", "native/build_ring.py:ffibuilder"],
 )

@@ -119,13 +119,19 @@ def test_the_sdist_has_what_a_build_needs(sdist: Path, source: Path) -> None:
     assert [name for name in names if name.endswith((".so", ".o", ".pyc"))] == []
 
 
-def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+def test_one_wheel_serves_every_python_from_3_11_on(wheel: Path) -> None:
+    assert wheel.name.split("-")[2:4] == ["cp311", "abi3"]
+
+
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path, source: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     data = next(top for top in tops if top.endswith(".data"))
     assert tops == {"tpc_broker", "pyspark_tpc.py", data}
-    pages = {f"{data}/data/share/man/man1/{program}.1" for program in ("tpc", "tpc-broker")}
-    assert {name for name in names if name.startswith(data)} == pages
+    shared = {"share/man/man1/tpc.1", "share/man/man1/tpc-broker.1", "share/tpc-broker/container/seccomp.json"}
+    for folder in ("systemd", "prometheus", "grafana"):
+        shared |= {f"share/tpc-broker/{folder}/{path.name}" for path in (source / "packaging" / folder).iterdir()}
+    assert {name for name in names if name.startswith(data)} == {f"{data}/data/{name}" for name in shared}
     for part in ("_bytes", "_ring"):
         assert any(name.startswith(f"tpc_broker/{part}.") and name.endswith(".so") for name in names), part
     assert {"tpc_broker/kafka/schema.jsonl", "tpc_broker/routing/assignment.py", "tpc_broker/py.typed"} <= names
