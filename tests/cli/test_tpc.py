@@ -208,6 +208,10 @@ def test_from_a_timestamp(run: Tpc) -> None:
     assert run.values("timed", "--from", instant, "--exit-at-end") == ["late"]
     assert run.values("timed", "--from", "2001-01-01", "--exit-at-end") == ["early", "late"]
     assert run.values("timed", "--from", "2100-01-01T00:00:00Z", "--exit-at-end") == []
+    assert run("topic", "offsets", "timed") == "0\t0\t2\n"
+    assert run("topic", "offsets", "timed", "--at", instant) == "0\t1\n"
+    found = json.loads(run("topic", "offsets", "timed", "--at", "2100-01-01T00:00:00Z", "--json"))
+    assert found == {"topic": "timed", "partitions": [{"partition": 0, "offset": None}]}
 
 
 def test_all_partitions_are_read(run: Tpc) -> None:

@@ -290,7 +290,7 @@ def test_an_api_that_the_client_does_not_speak_is_one_line():
     conversation = Conversation("t")
     conversation.agree(messages.ApiVersionsResponse(error_code=0, api_keys=[]))
     for key, said in (
-        (ApiKey.ELECT_LEADERS, "this client does not speak ElectLeaders"),
+        (ApiKey.DELETE_RECORDS, "this client does not speak DeleteRecords"),
         (ApiKey.METADATA, "the broker and this client have no version of Metadata in common"),
     ):
         with pytest.raises(ClientError) as refused:

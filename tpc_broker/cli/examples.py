@@ -38,6 +38,14 @@ TPC: Final[Examples] = {
     "cluster moves pause": ("tpc cluster moves pause",),
     "cluster moves resume": ("tpc cluster moves resume",),
     "cluster moves cancel": ("tpc cluster moves cancel orders-0 orders-1", "tpc cluster moves cancel --all"),
+    "cluster level": (
+        "tpc cluster level              where the cluster is, and what its nodes speak",
+        "tpc cluster level --raise 3    after an upgrade of all nodes; there is no way back",
+    ),
+    "partition place": ("tpc partition place orders-0 orders-1 --nodes 2,3,1",),
+    "partition elect": ("tpc partition elect orders-0", "tpc partition elect --all"),
+    "partition sizes": ("tpc partition sizes orders",),
+    "topic offsets": ("tpc topic offsets orders", "tpc topic offsets orders --at 2026-11-21T08:00:00Z"),
     "partition move": ("tpc partition move orders-0 orders-1 --core 1",),
     "partition balance": ("tpc partition balance --dry-run", "tpc partition balance"),
     "partition moves": ("tpc partition moves --json",),
@@ -70,6 +78,7 @@ TPC_BROKER: Final[Examples] = {
     "scrub": ("tpc-broker scrub --data /var/lib/tpc-broker --rate 50M",),
     "backup": ("tpc-broker backup /backup/monday --data /var/lib/tpc-broker",),
     "restore": ("tpc-broker restore /backup/monday --data /var/lib/restored",),
+    "dump": ("tpc-broker dump /var/lib/tpc-broker/topics/orders-0/00000000000000000000.log --records",),
     "bundle": ("tpc-broker bundle --data /var/lib/tpc-broker --config broker.properties --out bundle.tar.gz",),
 }
 

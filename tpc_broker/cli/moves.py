@@ -10,7 +10,7 @@ import click
 from tpc_broker.cli.cluster_facts import MOVE_COLUMNS, cluster_facts, move_rows
 from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
 from tpc_broker.cli.own_client import own_client
-from tpc_broker.cli.partitions import parse_partition
+from tpc_broker.cli.placement import parse_partition
 from tpc_broker.client import configs
 from tpc_broker.client.configs import Resource
 from tpc_broker.client.errors import RefusedError

@@ -13,6 +13,7 @@ from tpc_broker.cli.core_loads import NodeUse, loads_measured, node_uses
 from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.cli.partition_list import list_partitions
+from tpc_broker.cli.placement import elect_leaders, list_sizes, parse_partition, place_partitions
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
@@ -35,18 +36,11 @@ NODES_MAX: Final = (2**31 - 1) // CORES_PER_NODE - 1
 
 @click.group(cls=CommandGroup)
 def partition() -> None:
-    """List partitions with their replicas, and move them between the cores of a node."""
+    """List partitions with their replicas, and move them between nodes and between the cores of a node."""
 
 
-partition.add_command(list_partitions)
-
-
-def parse_partition(text: str) -> tuple[str, int]:
-    """TOPIC-N."""
-    topic, dash, number = text.rpartition("-")
-    if not dash or not topic or not number.isascii() or not number.isdecimal():
-        fail(f"{text!r} is no partition: expected TOPIC-N, as in events-0", Exit.USAGE)
-    return topic, int(number)
+for command in (list_partitions, place_partitions, elect_leaders, list_sizes):
+    partition.add_command(command)
 
 
 @partition.command()
@@ -91,7 +85,7 @@ def _target(client: Cluster, nodes: list[NodeUse], place: tuple[str, int], core:
     having = sorted(one.node for one in nodes if TopicPartition(topic, index) in one.owners)
     if node is not None and node not in having:
         where = f"node{'s' * (len(having) > 1)} {', '.join(map(str, having))}" if having else "no node that is up"
-        fail(f"{topic}-{index} is on {where}, not on node {node}; between nodes kafka-reassign-partitions.sh moves "
+        fail(f"{topic}-{index} is on {where}, not on node {node}; between nodes `tpc partition place` moves "
              "replicas", Exit.USAGE)  # fmt: skip
     found = here if node is None else node
     if found is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package re-exports them without saying so
@@ -10,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
     OffsetSpec,
 )
 
-from tpc_broker.cli.admin import admin_client, list_offsets, only_result
+from tpc_broker.cli.admin import admin_client, list_offsets, only_result, partitions_of
 from tpc_broker.cli.connection import (
     REQUEST_TIMEOUT_S,
     Exit,
@@ -21,10 +23,16 @@ from tpc_broker.cli.connection import (
     print_table,
     split_settings,
 )
+from tpc_broker.cli.moments import Instant, milliseconds
 from tpc_broker.cli.topic_changes import alter, trim
+
+if TYPE_CHECKING:
+    import datetime
 
 REPLICAS_MAX = 32_767
 """A 16-bit number in the protocol."""
+NO_OFFSET = -1
+"""No record is so late."""
 PARTITIONS_MAX = 100_000
 """librdkafka's bound, and by default the broker's for all topics together."""
 
@@ -128,6 +136,37 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     print_table(("Partition", "Leader", "Replicas", "In sync", "Log start", "High watermark"), rows, title=name)
     if own:
         print_table(("Setting", "Value"), sorted(own.items()))
+
+
+@topic.command("offsets")
+@click.argument("name")
+@click.option("--at", type=Instant(), help="The first record of this time or later in each partition.")
+@common_options
+def list_topic_offsets(name: str, at: datetime.datetime | None, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+    """First and last offsets of each partition, or the first at or after a point in time."""
+    if at is not None and milliseconds(at) < 0:
+        fail(f"--at {at.isoformat()}: no record is from before 1970", Exit.USAGE)
+    admin = admin_client(bootstrap)
+    places = [(name, index) for index in partitions_of(admin, name, bootstrap)]
+    specs = {
+        "log_start_offset": OffsetSpec.earliest(),  # type: ignore[no-untyped-call]
+        "high_watermark": OffsetSpec.latest(),  # type: ignore[no-untyped-call]
+    }
+    if at is not None:
+        specs = {"offset": OffsetSpec.for_timestamp(milliseconds(at))}
+    found = {column: list_offsets(admin, places, spec, bootstrap) for column, spec in specs.items()}
+    rows: list[dict[str, int | None]] = []
+    for place in places:
+        row: dict[str, int | None] = {"partition": place[1]}
+        for column, offsets in found.items():
+            offset = offsets.get(place, NO_OFFSET)
+            row[column] = None if offset == NO_OFFSET else offset
+        rows.append(row)
+    if as_json:
+        print_json({"topic": name, "partitions": rows})
+        return
+    columns = ("Partition", "Offset") if at else ("Partition", "Log start", "High watermark")
+    print_table(columns, [tuple(row.values()) for row in rows])
 
 
 @topic.command()

@@ -29,6 +29,8 @@ VERSION_MAX: Final = {
     ApiKey.UNREGISTER_BROKER: 0,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: 1,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.ELECT_LEADERS: 2,
+    ApiKey.UPDATE_FEATURES: 1,
 }
 """The newest version of each API whose meaning this client knows."""
 

@@ -250,4 +250,30 @@ def bundle(  # noqa: PLR0913 (click hands each option over by name)
     click.echo(f"{target}: {', '.join(sizes)}. Names of topics and hosts are in it; look before you send it.")
 
 
-COMMANDS: Final = (scrub, backup, restore, bundle)
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--records", is_flag=True, help="Each record too, with its key, value and headers.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for programs.")
+def dump(files: tuple[Path, ...], records: bool, as_json: bool) -> None:  # noqa: FBT001
+    """Show the batches of segment files (DATA/topics/TOPIC-N/*.log), also beside a running broker.
+
+    Exit code 1 when something is damaged, 2 when a file cannot be read.
+    """
+    from tpc_broker.runtime.dump import dump as rows_of  # noqa: PLC0415 (a start need not wait for it)
+    from tpc_broker.runtime.dump import line_of  # noqa: PLC0415
+
+    damaged = False
+    for path in files:
+        try:
+            if not as_json and len(files) > 1:
+                click.echo(f"{path}:")
+            for row in rows_of(path.expanduser(), records=records):
+                damaged |= "problem" in row
+                click.echo(json.dumps({"file": str(path), **row}) if as_json else line_of(row))
+        except StartError as error:
+            refuse(str(error))
+    if damaged:
+        sys.exit(EXIT_DAMAGED)
+
+
+COMMANDS: Final = (scrub, backup, restore, bundle, dump)
