@@ -62,7 +62,8 @@ def test_lag_is_what_is_not_committed(command: Tpc, ordered: str) -> None:
     rows = [(r["partition"], r["committed_offset"], r["log_end_offset"], r["lag"]) for r in told["partitions"]]
     assert rows == [(0, 3, 10, 7), (1, 4, 4, 0)]
     assert (told["state"], told["total_lag"], told["members"]) == ("Empty", 7, [])
-    lines = command("group", "describe", "lagging").splitlines()
+    names, *lines = command("group", "describe", "lagging").splitlines()
+    assert names.split("\t")[:3] == ["Group", "Topic", "Partition"]
     assert lines == ["lagging\tordered\t0\t3\t10\t7\t\t\t", "lagging\tordered\t1\t4\t4\t0\t\t\t"]
     assert ["lagging", "Empty"] in [line.split("\t") for line in command("group", "list").splitlines()]
     assert {"group": "lagging", "state": "Empty"} in json.loads(command("group", "list", "--state", "empty", "--json"))
@@ -87,7 +88,7 @@ def test_members_and_what_they_are_assigned(command: Tpc, ordered: str) -> None:
         assert [(r["partition"], r["committed_offset"], r["lag"], r["client_id"]) for r in told["partitions"]] == [
             (0, 1, 9, "till"), (1, None, None, "till"), (2, None, None, "till"),
         ]  # fmt: skip
-        (line,) = command("group", "describe", "reading", "--members").splitlines()
+        _names, line = command("group", "describe", "reading", "--members").splitlines()
         assert line.endswith("ordered-0 ordered-1 ordered-2")
         assert "is Stable with 1 members: stop them first" in command.error(
             "group", "reset-offsets", "reading", "--topic", ordered, "--to-latest", "--execute", code=5
@@ -106,7 +107,9 @@ def test_watching_looks_again(command: Tpc, ordered: str) -> None:
 def test_nothing_is_reset_without_execute(command: Tpc, ordered: str) -> None:
     commit(command, "careful", ordered, {0: 5})
     out, said = command.run("group", "reset-offsets", "careful", "--topic", "ordered:0", "--to-earliest")
-    assert out == "ordered\t0\t5\t0\t\n"
+    names, row = out.splitlines()
+    assert names.split("\t")[:2] == ["Topic", "Partition"]
+    assert row == "ordered\t0\t5\t0\t"
     assert said == "tpc: nothing was changed; --execute does it\n"
     command("group", "reset-offsets", "careful", "--topic", "ordered:0", "--to-earliest", "--dry-run")
     assert described(command, "careful")["total_lag"] == 5

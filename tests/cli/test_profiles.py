@@ -39,7 +39,7 @@ def test_a_profile_says_where_the_broker_is(config: Path, command: Tpc) -> None:
     run("topic", "list", "--profile", "dead", "--bootstrap", command.broker.bootstrap, "-X", "sasl.password=x")
     run("profile", "use", "here")
     run("topic", "list")
-    assert run("profile", "list").splitlines()[1] == f"here\tyes\t{command.broker.bootstrap}\tclient.id=till"
+    assert run("profile", "list").splitlines()[2] == f"here\tyes\t{command.broker.bootstrap}\tclient.id=till"
     told = json.loads(run("profile", "list", "--json"))
     assert [one["properties"] for one in told] == [{"sasl.password": "***"}, {"client.id": "till"}]
     told = json.loads(run("profile", "set", "more", "--bootstrap", "x:1", "--json"))

@@ -54,8 +54,8 @@ def test_a_topic_from_creation_to_deletion(run: Tpc) -> None:
     assert made == "Created topic orders.\n"
     assert "orders\t3" in run("topic", "list").splitlines()
     lines = run("topic", "describe", "orders").splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "retention.ms"]
-    assert lines[3] == "retention.ms\t86400000"
+    assert [line.split("\t")[0] for line in lines] == ["Partition", "0", "1", "2", "Setting", "retention.ms"]
+    assert lines[5] == "retention.ms\t86400000"
     described = json.loads(run("topic", "describe", "orders", "--json"))
     assert described["configs"] == {"retention.ms": "86400000"}
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
@@ -66,7 +66,7 @@ def test_a_topic_from_creation_to_deletion(run: Tpc) -> None:
     assert all(row["replicas"] == row["in_sync"] == [row["leader"]] and row["offline"] == [] for row in listed)
     assert [row["replicas"] for row in listed] == [row["replicas"] for row in described["partitions"]]
     assert [line.split("\t")[0] for line in run("partition", "list", "orders").splitlines()] == [
-        "orders-0", "orders-1", "orders-2",
+        "Partition", "orders-0", "orders-1", "orders-2",
     ]  # fmt: skip
     for option in ("--under-replicated", "--leaderless"):
         assert run("partition", "list", "orders", option) == ""
@@ -208,8 +208,8 @@ def test_from_a_timestamp(run: Tpc) -> None:
     assert run.values("timed", "--from", instant, "--exit-at-end") == ["late"]
     assert run.values("timed", "--from", "2001-01-01", "--exit-at-end") == ["early", "late"]
     assert run.values("timed", "--from", "2100-01-01T00:00:00Z", "--exit-at-end") == []
-    assert run("topic", "offsets", "timed") == "0\t0\t2\n"
-    assert run("topic", "offsets", "timed", "--at", instant) == "0\t1\n"
+    assert run("topic", "offsets", "timed") == "Partition\tLog start\tHigh watermark\n0\t0\t2\n"
+    assert run("topic", "offsets", "timed", "--at", instant) == "Partition\tOffset\n0\t1\n"
     found = json.loads(run("topic", "offsets", "timed", "--at", "2100-01-01T00:00:00Z", "--json"))
     assert found == {"topic": "timed", "partitions": [{"partition": 0, "offset": None}]}
 
@@ -399,10 +399,14 @@ def test_ctrl_c_is_heard_while_librdkafka_waits(arguments: tuple[str, ...]) -> N
 
 
 def test_what_is_not_there_is_named(command: Tpc) -> None:
-    assert command.error("topic", "delete", "nowhere", code=4).startswith("tpc: nowhere: ")
+    """A topic by all commands in the same words."""
     missing = "tpc: there is no topic 'nowhere'; `tpc topic list` shows those that are"
-    assert command.error("partition", "list", "nowhere", code=4) == missing
-    assert command.error("topic", "describe", "nowhere", code=4) == missing
+    for line in (
+        "topic describe nowhere", "topic delete nowhere", "topic alter nowhere --partitions 3", "topic offsets nowhere",
+        "topic alter nowhere --config retention.ms=1", "topic trim nowhere --before latest", "partition list nowhere",
+        "consume nowhere --exit-at-end", "config get topic nowhere", "config set topic nowhere retention.ms=1",
+    ):  # fmt: skip
+        assert command.error(*line.split(), code=4) == missing, line
     done = CliRunner().invoke(main, ["topic", "list", "--bootstrap", ""])
     assert (done.exit_code, done.stderr) == (2, "tpc: --bootstrap : expected HOST:PORT, for example 127.0.0.1:9092\n")
 

@@ -124,4 +124,4 @@ def test_an_unknown_topic_is_one_line(broker, tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
-    assert said == "tpc: no such topic: no-such-topic"
+    assert said == "tpc: there is no topic 'no-such-topic'"

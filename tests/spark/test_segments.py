@@ -156,7 +156,7 @@ def test_damage_is_named(log):
             read(log)
     with pytest.raises(Exception, match="is no data folder of a broker"):
         read(log, path=str(log.place))
-    with pytest.raises(Exception, match="no such topic: nothing"):
+    with pytest.raises(Exception, match="there is no topic 'nothing'"):
         read(log, subscribe="nothing")
 
 

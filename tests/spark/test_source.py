@@ -80,7 +80,7 @@ def test_an_empty_topic_has_no_rows(read, topic):
 
 def test_mistakes_are_explained(read, topic):
     for options, said in (
-        ({"subscribe": "no-such-topic"}, "no such topic: no-such-topic"),
+        ({"subscribe": "no-such-topic"}, "there is no topic 'no-such-topic'"),
         ({"subscribe": topic, "assign": "{}"}, "exactly one of subscribe"),
         ({"subscribe": topic, "startingOffsets": "latest"}, "startingOffsets cannot be latest here"),
         ({"subscribe": topic, "endingOffsets": json.dumps({topic: {"1": 5}})}, f"{topic}-1: endingOffsets says 5"),

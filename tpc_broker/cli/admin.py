@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, exit_of, fail, fail_with, make_client
+from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, exit_of, fail_with, make_client, no_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,17 +21,17 @@ def admin_client(bootstrap: str) -> AdminClient:
     return make_client(AdminClient, bootstrap)
 
 
-def result_of(future: Any, bootstrap: str, what: str = "") -> Any:
-    """What comes of a request; a failure ends the command with one line, which begins with `what`."""
+def result_of(future: Any, bootstrap: str, what: str = "", *, topic: str = "") -> Any:
+    """What comes of a request; a failure ends the command as `fail_with` does."""
     try:
         return future.result(timeout=REQUEST_TIMEOUT_S * 2)
     except (KafkaException, TimeoutError) as error:
-        fail_with(error, bootstrap, what)
+        fail_with(error, bootstrap, what, topic=topic)
 
 
-def only_result(futures: Mapping[Any, Any], bootstrap: str, what: str = "") -> Any:
+def only_result(futures: Mapping[Any, Any], bootstrap: str, what: str = "", *, topic: str = "") -> Any:
     (future,) = futures.values()
-    return result_of(future, bootstrap, what)
+    return result_of(future, bootstrap, what, topic=topic)
 
 
 def partitions_of(admin: AdminClient, topic: str, bootstrap: str) -> list[int]:
@@ -41,7 +41,7 @@ def partitions_of(admin: AdminClient, topic: str, bootstrap: str) -> list[int]:
     except KafkaException as error:
         fail_with(error, bootstrap)
     if found is None:
-        fail(f"there is no topic {topic!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
+        no_topic(topic)
     return sorted(found.partitions)
 
 

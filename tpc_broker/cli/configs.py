@@ -49,7 +49,7 @@ def get(  # noqa: PLR0913 - one parameter per option
     kind: str, name: str, settings: tuple[str, ...], everything: bool, explain: bool, bootstrap: str, as_json: bool,  # noqa: FBT001
 ) -> None:  # fmt: skip
     """Show settings of the topic NAME, or of the broker with the id NAME (`all`: what was altered for all brokers)."""
-    with own_client(bootstrap) as cluster:
+    with own_client(bootstrap, topic=name if kind == "topic" else "") as cluster:
         found = configs.describe(cluster, _resource(kind), _resource_name(kind, name))
     known = {one.name: one for one in found}
     for asked in settings:
@@ -112,7 +112,7 @@ def unset(  # noqa: PLR0913 - one parameter per option
 def _alter(  # noqa: PLR0913 - what both commands were given
     kind: str, name: str, changes: Mapping[str, str | None], bootstrap: str, *, dry_run: bool, as_json: bool
 ) -> None:
-    with own_client(bootstrap) as cluster:
+    with own_client(bootstrap, topic=name if kind == "topic" else "") as cluster:
         configs.alter(cluster, _resource(kind), _resource_name(kind, name), changes, validate_only=dry_run)
     if as_json:
         print_json({kind: name, "changed": changes, "executed": not dry_run})

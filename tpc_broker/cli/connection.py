@@ -47,6 +47,7 @@ class Exit(IntEnum):
 
 
 _UNREACHABLE = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 _EXITS = {
     Exit.UNREACHABLE: {*_UNREACHABLE, KafkaError.REQUEST_TIMED_OUT, KafkaError._RESOLVE},
     Exit.NOT_FOUND: {
@@ -253,8 +254,17 @@ def fail(message: str, code: int = Exit.FAILED) -> NoReturn:
     sys.exit(int(code))
 
 
-def fail_with(error: BaseException, bootstrap: str, what: str = "") -> NoReturn:
-    """End the command with what a client library says, after `what`, and the exit code for its kind."""
+def no_topic(name: str) -> NoReturn:
+    fail(f"there is no topic {name!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
+
+
+def fail_with(error: BaseException, bootstrap: str, what: str = "", *, topic: str = "") -> NoReturn:
+    """End the command with what a client library says, after `what`, and the exit code for its kind. `topic`: the one
+    that is meant where it says that there is none.
+    """
+    cause = error.args[0] if isinstance(error, KafkaException) else None
+    if topic and isinstance(cause, KafkaError) and cause.code() in _NO_TOPIC:
+        no_topic(topic)
     fail(f"{what}: {explain(error, bootstrap)}" if what else explain(error, bootstrap), exit_of(error))
 
 
@@ -287,9 +297,12 @@ def writes_to_terminal() -> bool:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """A table on a terminal, tab-separated lines in a pipe."""
+    """A table on a terminal. In a pipe tab-separated lines, the first with the columns' names; nothing without rows, so
+    that a script sees at once whether there are any.
+    """
     if not writes_to_terminal():
-        for row in rows:
+        found = list(rows)
+        for row in [columns, *found] if found and any(columns) else found:
             click.echo("\t".join("" if cell is None else str(cell) for cell in row))
         return
     Console().print(rich_table(columns, rows, title=title))

@@ -195,7 +195,7 @@ def _subscribe(  # noqa: PLR0913 - what was given
 ) -> None:
     metadata = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
     if metadata.error is not None:
-        fail_with(KafkaException(metadata.error), bootstrap, topic)
+        fail_with(KafkaException(metadata.error), bootstrap, topic, topic=topic)
     if commits is not None:
         if not isinstance(place, datetime.datetime) and place >= 0:
             _check_offset(consumer, [TopicPartition(topic, index) for index in metadata.partitions], place)

@@ -127,13 +127,18 @@ def _watch(
 
 
 def _print(groups: list[Group], *, only_members: bool, as_json: bool) -> None:
-    for one in groups:
-        if as_json:
+    if as_json:
+        for one in groups:
             print_json(one.as_json())
-            continue
-        columns, rows = _table(one, only_members=only_members)
-        # In a pipe, where there are no titles, each line says whose it is.
-        print_table(columns, rows if writes_to_terminal() else [(one.group, *row) for row in rows], title=_title(one))
+        return
+    tables = [(one, *_table(one, only_members=only_members)) for one in groups]
+    if writes_to_terminal():
+        for one, columns, rows in tables:
+            print_table(columns, rows, title=_title(one))
+        return
+    names = MEMBER_COLUMNS if only_members else PARTITION_COLUMNS
+    # In a pipe, where there are no titles, each line says whose it is.
+    print_table(("Group", *names), [(one.group, *row) for one, _names, rows in tables for row in rows])
 
 
 def _table(one: Group, *, only_members: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, client_configuration, fail
+from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, client_configuration, fail, no_topic
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import (
     AuthenticationError,
@@ -35,8 +35,8 @@ _DENIED = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION
 
 
 @contextlib.contextmanager
-def own_client(bootstrap: str) -> Iterator[Cluster]:
-    """What goes wrong with it ends the command with one line."""
+def own_client(bootstrap: str, *, topic: str = "") -> Iterator[Cluster]:
+    """What goes wrong with it ends the command with one line. `topic`: the one that is meant when there is none."""
     security = security_settings(client_configuration(bootstrap))
     settings = ClusterSettings(
         bootstrap, request_timeout_seconds=REQUEST_TIMEOUT_S, retry_seconds=REQUEST_TIMEOUT_S, security=security
@@ -45,10 +45,12 @@ def own_client(bootstrap: str) -> Iterator[Cluster]:
         with Cluster(settings) as cluster:
             yield cluster
     except RefusedError as error:
+        if topic and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            no_topic(topic)
         code = Exit.NOT_FOUND if error.code in _NOT_FOUND else Exit.DENIED if error.code in _DENIED else Exit.FAILED
         fail(str(error), code)
     except UnknownTopicError as error:
-        fail(str(error), Exit.NOT_FOUND)
+        fail(f"{error}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
     except AuthenticationError as error:
         fail(str(error), Exit.DENIED)
     except UnreachableError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpc_broker.cli.connection import Exit, common_options, fail, print_json, print_table
+from tpc_broker.cli.connection import common_options, fail, no_topic, print_json, print_table
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client.requests import metadata_request
 from tpc_broker.kafka import ApiKey, ErrorCode
@@ -46,7 +46,7 @@ def list_partitions(  # noqa: PLR0913 (click hands each option over by name)
         answer = client.any_connection().call(ApiKey.METADATA, partial(_given, metadata_request(list(topics) or None)))
     for topic in answer.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            fail(f"there is no topic {topic.name!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
+            no_topic(topic.name)
         elif topic.error_code:
             fail(f"{topic.name}: {ErrorCode(topic.error_code).name}")
     found = _rows(answer.topics, internal=internal or bool(topics) or under_replicated or leaderless)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tpc_broker.cli.connection import Exit, common_options, fail, print_json, print_table
+from tpc_broker.cli.connection import Exit, common_options, fail, no_topic, print_json, print_table
 from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client.errors import ClientError, RefusedError
@@ -106,7 +106,7 @@ def _require(found: dict[Place, Any], places: list[Place]) -> None:
         count = sum(name == topic for name, _number in found)
         if count:
             fail(f"{topic} has no partition {index}; it has {count}", Exit.NOT_FOUND)
-        fail(f"there is no topic {topic!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
+        no_topic(topic)
 
 
 def _chosen(client: Cluster, places: list[Place], nodes: list[int]) -> dict[Place, list[int]]:
@@ -239,7 +239,7 @@ def list_sizes(topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None: 
     with own_client(bootstrap) as client:
         told = _metadata(client)
         if missing := set(topics) - {topic.name for topic in told.topics}:
-            fail(f"there is no topic {min(missing)!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
+            no_topic(min(missing))
         for broker in sorted(row.node_id for row in told.brokers):
             connection = client.connection_to_broker(broker)
             if connection is None:

@@ -57,14 +57,14 @@ def alter(  # noqa: PLR0913 - one parameter per option
     admin = admin_client(bootstrap)
     for validate_only in (True,) if dry_run else (True, False):
         if changes:
-            with own_client(bootstrap) as cluster:
+            with own_client(bootstrap, topic=name) as cluster:
                 configs.alter(cluster, Resource.TOPIC, name, changes, validate_only=validate_only)
         if partitions is not None:
             wanted = [NewPartitions(name, partitions)]
             futures = admin.create_partitions(
                 wanted, validate_only=validate_only, request_timeout=REQUEST_TIMEOUT_S
             )
-            only_result(futures, bootstrap, f"topic {name}")
+            only_result(futures, bootstrap, f"topic {name}", topic=name)
     if as_json:
         print_json({"topic": name, "partitions": partitions, "changed": changes, "executed": not dry_run})
     else:

@@ -19,6 +19,7 @@ from tpc_broker.cli.connection import (
     common_options,
     fail,
     fail_with,
+    no_topic,
     print_json,
     print_table,
     split_settings,
@@ -107,7 +108,7 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
         fail_with(error, bootstrap)
     found = metadata.topics.get(name)
     if found is None:
-        fail(f"there is no topic {name!r}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
+        no_topic(name)
     indexes = sorted(found.partitions)
     places = [(name, index) for index in indexes if found.partitions[index].leader >= 0]  # else nobody has offsets
     earliest = list_offsets(admin, places, OffsetSpec.earliest(), bootstrap)  # type: ignore[no-untyped-call]
@@ -175,7 +176,7 @@ def list_topic_offsets(name: str, at: datetime.datetime | None, bootstrap: str, 
 def delete(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Delete a topic and its records."""
     admin = admin_client(bootstrap)
-    only_result(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap, name)
+    only_result(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S), bootstrap, name, topic=name)
     if as_json:
         print_json({"topic": name, "deleted": True})
     else:

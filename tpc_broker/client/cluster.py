@@ -221,9 +221,9 @@ class Cluster:
                 facts = requests.metadata_answer(response)
                 self._nodes = facts.nodes
                 if facts.missing and time.monotonic() > missing_until:
-                    raise UnknownTopicError(f"no such topic: {', '.join(sorted(facts.missing))}")
+                    raise UnknownTopicError(f"there is no topic {', '.join(map(repr, sorted(facts.missing)))}")
                 if facts.missing:
-                    raise UnreachableError(f"no such topic yet: {', '.join(sorted(facts.missing))}")
+                    raise UnreachableError(f"there is no topic {', '.join(map(repr, sorted(facts.missing)))} yet")
                 for name, code in facts.errors.items():
                     raise RefusedError(code, f"metadata of {name}")
             except ClientError as error:
