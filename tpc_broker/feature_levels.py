@@ -46,6 +46,16 @@ def _spoken() -> Levels:
 
 SPOKEN: Final = _spoken()
 """By this release."""
+KAFKA_FEATURES: Final = {
+    "eligible.leader.replicas.version": Levels(0, 0),
+    "group.version": Levels(0, 0),
+    "kraft.version": Levels(0, 0),
+    "metadata.version": Levels(30, 30),
+    "share.version": Levels(0, 0),
+    "streams.version": Levels(0, 0),
+    "transaction.version": Levels(0, 0),
+}
+"""Kafka's, with the levels whose behaviour is there: 30 is 4.3's, 0 is none. Nobody can change them."""
 UNSAID: Final = Levels(FIRST_OF_CLUSTERS, FIRST_OF_CLUSTERS)
 """Of a node that says nothing of levels."""
 LEVEL_MAX: Final = 32_767

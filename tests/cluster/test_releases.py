@@ -21,8 +21,8 @@ def features(made: Cluster, number: int) -> tuple[int, tuple[int, int]]:
     host, port = made[number].bootstrap.split(":")
     with RawConnection(host, int(port)) as client:
         answer = client.ask("ApiVersions", 3, {"ClientSoftwareName": "test", "ClientSoftwareVersion": "1"})
-    (supported,), (finalized,) = answer["SupportedFeatures"], answer["FinalizedFeatures"]
-    assert supported["Name"] == finalized["Name"] == "tpc.version"
+    supported = {one["Name"]: one for one in answer["SupportedFeatures"]}["tpc.version"]
+    finalized = {one["Name"]: one for one in answer["FinalizedFeatures"]}["tpc.version"]
     assert answer["FinalizedFeaturesEpoch"] > 0
     return finalized["MaxVersionLevel"], (supported["MinVersion"], supported["MaxVersion"])
 

@@ -31,6 +31,7 @@ BURST_S = 0.1
 """What it placed within so long it remembers."""
 NODE = 5
 INVALID_REQUEST = 42
+UNKNOWN_TOPIC_OR_PARTITION = 3
 
 pytestmark = pytest.mark.usefixtures("kafka_tools")  # Kafka's definitions of its messages come with them
 
@@ -100,6 +101,14 @@ def test_clients_see_one_broker_with_the_nodes_id(broker, filled_topic):
     with RawConnection(broker.host, broker.ports[1]) as client:
         told = client.ask("Metadata", 12, {"Topics": None})
         assert sorted(one["NodeId"] for one in told["Brokers"]) == [NODE * 1024 + core for core in range(CORES)]
+
+
+def test_producers_are_asked_for_where_each_partition_is_led(broker, filled_topic):
+    asked = {"Topics": [{"Name": filled_topic, "PartitionIndexes": [*range(PARTITIONS), 99]}]}
+    with RawConnection(*broker.shared) as client:
+        (told,) = client.ask("DescribeProducers", 0, asked)["Topics"]
+    codes = {one["PartitionIndex"]: one["ErrorCode"] for one in told["Partitions"]}
+    assert codes == {**dict.fromkeys(range(PARTITIONS), 0), 99: UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def connections(broker, core: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.assignment_requests import Refusal
-from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
+from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController, ResourceType
 from tpc_broker.metadata.controller import Controller, CreatableTopic, DeletableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage, changed_topics
 from tpc_broker.metadata.records import BrokerConfigChanged, decode_record, encode_record
@@ -294,7 +294,12 @@ def test_alter_configs_replaces_everything():
         (BROKER, "77", [("message.max.bytes", "1000", SET)], ErrorCode.INVALID_REQUEST),
         (BROKER, "x", [("message.max.bytes", "1000", SET)], ErrorCode.INVALID_REQUEST),
         (BROKER, "0", [("node.id", "1", SET)], ErrorCode.INVALID_REQUEST),
-        (32, "g", [("a", "b", SET)], ErrorCode.INVALID_REQUEST),
+        (64, "g", [("a", "b", SET)], ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER_LOGGER, "0", [("root", "INFO", SET)], ErrorCode.INVALID_REQUEST),
+        (ResourceType.GROUP, "g", [("a", "b", SET)], ErrorCode.INVALID_CONFIG),
+        (ResourceType.GROUP, "g", [("share.delivery.count.limit", "5", SET)], ErrorCode.INVALID_CONFIG),
+        (ResourceType.CLIENT_METRICS, "m", [("a", "b", SET)], ErrorCode.INVALID_REQUEST),
+        (ResourceType.CLIENT_METRICS, "m", [("interval.ms", "300000", SET)], ErrorCode.INVALID_CONFIG),
         (TOPIC, "", [("retention.ms", "1", SET)], ErrorCode.INVALID_REQUEST),
         (TOPIC, "a b", [("retention.ms", "1", SET)], ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],

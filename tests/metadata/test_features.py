@@ -52,7 +52,11 @@ def test_it_is_raised_to_what_all_nodes_speak():
         (to(2, UNSAFE), "tpc.version does not go back from 3 to 2"),
         (to(0), "tpc.version does not go back from 3 to 0"),
         (to(4, SAFE), "tpc.version 4 is an upgrade, from 3."),
-        (to(1, UPGRADE, "metadata.version"), "There is no feature metadata.version; there is tpc.version."),
+        (to(1, UPGRADE, "absent.version"), "There is no feature absent.version; there is tpc.version."),
+        (
+            to(29, SAFE, "metadata.version"),
+            "metadata.version is Kafka's, here at level 30, and cannot be changed; tpc.version is this broker's.",
+        ),
     ],
 )
 def test_what_is_refused_says_why(update, said):

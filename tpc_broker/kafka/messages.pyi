@@ -189,6 +189,103 @@ class ApiVersionsResponse(Message):
         zk_migration_ready: bool = ...,
     ) -> None: ...
 
+class CreateAclsRequest(Message):
+    class AclCreation(Message):
+        resource_type: int
+        resource_name: str
+        resource_pattern_type: int
+        principal: str
+        host: str
+        operation: int
+        permission_type: int
+        def __init__(
+            self,
+            *,
+            resource_type: int = ...,
+            resource_name: str = ...,
+            resource_pattern_type: int = ...,
+            principal: str = ...,
+            host: str = ...,
+            operation: int = ...,
+            permission_type: int = ...,
+        ) -> None: ...
+    creations: list[CreateAclsRequest.AclCreation]
+    def __init__(
+        self,
+        *,
+        creations: Sequence[CreateAclsRequest.AclCreation] = ...,
+    ) -> None: ...
+
+class CreateAclsResponse(Message):
+    class AclCreationResult(Message):
+        error_code: int
+        error_message: str | None
+        def __init__(
+            self,
+            *,
+            error_code: int = ...,
+            error_message: str | None = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    results: list[CreateAclsResponse.AclCreationResult]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        results: Sequence[CreateAclsResponse.AclCreationResult] = ...,
+    ) -> None: ...
+
+class CreateDelegationTokenRequest(Message):
+    class CreatableRenewers(Message):
+        principal_type: str
+        principal_name: str
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+        ) -> None: ...
+    owner_principal_type: str | None
+    owner_principal_name: str | None
+    renewers: list[CreateDelegationTokenRequest.CreatableRenewers]
+    max_lifetime_ms: int
+    def __init__(
+        self,
+        *,
+        owner_principal_type: str | None = ...,
+        owner_principal_name: str | None = ...,
+        renewers: Sequence[CreateDelegationTokenRequest.CreatableRenewers] = ...,
+        max_lifetime_ms: int = ...,
+    ) -> None: ...
+
+class CreateDelegationTokenResponse(Message):
+    error_code: int
+    principal_type: str
+    principal_name: str
+    token_requester_principal_type: str
+    token_requester_principal_name: str
+    issue_timestamp_ms: int
+    expiry_timestamp_ms: int
+    max_timestamp_ms: int
+    token_id: str
+    hmac: Bytes
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        principal_type: str = ...,
+        principal_name: str = ...,
+        token_requester_principal_type: str = ...,
+        token_requester_principal_name: str = ...,
+        issue_timestamp_ms: int = ...,
+        expiry_timestamp_ms: int = ...,
+        max_timestamp_ms: int = ...,
+        token_id: str = ...,
+        hmac: Bytes = ...,
+        throttle_time_ms: int = ...,
+    ) -> None: ...
+
 class CreatePartitionsRequest(Message):
     class CreatePartitionsAssignment(Message):
         broker_ids: list[int]
@@ -331,6 +428,77 @@ class CreateTopicsResponse(Message):
         topics: Sequence[CreateTopicsResponse.CreatableTopicResult] = ...,
     ) -> None: ...
 
+class DeleteAclsRequest(Message):
+    class DeleteAclsFilter(Message):
+        resource_type_filter: int
+        resource_name_filter: str | None
+        pattern_type_filter: int
+        principal_filter: str | None
+        host_filter: str | None
+        operation: int
+        permission_type: int
+        def __init__(
+            self,
+            *,
+            resource_type_filter: int = ...,
+            resource_name_filter: str | None = ...,
+            pattern_type_filter: int = ...,
+            principal_filter: str | None = ...,
+            host_filter: str | None = ...,
+            operation: int = ...,
+            permission_type: int = ...,
+        ) -> None: ...
+    filters: list[DeleteAclsRequest.DeleteAclsFilter]
+    def __init__(
+        self,
+        *,
+        filters: Sequence[DeleteAclsRequest.DeleteAclsFilter] = ...,
+    ) -> None: ...
+
+class DeleteAclsResponse(Message):
+    class DeleteAclsMatchingAcl(Message):
+        error_code: int
+        error_message: str | None
+        resource_type: int
+        resource_name: str
+        pattern_type: int
+        principal: str
+        host: str
+        operation: int
+        permission_type: int
+        def __init__(
+            self,
+            *,
+            error_code: int = ...,
+            error_message: str | None = ...,
+            resource_type: int = ...,
+            resource_name: str = ...,
+            pattern_type: int = ...,
+            principal: str = ...,
+            host: str = ...,
+            operation: int = ...,
+            permission_type: int = ...,
+        ) -> None: ...
+    class DeleteAclsFilterResult(Message):
+        error_code: int
+        error_message: str | None
+        matching_acls: list[DeleteAclsResponse.DeleteAclsMatchingAcl]
+        def __init__(
+            self,
+            *,
+            error_code: int = ...,
+            error_message: str | None = ...,
+            matching_acls: Sequence[DeleteAclsResponse.DeleteAclsMatchingAcl] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    filter_results: list[DeleteAclsResponse.DeleteAclsFilterResult]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        filter_results: Sequence[DeleteAclsResponse.DeleteAclsFilterResult] = ...,
+    ) -> None: ...
+
 class DeleteGroupsRequest(Message):
     groups_names: list[str]
     def __init__(
@@ -458,6 +626,128 @@ class DeleteTopicsResponse(Message):
         *,
         throttle_time_ms: int = ...,
         responses: Sequence[DeleteTopicsResponse.DeletableTopicResult] = ...,
+    ) -> None: ...
+
+class DescribeAclsRequest(Message):
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+    def __init__(
+        self,
+        *,
+        resource_type_filter: int = ...,
+        resource_name_filter: str | None = ...,
+        pattern_type_filter: int = ...,
+        principal_filter: str | None = ...,
+        host_filter: str | None = ...,
+        operation: int = ...,
+        permission_type: int = ...,
+    ) -> None: ...
+
+class DescribeAclsResponse(Message):
+    class AclDescription(Message):
+        principal: str
+        host: str
+        operation: int
+        permission_type: int
+        def __init__(
+            self,
+            *,
+            principal: str = ...,
+            host: str = ...,
+            operation: int = ...,
+            permission_type: int = ...,
+        ) -> None: ...
+    class DescribeAclsResource(Message):
+        resource_type: int
+        resource_name: str
+        pattern_type: int
+        acls: list[DescribeAclsResponse.AclDescription]
+        def __init__(
+            self,
+            *,
+            resource_type: int = ...,
+            resource_name: str = ...,
+            pattern_type: int = ...,
+            acls: Sequence[DescribeAclsResponse.AclDescription] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    resources: list[DescribeAclsResponse.DescribeAclsResource]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        error_message: str | None = ...,
+        resources: Sequence[DescribeAclsResponse.DescribeAclsResource] = ...,
+    ) -> None: ...
+
+class DescribeClientQuotasRequest(Message):
+    class ComponentData(Message):
+        entity_type: str
+        match_type: int
+        match: str | None
+        def __init__(
+            self,
+            *,
+            entity_type: str = ...,
+            match_type: int = ...,
+            match: str | None = ...,
+        ) -> None: ...
+    components: list[DescribeClientQuotasRequest.ComponentData]
+    strict: bool
+    def __init__(
+        self,
+        *,
+        components: Sequence[DescribeClientQuotasRequest.ComponentData] = ...,
+        strict: bool = ...,
+    ) -> None: ...
+
+class DescribeClientQuotasResponse(Message):
+    class EntityData(Message):
+        entity_type: str
+        entity_name: str | None
+        def __init__(
+            self,
+            *,
+            entity_type: str = ...,
+            entity_name: str | None = ...,
+        ) -> None: ...
+    class ValueData(Message):
+        key: str
+        value: float
+        def __init__(
+            self,
+            *,
+            key: str = ...,
+            value: float = ...,
+        ) -> None: ...
+    class EntryData(Message):
+        entity: list[DescribeClientQuotasResponse.EntityData]
+        values: list[DescribeClientQuotasResponse.ValueData]
+        def __init__(
+            self,
+            *,
+            entity: Sequence[DescribeClientQuotasResponse.EntityData] = ...,
+            values: Sequence[DescribeClientQuotasResponse.ValueData] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    entries: list[DescribeClientQuotasResponse.EntryData] | None
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        error_message: str | None = ...,
+        entries: Sequence[DescribeClientQuotasResponse.EntryData] | None = ...,
     ) -> None: ...
 
 class DescribeClusterRequest(Message):
@@ -589,6 +879,69 @@ class DescribeConfigsResponse(Message):
         results: Sequence[DescribeConfigsResponse.DescribeConfigsResult] = ...,
     ) -> None: ...
 
+class DescribeDelegationTokenRequest(Message):
+    class DescribeDelegationTokenOwner(Message):
+        principal_type: str
+        principal_name: str
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+        ) -> None: ...
+    owners: list[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None
+    def __init__(
+        self,
+        *,
+        owners: Sequence[DescribeDelegationTokenRequest.DescribeDelegationTokenOwner] | None = ...,
+    ) -> None: ...
+
+class DescribeDelegationTokenResponse(Message):
+    class DescribedDelegationTokenRenewer(Message):
+        principal_type: str
+        principal_name: str
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+        ) -> None: ...
+    class DescribedDelegationToken(Message):
+        principal_type: str
+        principal_name: str
+        token_requester_principal_type: str
+        token_requester_principal_name: str
+        issue_timestamp: int
+        expiry_timestamp: int
+        max_timestamp: int
+        token_id: str
+        hmac: Bytes
+        renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer]
+        def __init__(
+            self,
+            *,
+            principal_type: str = ...,
+            principal_name: str = ...,
+            token_requester_principal_type: str = ...,
+            token_requester_principal_name: str = ...,
+            issue_timestamp: int = ...,
+            expiry_timestamp: int = ...,
+            max_timestamp: int = ...,
+            token_id: str = ...,
+            hmac: Bytes = ...,
+            renewers: Sequence[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer] = ...,
+        ) -> None: ...
+    error_code: int
+    tokens: list[DescribeDelegationTokenResponse.DescribedDelegationToken]
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        tokens: Sequence[DescribeDelegationTokenResponse.DescribedDelegationToken] = ...,
+        throttle_time_ms: int = ...,
+    ) -> None: ...
+
 class DescribeGroupsRequest(Message):
     groups: list[str]
     include_authorized_operations: bool
@@ -715,6 +1068,72 @@ class DescribeLogDirsResponse(Message):
         results: Sequence[DescribeLogDirsResponse.DescribeLogDirsResult] = ...,
     ) -> None: ...
 
+class DescribeProducersRequest(Message):
+    class TopicRequest(Message):
+        name: str
+        partition_indexes: list[int]
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            partition_indexes: Sequence[int] = ...,
+        ) -> None: ...
+    topics: list[DescribeProducersRequest.TopicRequest]
+    def __init__(
+        self,
+        *,
+        topics: Sequence[DescribeProducersRequest.TopicRequest] = ...,
+    ) -> None: ...
+
+class DescribeProducersResponse(Message):
+    class ProducerState(Message):
+        producer_id: int
+        producer_epoch: int
+        last_sequence: int
+        last_timestamp: int
+        coordinator_epoch: int
+        current_txn_start_offset: int
+        def __init__(
+            self,
+            *,
+            producer_id: int = ...,
+            producer_epoch: int = ...,
+            last_sequence: int = ...,
+            last_timestamp: int = ...,
+            coordinator_epoch: int = ...,
+            current_txn_start_offset: int = ...,
+        ) -> None: ...
+    class PartitionResponse(Message):
+        partition_index: int
+        error_code: int
+        error_message: str | None
+        active_producers: list[DescribeProducersResponse.ProducerState]
+        def __init__(
+            self,
+            *,
+            partition_index: int = ...,
+            error_code: int = ...,
+            error_message: str | None = ...,
+            active_producers: Sequence[DescribeProducersResponse.ProducerState] = ...,
+        ) -> None: ...
+    class TopicResponse(Message):
+        name: str
+        partitions: list[DescribeProducersResponse.PartitionResponse]
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            partitions: Sequence[DescribeProducersResponse.PartitionResponse] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    topics: list[DescribeProducersResponse.TopicResponse]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        topics: Sequence[DescribeProducersResponse.TopicResponse] = ...,
+    ) -> None: ...
+
 class DescribeQuorumRequest(Message):
     class PartitionData(Message):
         partition_index: int
@@ -818,6 +1237,57 @@ class DescribeQuorumResponse(Message):
         nodes: Sequence[DescribeQuorumResponse.Node] = ...,
     ) -> None: ...
 
+class DescribeUserScramCredentialsRequest(Message):
+    class UserName(Message):
+        name: str
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+        ) -> None: ...
+    users: list[DescribeUserScramCredentialsRequest.UserName] | None
+    def __init__(
+        self,
+        *,
+        users: Sequence[DescribeUserScramCredentialsRequest.UserName] | None = ...,
+    ) -> None: ...
+
+class DescribeUserScramCredentialsResponse(Message):
+    class CredentialInfo(Message):
+        mechanism: int
+        iterations: int
+        def __init__(
+            self,
+            *,
+            mechanism: int = ...,
+            iterations: int = ...,
+        ) -> None: ...
+    class DescribeUserScramCredentialsResult(Message):
+        user: str
+        error_code: int
+        error_message: str | None
+        credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo]
+        def __init__(
+            self,
+            *,
+            user: str = ...,
+            error_code: int = ...,
+            error_message: str | None = ...,
+            credential_infos: Sequence[DescribeUserScramCredentialsResponse.CredentialInfo] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    results: list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        error_message: str | None = ...,
+        results: Sequence[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult] = ...,
+    ) -> None: ...
+
 class ElectLeadersRequest(Message):
     class TopicPartitions(Message):
         topic: str
@@ -869,6 +1339,28 @@ class ElectLeadersResponse(Message):
         throttle_time_ms: int = ...,
         error_code: int = ...,
         replica_election_results: Sequence[ElectLeadersResponse.ReplicaElectionResult] = ...,
+    ) -> None: ...
+
+class ExpireDelegationTokenRequest(Message):
+    hmac: Bytes
+    expiry_time_period_ms: int
+    def __init__(
+        self,
+        *,
+        hmac: Bytes = ...,
+        expiry_time_period_ms: int = ...,
+    ) -> None: ...
+
+class ExpireDelegationTokenResponse(Message):
+    error_code: int
+    expiry_timestamp_ms: int
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        expiry_timestamp_ms: int = ...,
+        throttle_time_ms: int = ...,
     ) -> None: ...
 
 class FetchRequest(Message):
@@ -1332,6 +1824,35 @@ class LeaveGroupResponse(Message):
         members: Sequence[LeaveGroupResponse.MemberResponse] = ...,
     ) -> None: ...
 
+class ListConfigResourcesRequest(Message):
+    resource_types: list[int]
+    def __init__(
+        self,
+        *,
+        resource_types: Sequence[int] = ...,
+    ) -> None: ...
+
+class ListConfigResourcesResponse(Message):
+    class ConfigResource(Message):
+        resource_name: str
+        resource_type: int
+        def __init__(
+            self,
+            *,
+            resource_name: str = ...,
+            resource_type: int = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    error_code: int
+    config_resources: list[ListConfigResourcesResponse.ConfigResource]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        config_resources: Sequence[ListConfigResourcesResponse.ConfigResource] = ...,
+    ) -> None: ...
+
 class ListGroupsRequest(Message):
     states_filter: list[str]
     types_filter: list[str]
@@ -1488,6 +2009,45 @@ class ListPartitionReassignmentsResponse(Message):
         error_code: int = ...,
         error_message: str | None = ...,
         topics: Sequence[ListPartitionReassignmentsResponse.OngoingTopicReassignment] = ...,
+    ) -> None: ...
+
+class ListTransactionsRequest(Message):
+    state_filters: list[str]
+    producer_id_filters: list[int]
+    duration_filter: int
+    transactional_id_pattern: str | None
+    def __init__(
+        self,
+        *,
+        state_filters: Sequence[str] = ...,
+        producer_id_filters: Sequence[int] = ...,
+        duration_filter: int = ...,
+        transactional_id_pattern: str | None = ...,
+    ) -> None: ...
+
+class ListTransactionsResponse(Message):
+    class TransactionState(Message):
+        transactional_id: str
+        producer_id: int
+        transaction_state: str
+        def __init__(
+            self,
+            *,
+            transactional_id: str = ...,
+            producer_id: int = ...,
+            transaction_state: str = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    error_code: int
+    unknown_state_filters: list[str]
+    transaction_states: list[ListTransactionsResponse.TransactionState]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        unknown_state_filters: Sequence[str] = ...,
+        transaction_states: Sequence[ListTransactionsResponse.TransactionState] = ...,
     ) -> None: ...
 
 class MetadataRequest(Message):
@@ -1938,6 +2498,28 @@ class ProduceRequest(Message):
         acks: int = ...,
         timeout_ms: int = ...,
         topic_data: Sequence[ProduceRequest.TopicProduceData] = ...,
+    ) -> None: ...
+
+class RenewDelegationTokenRequest(Message):
+    hmac: Bytes
+    renew_period_ms: int
+    def __init__(
+        self,
+        *,
+        hmac: Bytes = ...,
+        renew_period_ms: int = ...,
+    ) -> None: ...
+
+class RenewDelegationTokenResponse(Message):
+    error_code: int
+    expiry_timestamp_ms: int
+    throttle_time_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        expiry_timestamp_ms: int = ...,
+        throttle_time_ms: int = ...,
     ) -> None: ...
 
 class SaslAuthenticateRequest(Message):

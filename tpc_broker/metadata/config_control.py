@@ -20,6 +20,7 @@ from tpc_broker.metadata.records import BrokerConfigChanged, MetadataRecord, Top
 from tpc_broker.metadata.settings import validate_dynamic
 from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, validate_topic_configs
 from tpc_broker.metadata.topic_names import topic_name_fault
+from tpc_broker.metadata.unset_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS, NOT_SETTABLE
 from tpc_broker.model import BrokerId, CoreId, NodeId, broker_id_of, core_of, node_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class AlterOperation(IntEnum):
@@ -119,6 +123,9 @@ class ConfigController:
             return self._topic_changes(resource, replace_all=replace_all)
         if resource.resource_type == ResourceType.BROKER:
             return self._broker_changes(resource, replace_all=replace_all)
+        if resource.resource_type in {ResourceType.CLIENT_METRICS, ResourceType.GROUP}:
+            _check_unset(resource, replace_all=replace_all)
+            return ()
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
     def _topic_changes(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:
@@ -192,6 +199,21 @@ class ConfigController:
             for name, row in TOPIC_CONFIGS.items()
             if row.type is ConfigType.LIST
         }
+
+
+def _check_unset(resource: AlterableResource, *, replace_all: bool) -> None:
+    """Of a group or a subscription of client metrics nothing is set, and nothing can be. Refusal."""
+    wanted = _wanted(resource, {}, {}, {}, replace_all=replace_all)
+    is_group = resource.resource_type == ResourceType.GROUP
+    if not resource.resource_name:
+        message = "Default group resources are not allowed." if is_group else "Subscription name can't be empty"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    for name in wanted:
+        if is_group and name not in GROUP_CONFIGS:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        if not is_group and name not in CLIENT_METRICS_CONFIGS:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"{name}: {NOT_SETTABLE}")
 
 
 def _check_names(resource: AlterableResource) -> None:

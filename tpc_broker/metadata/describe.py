@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigSource, ConfigType, python_name, to_text
 from tpc_broker.metadata.topic_config import TOPIC_CONFIGS
+from tpc_broker.metadata.unset_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -74,6 +75,26 @@ def describe_broker(broker: BrokerConfiguration, names: Collection[str] | None =
         synonyms = list(_server_synonyms(broker, [name]))
         entries.append(_entry(definition, value, synonyms, read_only=not definition.dynamic))
     return entries
+
+
+def describe_group(names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """All settings of any group, or those in `names`: nothing but defaults."""
+    entries = []
+    for name, definition in GROUP_CONFIGS.items():
+        if names is None or name in names:
+            place = definition.synonyms[0].name
+            default = ConfigSynonym(place, to_text(definition.default), ConfigSource.DEFAULT_CONFIG)
+            entries.append(_entry(definition, default.value, [default], read_only=False))
+    return entries
+
+
+def describe_client_metrics(names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """The same of any subscription of client metrics, of which there are none."""
+    return [
+        _entry(definition, to_text(definition.default), [], read_only=False)
+        for name, definition in CLIENT_METRICS_CONFIGS.items()
+        if names is None or name in names
+    ]
 
 
 def _server_synonyms(broker: BrokerConfiguration, names: list[str]) -> Iterator[ConfigSynonym]:

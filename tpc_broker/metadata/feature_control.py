@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FEATURE, SPOKEN, Levels
+from tpc_broker.feature_levels import FEATURE, KAFKA_FEATURES, SPOKEN, Levels
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.records import FeatureLevelChanged
 
@@ -61,6 +61,9 @@ def _check_once(update: FeatureUpdate, updates: Sequence[FeatureUpdate]) -> None
 
 def _check(image: ClusterImage, update: FeatureUpdate, spoken: Levels) -> bool:
     """Whether it changes anything. Refusal."""
+    if update.feature in KAFKA_FEATURES:
+        at = KAFKA_FEATURES[update.feature]
+        raise _invalid(f"{update.feature} is Kafka's, here at {at}, and cannot be changed; {FEATURE} is this broker's.")
     if update.feature != FEATURE:
         raise _invalid(f"There is no feature {update.feature}; there is {FEATURE}.")
     if not image.nodes:

@@ -473,6 +473,18 @@ class Normaliser:
         values["Groups"] = sorted(self._own(values["Groups"], "GroupId"), key=lambda group: group["GroupId"])
         return values
 
+    def _ListConfigResources(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """Of topics the scenario's own; of brokers one, as every core of ours is."""
+        kinds = {4: "<broker>", 8: "<loggers of a broker>"}
+        listed = [
+            {**one, "ResourceName": kinds.get(one.get("ResourceType"), one["ResourceName"])}
+            for one in values["ConfigResources"]
+        ]
+        others = [one for one in listed if one.get("ResourceType") != 2]
+        own = self._own([one for one in listed if one.get("ResourceType") == 2], "ResourceName")
+        values["ConfigResources"] = own + [one for i, one in enumerate(others) if one not in others[:i]]
+        return values
+
     def _DescribeLogDirs(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         for one in values["Results"]:
             one["Topics"] = self._own(one["Topics"], "Name")

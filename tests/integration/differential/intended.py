@@ -46,10 +46,26 @@ INTENDED: list[Intended] = [
     ),
     Intended(
         "features",
-        "Kafka's features switch behaviour that is not there yet (transactions, share groups); ours is the level of "
-        "what nodes write.",
+        "Kafka's features are named, at the levels whose behaviour is there: none of transactions, of the group "
+        "protocol of KIP-848, of share groups; and there is ours, the level of what nodes write.",
         api="ApiVersions",
-        path=r"(SupportedFeatures|FinalizedFeatures).*",
+        path=r"(SupportedFeatures|FinalizedFeatures)(\.length|\[.*\]\..*)",
+        ours=r"<missing>|0|2|3|8|30|tpc\.version",
+    ),
+    Intended(
+        "nothing-to-be-set",
+        "Nothing here would obey a setting of a group or of client metrics, so none is taken.",
+        api="(Incremental)?AlterConfigs",
+        scenario="set-configs-of-groups-and-client-metrics",
+        path=r"Responses\[.*\]\.Error(Code|Message)",
+        kafka="0|None",
+        ours="40|<text>",
+    ),
+    Intended(
+        "no-loggers",
+        "The log levels of Java's classes are not there.",
+        api="ListConfigResources",
+        path=r"ConfigResources(\.length|\[<loggers of a broker>\]\..*)",
     ),
     Intended(
         "quorum-directory",

@@ -13,7 +13,9 @@ OURS = [
     "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "DescribeConfigs", "AlterConfigs",
     "DescribeLogDirs", "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete",
     "DescribeCluster", "DescribeQuorum", "UnregisterBroker",
-    "UpdateFeatures", "ElectLeaders",
+    "UpdateFeatures", "ElectLeaders", "DescribeAcls", "CreateAcls", "DeleteAcls", "CreateDelegationToken",
+    "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken", "DescribeClientQuotas",
+    "DescribeUserScramCredentials", "DescribeProducers", "ListTransactions", "ListConfigResources",
 ]  # fmt: skip
 """The APIs that are implemented; every scenario file takes its names from here or spells them itself."""
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs: each core answers for itself and for every topic."""
+"""DescribeConfigs and ListConfigResources: each core answers for itself and for every topic."""
 
 from __future__ import annotations
 
@@ -8,13 +8,41 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.config_control import ResourceType
 from tpc_broker.metadata.config_types import ConfigSource
-from tpc_broker.metadata.describe import ConfigEntry, describe_broker, describe_topic
+from tpc_broker.metadata.describe import (
+    ConfigEntry,
+    describe_broker,
+    describe_client_metrics,
+    describe_group,
+    describe_topic,
+)
 from tpc_broker.metadata.topic_names import topic_name_fault
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
+LISTED_BY_TYPE_VERSION = 1
+"""Before it ListConfigResources lists client metrics alone."""
+
+
+def handle_list_config_resources(
+    core: Core, request: Request, message: messages.ListConfigResourcesRequest
+) -> messages.ListConfigResourcesResponse:
+    """Topics and brokers always have settings; groups and client metrics are listed once some are set, so never."""
+    kind = messages.ListConfigResourcesResponse
+    asked = set(message.resource_types) or set(ResourceType)
+    if request.api_version < LISTED_BY_TYPE_VERSION:
+        asked = {ResourceType.CLIENT_METRICS}
+    if not asked <= set(ResourceType):
+        return kind(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+    listed: list[tuple[ResourceType, str]] = []
+    if ResourceType.BROKER in asked:
+        listed += ((ResourceType.BROKER, str(one.broker_id)) for one in core.view.endpoints(request.listener))
+    if ResourceType.TOPIC in asked:
+        listed += ((ResourceType.TOPIC, name) for name in sorted(core.view.image.ids))
+    return kind(
+        config_resources=[kind.ConfigResource(resource_name=name, resource_type=int(type_)) for type_, name in listed]
+    )
 
 
 def handle_describe_configs(
@@ -40,6 +68,14 @@ def _resource(
             entries = _topic(core, asked.resource_name, names, result)
         case ResourceType.BROKER:
             entries = _broker(core, listener, asked.resource_name, names, result)
+        case ResourceType.GROUP if asked.resource_name:
+            entries = describe_group(names)
+        case ResourceType.CLIENT_METRICS if asked.resource_name:
+            entries = describe_client_metrics(names)
+        case ResourceType.GROUP | ResourceType.CLIENT_METRICS as kind:
+            what = "Group" if kind == ResourceType.GROUP else "Client metrics subscription"
+            result.error_code, result.error_message = int(ErrorCode.INVALID_REQUEST), f"{what} name must not be empty"
+            return result
         case _:
             result.error_code = int(ErrorCode.INVALID_REQUEST)
             result.error_message = f"Unsupported resource type: {asked.resource_type}"

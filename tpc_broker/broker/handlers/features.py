@@ -1,10 +1,14 @@
-"""UpdateFeatures, and what ApiVersions says of features: there is one, the level of what nodes write."""
+"""UpdateFeatures, and what ApiVersions says of features: there is one, the level of what nodes write.
+
+Kafka's own features are told as well, for clients and tools that look for them. They are at the one level that this
+broker answers like, and none can be changed.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpc_broker.feature_levels import FEATURE, SPOKEN
+from tpc_broker.feature_levels import FEATURE, KAFKA_FEATURES, SPOKEN
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.feature_control import UPGRADE, FeatureUpdate, update_features
 
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 FEATURES_VERSION = 3
 """ApiVersions has features from here on."""
 SAFE_DOWNGRADE = 2
+ZERO_VERSION = 4
+"""Before it clients do not understand a feature whose lowest level is 0, and Kafka leaves it out."""
 RESULTS_VERSION_MAX = 1
 """Up to here UpdateFeatures names each feature that was updated."""
 
@@ -29,11 +35,16 @@ def tell_features(core: Core, response: messages.ApiVersionsResponse, version: i
     image = core.view.image
     level = image.feature_level if image.nodes else SPOKEN.highest
     answer = messages.ApiVersionsResponse
+    supported = {**KAFKA_FEATURES, FEATURE: SPOKEN}
     response.supported_features = [
-        answer.SupportedFeatureKey(name=FEATURE, min_version=SPOKEN.lowest, max_version=SPOKEN.highest)
+        answer.SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
+        for name, levels in supported.items()
+        if levels.lowest or version >= ZERO_VERSION
     ]
+    at = {name: levels.highest for name, levels in KAFKA_FEATURES.items() if levels.highest} | {FEATURE: level}
     response.finalized_features = [
-        answer.FinalizedFeatureKey(name=FEATURE, min_version_level=level, max_version_level=level)
+        answer.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in at.items()
     ]
     response.finalized_features_epoch = image.feature_epoch
 

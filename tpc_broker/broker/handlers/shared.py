@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         messages.ListOffsetsResponse
         | messages.DeleteRecordsResponse
         | messages.OffsetForLeaderEpochResponse
+        | messages.DescribeProducersResponse
         | messages.DescribeLogDirsResponse.DescribeLogDirsResult
     )
 
@@ -179,6 +180,18 @@ def _partitions(name_of: str, index_of: str, core: Core, message: _OfPartitions)
     return {owner: _with(message, "topics", topics) for owner, topics in by_core.items()}
 
 
+def _producers(core: Core, message: messages.DescribeProducersRequest) -> dict[CoreId, Message]:
+    by_core: dict[CoreId, list[Message]] = defaultdict(list)
+    for topic in message.topics:
+        image = core.view.topic(topic.name)
+        of_topic: dict[CoreId, list[int]] = defaultdict(list)
+        for index in topic.partition_indexes:
+            of_topic[core.core_id if image is None else _owner(core, image, index)].append(index)
+        for owner, indexes in of_topic.items():
+            by_core[owner].append(_with(topic, "partition_indexes", indexes))
+    return {owner: _with(message, "topics", topics) for owner, topics in by_core.items()}
+
+
 def _merge_topics(name_of: str, answers: Sequence[_WithTopics]) -> _WithTopics:
     """Each topic once, with all its partitions."""
     topics: dict[str, Any] = {}  # all of one kind, which a union of kinds does not say
@@ -257,4 +270,5 @@ _SHARED: Final = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Sharing(
         partial(_partitions, "topic", "partition"), partial(_merge_topics, "topic")
     ),
+    ApiKey.DESCRIBE_PRODUCERS: Sharing(_producers, partial(_merge_topics, "name")),
 }

@@ -1,0 +1,229 @@
+"""What is not set up is answered as Kafka answers it with nothing set; tests/integration/differential compares it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.memory_clients import create_topic, leaders
+from tests.support.memory_node import running_node
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+NO_AUTHORIZER = "No Authorizer is configured."
+IP_WITH_OTHERS = (
+    "Invalid entity filter component combination. IP filter component should not be used with user or clientId filter "
+    "component."
+)
+TOKENS_REFUSED = int(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+
+
+def every_acl(kind, **more):
+    fields = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1, **more}
+    return kind(resource_name_filter=None, principal_filter=None, host_filter=None, **fields)
+
+
+async def test_without_an_authorizer_there_are_no_acls(autojump_clock):
+    async with running_node() as node:
+        for version in (1, 2, 3):
+            found = await node.ask(1, every_acl(messages.DescribeAclsRequest), version)
+            assert (found.error_code, found.error_message) == (54, "No Authorizer is configured on the broker")
+            assert found.resources == []
+            creation = messages.CreateAclsRequest.AclCreation(
+                resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+            )
+            made = await node.ask(1, messages.CreateAclsRequest(creations=[creation, creation]), version)
+            assert [(one.error_code, one.error_message) for one in made.results] == [(54, NO_AUTHORIZER)] * 2
+            filters = [every_acl(messages.DeleteAclsRequest.DeleteAclsFilter)]
+            gone = await node.ask(1, messages.DeleteAclsRequest(filters=filters), version)
+            assert [(one.error_code, one.error_message, one.matching_acls) for one in gone.filter_results] == [
+                (54, NO_AUTHORIZER, [])
+            ]
+        assert await node.ask(1, every_acl(messages.DescribeAclsRequest, operation=0), 3) is None, "closed, as in Kafka"
+
+
+async def test_delegation_tokens_are_refused_and_say_for_whom(autojump_clock):
+    async with running_node() as node:
+        asked = messages.CreateDelegationTokenRequest(max_lifetime_ms=-1)
+        for version in (1, 2):
+            made = await node.ask(0, asked, version)
+            assert (made.error_code, made.principal_type, made.principal_name) == (TOKENS_REFUSED, "User", "ANONYMOUS")
+            assert (made.issue_timestamp_ms, made.expiry_timestamp_ms, made.max_timestamp_ms) == (-1, -1, -1)
+        asked.owner_principal_type, asked.owner_principal_name = "User", "b"
+        made = await node.ask(0, asked, 3)
+        assert (made.error_code, made.principal_name, made.token_requester_principal_name) == (
+            TOKENS_REFUSED, "b", "ANONYMOUS",
+        )  # fmt: skip
+        for kind in (messages.RenewDelegationTokenRequest, messages.ExpireDelegationTokenRequest):
+            changed = await node.ask(0, kind(hmac=b"x"), 2)
+            assert (changed.error_code, changed.expiry_timestamp_ms) == (TOKENS_REFUSED, -1)
+        told = await node.ask(0, messages.DescribeDelegationTokenRequest(owners=None), 3)
+        assert (told.error_code, told.tokens) == (TOKENS_REFUSED, [])
+
+
+async def quotas(node, *components):
+    kind = messages.DescribeClientQuotasRequest
+    asked = [kind.ComponentData(entity_type=a, match_type=b, match=c) for a, b, c in components]
+    found = await node.ask(0, kind(components=asked, strict=True), 1)
+    return found.error_code, found.error_message, found.entries
+
+
+@pytest.mark.parametrize(
+    ("components", "code", "said"),
+    [
+        ([("", 9, None)], 42, "Invalid empty entity type."),
+        ([("group", 9, None)], 35, "Unsupported entity type group"),
+        ([("user", 9, None), ("group", 0, "x")], 42, "Unknown match type 9"),
+        ([("user", 0, None)], 42, "Request specified MATCH_TYPE_EXACT, but set match string to null."),
+        ([("ip", 1, "x")], 42, "Request specified MATCH_TYPE_DEFAULT, but also specified a match string."),
+        ([("ip", 2, "")], 42, "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."),
+        ([("user", 2, None)] * 2, 42, "Entity type user cannot appear more than once in the filter."),
+        ([("user", 2, None), ("ip", 2, None)], 42, IP_WITH_OTHERS),
+    ],
+)
+async def test_what_is_asked_of_quotas_is_checked(autojump_clock, components, code, said):
+    async with running_node(cores=1) as node:
+        assert await quotas(node, *components) == (code, said, None)
+
+
+async def test_there_are_no_quotas_and_no_users(autojump_clock):
+    async with running_node(cores=1) as node:
+        assert await quotas(node) == (0, "", [])
+        assert await quotas(node, ("user", 2, None), ("client-id", 0, "x")) == (0, "", [])
+        assert await quotas(node, ("ip", 1, None)) == (0, "", [])
+        kind = messages.DescribeUserScramCredentialsRequest
+        for users in (None, []):
+            found = await node.ask(0, kind(users=users), 0)
+            assert (found.error_code, found.error_message, found.results) == (0, "", [])
+        found = await node.ask(0, kind(users=[kind.UserName(name=name) for name in "bab"]), 0)
+        assert [(one.user, one.error_code, one.error_message, one.credential_infos) for one in found.results] == [
+            ("a", 91, "Attempt to describe a user credential that does not exist: a", []),
+            ("b", 92, "Cannot describe SCRAM credentials for the same user twice in a single request: b", []),
+        ]
+
+
+async def described(node, kind, name, keys=None):
+    request = messages.DescribeConfigsRequest
+    resource = request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    (found,) = (await node.ask(0, request(resources=[resource], include_synonyms=True), 4)).results
+    configs = {
+        one.name: (one.value, one.config_type, one.config_source, [(each.name, each.value) for each in one.synonyms])
+        for one in found.configs
+    }
+    return found.error_code, found.error_message, configs
+
+
+async def test_groups_and_client_metrics_are_at_their_defaults(autojump_clock):
+    async with running_node(cores=1) as node:
+        code, message, configs = await described(node, GROUP, "any")
+        assert (code, message, len(configs)) == (0, "", 17)
+        key = "consumer.session.timeout.ms"
+        assert configs[key] == ("45000", 3, 5, [("group.consumer.session.timeout.ms", "45000")])
+        key = "share.isolation.level"
+        assert configs[key] == ("read_uncommitted", 2, 5, [(key, "read_uncommitted")])
+        assert (await described(node, GROUP, "any", [key, "absent"]))[2] == {key: configs[key]}
+        assert await described(node, CLIENT_METRICS, "any") == (0, "", {
+            "interval.ms": ("300000", 3, 5, []), "match": ("", 7, 5, []), "metrics": ("", 7, 5, []),
+        })  # fmt: skip
+        assert await described(node, GROUP, "") == (42, "Group name must not be empty", {})
+        unnamed = (42, "Client metrics subscription name must not be empty", {})
+        assert await described(node, CLIENT_METRICS, "") == unnamed
+        assert (await described(node, LOGGER, "0"))[0] == 42
+
+
+SET, DELETE, APPEND = 0, 1, 2
+NOT_SETTABLE = "it cannot be set, because this broker has nothing that would obey it yet."
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "operation", "answer"),
+    [
+        (GROUP, "g", "consumer.session.timeout.ms", DELETE, (0, None)),
+        (CLIENT_METRICS, "m", "absent", DELETE, (0, None)),
+        (GROUP, "g", "interval.ms", SET, (40, "Unknown group config name: interval.ms")),
+        (CLIENT_METRICS, "m", "absent", SET, (42, "Unknown client metrics configuration: absent")),
+        (GROUP, "", "absent", SET, (42, "Default group resources are not allowed.")),
+        (CLIENT_METRICS, "", "metrics", DELETE, (42, "Subscription name can't be empty")),
+        (CLIENT_METRICS, "", "metrics", APPEND, (40, "Can't APPEND to key metrics because its type is not LIST.")),
+        (GROUP, "g", "share.isolation.level", SET, (40, f"share.isolation.level: {NOT_SETTABLE}")),
+        (CLIENT_METRICS, "m", "interval.ms", SET, (40, f"interval.ms: {NOT_SETTABLE}")),
+    ],
+)
+async def test_nothing_of_groups_and_client_metrics_can_be_set(autojump_clock, kind, name, key, operation, answer):
+    async with running_node() as node:
+        request = messages.IncrementalAlterConfigsRequest
+        value = None if operation == DELETE else "1"
+        change = request.AlterableConfig(name=key, config_operation=operation, value=value)
+        resource = request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[change])
+        (found,) = (await node.ask(1, request(resources=[resource]))).responses
+        assert (found.error_code, found.error_message) == answer
+
+
+async def test_topics_and_brokers_are_listed_as_what_has_settings(autojump_clock):
+    async with running_node() as node:
+        for name in ("two", "one"):
+            await create_topic(node, 0, name, 1)
+
+        async def listed(*kinds, version=1):
+            found = await node.ask(1, messages.ListConfigResourcesRequest(resource_types=list(kinds)), version)
+            return found.error_code, [(one.resource_type, one.resource_name) for one in found.config_resources]
+
+        topics, brokers = [(TOPIC, "one"), (TOPIC, "two")], [(BROKER, "0"), (BROKER, "1")]
+        assert await listed() == (0, brokers + topics)
+        assert await listed(TOPIC, TOPIC) == (0, topics)
+        assert await listed(BROKER, GROUP) == (0, brokers)
+        assert await listed(CLIENT_METRICS) == await listed(GROUP) == await listed(version=0) == (0, [])
+        assert await listed(TOPIC, 3) == (int(ErrorCode.UNSUPPORTED_VERSION), [])
+
+
+async def test_there_are_no_transactions(autojump_clock):
+    async with running_node() as node:
+        kind = messages.ListTransactionsRequest
+        for version in (0, 1, 2):
+            found = await node.ask(1, kind(state_filters=["ongoing", "Ongoing", "absent", "absent"]), version)
+            assert (found.error_code, found.unknown_state_filters, found.transaction_states) == (
+                0, ["absent", "ongoing"], [],
+            )  # fmt: skip
+        for pattern, code in (("a.*", 0), ("", 0), ("(?<name>a)", 0), ("\\pL\\Q[\\E", 0), ("[", 128), ("a**", 128)):
+            found = await node.ask(1, kind(transactional_id_pattern=pattern), 2)
+            assert found.error_code == code, pattern
+
+
+async def test_no_producer_is_open_where_a_partition_is_led(autojump_clock):
+    async with running_node() as node:
+        await create_topic(node, 0, "t", 8)
+        kind = messages.DescribeProducersRequest
+
+        async def told(core, name, *indexes):
+            asked = kind(topics=[kind.TopicRequest(name=name, partition_indexes=list(indexes))])
+            (topic,) = (await node.ask(core, asked)).topics
+            assert topic.name == name
+            assert all(one.active_producers == [] for one in topic.partitions)
+            return [(one.partition_index, one.error_code, one.error_message) for one in topic.partitions]
+
+        leader_of = {index: leader for index, (leader, _epoch) in (await leaders(node, 0, "t")).items()}
+        assert set(leader_of.values()) == {0, 1}
+        for core in range(2):
+            codes = [0 if leader_of[index] == core else int(ErrorCode.NOT_LEADER_OR_FOLLOWER) for index in range(8)]
+            assert await told(core, "t", *range(8)) == [(index, codes[index], None) for index in range(8)]
+        assert await told(0, "t", 8, -1) == [(8, 3, None), (-1, 3, None)]
+        assert await told(0, "absent", 0) == [(0, 3, "This server does not host this topic-partition.")]
+        assert await told(0, "", 0) == [(0, 17, "Topic name is invalid: the empty string is not allowed")]
+
+
+async def test_features_have_kafkas_names_too(autojump_clock):
+    async with running_node(cores=1) as node:
+
+        async def told(version):
+            asked = messages.ApiVersionsRequest(client_software_name="a", client_software_version="1")
+            found = await node.ask(0, asked, version)
+            return (
+                {one.name: (one.min_version, one.max_version) for one in found.supported_features},
+                {one.name: (one.min_version_level, one.max_version_level) for one in found.finalized_features},
+            )
+
+        of_kafka = ["eligible.leader.replicas", "group", "kraft", "share", "streams", "transaction"]
+        supported = {"metadata.version": (30, 30), "tpc.version": (2, 3)}
+        finalized = {"metadata.version": (30, 30), "tpc.version": (3, 3)}
+        assert await told(3) == (supported, finalized), "a lowest level of 0 ends earlier clients"
+        assert await told(4) == ({**supported, **{f"{name}.version": (0, 0) for name in of_kafka}}, finalized)

@@ -1,0 +1,162 @@
+"""What neither peer has set up: ACLs, tokens, quotas, users, settings of groups and of client metrics, transactions."""
+
+from __future__ import annotations
+
+from tests.integration.differential.dialogue import Dialogue, scenario, stable_versions
+from tests.integration.differential.scenarios_admin import APPEND, DELETE, SET, SUBTRACT, alter, change, describe
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+EXACT, DEFAULT, SPECIFIED = range(3)
+
+
+@scenario
+def acls_without_an_authorizer(d: Dialogue) -> None:
+    every = {
+        "ResourceTypeFilter": 1, "ResourceNameFilter": None, "PatternTypeFilter": 1, "PrincipalFilter": None,
+        "HostFilter": None, "Operation": 1, "PermissionType": 1,
+    }  # fmt: skip
+    one = {
+        "ResourceType": 2, "ResourceName": "x", "ResourcePatternType": 3, "Principal": "User:a", "Host": "*",
+        "Operation": 3, "PermissionType": 3,
+    }  # fmt: skip
+    odd_ones = ({"Principal": "no colon"}, {"ResourceName": ""}, {"Host": ""}, {"Operation": 1})
+    for version in stable_versions("DescribeAcls"):
+        for more in ({}, {"PatternTypeFilter": 3, "ResourceNameFilter": "x"}, {"ResourceTypeFilter": 99}):
+            d.anywhere.ask("DescribeAcls", version, {**every, **more})
+            d.anywhere.ask("DeleteAcls", version, {"Filters": [{**every, **more}, every]})
+        d.anywhere.ask("DeleteAcls", version, {"Filters": []})
+        d.anywhere.ask("CreateAcls", version, {"Creations": []})
+        for more in odd_ones:
+            d.anywhere.ask("CreateAcls", version, {"Creations": [one, {**one, **more}]})
+    for key in ("ResourceTypeFilter", "PatternTypeFilter", "Operation", "PermissionType"):
+        d.anywhere.ask("DescribeAcls", 3, {**every, key: 0})
+        d.anywhere.ask("DeleteAcls", 3, {"Filters": [every, {**every, key: 0}]})
+    for key in ("ResourceType", "ResourcePatternType", "Operation", "PermissionType"):
+        d.anywhere.ask("CreateAcls", 3, {"Creations": [one, {**one, key: 0}]})
+
+
+@scenario
+def delegation_tokens_over_plain_text(d: Dialogue) -> None:
+    renewers = [{"PrincipalType": "User", "PrincipalName": "a"}]
+    for version in stable_versions("CreateDelegationToken"):
+        d.anywhere.ask("CreateDelegationToken", version, {"Renewers": renewers, "MaxLifetimeMs": -1})
+        d.anywhere.ask("CreateDelegationToken", version, {"Renewers": [], "MaxLifetimeMs": 5})
+    for name in ("b", "", None):
+        owner = {"OwnerPrincipalType": "User", "OwnerPrincipalName": name}
+        d.anywhere.ask("CreateDelegationToken", 3, {**owner, "Renewers": renewers, "MaxLifetimeMs": 5})
+    for version in stable_versions("RenewDelegationToken"):
+        d.anywhere.ask("RenewDelegationToken", version, {"Hmac": b"x", "RenewPeriodMs": 1})
+        d.anywhere.ask("ExpireDelegationToken", version, {"Hmac": b"x", "ExpiryTimePeriodMs": -1})
+    for version in stable_versions("DescribeDelegationToken"):
+        for owners in (None, [], renewers):
+            d.anywhere.ask("DescribeDelegationToken", version, {"Owners": owners})
+
+
+@scenario
+def client_quotas_of_nobody(d: Dialogue) -> None:
+    def component(kind: str, match_type: int, match: str | None = None) -> dict[str, object]:
+        return {"EntityType": kind, "MatchType": match_type, "Match": match}
+
+    for version in stable_versions("DescribeClientQuotas"):
+        for is_strict in (False, True):
+            d.anywhere.ask("DescribeClientQuotas", version, {"Components": [], "Strict": is_strict})
+        for kind in ("user", "client-id", "ip", "group", ""):
+            for match_type in (EXACT, DEFAULT, SPECIFIED, 3, -1):
+                for match in (None, "", "x"):
+                    asked = [component(kind, match_type, match)]
+                    d.anywhere.ask("DescribeClientQuotas", version, {"Components": asked})
+        for asked in (
+            [component("user", SPECIFIED), component("client-id", EXACT, "x")],
+            [component("user", SPECIFIED), component("user", SPECIFIED)],
+            [component("user", SPECIFIED), component("ip", SPECIFIED)],
+            [component("ip", EXACT, "127.0.0.1"), component("group", EXACT, "x")],
+            [component("user", 9), component("group", EXACT, "x")],
+            [component("group", EXACT, "x"), component("user", 9)],
+            [component("user", SPECIFIED), component("user", 9)],
+        ):
+            d.anywhere.ask("DescribeClientQuotas", version, {"Components": asked, "Strict": True})
+
+
+@scenario
+def scram_credentials_of_nobody(d: Dialogue) -> None:
+    d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": None})
+    for names in ("", "a", "ba", "aa", "bacba"):
+        d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": [{"Name": name} for name in names]})
+    d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": [{"Name": ""}]})
+
+
+@scenario
+def describe_configs_of_groups_and_client_metrics(d: Dialogue) -> None:
+    for version in stable_versions("DescribeConfigs"):
+        for kind in (GROUP, CLIENT_METRICS):
+            for name in (d.prefix, "", "bad name"):
+                describe(d, version, kind, name)
+            describe(d, version, kind, d.prefix, IncludeSynonyms=True, IncludeDocumentation=True)
+            describe(d, version, kind, d.prefix, ["interval.ms", "consumer.session.timeout.ms", "absent"])
+
+
+@scenario
+def change_configs_of_groups_and_client_metrics(d: Dialogue) -> None:
+    """What changes nothing, and what is refused."""
+    changes: list[tuple[tuple[str, int, str | None], ...]] = [
+        (),
+        (("interval.ms", DELETE, None),),
+        (("consumer.session.timeout.ms", DELETE, None),),
+        (("absent", DELETE, None),),
+        (("absent", SET, "1"),),
+        (("interval.ms", SET, None),),
+        (("metrics", APPEND, "a"),),
+        (("absent", SUBTRACT, "a"),),
+        (("absent", DELETE, None), ("absent", SET, "1")),
+    ]
+    for version in stable_versions("IncrementalAlterConfigs"):
+        for kind in (GROUP, CLIENT_METRICS):
+            for name in (d.prefix, ""):
+                for each in changes:
+                    change(d, version, kind, name, *each)
+    for version in stable_versions("AlterConfigs"):
+        for kind in (GROUP, CLIENT_METRICS, BROKER_LOGGER):
+            for name in (d.prefix, ""):
+                alter(d, version, kind, name, ("absent", "1"))
+    describe(d, 4, GROUP, d.prefix)
+    describe(d, 4, CLIENT_METRICS, d.prefix)
+
+
+@scenario
+def set_configs_of_groups_and_client_metrics(d: Dialogue) -> None:
+    change(d, 1, GROUP, d.prefix, ("consumer.session.timeout.ms", SET, "50000"), ValidateOnly=True)
+    change(d, 1, CLIENT_METRICS, d.prefix, ("interval.ms", SET, "1000"), ValidateOnly=True)
+    change(d, 1, CLIENT_METRICS, d.prefix, ("metrics", SET, "a,b"), ValidateOnly=True)
+    alter(d, 2, GROUP, d.prefix, ("consumer.session.timeout.ms", "50000"), ValidateOnly=True)
+
+
+@scenario
+def list_config_resources(d: Dialogue) -> None:
+    d.topic("one")
+    d.topic("two", 2)
+    d.anywhere.ask("ListConfigResources", 0, {})
+    for kinds in ([], [TOPIC], [BROKER], [CLIENT_METRICS], [GROUP], [TOPIC, TOPIC, BROKER], [TOPIC, CLIENT_METRICS]):
+        d.anywhere.ask("ListConfigResources", 1, {"ResourceTypes": kinds})
+    for kinds in ([0], [1], [3], [-1], [99], [TOPIC, 99]):
+        d.anywhere.ask("ListConfigResources", 1, {"ResourceTypes": kinds})
+
+
+@scenario
+def transactions_of_nobody(d: Dialogue) -> None:
+    for version in stable_versions("ListTransactions"):
+        d.anywhere.ask("ListTransactions", version, {})
+        states = ["Ongoing", "absent", "Empty", "ongoing", "absent", "Dead", "PrepareEpochFence", "CompleteAbort", ""]
+        d.anywhere.ask("ListTransactions", version, {"StateFilters": states, "ProducerIdFilters": [5]})
+    for pattern in ("", "a.*", "[", "(", "(?<name>a)", "\\pL", "\\Qa\\E", "a**", None):
+        d.anywhere.ask("ListTransactions", 2, {"TransactionalIdPattern": pattern})
+
+
+@scenario
+def producers_of_nobody(d: Dialogue) -> None:
+    one = d.topic("one")
+    line = d.leader(one)
+    for indexes in ([0], [0, 5, -1, 0], []):
+        line.ask("DescribeProducers", 0, {"Topics": [{"Name": one, "PartitionIndexes": indexes}]})
+    for name in (f"{d.prefix}-absent", "", "bad name"):
+        line.ask("DescribeProducers", 0, {"Topics": [{"Name": name, "PartitionIndexes": [0, 7]}]})
+    line.ask("DescribeProducers", 0, {"Topics": []})
