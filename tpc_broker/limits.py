@@ -135,6 +135,9 @@ LISTENERS_MAX = 16  # of a broker; each has a socket a core
 LOG_LINES_BURST = 5
 LOG_LINES_PERIOD_S = 1.0
 LOG_KEYS_MAX = 10_000
+VAIN_LINE_S = 3600.0  # a client that asks for what is not there goes on doing so
+VAIN_CLIENTS_MAX = 512  # pairs of an API and a client id; a few hundred bytes each
+VAIN_NAME_CHARACTERS_MAX = 64
 
 assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"
 assert BACKUP_FREEZE_MS < CORE_BEAT_MS, "a core that a backup has stopped is not taken for one that hangs"

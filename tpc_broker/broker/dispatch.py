@@ -15,8 +15,8 @@ A handler is ``handle(core, request, message)`` and returns the response message
 or something to be awaited for it. One that never waits is a plain function and runs at once, without a task.
 
 Errors by culprit: what cannot be decoded closes the connection (the peer's fault, logged with its address, at a limited
-rate); an API or version that is not offered closes it too, as in Kafka; a bug is logged with its traceback and closes
-the connection, and nobody else notices.
+rate); an API or version that is not offered closes it too, as in Kafka, with a line of `AskedInVain`; a bug is logged
+with its traceback and closes the connection, and nobody else notices.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from tpc_broker.broker.asked_in_vain import AskedInVain, shortened
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.ports import PYTHON_DECIDES
 from tpc_broker.broker.rate_limiter import RateLimiter
@@ -84,6 +85,8 @@ class ConnectionState:
     peer: str
     queue: deque[Request] | None = None
     """What comes behind the request that is under way, or all of it while that stands in line; None: there is none."""
+    is_given_up: bool = False
+    """And the log has said why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Dispatcher:
         self._waits: dict[int, trio.CancelScope] = {}
         self._limiter = RateLimiter()
         self._monotonic_ns, self._cpu_ns = core.clock.monotonic_ns, core.clock.cpu_ns
+        self._in_vain = AskedInVain(lambda: core.clock.monotonic_ns() / 1e9)
         self._requests = self._refused = self._failed = 0
         self._prompt: deque[ConnectionState] = deque()
         self._others: deque[ConnectionState] = deque()
@@ -122,7 +126,7 @@ class Dispatcher:
         state = self._connections.pop(connection, None)
         if state is None:
             return
-        if reason not in ("peer closed", "local", "idle", "reset", "shutdown"):
+        if reason not in ("peer closed", "local", "idle", "reset", "shutdown") and not state.is_given_up:
             self.complain(state.peer, f"connection closed: {reason}{detail}")
         if state.queue is not None:
             state.queue.clear()
@@ -177,6 +181,12 @@ class Dispatcher:
         swallowed = self._limiter.admit(f"{host} {text[:40]}", self._monotonic_ns() / 1e9)
         if swallowed is not None:
             log.warning("%s: %s%s", peer, text, f" ({swallowed} more like this)" if swallowed else "")
+
+    def note_in_vain(self, request: Request, what: str, text: str) -> None:
+        """One line about a client that asks for what is not there. `what`: of few names, such as that of an API."""
+        who = self._in_vain.admit(what, request.client_id)
+        if who is not None:
+            log.warning("%s: %s (%s)", self.peer_of(request.connection), text, who)
 
     def statistics(self) -> DispatchStatistics:
         return DispatchStatistics(len(self._connections), self._requests, self._refused, self._failed)
@@ -295,11 +305,14 @@ class Dispatcher:
             return None  # its handler answers that in version 0
         if key not in self._handlers:
             known = apis().get(key)
-            raise RefusedRequestError(f"API {known.name} is not offered" if known else f"unknown API key {key}")
+            if known is None:
+                raise RefusedRequestError("an API that is not known", f"there is no API with key {key}")
+            raise RefusedRequestError(known.name, f"{known.name} is not offered")
         if not api(key).is_valid(version):
             raise RefusedRequestError(
+                f"a version of {api(key).name}",
                 f"{api(key).name} version {version} is not offered; "
-                f"{api(key).first_version} to {api(key).last_version} are"
+                f"{api(key).first_version} to {api(key).last_version} are",
             )
         if key in READ_BY_THE_PLANE:
             return None
@@ -323,14 +336,18 @@ class Dispatcher:
         self._core.connections.answer(request, [header, *parts])
 
     def _give_up(self, state: ConnectionState, request: Request, error: Exception) -> None:
-        client = f" (client id {request.client_id})" if request.client_id else ""
-        if isinstance(error, DecodeError | RefusedRequestError):
+        client = f" (client id {shortened(request.client_id)})" if request.client_id else ""
+        if isinstance(error, RefusedRequestError):
+            self._refused += 1
+            self.note_in_vain(request, error.what, f"request refused, connection closed: {error}")
+        elif isinstance(error, DecodeError):
             self._refused += 1
             self.complain(state.peer, f"request refused, connection closed: {error}{client}")
         else:
             self._failed += 1
             log.error("%s: request of API %d version %d failed%s", state.peer, request.api_key, request.api_version,
                       client, exc_info=error)  # fmt: skip
+        state.is_given_up = True
         if state.queue is not None:
             state.queue.clear()
         self._core.connections.answer_none(request)
@@ -338,4 +355,8 @@ class Dispatcher:
 
 
 class RefusedRequestError(Exception):
-    """A request that this broker does not offer or that cannot be answered otherwise: the connection is closed."""
+    """A request for an API or a version that this broker does not offer: the connection is closed."""
+
+    def __init__(self, what: str, text: str) -> None:
+        super().__init__(text)
+        self.what = what

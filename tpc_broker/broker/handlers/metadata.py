@@ -11,6 +11,7 @@ from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, O
 from tpc_broker.broker.handlers.features import tell_features
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.handlers.tags import request_tags, with_facts
+from tpc_broker.broker.handlers.transactions import note_transactions
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.kafka import messages
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 GROUP_KEY, TRANSACTION_KEY = 0, 1
+TEXT_IS_SHOWN_VERSION = 3
 NO_TRANSACTIONS = "This broker has no transactions yet: produce without a transactional.id"
 BROKER_ENDPOINTS = 1
 CORRELATION_ID_BYTES = 4
@@ -272,6 +274,19 @@ async def _with_loads(core: Core, request: Request, response: Message) -> Encode
     return with_facts(request, response, LOADS_TAG, facts)
 
 
+def _no_transactions(core: Core, request: Request) -> ErrorCode:
+    """The code for which the client gives up at once and shows the text beside it.
+
+    Java's shows it from version 3 on, for any code that it does not know as an answer; its words for 53 are that it is
+    not authorised. librdkafka, aiokafka and kafkajs, which go up to version 2, ask again after any code but 53 for as
+    long as they have patience; librdkafka shows the text beside it.
+    """
+    note_transactions(core, request)
+    if request.api_version >= TEXT_IS_SHOWN_VERSION:
+        return ErrorCode.UNSUPPORTED_VERSION
+    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 async def handle_find_coordinator(
     core: Core, request: Request, message: messages.FindCoordinatorRequest
 ) -> messages.FindCoordinatorResponse:
@@ -294,8 +309,7 @@ async def _coordinator(
 ) -> messages.FindCoordinatorResponse.Coordinator:
     error, why = ErrorCode.NONE, ""
     if key_type == TRANSACTION_KEY:
-        # The one code for which every client gives up: others are asked again for as long as it has patience.
-        error, why = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+        error, why = _no_transactions(core, request), NO_TRANSACTIONS
     elif key_type != GROUP_KEY:
         error = ErrorCode.INVALID_REQUEST
     elif core.view.topic(CONSUMER_OFFSETS_TOPIC) is None:

@@ -1,4 +1,4 @@
-"""ListTransactions and DescribeProducers, as long as there are no transactions: nothing is open, and nothing hangs."""
+"""As long as there are no transactions: nothing is listed or open, and who asks for one is told so."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
+ASKED_FOR = "transactions"
 STATES = frozenset(
     (
         "Empty",
@@ -26,6 +27,12 @@ STATES = frozenset(
     )
 )
 """The names that are known; case counts."""
+
+
+def note_transactions(core: Core, request: Request) -> None:
+    """Log that somebody wants them."""
+    text = "a producer with a transactional.id is refused: there are no transactions yet"
+    core.dispatcher.note_in_vain(request, ASKED_FOR, text)
 
 
 def handle_list_transactions(

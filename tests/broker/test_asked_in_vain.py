@@ -1,0 +1,125 @@
+"""Clients that ask for what is not there leave one line an hour in the log, however many they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.memory_node import MemoryRequest, running_node
+from tpc_broker import limits
+from tpc_broker.broker.asked_in_vain import AskedInVain
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.kafka.api_keys import ApiKey
+from tpc_broker.model import CoreId
+
+
+class Hours:
+    now_s = 0.0
+
+    def made(self):
+        return AskedInVain(lambda: self.now_s)
+
+    def pass_by(self, hours):
+        self.now_s += hours * limits.VAIN_LINE_S
+
+
+def test_each_api_and_client_is_told_once_an_hour():
+    hours = Hours()
+    vain = hours.made()
+    assert vain.admit("A", "one") == "client id 'one'; once an hour"
+    assert [vain.admit("A", "one") for _ in range(5)] == [None] * 5
+    assert vain.admit("B", "one") == "client id 'one'; once an hour"
+    assert vain.admit("A", None) == "client id (none); once an hour"
+    hours.pass_by(0.75)
+    assert vain.admit("A", "one") is None
+    assert vain.admit("A", "two") == "client id 'two'; once an hour"
+    hours.pass_by(0.5)
+    assert vain.admit("A", "two") is None, "its own hour is not over"
+    assert vain.admit("A", "one") == "client id 'one'; once an hour, 7 times in the one before"
+
+
+def test_a_client_id_is_one_short_line_whatever_it_is():
+    vain = Hours().made()
+    assert vain.admit("A", "x\n" * 10_000).startswith("client id 'x\\nx\\nx")
+    assert len(vain.admit("B", "\n" * 10_000)) < 200
+    assert vain.admit("A", "x\n" * 5_000) is None, "only what is shown is told apart"
+
+
+def test_of_many_client_ids_all_but_the_first_share_a_line():
+    hours = Hours()
+    vain = hours.made()
+    lines = [vain.admit("A", f"client {number}") for number in range(5 * limits.VAIN_CLIENTS_MAX)]
+    told = [line for line in lines if line is not None]
+    assert len(told) == limits.VAIN_CLIENTS_MAX + 1
+    assert told[-1].endswith("and others, too many to be told apart; once an hour")
+    assert "and others" in vain.admit("B", "another")
+    assert vain.admit("B", "yet another") is None
+    assert len(vain._told) == limits.VAIN_CLIENTS_MAX + 2
+    hours.pass_by(1)
+    assert vain.admit("A", "new") == "client id 'new'; once an hour"
+    assert len(vain._told) == 1, "what is an hour old is forgotten"
+
+
+REFUSED = "127.0.0.1:1: request refused, connection closed"
+WHO = "(client id 'a-client'; once an hour)"
+
+
+def lines_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "tpc_broker.broker.dispatch"]
+
+
+async def test_what_is_not_offered_is_said_with_who_asked(autojump_clock, caplog):
+    async with running_node(cores=1) as node:
+        for connection in range(1, 4):  # each is closed
+            asked = messages.AlterClientQuotasRequest()
+            assert await node.ask(0, asked, 1, connection=connection) is None
+        (line,) = lines_of(caplog)
+        assert line == f"{REFUSED}: AlterClientQuotas is not offered {WHO}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (((int(ApiKey.HEARTBEAT), 9), (int(ApiKey.HEARTBEAT), 10)), "Heartbeat version 9 is not offered; 0 to 4 are"),
+        (((500, 0), (501, 0)), "there is no API with key 500"),
+    ],
+)
+async def test_versions_and_keys_that_there_are_not(autojump_clock, caplog, keys, said):
+    async with running_node(cores=1) as node:
+        for connection, (key, version) in enumerate(keys, 1):
+            request = MemoryRequest(connection, key, version, 1, memoryview(b""), 0)
+            node.lives[CoreId(0)].connections.send(request)
+            await request.done.wait()
+            assert request.answer is None
+        (line,) = lines_of(caplog)
+        assert line == f"{REFUSED}: {said} {WHO}"
+
+
+async def test_that_the_connection_is_closed_is_not_said_again(autojump_clock, caplog):
+    async with running_node(cores=1) as node:
+        connections = node.lives[CoreId(0)].connections
+        connections.close = lambda connection, _reason: None  # as over TCP: it is closed after this turn
+        for connection in (1, 2):
+            request = node.send(0, messages.AlterClientQuotasRequest(), 1, connection=connection)
+            await request.done.wait()
+            connections.dispatcher.on_closed(connection, "its request could not be carried out", "")
+        assert len(lines_of(caplog)) == 1
+        connections.dispatcher.on_opened(3, "127.0.0.1:3")
+        connections.dispatcher.on_closed(3, "its request could not be carried out", "")
+        assert lines_of(caplog)[1:] == ["127.0.0.1:3: connection closed: its request could not be carried out"]
+
+
+async def test_transactions_are_refused_in_the_clearest_words_and_logged(autojump_clock, caplog):
+    async with running_node(cores=1) as node:
+        kind = messages.FindCoordinatorRequest
+        text = "This broker has no transactions yet: produce without a transactional.id"
+        for version in range(1, 7):
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if version < 3 else ErrorCode.UNSUPPORTED_VERSION
+            asked = kind(key="t", key_type=1) if version < 4 else kind(key_type=1, coordinator_keys=["t"])
+            found = await node.ask(0, asked, version)
+            (one,) = found.coordinators if version >= 4 else [found]
+            assert (one.error_code, one.error_message) == (code, text)
+        asked = messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
+        assert (await node.ask(0, asked, 5)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        said = "127.0.0.1:1: a producer with a transactional.id is refused: there are no transactions yet"
+        assert lines_of(caplog) == [f"{said} {WHO}"]
