@@ -120,8 +120,8 @@ def plan(segments, *, log_start_offset=0, high_watermark=10_000, now_ms=1000, **
 
 
 def test_retention_by_age_stops_at_the_first_young_segment():
-    assert plan(views(10, 20, 990, 30), retention_ms=100) == (2, ("age", "age"), False)
-    assert plan(views(10, 20), retention_ms=100) == (2, ("age", "age"), True)
+    assert plan(views(10, 20, 990, 30), retention_ms=100) == (2, ("age", "age"), False, None)
+    assert plan(views(10, 20), retention_ms=100) == (2, ("age", "age"), True, None)
     assert plan(views(10, 20), retention_ms=100, high_watermark=15).segments_count == 1
     assert plan(views(10, 20), retention_ms=100, cleanup_delete=False).segments_count == 0
 
@@ -139,6 +139,36 @@ def test_what_lies_in_front_of_the_log_start_goes_whatever_the_policy():
 def test_the_age_of_a_segment_by_wall_clock():
     assert plan([SegmentView(0, 10, 100, 10**15, 500)], segment_age_ms=499).reasons == ("segment age",)
     assert plan([SegmentView(0, 10, 100, 10**15, 500)], segment_age_ms=500).segments_count == 0
+
+
+MINUTE_MS = 60_000
+
+
+@pytest.mark.parametrize(
+    ("dated_ms", "appended_ms", "settings", "is_held_back"),
+    [
+        (1000 + 60 * MINUTE_MS, 1000, {"retention_ms": MINUTE_MS}, True),
+        (10**18, 1000, {"retention_ms": MINUTE_MS}, True),
+        (1000 + MINUTE_MS, 1000, {"retention_ms": 9 * MINUTE_MS}, True),
+        (1000 + MINUTE_MS - 1, 1000, {"retention_ms": 9 * MINUTE_MS + 59_999}, False),  # clocks that differ
+        (1000 + 60 * MINUTE_MS, 1000, {"retention_ms": 10 * MINUTE_MS}, False),  # it is not due
+        (1000 + 60 * MINUTE_MS, 9 * MINUTE_MS, {"retention_ms": 2 * MINUTE_MS}, False),  # somebody still appends
+        (1000 + 60 * MINUTE_MS, 1000, {"retention_ms": -1}, False),
+        (1000 + 60 * MINUTE_MS, 1000, {"retention_ms": MINUTE_MS, "cleanup_delete": False}, False),
+        (1000 + 60 * MINUTE_MS, 1000, {"retention_ms": MINUTE_MS, "segment_age_ms": MINUTE_MS}, False),  # it goes
+        (1000 + 60 * MINUTE_MS, 1000, {"retention_ms": MINUTE_MS, "retention_bytes": 0}, False),
+        (-1, 1000, {"retention_ms": 20 * MINUTE_MS}, False),
+    ],
+)
+def test_a_record_dated_ahead_holds_back_what_is_due_by_the_clock(dated_ms, appended_ms, settings, is_held_back):
+    now_ms = 1000 + 10 * MINUTE_MS
+    old = SegmentView(0, 10, 100, 500, 1000)
+    ahead, behind = SegmentView(10, 20, 100, dated_ms, appended_ms), SegmentView(20, 30, 100, now_ms, now_ms)
+    found = plan([ahead, behind], now_ms=now_ms, **settings)
+    assert found.held_back == (ahead if is_held_back else None)
+    if is_held_back:
+        found = plan([old, ahead, behind], now_ms=now_ms, **settings)
+        assert found == (1, ("age",), False, ahead)
 
 
 def test_aborted_transactions_are_collected_until_nothing_can_follow():

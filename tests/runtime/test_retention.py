@@ -15,9 +15,11 @@ from tests.support.waiting import monotonic_ns
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+from tpc_broker.storage.retention import HELD_BACK_LINE_MS
 
 OTHER = TopicPartition(TopicId(uuid.UUID(int=78)), PartitionIndex(0))
 SEGMENTS, BATCHES = 4, 3
+RETENTION_MS = 600_000
 
 
 async def fill_segments(bench, files, handle):
@@ -69,6 +71,55 @@ def test_a_damaged_segment_keeps_its_partition_and_no_other(tmp_path, place):
             await bench.storage.retain(bench.files, bench.handle, 0)
         assert bench.files.segments[0].base_offset == start, "damaged or not, it lies below the log's start"
         assert await bench.storage.retain(bench.files, bench.handle, 0) == 1
+
+    on_core(tmp_path, body)
+
+
+async def append_dated(bench, timestamp):
+    data = batch(0, epoch=bench.files.leader_epoch, timestamp=timestamp)
+    await bench.storage.make_room(bench.files, bench.handle, len(data))
+    result = bench.plane.append(bench.handle, data)
+    await bench.plane.wait_committed(bench.handle, result.end_offset, result.leader_epoch)
+    await bench.storage.write_behind()
+
+
+@pytest.mark.parametrize(
+    ("dated_ms", "until", "dated"),
+    [
+        (4_000_000_000_000, "2096-10-02T07:16:40Z", "2096-10-02T07:06:40Z"),
+        (2**61, f"the end of time ({2**61 + RETENTION_MS} ms)", f"the end of time ({2**61} ms)"),
+    ],
+)
+def test_a_record_dated_ahead_is_told_once_an_hour(tmp_path, caplog, dated_ms, until, dated):
+    """It holds a whole partition back from retention.ms, as in Kafka."""
+
+    async def body(bench):
+        files, clock = bench.files, SimpleNamespace(monotonic_ms=lambda: bench.monotonic_ms)
+        files.settings = dataclasses.replace(files.settings, retention_ms=RETENTION_MS)
+        bench.monotonic_ms, bench.storage._retention._clock = 0, clock
+        clock.wall_ms = today.now_ms
+
+        async def lines(now_ms):
+            caplog.clear()
+            assert await bench.storage.retain(files, bench.handle, now_ms) == 0
+            assert all(record.levelname == "WARNING" for record in caplog.records)
+            return [record.getMessage() for record in caplog.records]
+
+        appended_ms = today.now_ms()
+        await append_dated(bench, dated_ms)
+        assert await lines(appended_ms) == [], "it was not due yet"
+        due_ms = appended_ms + 2 * RETENTION_MS
+        (line,) = await lines(due_ms)
+        assert line == (
+            f"topic-0: from offset 0 on nothing goes by age before {until}: a record there is dated {dated}, after it "
+            "came, and retention.ms counts from the dates of records; segment.age.ms counts from the last append (said "
+            "once an hour)"
+        )
+        bench.monotonic_ms = HELD_BACK_LINE_MS - 1
+        assert await lines(due_ms) == []
+        bench.monotonic_ms = HELD_BACK_LINE_MS
+        assert len(await lines(due_ms)) == 1
+        assert await lines(due_ms) == []
 
     on_core(tmp_path, body)
 

@@ -37,6 +37,8 @@ ENTRIES_PER_STEP: Final = 64
 PRODUCERS_PER_STEP: Final = 64
 _OFFSET_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * OFFSET_ENTRY_BYTES)
 _TIME_ENTRIES: Final = ffi.new("uint8_t[]", ENTRIES_PER_STEP * TIME_ENTRY_BYTES)
+DATED_AHEAD_MS_MIN: Final = 60_000
+"""Clocks that differ by less are nothing to be told of."""
 _LIFTED: Final = (1 << 62) - 1
 _PRODUCERS: Final = ffi.new("tpc_segment_producer[]", PRODUCERS_PER_STEP)
 
@@ -255,6 +257,8 @@ class RetentionPlan(NamedTuple):
     segments_count: int
     reasons: tuple[str, ...]
     roll: bool
+    held_back: SegmentView | None = None
+    """The first that stays, if nobody has appended to it for `retention.ms`, and a record in it is dated well ahead."""
 
 
 def plan_retention(
@@ -263,6 +267,7 @@ def plan_retention(
     """Which leading segments may go. Never one that reaches beyond the high watermark, never an empty active one."""
     surplus_bytes = sum(segment.size_bytes for segment in segments) - settings.retention_bytes
     reasons: list[str] = []
+    held_back = None
     for segment in segments:
         if segment.size_bytes == 0 or segment.end_offset > high_watermark:
             break
@@ -278,6 +283,14 @@ def plan_retention(
         elif settings.retention_bytes >= 0 and surplus_bytes >= segment.size_bytes:
             reasons.append("size")
         else:
+            if _is_held_back(segment, settings, now_ms):
+                held_back = segment
             break
         surplus_bytes -= segment.size_bytes
-    return RetentionPlan(len(reasons), tuple(reasons), roll=bool(reasons) and len(reasons) == len(segments))
+    roll = bool(reasons) and len(reasons) == len(segments)
+    return RetentionPlan(len(reasons), tuple(reasons), roll, held_back)
+
+
+def _is_held_back(segment: SegmentView, settings: LogSettings, now_ms: int) -> bool:
+    is_due = settings.retention_ms >= 0 and now_ms - segment.appended_ms > settings.retention_ms
+    return is_due and segment.largest_timestamp - segment.appended_ms >= DATED_AHEAD_MS_MIN

@@ -31,6 +31,8 @@ class LeaderPartition:
     """It is about to be released to another core."""
     log_starts_under_way: int = 0
     """Entries of the journal that move it and are not durable yet."""
+    held_back_told_ms: int | None = None
+    """When the log said last that a record's date holds retention back, by the monotonic clock."""
 
     @property
     def step_bytes(self) -> int:

@@ -6,14 +6,16 @@ what it has not reached yet follows with the next checkpoint. Their space comes 
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.journal import EntryKind
 
 if TYPE_CHECKING:
+    from tpc_broker.log.segment import SegmentView
     from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.deletion import Deletions
     from tpc_broker.storage.journal_upkeep import JournalUpkeep
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from tpc_broker.storage.ports import Clock, StoragePlane
 
 log = logging.getLogger(__name__)
+
+HELD_BACK_LINE_MS: Final = 3_600_000
 
 
 class Retention:
@@ -84,6 +88,8 @@ class Retention:
         files.producers.expire(now_ms, self._clock.monotonic_ms(), files.settings.producer_id_expiration_ms)
         try:
             plan, start = await files.plan_retention(now_ms, self._plane.bounds(handle).high_watermark)
+            if plan.held_back is not None:
+                self._tell_held_back(led, plan.held_back)
             if plan.roll:
                 await files.roll()
             if start > files.log_start_offset:
@@ -100,3 +106,25 @@ class Retention:
         except (OSError, StorageFailedError) as error:
             raise PartitionOfflineError(str(error)) from error
         return gone
+
+    def _tell_held_back(self, led: LeaderPartition, segment: SegmentView) -> None:
+        """Once an hour for each partition: it may last as long as `message.timestamp.after.max.ms`, or for ever."""
+        now_ms, files = self._clock.monotonic_ms(), led.files
+        if led.held_back_told_ms is not None and now_ms - led.held_back_told_ms < HELD_BACK_LINE_MS:
+            return
+        led.held_back_told_ms = now_ms
+        log.warning(
+            "%s-%d: from offset %d on nothing goes by age before %s: a record there is dated %s, after it came, and "
+            "retention.ms counts from the dates of records; segment.age.ms counts from the last append "
+            "(said once an hour)",
+            files.topic, files.key.partition, max(segment.base_offset, files.log_start_offset),
+            moment(segment.largest_timestamp + files.settings.retention_ms), moment(segment.largest_timestamp),
+        )  # fmt: skip
+
+
+def moment(time_ms: int) -> str:
+    """Of a record's date, which may be any number."""
+    try:
+        return f"{dt.datetime.fromtimestamp(time_ms // 1000, dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (OverflowError, ValueError, OSError):
+        return f"the end of time ({time_ms} ms)"
