@@ -55,6 +55,35 @@ def test_topics(broker, topic):
     assert topic not in tool(broker, "topics", "--list").splitlines()
 
 
+def test_what_is_not_set_up_is_told_as_by_kafka(broker, topic):
+    make_topic(broker, topic)
+    tool(broker, "console-producer", "--topic", topic, standard_input="a\n")
+    consume(broker, topic, 1, "--from-beginning", "--group", topic)
+    described = tool(broker, "configs", "--describe", "--entity-type", "groups")
+    assert f"Dynamic configs for group {topic} are:\n" in described, "its settings are asked for"
+    everything = tool(broker, "configs", "--describe", "--entity-type", "groups", "--entity-name", topic, "--all")
+    assert "consumer.session.timeout.ms=45000" in everything
+    for kind in ("client-metrics", "users", "clients", "ips"):
+        assert not tool(broker, "configs", "--describe", "--entity-type", kind).strip()
+    assert not tool(broker, "client-metrics", "--list").strip()
+    for asked in (["list"], ["describe-producers", "--topic", topic, "--partition", "0"]):
+        done = run_tool("transactions", "--bootstrap-server", broker.bootstrap, *asked)
+        assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), "the head of a table alone"
+
+
+def test_acls_need_an_authorizer(broker):
+    done = run_tool("acls", "--bootstrap-server", broker.bootstrap, "--list")
+    assert "SecurityDisabledException: No Authorizer is configured on the broker" in done.stdout + done.stderr
+
+
+def test_features_have_kafkas_names_beside_ours(broker):
+    described = tool(broker, "features", "describe")
+    levels = {words[1]: words[3::2] for words in map(str.split, described.splitlines())}
+    assert levels["metadata.version"][:3] == ["4.3-IV0"] * 3
+    assert levels["transaction.version"][:3] == levels["share.version"][:3] == ["0"] * 3
+    assert levels["tpc.version"][:3] == ["2", "3", "3"]
+
+
 def test_a_broker_alone_is_a_quorum_of_itself(broker, topic):
     make_topic(broker, topic)
     status = tool(broker, "metadata-quorum", "describe", "--status")

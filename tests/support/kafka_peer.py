@@ -43,6 +43,10 @@ TOOLS = {
     "e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "acls": "org.apache.kafka.tools.AclCommand",
+    "client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
+    "delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 """Names of the shell scripts that Kafka ships (without `kafka-` and `.sh`), and the class each one runs."""
 

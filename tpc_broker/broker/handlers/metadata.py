@@ -277,9 +277,9 @@ async def _with_loads(core: Core, request: Request, response: Message) -> Encode
 def _no_transactions(core: Core, request: Request) -> ErrorCode:
     """The code for which the client gives up at once and shows the text beside it.
 
-    Java's shows it from version 3 on, for any code that it does not know as an answer; its words for 53 are that it is
-    not authorised. librdkafka, aiokafka and kafkajs, which go up to version 2, ask again after any code but 53 for as
-    long as they have patience; librdkafka shows the text beside it.
+    Java's, which asks in version 3 or later, shows it for any code that it does not expect; its words for 53 are that
+    it is not authorised. librdkafka goes up to version 2, gives up after no code but 53 and 31, and shows the text.
+    kafkajs gives up after any code and shows none of it.
     """
     note_transactions(core, request)
     if request.api_version >= TEXT_IS_SHOWN_VERSION:
