@@ -6,6 +6,7 @@ Each node has a file system of its own on a loop device. When the power goes, a 
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import time
@@ -24,6 +25,9 @@ from tests.support.replicated_load import Load
 
 DISK_BYTES = 400 << 20
 PARTITIONS = 6
+FREEZES = int(os.environ.get("TPC_FREEZES", "10"))
+AGAIN_S = 15.0
+"""Until all is acknowledged again: 4 s until a node gives up, and what clients need to find another leader."""
 pytestmark = pytest.mark.cluster
 SMALL = {"journal.bytes.max": str(8 << 20), "log.segment.bytes": str(1 << 20)}
 
@@ -152,6 +156,42 @@ def test_a_disk_that_stands_still(on_disks):
         finally:
             subprocess.run(["fsfreeze", "--unfreeze", mount], check=True)
         load.wait_progress()
+    check_healed(made, load)
+
+
+def acknowledged_again_s(load: Load) -> float:
+    """How long it takes until each partition has acknowledged something that was not yet sent at the call."""
+    began_s, sent = time.monotonic(), list(load.sent)
+    waiting = set(range(load.partitions))
+    while waiting and time.monotonic() - began_s < 4 * AGAIN_S:
+        time.sleep(0.02)
+        waiting = {one for one in waiting if max(load.acknowledged[one], default=-1) < sent[one]}
+    return time.monotonic() - began_s
+
+
+def test_disks_that_stand_still_at_any_moment(on_disks, chance: random.Random):
+    """Also of one that was started a moment ago, and whose partitions have acknowledged nothing yet."""
+    made, disks = on_disks
+    took_s = []
+    with Load(made.bootstrap, "kept", PARTITIONS, pace_s=0.01) as load:
+        for _ in range(FREEZES):
+            time.sleep(chance.uniform(0, 3))
+            number = chance.randint(1, 3)
+            if chance.random() < 0.3:
+                made.kill(number)
+                made.start(number)
+                time.sleep(chance.uniform(0, 3))
+            mount = disks.of[number].mount_point
+            subprocess.run(["fsfreeze", "--freeze", mount], check=True)
+            try:
+                took_s.append(acknowledged_again_s(load))
+                print(f"node {number}: acknowledged again after {took_s[-1]:.2f} s", flush=True)
+                time.sleep(chance.uniform(0, 6))
+            finally:
+                subprocess.run(["fsfreeze", "--unfreeze", mount], check=True)
+            load.wait_progress()
+            eventually(lambda: in_sync_everywhere(made, load.topic), "it has caught up")
+    assert max(took_s) < AGAIN_S, took_s
     check_healed(made, load)
 
 

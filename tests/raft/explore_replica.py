@@ -26,6 +26,7 @@ from tpc_broker.raft.journal import (
 )
 from tpc_broker.raft.log import ReplicaLog
 from tpc_broker.raft.messages import Ack, GroupMessage, Install, Reason, RequestVote, TimeoutNow, Vote
+from tpc_broker.raft.mute_peers import MutePeers
 from tpc_broker.raft.output import Role
 from tpc_broker.raft.patience import Patience
 from tpc_broker.raft.replica import Peer
@@ -97,6 +98,7 @@ class Host:
         self.read_round = 1
         self.patience = Patience(SETTINGS, {})
         self.links: dict[Any, Any] = {}
+        self.mute = MutePeers(self)
         self.pending: list[tuple[int, JournalEntry]] = []
         self.disk: Checkpoint = EMPTY_CHECKPOINT
         self.disk_below: tuple[Item, ...] = ()

@@ -147,9 +147,12 @@ def test_who_is_not_quiet_is_not_carried() -> None:
     cluster, leader = quiet()
     machine, now_ms = leader.group(), cluster.now_ms
     other = machine.rows[0].voter
-    machine.rows[0].inflight = [(2, 10)]
+    machine.rows[0].inflight, machine.rows[0].waits_ms = [(2, 10)], now_ms
     assert not machine.may_be_carried(now_ms)
     assert machine.would_be_quiet(now_ms)
+    machine.rows[0].waits_ms = now_ms - HOLD_MS_MAX
+    assert not machine.would_be_quiet(now_ms), "nobody waits for one who has answered nothing for long"
+    machine.rows[0].waits_ms = now_ms
     machine.rows[0].inflight = []
     assert machine.may_be_carried(now_ms)
     leader.core.transfer_leadership(GROUP, other, now_ms)

@@ -11,9 +11,9 @@ done all of that itself. What was sent and not answered counts as one message un
 answer comes.
 
 Only what is quiet is carried: a leader of a simple configuration whose marker is committed, without hand-over or reads
-under way, whose peers replicate with nothing under way, or are silent, or wait for segments; a follower that has its
-leader's marker durable. How much a peer lacks does not matter. A leader that is never quiet under load *holds* for a
-moment: it sends nothing new until what is under way is answered.
+under way, whose peers replicate with nothing under way, or are silent, or left alone, or wait for segments; a follower
+that has its leader's marker durable. How much a peer lacks does not matter. A leader that is never quiet under load
+*holds* for a moment: it sends nothing new until what is under way is answered.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import TakenEntry
 from tpc_broker.raft.membership import Membership
 from tpc_broker.raft.output import FOLLOWER
-from tpc_broker.raft.steady import INSTALL, NONE, REPLICATE
+from tpc_broker.raft.steady import INSTALL, NONE, PROBE, REPLICATE
 
 if TYPE_CHECKING:
-    from tpc_broker.raft.messages import Reason
+    from tpc_broker.raft.items import Voter
+    from tpc_broker.raft.messages import Ack, Reason
     from tpc_broker.raft.replica import Peer
 
 HOLD_MS_MIN: Final = 20
@@ -101,7 +102,17 @@ class Carrying(Membership):
         return all(self._is_at_rest(peer) or not self.is_heard(peer.voter, now_ms) for peer in self.rows)
 
     def _is_at_rest(self, peer: Peer) -> bool:
-        return self.is_shipped_to(peer) or (peer.state is REPLICATE and not peer.inflight)
+        replicates = peer.state is REPLICATE and not peer.is_mute
+        return (replicates and not peer.inflight) or self.is_shipped_to(peer) or self.is_left_alone(peer)
+
+    def _answers_soon(self, peer: Peer, now_ms: int) -> bool:
+        """What was sent to it has not brought nothing for long: it is worth while to wait for the rest."""
+        return peer.state is REPLICATE and not peer.is_mute and now_ms - peer.waits_ms < HOLD_MS_MAX
+
+    def is_sent_to(self, peer: Peer, now_ms: int) -> bool:
+        """Whether whoever carries it is to send something to a peer."""
+        is_reached = self.is_heard(peer.voter, now_ms) and not self.is_left_alone(peer)
+        return is_reached and not self.is_shipped_to(peer)
 
     def is_shipped_to(self, peer: Peer) -> bool:
         """Its segments are on their way, which is for the driver to do: until they are there it is sent nothing."""
@@ -128,7 +139,7 @@ class Carrying(Membership):
     def would_be_quiet(self, now_ms: int) -> bool:
         """Of a leader: all that is in the way is what was sent and not answered."""
         heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
-        follow = all(peer.state is REPLICATE or self.is_shipped_to(peer) for peer in heard)
+        follow = all(self._is_at_rest(peer) or self._answers_soon(peer, now_ms) for peer in heard)
         return self.is_leader and self._leads_plainly() and follow
 
     def campaign(self, reason: Reason, now_ms: int, *, aborting: bool = False) -> None:
@@ -145,12 +156,34 @@ class Carrying(Membership):
         """Whoever carries it reads, too, and nobody else of the group waits: it is left alone for a moment. Peers that
         are read for right now answer meanwhile; of two of them one always would.
         """
-        heard = [peer for peer in self.rows if self.is_heard(peer.voter, now_ms)]
-        if self.is_awaited and self._leads_plainly() and all(peer.state is not INSTALL for peer in heard):
+        heard = [one for one in self.rows if self.is_heard(one.voter, now_ms)]
+        plain = self._leads_plainly() and all(one.state is not INSTALL for one in heard)
+        if self.is_awaited and plain and not peer.is_mute:
             self.hold(now_ms)
             if now_ms < self.holds_until_ms:
                 return
         super().lacks_items(peer, prev, now_ms)
+
+    # Peers that are mute.
+
+    def ask_mute(self, voter: Voter, now_ms: int) -> None:
+        """Also of a group that is carried: who carries it sends that peer nothing, and the machine knows all of it."""
+        peer = self.peers[voter]
+        self._forget_inflight(peer)
+        if peer.state is INSTALL and peer.install is not None:
+            self._send_install(peer, now_ms)
+        elif peer.state in (PROBE, REPLICATE):
+            self._probe(peer, self._known_of(peer))
+            peer.asks = True
+            self._send_probe(peer, now_ms)
+
+    def is_no_news(self, message: Ack) -> bool:
+        """Of a group that is carried: a peer that is left alone lacks still what it lacked, and nothing comes of it."""
+        peer = self.peers.get(message.source)
+        if peer is None or message.term != self.term or not self.is_left_alone(peer):
+            return False
+        lacks = message.position <= self._known_of(peer) and peer.match < self.log.end_offset
+        return lacks and not self.host.mute.may_try(self.address_of(peer.voter), self.group)
 
     # Carried and taken back.
 
@@ -224,7 +257,7 @@ class Carrying(Membership):
             if not row.is_sent_to:
                 continue
             peer.told = peer.known
-            peer.sent_ms = now_ms
+            peer.sent_ms = peer.waits_ms = now_ms
             peer.inflight = [(peer.next, 0)] if peer.next > max(peer.match, NONE) else []
 
     # What a carried replica does itself.

@@ -35,6 +35,7 @@ from tpc_broker.raft.messages import (
     RequestVote,
     Resign,
 )
+from tpc_broker.raft.mute_peers import MutePeers
 from tpc_broker.raft.output import Accepted, CoreStatistics, Outbox, Ready, Refusal, Role
 from tpc_broker.raft.own_disk import OwnDisk
 from tpc_broker.raft.patience import Patience, Resignations
@@ -67,6 +68,7 @@ class RaftCore:
         self.read_round = 1
         self.links_changed = 0
         """How often a link fell silent or was heard again: until then a carried leader is in touch with the same."""
+        self.mute = MutePeers(self)
         self._now_ms = now_ms
         self.disk = OwnDisk(self.settings, now_ms)
         self._pending: deque[tuple[int, GroupId]] = deque()
@@ -322,7 +324,7 @@ class RaftCore:
                 group = groups.get(message.group)
                 if group is not None and group.me == message.target:
                     if group.carried:
-                        if type(message) is Ack and group.is_leader and self.takes_ack(group, message):
+                        if type(message) is Ack and group.is_leader and self._is_dealt_with(group, message):
                             continue
                         self.awake(group)
                     group.receive(message, boot_id, now_ms)
@@ -331,6 +333,10 @@ class RaftCore:
                 elif isinstance(message, Ack | Reject):
                     gone = Resign(message.group, message.target, message.source, message.term)
                     self.send(frame.source, gone)
+
+    def _is_dealt_with(self, machine: Group, message: Ack) -> bool:
+        """Of one that is carried: nothing is left for the machine to do."""
+        return self.takes_ack(machine, message) or machine.is_no_news(message)
 
     def _receive_from_link(self, link: Link, frame: Frame, message: LinkMessage) -> None:
         if frame.boot_id != link.boot_id:
@@ -397,6 +403,7 @@ class RaftCore:
     def next_deadline_ms(self) -> int:
         """When `tick` is to be called at the latest."""
         due = [link.next_heartbeat_ms for link in self.links.values()]
+        due += [link.try_ms for link in self.links.values() if link.mute]
         due += [link.silent_at_ms for link in self.links.values() if link.silent_at_ms is not None]
         while self._deadlines and not self._is_anybody_due(self._deadlines[0]):
             del self._due_at[heapq.heappop(self._deadlines)]
@@ -429,6 +436,7 @@ class RaftCore:
                 self._heartbeat(link)
             if link.has_turned(now_ms):
                 self._link_turned(link)
+            self.mute.tick(link, now_ms)
         self._look_at_disk()
         while self._deadlines and self._deadlines[0] <= now_ms:
             deadline_ms = heapq.heappop(self._deadlines)

@@ -1,6 +1,6 @@
 """The leader: proposals, what each peer is sent, commits, hand-over, reads.
 
-raft-rules 3.1-3.4, 6.2, 7.3; thesis 3.5, 3.10, 6.4, 10.2.
+raft-rules 3.1-3.4, 6.2; thesis 3.5, 3.10, 10.2.
 
 Theory of operation
 -------------------
@@ -16,25 +16,21 @@ from PROBE, one message at a time.
     INSTALL     it has nothing, or what it needs is not in items any more: the driver ships segments (`ShipSegments`)
 
 Nothing is queued per slow peer: `next` is a place in the log. A peer whose link is silent is not sent anything, and a
-message without an answer makes its peer a PROBE again after `resend_ms`. So when all who can be heard have
-everything and know the commit, the group asks for no time at all.
+message without an answer makes its peer a PROBE again after `resend_ms`, which is asked without items where its log
+ends. So when all who can be heard have everything and know the commit, the group asks for no time at all.
+
+A peer that is heard and takes nothing is *mute* after two of these, and left alone: it holds up nobody (`mute_peers`).
 
 Commit is the steady machine's. A match counts only from an Ack of the armed term for a position of that term's epoch.
-
-Reads by read index: the commit offset is taken when the own marker is committed, then a round asks all voters
-whether their term is still not above this one; a quorum of answers to a round that began after the read shows that
-nobody was elected before it. Heartbeats alone would not show that: they vouch for the core and not for the group.
-There are no leases.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpc_broker.raft.followers import Followers
 from tpc_broker.raft.items import START, Batch, Position, item_bytes
+from tpc_broker.raft.leading import Reading, Transfer
 from tpc_broker.raft.messages import (
     TRANSFER,
     Ack,
@@ -50,9 +46,7 @@ from tpc_broker.raft.output import (
     Accepted,
     HandOverBegun,
     LeaderReady,
-    ReadFailed,
     ReadItems,
-    ReadReady,
     Refusal,
     ShipSegments,
 )
@@ -64,6 +58,7 @@ from tpc_broker.raft.steady import (
     INSTALL,
     NONE,
     NOT_STEADY,
+    NOTHING,
     ON_ACK,
     ON_APPEND,
     ON_RECEIVE,
@@ -83,42 +78,19 @@ if TYPE_CHECKING:
 
     from tpc_broker.raft.items import Item, Proposal, Voter
     from tpc_broker.raft.messages import Reason
+    from tpc_broker.raft.steady import Steady
 
 RESENDS_COUNTED = 16
 
 
-@dataclass
-class Read:
-    """Reads that share a round."""
-
-    round_number: int
-    tokens: tuple[object, ...]
-    offset: int
-    confirmed: set[Voter] = field(default_factory=set)
-
-
-@dataclass
-class Transfer:
-    """A hand-over under way: given up at `deadline_ms`, not begun before all is committed until `settles_until_ms`."""
-
-    target: Voter
-    deadline_ms: int
-    settles_until_ms: int
-    told_ms: int | None = None
-
-
-class Leaders(Followers):
+class Leaders(Reading):
     """What a replica does as a leader.
 
-    is_ready                  the own marker is committed
     contiguous_from_offset    below it compaction has left gaps, and an AppendEntries never carries a gap
     """
 
     __slots__ = (
         "contiguous_from_offset",
-        "is_ready",
-        "reads",
-        "reads_new",
         "transfer",
         "uncommitted",
         "uncommitted_bytes",
@@ -127,13 +99,10 @@ class Leaders(Followers):
     def init_layers(self) -> None:
         super().init_layers()
         self.transfer: Transfer | None = None
-        self.is_ready = False
         self.contiguous_from_offset = 0
 
     def begin_leading(self, before: Position, now_ms: int) -> None:
-        self.is_ready = False
-        self.reads_new: list[object] = []
-        self.reads: list[Read] = []
+        self.begin_reading()
         self.uncommitted: deque[tuple[int, int]] = deque()
         self.uncommitted_bytes = 0
         self.transfer = None
@@ -180,12 +149,8 @@ class Leaders(Followers):
             self.tell_resigned(self.term)
         for peer in self.rows:
             self._forget_inflight(peer)
-        tokens = tuple(self.reads_new) + tuple(token for read in self.reads for token in read.tokens)
-        if tokens:
-            self.host.tell(ReadFailed(self.group, tokens))
-        self.reads_new, self.reads = [], []
+        self.end_reading()
         self.transfer = None
-        self.is_ready = False
         self.peers, self.rows = {}, []
 
     def resign(self, now_ms: int) -> None:
@@ -267,7 +232,7 @@ class Leaders(Followers):
         if peer is None or steady is None or not self._is_of_own_term(message):
             return
         known = message.commit.offset if message.commit.epoch == self.term else NONE
-        inflight_bytes = peer.inflight_bytes
+        inflight_bytes, before = peer.inflight_bytes, (peer.match, peer.prev)
         index = self.rows.index(peer)
         outcome = steady.step(ON_ACK, index, message.term, message.position.epoch, message.position.offset, known)
         if outcome is NOT_STEADY:
@@ -275,7 +240,14 @@ class Leaders(Followers):
         else:
             self._released_inflight(peer, inflight_bytes - peer.inflight_bytes)
             self.on_outcome(outcome, now_ms)
-        peer.sent_ms, peer.resent = now_ms, 0
+        peer.sent_ms, peer.asks = now_ms, False
+        if not peer.inflight:
+            peer.waits_ms = now_ms
+        if (peer.match, peer.prev) != before or peer.match == self.log.end_offset:
+            peer.waits_ms = now_ms
+            self._answers(peer)
+        elif self.is_left_alone(peer):
+            self.host.mute.may_try(self.address_of(peer.voter), self.group)
         if peer.next < steady.end_offset or peer.told < steady.commit_offset:
             self.host.flush_later(self.group)
         self.peer_progressed(peer, now_ms)
@@ -313,7 +285,7 @@ class Leaders(Followers):
                 peer.state, peer.lacks = REPLICATE, self.log.end_offset
             self._match(peer, position.offset, now_ms)
         elif peer.state is not REPLICATE and position >= peer.prev and self.log.contains(position):
-            peer.state, peer.prev, peer.awaiting, peer.install = PROBE, position, False, None
+            self._probe(peer, position)
         self.host.flush_later(self.group)
 
     def _match(self, peer: Peer, offset: int, now_ms: int) -> None:
@@ -337,9 +309,9 @@ class Leaders(Followers):
         if self.settings.adopts and peer.state is INSTALL and peer.install == message.prev:
             # What was shipped is not there any more. Should this be the answer to an earlier probe, it does no harm.
             peer.awaiting, peer.install = False, None
+            self._answers(peer)
             self.host.flush_later(self.group)
             return
-        peer.resent = 0
         tried = Position(self.term, peer.next) if peer.state is REPLICATE else peer.prev
         if message.prev > tried or (peer.state is PROBE and message.prev != peer.prev):
             return
@@ -348,6 +320,8 @@ class Leaders(Followers):
             return
         found = self.log.common_with(message.end.epoch, message.end.offset)
         if found < message.prev:  # never forward
+            if peer.state is PROBE:
+                self._answers(peer)
             self._probe(peer, max(found, matched))
             self.host.flush_later(self.group)
 
@@ -374,8 +348,22 @@ class Leaders(Followers):
         peer = self.peers.get(voter)
         if peer is not None:
             self._probe(peer, self._known_of(peer))
-            peer.told, peer.resent = peer.known, 0
+            peer.told, peer.resent, peer.asks = peer.known, 0, False
             self.host.flush_later(self.group)
+
+    def _answers(self, peer: Peer) -> None:
+        """It has got somewhere. If it was mute, its core takes what it is sent again."""
+        was_mute, peer.resent, peer.asks = peer.is_mute, 0, False
+        if was_mute:
+            self.host.mute.takes_again(self.address_of(peer.voter))
+
+    def _grows_silent(self, peer: Peer, now_ms: int, *, in_vain: bool) -> None:
+        """What it was sent brought nothing, in all the time that it had. `in_vain`: it was sent more and more."""
+        peer.resent = min(peer.resent + 1 + in_vain, RESENDS_COUNTED)
+        peer.asks = True
+        if peer.is_mute:
+            peer.lacks = max(peer.lacks, self.log.end_offset, peer.match + 1)
+            self.host.mute.takes_nothing(self.address_of(peer.voter), self.group, now_ms)
 
     def _known_of(self, peer: Peer) -> Position:
         """The furthest position that is known to be its."""
@@ -386,7 +374,7 @@ class Leaders(Followers):
     def flush_leader(self, now_ms: int) -> None:
         """At the end of a turn: items, probes, commit frames, hand-over and reads; then when to look again."""
         for index, peer in enumerate(self.rows):
-            if self._hears(peer):
+            if self._hears(peer) and not self.is_left_alone(peer):
                 self._flush_peer(index, peer, now_ms)
         if self.transfer is not None:
             self._flush_transfer(self.transfer, now_ms)
@@ -396,9 +384,7 @@ class Leaders(Followers):
 
     def _hears(self, peer: Peer) -> bool:
         """Its link was not silent when that was last looked at."""
-        link = peer.link
-        if link is None:
-            link = peer.link = self.link_to(peer.voter)
+        link = peer.link = peer.link or self.link_to(peer.voter)
         return link is not None and link.was_fresh
 
     def _flush_peer(self, index: int, peer: Peer, now_ms: int) -> None:
@@ -412,7 +398,7 @@ class Leaders(Followers):
     def _replicate(self, index: int, peer: Peer, now_ms: int) -> None:
         steady, link = self.steady, self.link_to(peer.voter)
         assert steady is not None
-        while (outcome := steady.step(ON_SEND, index)) is SEND:
+        while (outcome := self._next_to_send(steady, index, peer)) is SEND:
             if link is not None and not link.has_room():
                 link.waiting[self.group] = None
                 return
@@ -430,6 +416,10 @@ class Leaders(Followers):
             self._send_items(peer, Position(self.term, peer.next), [], now_ms)
             steady.step(ON_SENT, index, peer.next, 0)
 
+    def _next_to_send(self, steady: Steady, index: int, peer: Peer) -> Outcome:
+        """One message at a time to one that is mute."""
+        return NOTHING if peer.is_mute and peer.inflight else steady.step(ON_SEND, index)
+
     def _may_tell_commit(self, peer: Peer, now_ms: int) -> bool:
         """The commit rides on the next items; alone only after some silence."""
         return now_ms - peer.sent_ms >= self.settings.commit_silence_ms
@@ -439,10 +429,16 @@ class Leaders(Followers):
 
     def _send_items(self, peer: Peer, prev: Position, items: Sequence[Item], now_ms: int) -> None:
         peer.sent_ms = now_ms
+        if not peer.inflight:
+            peer.waits_ms = now_ms
         self.send(AppendEntries(self.group, self.me, peer.voter, self.term, prev, tuple(items), self.commit))
 
     def _send_probe(self, peer: Peer, now_ms: int) -> None:
-        items = self._items_after(peer.prev)
+        link = self.link_to(peer.voter)
+        if link is not None and not (peer.asks or peer.is_mute or link.has_room()):
+            link.waiting[self.group] = None
+            return
+        items = [] if peer.asks else self._items_after(peer.prev)
         if items is None:
             self._fetch_from_files(peer)
             return
@@ -453,6 +449,10 @@ class Leaders(Followers):
         """A message from the unsteady side carries the commit too."""
         if self.commit.epoch == self.term:
             peer.told = self.commit.offset
+        length, link = sum(map(item_bytes, items)), self.link_to(peer.voter)
+        peer.inflight_bytes += length
+        if link is not None:
+            link.inflight_bytes += length
         self._send_items(peer, prev, items, now_ms)
 
     # Peers behind what is in memory.
@@ -465,8 +465,7 @@ class Leaders(Followers):
 
     def _fetch_from_files(self, peer: Peer) -> None:
         if self.needs_segments(peer.prev):
-            peer.state, peer.awaiting, peer.install = INSTALL, False, None
-            self._ship(peer)
+            self._begin_install(peer)
         else:
             self._read_items(peer, peer.prev)
 
@@ -481,8 +480,7 @@ class Leaders(Followers):
         if not self.is_leader or peer is None or peer.state is not CATCH_UP or peer.prev != prev:
             return
         if ships:
-            peer.state, peer.awaiting, peer.install = INSTALL, False, None
-            self._ship(peer)
+            self._begin_install(peer)
         else:
             self._fetch_from_files(peer)
 
@@ -517,6 +515,10 @@ class Leaders(Followers):
         self._tell_with(peer, prev, items, now_ms)
         self._wake_if_busy(now_ms)
 
+    def _begin_install(self, peer: Peer) -> None:
+        peer.state, peer.awaiting, peer.install, peer.resent = INSTALL, False, None, 0
+        self._ship(peer)
+
     def _ship(self, peer: Peer) -> None:
         """Ships what is committed. Behind it come items, from memory or from files."""
         if self.commit > START:
@@ -543,6 +545,8 @@ class Leaders(Followers):
     def _is_busy(self, peer: Peer) -> bool:
         """Something is under way to it, or it does not know the commit."""
         assert self.steady is not None
+        if self.is_left_alone(peer):
+            return False
         if peer.state is REPLICATE:
             return bool(peer.inflight) or peer.known < self.steady.commit_offset
         return peer.state is PROBE or peer.install is not None
@@ -573,23 +577,27 @@ class Leaders(Followers):
 
     def _resend_after_ms(self, peer: Peer) -> int:
         """Twice as long each time: a core that does not get to answer must not get more and more to do. Segments take
-        their time anyhow.
+        their time anyhow, and who tries does so for a moment.
         """
-        if peer.state is INSTALL:
-            return self.settings.resend_ms
+        if peer.state is INSTALL or peer.is_mute:
+            return self.settings.resend_ms * (1 + peer.is_mute)
         return min(self.settings.resend_ms << peer.resent, self.settings.resend_ms_max)
 
     def leader_deadline(self, now_ms: int) -> None:
         """Sends again what was not answered."""
         for peer in self.rows:
-            if not self._is_busy(peer) or now_ms - peer.sent_ms < self._resend_after_ms(peer):
+            in_vain = bool(peer.inflight) and now_ms - peer.waits_ms >= self.settings.in_vain_ms
+            if not self._is_busy(peer) or (now_ms - peer.sent_ms < self._resend_after_ms(peer) and not in_vain):
                 continue
-            peer.resent = min(peer.resent + 1, RESENDS_COUNTED)
+            if peer.state is PROBE and not peer.awaiting:
+                continue  # there is no room for it
+            self._grows_silent(peer, now_ms, in_vain=in_vain)
             if peer.state is REPLICATE:
                 peer.told = peer.known
                 if peer.inflight:
                     self._probe(peer, self._known_of(peer))
             elif peer.state is PROBE:
+                self._forget_inflight(peer)
                 peer.awaiting = False
             elif peer.install is not None and self.is_heard(peer.voter, now_ms):
                 self._send_install(peer, now_ms)
@@ -640,47 +648,6 @@ class Leaders(Followers):
 
     def _may_hand_over(self, peer: Peer) -> bool:
         return peer.state is REPLICATE and peer.match == self.log.end_offset
-
-    # Reads.
-
-    def read_index(self, token: object) -> Refusal | None:
-        if not self.is_leader:
-            return Refusal.NOT_LEADER
-        self.reads_new.append(token)
-        self.host.flush_later(self.group)
-        return None
-
-    def _begin_reads(self) -> None:
-        """raft-rules 7.3: the offset is taken now, the round leaves behind it."""
-        assert self.is_ready
-        tokens, self.reads_new = tuple(self.reads_new), []
-        self.reads.append(Read(self.host.read_round, tokens, self.commit.offset, {self.me}))
-        self.host.ask_round(self.group, self.term)
-        self._answer_reads()
-
-    def _ask_again(self) -> None:
-        """The round was lost, or a quorum is not there: those who wait join this turn's round."""
-        for read in self.reads:
-            read.round_number = self.host.read_round
-        self.host.ask_round(self.group, self.term)
-
-    def round_confirmed(self, round_number: int, voter: Voter) -> None:
-        """A later round confirms the earlier reads as well."""
-        for read in self.reads:
-            if read.round_number <= round_number:
-                read.confirmed.add(voter)
-        self._answer_reads()
-
-    def _answer_reads(self) -> None:
-        config = self.config
-        assert config is not None
-        while self.reads and config.has_quorum(self.reads[0].confirmed):
-            read = self.reads.pop(0)
-            self.host.tell(ReadReady(self.group, read.tokens, read.offset))
-
-    def confirms(self, term: int) -> bool:
-        """The answer to another's round: this replica has promised nothing in a later term."""
-        return self.term <= term and self.host.journal_open
 
     def on_timeout_now(self, message: TimeoutNow, now_ms: int) -> None:
         """raft-rules 6.2: the commit position comes with it, under the same condition as in a commit frame."""

@@ -98,17 +98,21 @@ class Link:
     __slots__ = (
         "address",
         "boot_id",
+        "has_tried",
         "heard_elsewhere",
         "heard_ms",
         "inflight_bytes",
         "inflight_bytes_max",
         "is_vouched",
+        "mute",
         "next_heartbeat_ms",
         "number",
         "silent_after_ms",
         "silent_jitter_ms",
         "starts_seen",
         "told_ms",
+        "try_ms",
+        "trying",
         "waiting",
         "was_fresh",
     )
@@ -132,6 +136,14 @@ class Link:
         self.inflight_bytes_max = settings.link_inflight_bytes_max
         self.waiting: dict[GroupId, None] = {}
         """Groups that have something to send and found no room."""
+        self.mute: dict[GroupId, None] = {}
+        """Groups whose peer there takes nothing (`mute_peers`), those that are to ask next in front ..."""
+        self.trying: GroupId | None = None
+        """... the one of them that may send it something ..."""
+        self.has_tried = False
+        """... whether there was one in this round ..."""
+        self.try_ms = now_ms
+        """... and when the next round begins."""
 
     def is_fresh(self, now_ms: int) -> bool:
         """Heard lately, and not called silent since."""

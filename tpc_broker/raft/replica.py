@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
 from tpc_broker.raft.items import START, Address, Position
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.journal import Checkpoint, JournalEntry
     from tpc_broker.raft.links import Link
     from tpc_broker.raft.messages import GroupMessage
+    from tpc_broker.raft.mute_peers import MutePeers
     from tpc_broker.raft.output import Event
     from tpc_broker.raft.patience import Patience
     from tpc_broker.raft.settings import Settings
@@ -52,6 +53,7 @@ class Host(Protocol):
     journal_open: bool
     read_round: int
     patience: Patience
+    mute: MutePeers
 
     @property
     def disk_hangs(self) -> bool:
@@ -93,34 +95,45 @@ class Host(Protocol):
         ...
 
 
+RESENDS_OF_MUTE: Final = 2
+"""With `resend_ms`, and twice as long the second time: after a second."""
+
+
 class Peer(SteadyPeer):
     """A row of the leader's table, with what only the unsteady side needs.
 
     prev        PROBE: where the next message begins
     awaiting    PROBE: an answer is due. CATCH_UP, INSTALL: the driver is at it, or the Install is under way
     sent_ms     when something was last sent that wants an answer
-    resent      how often something was sent again since the last answer
+    waits_ms    REPLICATE: since when what is under way has brought nothing
+    resent      how often something was sent again since it last got somewhere
+    asks        PROBE: the next message is a question only, for the last one with items was not answered
     lacks       REPLICATE: where the log ended when it became so; below that it is not in sync
     round_end   where the log ended when its present round of catching up began (thesis 4.2.1), at `round_began_ms`
     round_ms    how long the last whole round took; None before the first
     """
 
     __slots__ = (
-        "awaiting", "install", "lacks", "link", "prev", "resent", "round_began_ms", "round_end", "round_ms", "sent_ms",
-        "voter",
+        "asks", "awaiting", "install", "lacks", "link", "prev", "resent", "round_began_ms", "round_end", "round_ms",
+        "sent_ms", "voter", "waits_ms",
     )  # fmt: skip
 
     def __init__(self, voter: Voter, prev: Position) -> None:
         super().__init__()
         self.voter = voter
         self.prev = prev
-        self.awaiting = False
-        self.lacks = self.sent_ms = self.resent = 0
+        self.awaiting = self.asks = False
+        self.lacks = self.sent_ms = self.waits_ms = self.resent = 0
         self.install: Position | None = None
         self.link: Link | None = None
         self.round_end: int | None = None
         self.round_began_ms = 0
         self.round_ms: int | None = None
+
+    @property
+    def is_mute(self) -> bool:
+        """It is heard, perhaps, and takes nothing."""
+        return self.resent >= RESENDS_OF_MUTE
 
     @property
     def is_in_sync(self) -> bool:
@@ -333,6 +346,13 @@ class Replica:
             if link is not None:
                 self.links[voter] = link
         return link
+
+    def is_left_alone(self, peer: Peer) -> bool:
+        """It is mute, and is asked now and then (`mute_peers`): nothing else is sent to it, or waits for it."""
+        if not peer.is_mute:
+            return False
+        link = self.link_to(peer.voter)
+        return link is not None and self.group in link.mute and link.trying != self.group
 
     def is_heard(self, voter: Voter, now_ms: int) -> bool:
         link = self.links.get(voter) or self.link_to(voter)

@@ -44,6 +44,8 @@ class Settings:
     """What was sent and not answered is tried again; only groups with something under way ask for it ..."""
     resend_ms_max: int = 2_400
     """... after twice as long each time, up to this."""
+    in_vain_ms: int = 1_500
+    """Who was sent more and more for so long, and acknowledged nothing of it, takes nothing."""
     resign_repeat_ms: int = 3_000
     """Heartbeats repeat a resignation for so long: until the link is silent or the news has arrived."""
     disk_hangs_ms: int = 4_000

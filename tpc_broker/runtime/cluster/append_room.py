@@ -116,12 +116,17 @@ class AppendRoom:
         return not all(machine_log.contains(item.position) for item in message.items)
 
     def _keep(self, frame: Frame, group: str, tasks: trio.Nursery) -> None:
-        waiting = self._waiting[group]
+        """Or drop it. What is kept is bounded for each group, and for all of them: their disk may hang."""
+        waiting = self._waiting.get(group)
+        size, settings = sum(map(_size, frame.messages)), self._core.settings
+        if waiting is None or self._waiting_bytes.total() + size > settings.link_inflight_bytes_max:
+            if waiting is not None and not waiting:
+                del self._waiting[group]
+            return
         if not waiting:
             tasks.start_soon(self._make, group, waiting)
-        size = sum(map(_size, frame.messages))
-        fits = self._waiting_bytes[group] + size <= self._core.settings.inflight_bytes_max
-        if not waiting or (fits and len(waiting) < self._core.settings.inflight_messages_max):
+        fits = self._waiting_bytes[group] + size <= settings.inflight_bytes_max
+        if not waiting or (fits and len(waiting) < settings.inflight_messages_max):
             waiting.append(frame)
             self._waiting_bytes[group] += size
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tpc_broker.raft.core import RaftCore
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.items import Address
-    from tpc_broker.raft.replica import Peer
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.steady_plane import Machine, SteadyState
 
@@ -267,7 +266,7 @@ class SteadyCarrier:
         return min(again_ms, default=None)
 
     def _has_links(self, machine: Group, now_ms: int) -> bool:
-        reached = [peer.voter for peer in machine.rows if _is_sent_to(machine, peer, now_ms)]
+        reached = [peer.voter for peer in machine.rows if machine.is_sent_to(peer, now_ms)]
         return all(machine.address_of(voter) in self._out for voter in reached)
 
     def _give(self, group: str, machine: Group, now_ms: int) -> bool:
@@ -291,7 +290,7 @@ class SteadyCarrier:
         assert config is not None
         for peer in machine.rows:
             number = 0
-            if _is_sent_to(machine, peer, now_ms):
+            if machine.is_sent_to(peer, now_ms):
                 found = self._out.get(machine.address_of(peer.voter))
                 if found is None:
                     return None
@@ -313,10 +312,6 @@ class SteadyCarrier:
             handle, machine.me.incarnation, machine.term, steady.start_offset, (leader.node, leader.incarnation),
             number, steady.leader_commit_offset,
         )  # fmt: skip
-
-
-def _is_sent_to(machine: Group, peer: Peer, now_ms: int) -> bool:
-    return machine.is_heard(peer.voter, now_ms) and not machine.is_shipped_to(peer)
 
 
 def batches_of(data: Any, offset: int, most: int = sys.maxsize) -> list[Batch]:
