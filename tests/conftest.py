@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kill-seconds", type=float, default=1e9, help="kill no more after so long (default: no end)")
     parser.addoption("--stops", type=int, default=0, help="how often brokers are stopped (default 50, bounded)")
     parser.addoption("--failures", type=int, default=2, help="how often a node of a cluster fails (default 2)")
+    parser.addoption("--freezes", type=int, default=10, help="how often a node's disk stands still (default 10)")
     parser.addoption("--moved-partitions", type=int, default=8, help="partitions that move between nodes (default 8)")
 
 

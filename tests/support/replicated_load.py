@@ -6,6 +6,8 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Iterable
+from statistics import quantiles
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -115,12 +117,14 @@ class Load:
         self._stop.set()
         self._thread.join()
 
-    def check(self, bootstrap: str) -> None:
-        """Everything that was sent is there once, in order, where it was acknowledged."""
+    def check(self, bootstrap: str, read: Iterable[int] | None = None) -> None:
+        """Everything that was sent was acknowledged, and is there once, in order, where it was: of these partitions, or
+        of all.
+        """
         assert not self.errors, self.errors[:3]
         assert not self.bumps.found, self.bumps.found[:5]
-        for partition in range(self.partitions):
-            assert len(self.acknowledged[partition]) == self.sent[partition]
+        assert [len(each) for each in self.acknowledged] == self.sent
+        for partition in range(self.partitions) if read is None else read:
             starts = self.starts[partition]
             found = read_all(bootstrap, self.topic, partition, starts)
             reread = [(*one, offset) for one, (offset, _) in itertools.pairwise(found) if offset <= one[0]]
@@ -133,6 +137,40 @@ class Load:
                 if offset is not None and value >= starts
             }
             assert {value: offset for offset, value in found if value in known} == known
+
+
+class TimedLoad(Load):
+    """How long acknowledgements take. Records leave one after the other, `every_s` apart, partition by partition."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, *, digits: int, every_s: float) -> None:
+        super().__init__(bootstrap, topic, partitions, digits, pace_s=0)
+        self._every_s, self._next_s = every_s, time.monotonic()
+        self._sent_at: dict[tuple[int | None, bytes | None], float] = {}
+        self._took: list[tuple[float, float]] = []
+        """When it was sent, and how long it took."""
+
+    def _send(self, producer: Producer, partition: int, value: str) -> None:
+        self._next_s = max(self._next_s + self._every_s, time.monotonic() - self._every_s)
+        while (left_s := self._next_s - time.monotonic()) > 0:
+            producer.poll(left_s)
+        self._sent_at[partition, value.encode()] = time.monotonic()
+        super()._send(producer, partition, value)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        super()._delivered(error, message)
+        sent_at = self._sent_at.pop((message.partition(), message.value()))
+        self._took.append((sent_at, time.monotonic() - sent_at))
+
+    def figures(self, seconds: float) -> str:
+        """Of what is sent from now on for so long, once all of it is acknowledged."""
+        begun = time.monotonic()
+        time.sleep(seconds)
+        ended = time.monotonic()
+        self.wait_progress()
+        took = [found for sent_at, found in self._took if begun <= sent_at < ended]
+        cuts = quantiles(took, n=100)
+        shown = ", ".join(f"p{share} {cuts[share - 1]:.3f} s" for share in (50, 90, 99))
+        return f"{len(took)} records, {shown}, at most {max(took):.3f} s"
 
 
 def differences(found: list[int], wanted: range) -> str:
