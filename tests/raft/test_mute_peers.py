@@ -22,12 +22,12 @@ MUTE = 2
 STEP_MS = 25
 
 
-def all_led_by_one(*, before_it_hangs: bool, by_drops: bool = False) -> tuple[Cluster, Node]:
+def all_led_by_one(*, before_it_hangs: bool, by_drops: bool = False, groups: int = GROUPS) -> tuple[Cluster, Node]:
     """Node 0 leads all groups, and node 2 takes nothing any more: since before that, or only afterwards."""
-    cluster = Cluster(groups=GROUPS)
+    cluster = Cluster(groups=groups)
 
     def lead() -> None:
-        for group in range(GROUPS):
+        for group in range(groups):
             cluster.hand_to(0, group)
         cluster.run(500, STEP_MS)
 
@@ -43,7 +43,7 @@ def all_led_by_one(*, before_it_hangs: bool, by_drops: bool = False) -> tuple[Cl
         lead()
         hang()
     else:
-        for group in range(GROUPS):
+        for group in range(groups):
             cluster.hand_to(1, group)
         cluster.run(500, STEP_MS)
         hang()
@@ -53,7 +53,7 @@ def all_led_by_one(*, before_it_hangs: bool, by_drops: bool = False) -> tuple[Cl
 
 def write(cluster: Cluster, leader: Node, milliseconds: int) -> None:
     for _ in range(milliseconds // 100):
-        for group in range(GROUPS):
+        for group in leader.core.groups:
             cluster.propose(leader, 1, group)
         cluster.run(100, STEP_MS)
 
@@ -140,8 +140,8 @@ def test_groups_sleep_while_it_is_asked_but_for_the_one_that_tries(*, by_drops: 
     awake: list[int] = []
     for _ in range(200):
         carry_all(cluster, leader)
-        awake.append(sum(not machine.carried for machine in leader.core.groups.values()))
         cluster.run(50, STEP_MS)
+        awake.append(sum(not machine.carried for machine in leader.core.groups.values()))
         answer_reads(cluster, leader, files)
     assert max(awake) <= 1
     assert awake.count(1) < 100, "nor is it the machine's all the time"
@@ -200,7 +200,7 @@ def test_what_becomes_of_the_group_that_tries_holds_up_no_other(what: str) -> No
 
 def test_who_comes_back_late_does_not_wait_for_those_that_never_do() -> None:
     """A core may lack groups for long, which it will have, while it has others by now."""
-    cluster, leader = all_led_by_one(before_it_hangs=True, by_drops=True)
+    cluster, leader = all_led_by_one(before_it_hangs=True, by_drops=True, groups=4 * GROUPS)
     write(cluster, leader, 3_000)
     last = next(reversed(leader.core.links[cluster.addresses[MUTE]].mute))
     cluster.dropped = lambda frame, message: (
@@ -216,7 +216,7 @@ def test_one_that_starts_again_is_mute_no_more() -> None:
     cluster.nodes[MUTE].crash()
     cluster.nodes[MUTE].persists = True
     cluster.nodes[MUTE].restart()
-    cluster.run_until(lambda: all(mute_peer(leader, group).is_in_sync for group in range(GROUPS)), 2_000)
+    cluster.run_until(lambda: all(mute_peer(leader, group).is_in_sync for group in range(GROUPS)), 500)
 
 
 def test_two_of_five_that_are_mute() -> None:
@@ -310,3 +310,20 @@ def test_what_probes_carry_is_bounded_for_all_groups_of_a_link() -> None:
     cluster.run_until(lambda: all(mute_peer(leader, group).match == 6 for group in range(GROUPS)))
     assert 0 < max(most) <= settings.link_inflight_bytes_max + settings.append_bytes_max
     assert link.inflight_bytes == 0
+
+
+def test_who_was_asked_again_is_sent_one_message_at_a_time_until_it_gets_somewhere() -> None:
+    settings = Settings(append_items_max=1)
+    cluster = Cluster(settings=settings)
+    leader = cluster.hand_to(0)
+    cluster.run(500, STEP_MS)
+    peer, most = mute_peer(leader, GROUP), {0: 0, 1: 0, 2: 0}
+    cluster.nodes[MUTE].persists = False
+    for _ in range(10):
+        cluster.propose(leader)
+    for _ in range(100):
+        cluster.run(50, STEP_MS)
+        most[min(peer.resent, 2)] = max(most[min(peer.resent, 2)], len(peer.inflight))
+    assert most == {0: 10, 1: 1, 2: 1}
+    cluster.nodes[MUTE].persists = True
+    cluster.run_until(lambda: peer.is_in_sync, 5_000)

@@ -417,8 +417,8 @@ class Leaders(Reading):
             steady.step(ON_SENT, index, peer.next, 0)
 
     def _next_to_send(self, steady: Steady, index: int, peer: Peer) -> Outcome:
-        """One message at a time to one that is mute."""
-        return NOTHING if peer.is_mute and peer.inflight else steady.step(ON_SEND, index)
+        """One message at a time to one that was asked again, until it gets somewhere."""
+        return NOTHING if peer.resent and peer.inflight else steady.step(ON_SEND, index)
 
     def _may_tell_commit(self, peer: Peer, now_ms: int) -> bool:
         """The commit rides on the next items; alone only after some silence."""

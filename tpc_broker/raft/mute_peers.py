@@ -30,7 +30,8 @@ ROUNDS: Final = 4
 # Rule: A peer that is heard and takes nothing (its disk hangs, or is full) holds up nobody: C carries its groups with
 # the majority, and of all groups of a link one at a time sends it something. When one gets somewhere, all go on. See
 # also tpc_broker/raft/leaders.py, tpc_broker/raft/carrying.py, tpc_broker/runtime/cluster/append_room.py. Held by
-# tests/raft/test_mute_peers.py, tests/simulator/test_hung_disks.py, tests/cluster/test_disks.py.
+# tests/raft/test_mute_peers.py, tests/runtime/test_append_room.py, tests/simulator/test_hung_disks.py,
+# tests/cluster/test_disks.py.
 class MutePeers:
     """Of one core."""
 
@@ -45,7 +46,7 @@ class MutePeers:
         if link.trying == group:
             link.trying = None
         if not link.mute:
-            link.try_ms = now_ms + self._core.settings.resend_ms_max
+            link.try_ms = now_ms + self._core.settings.resend_ms_max // 2  # as if it were asked on and on
             link.has_tried = False
         link.mute.setdefault(group)
 

@@ -84,6 +84,7 @@ class Settings:
         assert self.rank_delay_ms > self.link_silent_jitter_ms, "ranks stand in their order"
         assert self.notice_ms >= self.link_silent_jitter_ms, "who stands first is not refused by who notices last"
         assert self.link_silent_ms <= self.link_silent_ms_max, "patience only grows"
+        assert self.in_vain_ms > self.resend_ms, "what was sent is not in vain before it is sent again"
         assert self.resign_repeat_ms > self.link_silent_ms + self.link_silent_jitter_ms, "heard, or the link is silent"
         assert self.yield_ms > 2 * self.election_timeout_ms, "others fail once before who yields stands"
         assert 0 < self.elections_min <= self.elections_max, "somebody may stand"
