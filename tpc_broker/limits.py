@@ -131,10 +131,11 @@ DATAGRAM_PARTITIONS_TOLD_MAX = 60_000  # of a topic and core: the others' datagr
 
 LISTENERS_MAX = 16  # of a broker; each has a socket a core
 
-# Log lines of one kind (one peer, one reason).
-LOG_LINES_BURST = 5
-LOG_LINES_PERIOD_S = 1.0
-LOG_KEYS_MAX = 10_000
+# Log lines that others cause.
+LOG_LINE_PERIOD_S = 60.0  # one of a cause and who is behind it
+LOG_LINES_OF_CAUSE_MAX = 20  # told apart by who is behind them; all others share one more
+LOG_CAUSES_MAX = 200
+LOG_LINE_LENGTH_MAX = 1_000
 VAIN_LINE_S = 3600.0  # a client that asks for what is not there goes on doing so
 VAIN_CLIENTS_MAX = 512  # pairs of an API and a client id; a few hundred bytes each
 VAIN_NAME_CHARACTERS_MAX = 64

@@ -11,6 +11,7 @@ import trio.testing
 from tests.support.definitions import encode_request
 from tpc_broker.broker import dispatch
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.kafka.api_keys import ApiKey
 
@@ -43,7 +44,8 @@ class SlowHandlers:
         )  # fmt: skip
         disk = SimpleNamespace(poll_ring=lambda: None)
         core = SimpleNamespace(
-            connections=connections, disk=disk, produce_now=self.produce_now, clock=self.clock
+            connections=connections, disk=disk, produce_now=self.produce_now, clock=self.clock,
+            log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
         self.dispatcher = Dispatcher(core, handlers, nursery)
 

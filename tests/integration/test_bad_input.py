@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 
@@ -61,15 +62,19 @@ def port(request, broker) -> int:
     return broker.ports[request.param]
 
 
-def refused(port: int, data: bytes, *, end: bool = False) -> bytes:
+def refused(port: int, data: bytes, *, end: bool = False, source: str = "") -> bytes:
     """Send and wait for the end of the connection; what the broker said before. Fails when it stays open."""
-    with RawConnection("127.0.0.1", port) as peer:
+    with RawConnection("127.0.0.1", port, source=source) as peer:
         with contextlib.suppress(Closed):
             peer.send_bytes(data)
         if end:
             with contextlib.suppress(OSError):
                 peer.socket.shutdown(socket.SHUT_WR)
         return peer.wait_closed()
+
+
+def lines_about(broker: TpcBroker, address: str) -> list[str]:
+    return [line for line in broker.log_text().splitlines() if f"{address}:" in line]
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**31 - 2, 101 * MEBIBYTE, -1, -2, -(2**31)])
@@ -309,12 +314,22 @@ def test_endless_requests_without_reading(broker, bystander, port):
 
 @NEEDS_OURS
 def test_the_log_says_who_and_why_and_not_too_often(broker, bystander):
-    written_before = len(broker.log_text())
+    ours = "127.7.0.1"  # of others there was a line perhaps, and the next one comes in a minute
     for _ in range(300):
-        refused(broker.ports[0], struct.pack(">i", 2**31 - 1))
-    with RawConnection("127.0.0.1", broker.ports[0]) as peer:
-        ours = peer.socket.getsockname()[0]
-    lines = [line for line in broker.log_text()[written_before:].splitlines() if ours in line]
-    assert lines, "no line about it"
+        refused(broker.ports[0], struct.pack(">i", 2**31 - 1), source=ours)
+    lines = eventually(lambda: lines_about(broker, ours), "a line about it")
     assert len(lines) < 60, "one line per bad peer would fill the disk"
     assert any(str(2**31 - 1) in line for line in lines), lines[:3]
+
+
+@NEEDS_OURS
+def test_a_tls_client_is_told_to_the_operator_by_its_name(broker, port):
+    """Not as a request of 369,295,621 bytes."""
+    ours = f"127.7.1.{broker.ports.index(port)}"
+    for _ in range(20):
+        plain = socket.create_connection(("127.0.0.1", port), PATIENCE_S, (ours, 0))
+        with plain, pytest.raises(OSError, match=r"EOF|reset|closed"):  # ssl.SSLError is one
+            ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
+    said = eventually(lambda: lines_about(broker, ours), "it is told")
+    assert "TLS hello" in said[0]
+    assert "security.protocol=PLAINTEXT" in said[0]

@@ -16,8 +16,9 @@ class Closed(ConnectionError):  # noqa: N818 (it says what happened)
 class RawConnection:
     """One TCP connection to a broker. Usable as a context manager."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float = 60.0) -> None:
-        self._socket = socket.create_connection((host, port), timeout=timeout_seconds)
+    def __init__(self, host: str, port: int, timeout_seconds: float = 60.0, source: str = "") -> None:
+        """`source`: the own address, for what a broker does by address."""
+        self._socket = socket.create_connection((host, port), timeout_seconds, (source, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
 

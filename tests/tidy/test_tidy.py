@@ -11,7 +11,8 @@ from tests.support.sources import nodes_of, tree_of
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tpc_broker"
-FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels", "host_port", "rounds"}
+FOUNDATION = {"model", "limits", "errors", "error_codes", "task_queue", "feature_levels", "host_port", "rounds",
+              "foreign_protocols"}  # fmt: skip
 LINKED = ("routing", "ebpf")
 """Folders at the top level that are parts of the package."""
 NATIVE_BYTES = {"native_bytes", "_bytes"}
@@ -41,6 +42,7 @@ ALLOWED = {
     "error_codes": set(),
     "task_queue": set(),
     "host_port": set(),
+    "foreign_protocols": set(),
     "rounds": set(),
     "feature_levels": set(),
 }

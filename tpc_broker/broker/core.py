@@ -26,11 +26,11 @@ from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS
 from tpc_broker.broker.holders import Holders
 from tpc_broker.broker.lacking_partitions import RETRY_S
 from tpc_broker.broker.leadership import Leadership, LeadershipOnDemand
+from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.broker.metadata_service import METADATA_CORE, RESUBSCRIBE_S, MetadataService
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
 from tpc_broker.broker.purgatory import Purgatory
-from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
 from tpc_broker.broker.rebalancing import Rebalancing
 from tpc_broker.broker.replica_moves import ReplicaMoves
@@ -148,6 +148,8 @@ class Core:
         self.mailboxes = mailboxes
         self.clock = clock
         self.chance = chance
+        self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
+        """Of all lines of this core that clients can cause."""
         self._cluster_id = place.cluster_id
         self._cores = place.cores
         settings = configuration.settings
@@ -185,7 +187,6 @@ class Core:
         self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = 0
-        self._damage_lines = RateLimiter()
         self._requests_forwarded = 0
         self._nursery = nursery
 
@@ -404,8 +405,8 @@ class Core:
 
     def note_damaged(self, partition: Partition, error: RecordsDamagedError) -> None:
         """Somebody asked for records of it that are damaged."""
-        if self._damage_lines.admit(partition.label, self.clock.monotonic_ms() / 1000) is not None:
-            log.error("records that a client asked for cannot be read: %s", error)
+        text = f"records that a client asked for cannot be read: {error}"
+        self.log_limiter.say(log, "damaged", partition.label, text, level=logging.ERROR)
 
     def note_forwarded(self) -> None:
         self._requests_forwarded += 1
@@ -434,7 +435,8 @@ class Core:
         try:
             answer, _blobs = await self.mailboxes.call(METADATA_CORE, "topics.create", {"name": name})
         except MailboxError as error:
-            log.warning("topic %s could not be created on first use: %s", name, error)
+            text = f"topic {name} could not be created on first use: {error}"
+            self.log_limiter.say(log, "creation on first use", name, text)
             return ErrorCode.LEADER_NOT_AVAILABLE
         return ErrorCode(answer["error_code"])
 
@@ -442,7 +444,8 @@ class Core:
         try:
             await self.mailboxes.call(METADATA_CORE, "topics.create_offsets", {})
         except MailboxError as error:
-            log.warning("__consumer_offsets could not be created: %s", error)
+            text = f"__consumer_offsets could not be created: {error}"
+            self.log_limiter.say(log, "creation on first use", "__consumer_offsets", text)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 

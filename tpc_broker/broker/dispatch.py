@@ -34,7 +34,6 @@ import trio
 from tpc_broker.broker.asked_in_vain import AskedInVain, shortened
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.ports import PYTHON_DECIDES
-from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
@@ -105,7 +104,6 @@ class Dispatcher:
         self._nursery = nursery
         self._connections: dict[int, ConnectionState] = {}
         self._waits: dict[int, trio.CancelScope] = {}
-        self._limiter = RateLimiter()
         self._monotonic_ns, self._cpu_ns = core.clock.monotonic_ns, core.clock.cpu_ns
         self._in_vain = AskedInVain(lambda: core.clock.monotonic_ns() / 1e9)
         self._requests = self._refused = self._failed = 0
@@ -127,7 +125,7 @@ class Dispatcher:
         if state is None:
             return
         if reason not in ("peer closed", "local", "idle", "reset", "shutdown") and not state.is_given_up:
-            self.complain(state.peer, f"connection closed: {reason}{detail}")
+            self.complain(state.peer, f"connection closed: {reason}", detail)
         if state.queue is not None:
             state.queue.clear()
         if connection in self._waits:
@@ -175,12 +173,9 @@ class Dispatcher:
     def is_idle(self) -> bool:
         return all(state.queue is None for state in self._connections.values())
 
-    def complain(self, peer: str, text: str) -> None:
-        """One line about a peer's fault, at a limited rate for each peer's host and kind of complaint."""
-        host = peer.rpartition(":")[0]
-        swallowed = self._limiter.admit(f"{host} {text[:40]}", self._monotonic_ns() / 1e9)
-        if swallowed is not None:
-            log.warning("%s: %s%s", peer, text, f" ({swallowed} more like this)" if swallowed else "")
+    def complain(self, peer: str, cause: str, detail: str = "") -> None:
+        """A line about a peer's fault, one of a cause and host in a minute. `detail` may be of the peer's choice."""
+        self._core.log_limiter.say(log, cause, _host(peer), f"{peer}: {cause}{detail}")
 
     def note_in_vain(self, request: Request, what: str, text: str) -> None:
         """One line about a client that asks for what is not there. `what`: of few names, such as that of an API."""
@@ -342,16 +337,21 @@ class Dispatcher:
             self.note_in_vain(request, error.what, f"request refused, connection closed: {error}")
         elif isinstance(error, DecodeError):
             self._refused += 1
-            self.complain(state.peer, f"request refused, connection closed: {error}{client}")
+            self.complain(state.peer, "request refused, connection closed", f": {error}{client}")
         else:
             self._failed += 1
-            log.error("%s: request of API %d version %d failed%s", state.peer, request.api_key, request.api_version,
-                      client, exc_info=error)  # fmt: skip
+            what = f"request of API {request.api_key} version {request.api_version} failed"
+            self._core.log_limiter.say(log, f"{what}: {type(error).__name__}", _host(state.peer),
+                                       f"{state.peer}: {what}{client}", level=logging.ERROR, error=error)  # fmt: skip
         state.is_given_up = True
         if state.queue is not None:
             state.queue.clear()
         self._core.connections.answer_none(request)
         self._core.connections.close(request.connection, "refused")
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0]
 
 
 class RefusedRequestError(Exception):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.rate_limiter import RateLimiter
 from tpc_broker.coordinator import Effects, Fate, GroupCoordinator, GroupLimits, Write
 from tpc_broker.coordinator.records import RecordDamagedError
 from tpc_broker.error_codes import ErrorCode
@@ -85,7 +84,6 @@ class LoadedCoordinator:
         self._writes_bytes = 0
         self._has_writes = trio.Event()
         self._timer_changed = trio.Event()
-        self._limiter = RateLimiter()
         self._records_in_log = 0
         self._live_at_snapshot = 0
         self._ahead_ms = core.clock.wall_ms() - core.clock.monotonic_ms()
@@ -235,8 +233,8 @@ class LoadedCoordinator:
         except PartitionOfflineError as error:
             if self.is_unloaded:
                 return
-            if self._limiter.admit("write failed", self._core.clock.monotonic_ms() / 1000) is not None:
-                log.warning("%s: %d writes failed: %s", self._partition.label, len(writes), error)
+            text = f"{self._partition.label}: {len(writes)} writes failed: {error}"
+            self._core.log_limiter.say(log, "writes of groups failed", self._partition.label, text)
             for write in writes:
                 self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
             return
@@ -266,7 +264,8 @@ class LoadedCoordinator:
                 await self._partition.append_durably(build_batch(part))
             await self._partition.move_log_start(start)
         except PartitionOfflineError as error:
-            log.warning("%s: snapshot failed: %s", self._partition.label, error)
+            text = f"{self._partition.label}: snapshot failed: {error}"
+            self._core.log_limiter.say(log, "snapshots of groups failed", self._partition.label, text)
             return
         self._live_at_snapshot = self._records_in_log = len(records)
 

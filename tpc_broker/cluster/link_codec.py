@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from tpc_broker.cluster import link_pb2 as pb
 from tpc_broker.cluster.secret import MAC_BYTES, NONCE_BYTES
 from tpc_broker.feature_levels import LEVEL_MAX, UNSAID, Levels
+from tpc_broker.foreign_protocols import foreign_protocol
 from tpc_broker.limits import (
     LINK_FRAME_BYTES_MAX,
     LINK_GREETING_BYTES_MAX,
@@ -129,6 +130,9 @@ def check_header(header: bytes, *, is_known: bool) -> tuple[Kind, int]:
     side has proved who it is.
     """
     length, version, kind = HEADER.unpack(header)
+    foreign = None if is_known else foreign_protocol(header)
+    if foreign is not None:
+        raise LinkDecodeError(f"it speaks {foreign} to a port that is for the nodes of a cluster")
     bytes_max = LINK_FRAME_BYTES_MAX if is_known else LINK_GREETING_BYTES_MAX
     if version != VERSION:
         raise LinkDecodeError(f"version {version} of a link; this node speaks {VERSION}")

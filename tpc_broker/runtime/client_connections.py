@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from tpc_broker.foreign_protocols import FIRST_BYTES, foreign_protocol
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice
 
 if TYPE_CHECKING:
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.connections import Request
 
 JOINED_BYTES_MAX = 4096
+TOO_LARGE = "it announced a request larger than socket.request.max.bytes"
 REASON_TEXTS = {
     CloseReason.LOCAL: "local",
     CloseReason.PEER: "peer closed",
     CloseReason.RESET: "reset",
     CloseReason.IDLE: "idle",
     CloseReason.SHUTDOWN: "shutdown",
-    CloseReason.FRAME_TOO_LARGE: "it announced a request larger than socket.request.max.bytes",
+    CloseReason.FRAME_TOO_LARGE: TOO_LARGE,
     CloseReason.FRAME_NEGATIVE: "it announced a request of negative length",
     CloseReason.FRAME_EMPTY: "it sent an empty request",
     CloseReason.HEADER_MALFORMED: "its request header could not be read",
@@ -33,10 +35,29 @@ REASON_TEXTS = {
 LENGTH_REASONS = frozenset({CloseReason.FRAME_TOO_LARGE, CloseReason.FRAME_NEGATIVE})
 
 
-def _explain(reason: CloseReason, detail: int) -> str:
+FOREIGN_TEXTS = {
+    "TLS": (
+        "it sent a TLS hello, and this broker has no TLS: let the client use security.protocol=PLAINTEXT, "
+        "or put a proxy that ends TLS in front"
+    ),
+    "HTTP": (
+        "it sent an HTTP request to a port for Kafka clients: metrics and health are at --admin HOST:PORT, "
+        "and a check of this port is to open a connection and no more"
+    ),
+    "PROXY": (
+        "it began with the PROXY protocol, which this broker does not speak: switch it off in the load balancer"
+    ),
+    "SSH": "it spoke SSH to a port for Kafka clients",
+}
+"""Who did not mean to send a Kafka request: what to do about it."""
+
+
+def _why(reason: CloseReason, detail: int) -> tuple[str, str]:
+    """The reason, which is one of few texts, and its particulars."""
     if reason in LENGTH_REASONS:
-        return f" ({detail} bytes)"
-    return f" ({os.strerror(detail)})" if detail else ""
+        foreign = foreign_protocol(detail.to_bytes(FIRST_BYTES, "big", signed=True))
+        return (REASON_TEXTS[reason], f" ({detail} bytes)") if foreign is None else (FOREIGN_TEXTS[foreign], "")
+    return REASON_TEXTS.get(reason, reason.name), f" ({os.strerror(detail)})" if detail else ""
 
 
 class ClientConnections:
@@ -49,7 +70,7 @@ class ClientConnections:
         connections.on_opened = dispatcher.on_opened
         connections.on_request = dispatcher.on_request
         connections.on_closed = lambda connection, reason, detail: dispatcher.on_closed(
-            connection, REASON_TEXTS.get(reason, reason.name), _explain(reason, detail)
+            connection, *_why(reason, detail)
         )
         for number, descriptor in enumerate(listen_fds):
             listener = connections.listen(descriptor)

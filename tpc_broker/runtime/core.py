@@ -52,6 +52,7 @@ from tpc_broker.task_queue import TaskQueue, in_queue
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from tpc_broker.broker.log_limiter import LogLimiter
     from tpc_broker.broker.ports import Connections, DataPlane
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.cluster.node import ClusterNodeMain
@@ -164,6 +165,7 @@ class CoreProcessMain:
         self._refused: str | None = None
         self._counters: Callable[[], CoreCounters] | None = None
         self._assembly: CoreAssembly | None = None
+        self._log_limiters: list[LogLimiter] = []
         self._links: Links | None = None
         self._cluster: ClusterNodeMain | None = None
         self._replication: CoreReplication | None = None
@@ -224,6 +226,7 @@ class CoreProcessMain:
             assembly.plane.trim_memory()  # of what reading the metadata took: the allocator might keep it for ever
             self._counters = partial(self._count, assembly, core)
             self._assembly = assembly
+            self._log_limiters = self._all_log_limiters(core, mailboxes)
             try:
                 await self._control.send("ready")
                 await self._drain_asked.wait()
@@ -268,6 +271,11 @@ class CoreProcessMain:
             cluster=self._cluster,
             replication=self._replication_of(assembly, nursery),
         )
+
+    def _all_log_limiters(self, core: Core, mailboxes: Mailboxes) -> list[LogLimiter]:
+        found = [core.log_limiter, mailboxes.log_limiter]
+        found += [] if self._cluster is None else [self._cluster.links.log_limiter]
+        return found + ([] if self._replication is None else [self._replication.links.log_limiter])
 
     def _replication_of(self, assembly: CoreAssembly, nursery: trio.Nursery) -> CoreReplication | None:
         """Every core's of a node among others."""
@@ -394,4 +402,6 @@ class CoreProcessMain:
             await next_round(limits.CORE_BEAT_MS / 1000)
             if self._assembly is not None:
                 self._assembly.refusals.look()
+                for limiter in self._log_limiters:
+                    limiter.tell()
                 await self._assembly.cache.look()

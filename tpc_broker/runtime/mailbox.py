@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.broker.payloads import Payload
 from tpc_broker.errors import (
     CallFailedError,
@@ -205,6 +206,7 @@ class Mailboxes:
         self._handlers: dict[str, Handler] = {}
         self._peers: dict[CoreId, Peer] = {}
         self._calls = self._served = self._refused_full = self._failed = 0
+        self.log_limiter = LogLimiter(trio.current_time)
         self._full = Refusals("another core takes no more calls", what="calls for clients")
         self.nursery: trio.Nursery
         self.on_link: Callable[[CoreId, trio.socket.SocketType], None] | None = None
@@ -310,7 +312,7 @@ class Mailboxes:
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _pid, user, _group = struct.unpack("3i", credentials)
         if user != os.geteuid():
-            log.warning("mailbox: a process of user %d was turned away", user)
+            self.log_limiter.say(log, "turned away", str(user), f"mailbox: a process of user {user} was turned away")
             return False
         return True
 
@@ -354,7 +356,8 @@ class Mailboxes:
                 answer = await self._handlers[method](caller, payload, blobs)
                 data = encode_frame(ANSWER, call_id, *(answer or ({}, [])))
             except JournalStoppedError as error:
-                log.info("mailbox: %s from core %d comes too late: %s", method, caller, error)
+                text = f"mailbox: {method} from core {caller} comes too late: {error}"
+                self.log_limiter.say(log, "too late", f"{method} {caller}", text, level=logging.INFO)
                 data = _error_frame(call_id, error)
             except Exception as error:  # the caller is told; the log has the traceback
                 log.exception("mailbox: %s from core %d failed", method, caller)

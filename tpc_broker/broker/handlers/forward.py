@@ -94,8 +94,14 @@ async def _here(core: Core, request: Request, message: Message, handler: Handler
     try:
         return await result_of(handler, core, request, message)
     except PartitionOfflineError as error:
-        log.warning("a request of %s could not be carried out: %s", peer_of(core, request), error)
+        _tell(core, request, error)
         return answer_without_controller(request.api_key, request.api_version, message, error)
+
+
+def _tell(core: Core, request: Request, error: Exception) -> None:
+    """Once in a minute for each of these APIs, whoever asks: it is the cluster that is not well."""
+    text = f"a request of {peer_of(core, request)} could not be carried out: {error}"
+    core.log_limiter.say(log, "not carried out", f"API {request.api_key}", text)
 
 
 async def _at_controller(core: Core, request: Request, message: Message, handler: Handler) -> Handled:
@@ -110,7 +116,7 @@ async def _at_controller(core: Core, request: Request, message: Message, handler
     try:
         _payload, blobs = await core.metadata.at_controller("api", payload, [bytes(request.body)], here)
     except MailboxError as error:
-        log.warning("a request of %s could not be carried out: %s", peer_of(core, request), error)
+        _tell(core, request, error)
         return answer_without_controller(request.api_key, request.api_version, message, error)
     return answers[0] if answers else EncodedResponse(blobs[0])
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.link_codec import Hello, Kind, LinkDecodeError, Reason
 from tpc_broker.cluster.secret import NONCE_BYTES
@@ -56,7 +57,6 @@ LARGE_READ_BYTES: Final = 1 << 20
 SEND_BYTES: Final = 1 << 18
 """Of small frames in one call."""
 PART_BYTES_MAX: Final = codec.PART_PREFIX_BYTES + limits.SHIPPED_CHUNK_BYTES
-COMPLAIN_EVERY_S: Final = 10.0
 MALFORMED: Final = "malformed"
 REFUSAL_REASONS: Final = (*(reason.value for reason in Reason), MALFORMED)
 
@@ -275,7 +275,6 @@ class Peer:
         self._next_id = 1
         self._connection: trio.CancelScope | None = None
         self._life = trio.CancelScope()
-        self._complained_s = -COMPLAIN_EVERY_S
 
     @property
     def is_up(self) -> bool:
@@ -393,10 +392,7 @@ class Peer:
         self._complain(error)
 
     def _complain(self, error: Exception) -> None:
-        now_s = trio.current_time()
-        if now_s - self._complained_s >= COMPLAIN_EVERY_S:
-            self._complained_s = now_s
-            log.warning("link to %s: %s", self.address, error)
+        self.owner.log_limiter.say(log, "link to", str(self.address), f"link to {self.address}: {error}")
 
     async def _serve(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> None:
         self.hello, self._outbox = hello, _Outbox(self.owner.counts)
@@ -449,7 +445,7 @@ class Links:
         self.peers: dict[SeedAddress, Peer] = {}
         self._handlers: dict[str, Handler] = {}
         self.places = GreetingPlaces(lambda host: any(address.host == host for address in self.peers))
-        self._complained: dict[str, float] = {}
+        self.log_limiter = LogLimiter(trio.current_time)
         self.incoming: dict[int, Hello] = {}
         """Nodes that have a connection to this one, by the number of the connection."""
         self._next_incoming = 0
@@ -606,15 +602,9 @@ class Links:
         return hello
 
     def _complain(self, peer: str, error: Exception) -> None:
-        """One line a host and reason now and then, whoever knocks."""
-        now_s = trio.current_time()
-        key = f"{peer} {error.reason if isinstance(error, LinkRefusedError) else ''}"
-        if now_s - self._complained.get(key, -COMPLAIN_EVERY_S) < COMPLAIN_EVERY_S:
-            return
-        if len(self._complained) >= limits.LOG_KEYS_MAX:
-            self._complained.clear()
-        self._complained[key] = now_s
-        log.warning("link from %s: %s", peer, error)
+        """One line a host and reason in a minute, whoever knocks."""
+        reason = error.reason if isinstance(error, LinkRefusedError) else ""
+        self.log_limiter.say(log, f"link from: {reason}", peer, f"link from {peer}: {error}")
 
     async def _serve_node(self, stream: trio.SocketStream, reader: FrameReader, hello: Hello) -> bytes:
         """Until it ends, or is to be one for the steady state: what was said then."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Mapping
 
+    from tpc_broker.broker.log_limiter import LogLimiter
     from tpc_broker.cluster.founding import SeedAddress
     from tpc_broker.cluster.secret import ClusterSecret
     from tpc_broker.raft.items import Item
@@ -97,6 +98,10 @@ class ReplicaLinks:
         self.offer_steady(self._links)
         self._peers: dict[Address, Peer] = {}
         self._received_bytes = 0
+
+    @property
+    def log_limiter(self) -> LogLimiter:
+        return self._links.log_limiter
 
     def numbers(self) -> dict[str, int]:
         """Links to other cores, and what they carried."""
@@ -200,7 +205,8 @@ class ReplicaLinks:
             self.on_steady(descriptor, link)
         except OSError as error:
             os.close(descriptor)
-            log.warning("no link for the steady state with %s: %s", link.address, error)
+            text = f"no link for the steady state with {link.address}: {error}"
+            self._links.log_limiter.say(log, "no link for the steady state", str(link.address), text)
 
     async def _keep_steady(self, address: Address, peer: Peer) -> None:
         """As long as a link is up: beside it one for the steady state."""
@@ -268,8 +274,11 @@ class ReplicaLinks:
         if address is None:
             return
         if (hello.node, hello.core) != address:
-            log.warning("%s is core %d of node %d, not core %d of node %d", peer.address, hello.core, hello.node,
-                        address.core, address.node)  # fmt: skip
+            text = (
+                f"{peer.address} is core {hello.core} of node {hello.node}, "
+                f"not core {address.core} of node {address.node}"
+            )
+            self._links.log_limiter.say(log, "another core or node", str(peer.address), text)
             peer.reconnect()
             return
         self.on_up(address)
