@@ -17,7 +17,8 @@ from typing import TextIO
 import pytest
 
 from tests.support.waiting import PATIENCE_S, eventually
-from tpc_broker.runtime.logs import LINES_WAITING_MAX, end_logging, set_up_logging
+from tpc_broker import __version__
+from tpc_broker.runtime.logs import LINES_WAITING_MAX, end_logging, line_of, log_facts, set_up_logging
 
 
 class Terminal(io.StringIO):
@@ -37,7 +38,7 @@ def root_logger() -> Iterator[None]:
 
 
 def logged(stream: TextIO, *, style: str = "auto", level: str = "INFO") -> str:
-    set_up_logging("core 3", style=style, level=level, stream=stream)
+    set_up_logging("core 3", log_facts(7), style=style, level=level, stream=stream)
     log = logging.getLogger("tpc_broker.somewhere")
     log.debug("not this")
     log.info("started with %d cores", 2)
@@ -55,6 +56,7 @@ def test_a_pipe_gets_one_json_object_a_line() -> None:
     assert first["level"] == "info"
     assert first["logger"] == "tpc_broker.somewhere"
     assert first["message"] == "started with 2 cores"
+    assert (first["node"], first["version"]) == (7, __version__)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
     assert "exception" not in first
     assert second["message"] == "ümläut\nand a new line"
@@ -72,6 +74,23 @@ def test_a_terminal_gets_readable_lines_with_colour() -> None:
 def test_the_style_can_be_chosen() -> None:
     assert "\x1b" not in logged(io.StringIO(), style="readable")
     assert json.loads(logged(Terminal(), style="json").splitlines()[0])["origin"] == "core 3"
+
+
+def test_what_is_said_elsewhere_looks_as_the_log_does() -> None:
+    set_up_logging("supervisor", log_facts(7), stream=Terminal())
+    assert line_of("it is ready") == "it is ready"
+    set_up_logging("supervisor", log_facts(7), stream=io.StringIO())
+    told = json.loads(line_of("it is ready"))
+    assert (told["message"], told["origin"], told["level"], told["node"]) == ("it is ready", "supervisor", "info", 7)
+
+
+def test_a_broker_s_log_is_json_from_its_first_line_which_says_who_it_is(shared_broker) -> None:
+    lines = [json.loads(line) for line in shared_broker.log_text().splitlines()]
+    assert lines[0]["message"].startswith(f"tpc-broker {__version__} starts as node {lines[0]['node']}: ")
+    (ready,) = (line for line in lines if "tpc-broker is ready: " in line["message"])
+    assert (ready["origin"], ready["level"]) == ("supervisor", "info")
+    assert {(line["node"], line["version"]) for line in lines} == {(lines[0]["node"], __version__)}
+    assert {"supervisor", "core 0", "core 1"} <= {line["origin"] for line in lines}
 
 
 def test_the_level_is_a_lower_bound() -> None:

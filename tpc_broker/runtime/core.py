@@ -41,7 +41,7 @@ from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
 from tpc_broker.runtime.links import Links
 from tpc_broker.runtime.listening import map_load
-from tpc_broker.runtime.logs import end_logging, set_up_logging
+from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import CoreOptions, StartError
 from tpc_broker.runtime.ring import RingUnavailable
@@ -76,7 +76,8 @@ def main(arguments: list[str]) -> int:
     for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)  # blocked by the supervisor, for the time up to here
-    set_up_logging(f"core {options.core}", style=options.log_style, level=options.log_level)
+    facts = log_facts(load_settings(options.settings, options.overrides).settings.node_id)
+    set_up_logging(f"core {options.core}", facts, style=options.log_style, level=options.log_level)
     if options.cpu is not None:
         os.sched_setaffinity(0, {options.cpu})
     sys.setswitchinterval(GIL_SWITCH_S)

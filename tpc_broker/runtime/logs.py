@@ -1,7 +1,8 @@
 """Logging of one process: readable lines on a terminal, one JSON object a line otherwise.
 
-Every record carries the core it came from (``core 3``, or ``supervisor``). Where the lines go straight into systemd's
-journal, each begins with its priority (sd-daemon(3)), which the journal takes away again: `journalctl -p warning`.
+Every record carries the core it came from (``core 3``, or ``supervisor``); in JSON the node and the release, too. Where
+the lines go straight into systemd's journal, each begins with its priority (sd-daemon(3)), which the journal takes away
+again: `journalctl -p warning`.
 
 Whoever logs never waits for the disk, the pipe or the terminal that the lines go to: a thread of its own writes them,
 in their order, from a queue with a bound. What comes while that is full is counted, and a line says so when it goes on.
@@ -19,9 +20,12 @@ import signal
 import sys
 import time
 from logging.handlers import QueueHandler, QueueListener
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from tpc_broker import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 LINES_WAITING_MAX: Final = 4_096
@@ -50,14 +54,17 @@ class ReadableFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, facts: Mapping[str, Any]) -> None:
+        """`facts`: what each record says besides."""
         super().__init__()
         self._origin = origin
+        self._facts = facts
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
+            **self._facts,
             "origin": self._origin,
             "logger": record.name,
             "message": record.getMessage(),
@@ -196,17 +203,26 @@ def _stream_of_its_own(stream: TextIO) -> TextIO:
     return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
-def set_up_logging(origin: str, *, style: str = "auto", level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Root logger of this process. ``style``: ``auto`` (terminal: readable), ``readable`` or ``json``."""
+def set_up_logging(
+    origin: str,
+    facts: Mapping[str, Any] | None = None,
+    *,
+    style: str = "auto",
+    level: str = "INFO",
+    stream: TextIO | None = None,
+) -> None:
+    """Root logger of this process. ``style``: ``auto`` (terminal: readable), ``readable`` or ``json``. `facts`: in
+    each record that is JSON.
+    """
     end_logging()
     stream = stream or sys.stderr
     terminal = stream.isatty()
     if style == "readable" or (style == "auto" and terminal):
         lines = _LineQueue(ReadableFormatter(origin, colour=terminal))
     elif style == "auto" and leads_to_the_journal(stream):
-        lines = _LineQueue(JournalFormatter(origin))
+        lines = _LineQueue(JournalFormatter(origin, facts or {}))
     else:
-        lines = _LineQueue(JsonFormatter(origin))
+        lines = _LineQueue(JsonFormatter(origin, facts or {}))
     writer = _LineWriter(lines, _stream_of_its_own(stream))
     writer.start()
     _writers.append(writer)
@@ -214,6 +230,19 @@ def set_up_logging(origin: str, *, style: str = "auto", level: str = "INFO", str
     root.handlers[:] = [lines]
     root.setLevel(level)
     sys.excepthook = _lines_before_the_traceback
+
+
+def log_facts(node: int) -> dict[str, Any]:
+    """What each record of a broker says."""
+    return {"node": node, "version": __version__}
+
+
+def line_of(text: str) -> str:
+    """As the log has it, where that is JSON: for what is said at another place and goes to the same reader."""
+    formatter = next((each.formatter for each in logging.getLogger().handlers if isinstance(each, _LineQueue)), None)
+    if not isinstance(formatter, JsonFormatter):
+        return text
+    return formatter.format(logging.LogRecord(__name__, logging.INFO, __file__, 0, text, None, None))
 
 
 atexit.register(end_logging)

@@ -22,7 +22,7 @@ from tpc_broker.metadata.settings import listener_settings, load_settings, witho
 from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.listening import check_steering
-from tpc_broker.runtime.logs import set_up_logging
+from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
 from tpc_broker.runtime.ring import Ring, RingUnavailable
 from tpc_broker.runtime.supervisor import (
@@ -284,7 +284,10 @@ def _serve(arguments: dict[str, object]) -> int:
         check_steering(options.listeners, load_settings(options.settings_text, options.overrides).settings.ebpf_loader)
         return EXIT_OK
     signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # one that comes before the supervisor listens ends nothing
-    set_up_logging("supervisor", style=options.log_style, level=options.log_level)
+    node = load_settings(options.settings_text, options.overrides).settings.node_id
+    set_up_logging("supervisor", log_facts(node), style=options.log_style, level=options.log_level)
+    log.info("tpc-broker %s starts as node %d%s: %d cores, data in %s", __version__, node,
+             "" if options.cluster is None else " of a cluster", options.cores, options.data)  # fmt: skip
     try:
         Ring(PROBE_ENTRIES).close()
     except (RingUnavailable, ValueError) as error:  # ValueError: TPC_HIDE_FEATURES names what there is not
@@ -294,7 +297,7 @@ def _serve(arguments: dict[str, object]) -> int:
         log.info("settings without effect here: %s", ", ".join(options.settings_ignored))
 
     def say(text: str) -> None:
-        click.echo(text)
+        click.echo(text if sys.stdout.isatty() else line_of(text))
         if sys.stdout.isatty():
             click.echo(KCAT_HINT.format(address=options.listeners[0].advertised[0]))
 

@@ -82,6 +82,11 @@ class PartitionStorage(SegmentLog):
         self._commit_known = state.committed_end_offset
 
     @property
+    def label(self) -> str:
+        """As people call it."""
+        return f"{self.topic}-{self.key.partition}"
+
+    @property
     def last_stable_offset(self) -> int:
         """As far as written behind; records in memory may hold older open transactions only if they are here."""
         return self.log_state.last_stable_offset(self.written_end_offset)

@@ -297,7 +297,7 @@ class ReplicaFilling:
         if group in self._filling:
             return {"bytes": self._filling[group]}, ()
         if machine is None:
-            raise CallFailedError(f"{group} is not here")
+            raise CallFailedError("it is not here")
         if not self.is_allowed:
             raise CallFailedError(f"the cluster's feature level is below {FIRST_WITH_MOVES}; kafka-features raises it")
         epoch, offset = payload["position"]
@@ -319,7 +319,9 @@ class ReplicaFilling:
             async with self._limit:
                 await self._fetch_and_install(group, source)
         except* (FillingFailedError, MailboxError, StorageFailedError, PartitionOfflineError, OSError) as errors:
-            log.warning("%s could not be filled from node %d: %s", group, source.node, _first(errors))
+            assert self._driver is not None
+            label = self._driver.label_of(group)
+            log.warning("%s could not be filled from node %d: %s", label, source.node, _first(errors))
             _not_before_s, delay_s = self._failed.get(group, (0.0, AGAIN_S_MIN / 2))
             delay_s = min(2 * delay_s, AGAIN_S_MAX)
             self._failed[group] = trio.current_time() + delay_s, delay_s

@@ -105,10 +105,10 @@ class ItemReads:
     def _failed(self, replica: Replica, target: Voter, error: Exception) -> None:
         if (replica.group, target) not in self._failing:
             self._failing[replica.group, target] = trio.current_time()
-            log.warning("%s: %s cannot be read for node %d", replica.group, error, target.node)
+            log.warning("%s: %s cannot be read for node %d", replica.files.label, error, target.node)
 
     def _succeeded(self, replica: Replica, target: Voter) -> None:
         since_s = self._failing.pop((replica.group, target), None)
         if since_s is not None:
             log.warning("%s: what node %d lacks can be read again, after %.1f s",
-                        replica.group, target.node, trio.current_time() - since_s)  # fmt: skip
+                        replica.files.label, target.node, trio.current_time() - since_s)  # fmt: skip

@@ -107,7 +107,7 @@ class Lagging:
             upto = self._plane.bounds(want.handle).log_end_offset
             data = await files.read(want.offset, READ_BYTES, upto)
         except UNREADABLE as error:
-            log.warning("%s: offset %d cannot be read for a follower: %s", group, want.offset, error)
+            log.warning("%s: offset %d cannot be read for a follower: %s", files.label, want.offset, error)
             data = b""
         if self._names.get(want.handle) != group or group not in self._core.groups:
             return

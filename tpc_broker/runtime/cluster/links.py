@@ -477,6 +477,10 @@ class Links:
             self.nursery.start_soon(found.run)
         return found
 
+    def heard(self) -> set[int]:
+        """Nodes that a link is up to."""
+        return {peer.hello.node for peer in self.peers.values() if peer.hello is not None}
+
     def peer_of(self, node: int) -> Peer | None:
         """The link to a node that is up."""
         return next((peer for peer in self.peers.values() if peer.hello is not None and peer.hello.node == node), None)

@@ -37,6 +37,7 @@ from tpc_broker.model import CoreId, MetadataVersion, NodeId
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.rounds import next_round
+from tpc_broker.runtime.cluster.cluster_news import ClusterNews
 from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
 from tpc_broker.runtime.cluster.greeting import refusal_of, refusal_of_registration, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
@@ -110,7 +111,7 @@ class ClusterNodeMain:
         )
         self._at_controller: dict[str, NodeHandler] = {}
         self._whereabouts = Whereabouts(disk, options.data)
-        self._conflict = ""
+        self._conflict, self._news = "", ClusterNews(self._options.node_id)
         self.on_peer_up: Callable[[NodeId], None] = lambda _node: None
         self.on_absent_changed: Callable[[frozenset[NodeId]], None] = lambda _nodes: None
         self.on_removed: Callable[[str], Awaitable[None]] = _wait_for_ever
@@ -323,7 +324,7 @@ class ClusterNodeMain:
             self._nursery.start_soon(self._whereabouts.watch_space, self._members)
 
     def _member_changed(self, event: MemberEvent) -> None:
-        log.info("node %d: %s", event.node, event.change.value)
+        self._news.member_changed(event)
         if event.change is Change.CONFLICT:
             self._conflict = f"another process claims to be node {event.node}"
             log.error("%s: stop one of the two, or give it another --node-id", self._conflict)
@@ -408,9 +409,7 @@ class ClusterNodeMain:
 
     def _role_changed(self) -> None:
         assert self._group is not None
-        machine = self._group.group
-        by = "nobody" if machine.leader is None else f"node {machine.leader.node}"
-        log.info("metadata: %s in term %d, led by %s", machine.role.value, machine.term, by)
+        self._news.role_changed(self._group.group)
         self._look_who_controls()
 
     def _ship(self, target: Voter, position: Position, image: bytes) -> None:
@@ -592,6 +591,8 @@ class ClusterNodeMain:
             self._tend_peers()
             self._look_who_is_absent()
             self._look_who_controls()
+            leader = self._controller_node if self._follows or self._observer.is_told else None
+            self._news.look_at_metadata(trio.current_time(), leader, self.image, self.links.heard())
             await self._look_whether_refused()
             group = self._group
             if group is None or not self.is_controller:

@@ -150,6 +150,7 @@ class ReplicaDriver:
         self._carry_again_ms: int | None = None
         self._links_lost: deque[int] = deque()
         self.carrier = SteadyCarrier(core, plane)
+        self.carrier.label_of = self.label_of
         DiskStalls(core, storage.disk_watch, plane, "its partitions")
         self.item_reads = ItemReads(core, plane, self._replicas, self.carrier.lagging, self._now_ms, self.wake)
         self._room = AppendRoom(core, plane, storage, self._replicas, (self._inbox, self.wake))
@@ -225,6 +226,10 @@ class ReplicaDriver:
     def files_of(self, group: str) -> PartitionStorage | None:
         """None: it is not here."""
         return replica.files if (replica := self._replicas.get(group)) is not None else None
+
+    def label_of(self, group: str) -> str:
+        """What people call its partition."""
+        return group if (files := self.files_of(group)) is None else files.label
 
     def handle_of(self, group: str) -> int:
         """Of one that is here."""
@@ -425,10 +430,10 @@ class ReplicaDriver:
         except JournalStoppedError as error:  # in each turn until the end of the process
             log.debug("%s: %s", replica.group, error)
         except PartitionOfflineError as error:
-            log.info("%s: %s", replica.group, error)
+            log.info("%s: %s", replica.files.label, error)
         except LeaderSentDamageError as error:
             log.error("%s: its leader has sent damaged records (%s): this replica is silent until the next start",
-                      replica.group, error)  # fmt: skip
+                      replica.files.label, error)  # fmt: skip
             self.remove(replica.group)
 
     # -- a leader's appends ------------------------------------------------------------------------------------------
@@ -605,7 +610,7 @@ class ReplicaDriver:
         try:
             is_done = await work(replica, entry)
         except (PartitionOfflineError, OSError) as error:
-            log.info("%s: %s", replica.group, error)
+            log.info("%s: %s", replica.files.label, error)
             await trio.sleep(ROOM_RETRY_S)
             is_done = False
         replica.is_busy = False

@@ -205,7 +205,7 @@ class ReplicaLinks:
             self.on_steady(descriptor, link)
         except OSError as error:
             os.close(descriptor)
-            text = f"no link for the steady state with {link.address}: {error}"
+            text = f"no link for the steady state with core {link.address.core} of node {link.address.node}: {error}"
             self._links.log_limiter.say(log, "no link for the steady state", str(link.address), text)
 
     async def _keep_steady(self, address: Address, peer: Peer) -> None:

@@ -177,18 +177,18 @@ class SegmentSource:
         machine = None if driver is None else driver.core.find(group)
         files = None if driver is None else driver.files_of(group)
         if driver is None or machine is None or files is None or not (machine.is_leader and machine.is_ready):
-            raise CallFailedError(f"{group} is not led here")
+            raise CallFailedError("it is not led here")
         position = committed_in_files(machine.commit, machine.log.position_at, files.written_end_offset)
         term, markers = machine.term, machine.log.markers_upto(position)
         try:
             starts = self._plane.bounds(driver.handle_of(group)).log_start_offset
             if starts > position.offset:
-                raise CallFailedError(f"{group} begins behind what its segments hold")
+                raise CallFailedError(f"{files.label} begins behind what its segments hold")
             from_offset = max(starts, min(int(payload["from_offset"]), position.offset))
             shipment = await self._shipments.begin(files, from_offset, position.offset, self._clock.monotonic_ms())
         except (StorageFailedError, PartitionOfflineError, OSError) as error:
-            raise CallFailedError(f"{group} cannot be shipped now: {error}") from error
-        log.info("%s: %d bytes are shipped to node %d", group, shipment.size_bytes, hello.node)
+            raise CallFailedError(f"{files.label} cannot be shipped now: {error}") from error
+        log.info("%s: %d bytes are shipped to node %d", files.label, shipment.size_bytes, hello.node)
         return {
             "shipment": shipment.name,
             "term": term,

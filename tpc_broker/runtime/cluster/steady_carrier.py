@@ -97,6 +97,8 @@ class SteadyCarrier:
         self._looked_ms = self._now_ms = 0
         self._beats: list[CarriedBeats] = []
         self._watches: list[AwakeGroups] = []
+        self.label_of: Callable[[str], str] = str
+        """What people call a group's partition."""
         self.lagging = Lagging(core, plane, self._names, self._note_awake)
         core.carrier, core.observer, core.takes_ack = self._take_back, self._look, self._takes_ack
 
@@ -200,7 +202,8 @@ class SteadyCarrier:
                 try:
                     items = tuple(batches_of(message.batches, message.offset))
                 except BatchDamageError as error:
-                    log.error("%s: node %d has sent damaged records: %s", group, link.address.node, error)
+                    label = self.label_of(group)
+                    log.error("%s: node %d has sent damaged records: %s", label, link.address.node, error)
                     continue
                 made: AppendEntries | Ack = AppendEntries(group, source, target, message.term, place, items, commit)
             else:

@@ -135,6 +135,10 @@ class VoterChanges:
         else:
             self._settled.pop(key, None)
 
+    def _label(self, key: TopicPartition) -> str:
+        topic = self.image.topics.get(key.topic_id)
+        return f"{key.topic_id if topic is None else topic.name}-{key.partition}"
+
     def forget(self, key: TopicPartition) -> None:
         """It is not here any more, or not led."""
         for table in (self._settled, self._unsettled, self._to_confirm, self._confirmed):
@@ -242,7 +246,8 @@ class VoterChanges:
             self._electing[key] = now_ms
             refusal = self._core.change_voters(machine.group, following, now_ms)
             if refusal is None:
-                log.info("%s: the voters are to be nodes %s", machine.group, sorted(voter.node for voter in following))
+                nodes = ", ".join(str(voter.node) for voter in sorted(following))
+                log.info("%s: the voters are to be nodes %s", self._label(key), nodes)
         return self._takes_place(key, machine, now_ms) or (all_heard and not come)
 
 
