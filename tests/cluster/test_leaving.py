@@ -24,7 +24,7 @@ from tests.support.cluster_nodes import (
     produce,
     run_tpc,
 )
-from tests.support.waiting import LOOK_S
+from tests.support.waiting import LOOK_S, PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
@@ -130,6 +130,10 @@ def test_a_node_that_is_drained_and_one_that_is_stopped(tmp_path):
         create_topic(made[1].bootstrap, "new", 6)
         eventually(lambda: -1 not in leaders(made[1].bootstrap, "new").values(), "all are led")
         assert drained * 1024 not in answered(lambda: leaders(made[1].bootstrap, "new")).values()
+        done = node_command(made, "drain", str(drained), "--wait", "--timeout", str(PATIENCE_S))
+        assert done == (0, f"Node {drained} is drained.\n")
+        held = {row["node"]: row["replicas"] for row in cluster_told(made[1].bootstrap)["nodes"]}
+        assert held[drained] == 0, "three others have them"
         assert node_command(made, "drain", str(drained), "--cancel")[0] == 0
         eventually(lambda: states(made)[drained] == "alive", "it is one of them again")
         heir = eventually(made.controller, "somebody leads")

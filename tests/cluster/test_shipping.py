@@ -18,6 +18,7 @@ from tests.support.cluster_nodes import Cluster, Node, admin, answered, cluster,
 from tests.support.replicated_load import Load
 from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.batch import walk_headers
+from tpc_broker.runtime.scrub_report import read_report
 
 pytestmark = pytest.mark.cluster
 
@@ -94,6 +95,13 @@ def scrub(node: Node) -> int:
     return int(json.loads(done.stdout)["damaged_count"])
 
 
+def damages_told(node: Node) -> int:
+    """As metrics and `tpc-broker status` tell of them."""
+    report = read_report(node.data_folder)
+    assert report is not None
+    return report.damaged_count
+
+
 def votes_again(node: Node) -> bool:
     return any("votes again, as another replica" in line for line in node.log_messages())
 
@@ -141,6 +149,7 @@ def test_a_replica_in_which_a_scrub_finds_damage_begins_anew_from_another(three:
             lead_by(three, number)
         assert scrub(three[number]) == 1
         eventually(lambda: votes_again(three[number]), "it votes as another one")
+        eventually(lambda: damages_told(three[number]) == 0, "nobody is alarmed any more")
         load.wait_progress()
         eventually(lambda: in_sync_everywhere(three, "kept"), "three replicas")
         other = number % 3 + 1

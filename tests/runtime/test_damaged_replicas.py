@@ -19,7 +19,7 @@ from tpc_broker.raft.items import Address
 from tpc_broker.runtime.cluster import damaged as damaged_module
 from tpc_broker.runtime.cluster.damaged import DamagedReplicas, is_damaged, is_missing
 from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
-from tpc_broker.runtime.scrub_report import Damage, ScrubReport, write_report
+from tpc_broker.runtime.scrub_report import Damage, ScrubReport, note_rebuilt, read_report, write_report
 from tpc_broker.runtime.trio_ring import run
 
 NAME = "t-0"
@@ -91,7 +91,7 @@ class Found:
             image=SimpleNamespace(topic_by_id=lambda _id: topic), look_at=lambda _key: None, node=1,
             group_name=str, want_links=lambda _addresses: None, links=SimpleNamespace(ask=ask),
         )  # fmt: skip
-        self.replicas = DamagedReplicas(replication, data)
+        self.replicas = DamagedReplicas(replication, data, core=0)
         write_report(data, ScrubReport(damaged=[damage], damaged_count=1))
 
     def restart(self, *lost: int) -> None:
@@ -121,6 +121,33 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(os, "open", refused)
 
     return begin
+
+
+def test_what_was_found_in_files_of_before_is_told_no_more_when_the_replica_was_rebuilt(folder: Path) -> None:
+    """And what is found later in the new ones is."""
+    data = folder.parent.parent
+    damage = damage_in(3, 100, 50, 5, "a flipped bit")
+    other = replace(damage, partition="u-0")
+    found = Found(folder, damage)
+    before = ScrubReport(started_ms=1, damaged=[damage, other], damaged_count=7)
+    write_report(data, before)
+    assert told(data) == (7, {"t-0", "u-0"})
+    run(found.replicas._note_rebuilt, "t-0")
+    assert told(data) == (6, {"u-0"})
+    note_rebuilt(data, 1, "u-0")
+    assert told(data) == (5, set())
+    later = replace(damage, found_ms=1 << 50)
+    write_report(data, replace(before, damaged=[later], damaged_count=1))
+    assert told(data) == (1, {"t-0"})
+    (data / "scrub-rebuilt-0.json").write_text("[no JSON")
+    write_report(data, before)
+    assert told(data) == (6, {"t-0"})
+
+
+def told(data: Path) -> tuple[int, set[str]]:
+    report = read_report(data)
+    assert report is not None
+    return report.damaged_count, {one.partition for one in report.damaged}
 
 
 @pytest.mark.parametrize("number", [*TRANSIENT, *LASTING])

@@ -34,6 +34,7 @@ from tpc_broker.broker.purgatory import Purgatory
 from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
 from tpc_broker.broker.rebalancing import Rebalancing
 from tpc_broker.broker.replica_moves import ReplicaMoves
+from tpc_broker.broker.replica_watch import ReplicaWatch
 from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.told_partitions import ToldPartitions
 from tpc_broker.broker.view import ClusterView, Leader
@@ -175,6 +176,7 @@ class Core:
         self.metadata.end_core = self._end
         if self.replicated is not None:
             self.replicated.begin()
+        self.replica_watch = None if replication is None else ReplicaWatch(self, replication)
         self.replica_moves = None if replication is None else ReplicaMoves(self, replication)
         if self.replica_moves is not None:
             self.metadata.moves_told = self.replica_moves.rows
@@ -186,8 +188,7 @@ class Core:
         self.dispatcher = Dispatcher(self, HANDLERS, nursery)
         self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
-        self._asked_of_wrong_core = 0
-        self._requests_forwarded = 0
+        self._asked_of_wrong_core = self._requests_forwarded = 0
         self._nursery = nursery
 
     @property
@@ -219,6 +220,8 @@ class Core:
             self._nursery.start_soon(self.replicated.run)
         if self.leadership is not None:
             self._nursery.start_soon(self.leadership.run)
+        if self.replica_watch is not None:
+            self._nursery.start_soon(self.replica_watch.run)
         if self.replica_moves is not None:
             self._nursery.start_soon(self.replica_moves.run)
         with in_queue(TaskQueue.BACKGROUND):

@@ -196,6 +196,10 @@ class Replication(Protocol):
         """Of one that is led here and gets other replicas."""
         ...
 
+    def leaderless(self) -> Iterable[TopicPartition]:
+        """Those that are here, are not led here, and whose leader was not heard of lately."""
+        ...
+
     def term_of(self, key: TopicPartition) -> int | None:
         """The newest term that the replica here has heard of; None: it has none here."""
         ...

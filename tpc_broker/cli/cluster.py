@@ -15,6 +15,7 @@ import click
 
 from tpc_broker.cli.cluster_facts import MOVE_COLUMNS, cluster_facts, move_rows
 from tpc_broker.cli.connection import CommandGroup, common_options, fail, print_json, print_table
+from tpc_broker.cli.health import health
 from tpc_broker.cli.level import level
 from tpc_broker.cli.moves import moves
 
@@ -63,6 +64,7 @@ def state_of(row: dict[str, Any]) -> str:
 
 cluster.add_command(moves)
 cluster.add_command(level)
+cluster.add_command(health)
 
 
 @cluster.command()

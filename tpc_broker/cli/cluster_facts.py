@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.cli.connection import Exit, fail
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.cli.told_facts import facts_told
 from tpc_broker.kafka import ApiKey, messages
+
+if TYPE_CHECKING:
+    from tpc_broker.client.cluster import Cluster
 
 NODES_TAG: Final = 10_000
 BAR_WIDTH: Final = 20
@@ -17,11 +20,18 @@ MOVE_COLUMNS: Final = ("Partition", "To nodes", "From nodes", "Why", "State", "R
 def cluster_facts(bootstrap: str) -> tuple[Any, dict[str, Any]]:
     """DescribeCluster's answer, and what the node knows. Ends the command where it is no node of a cluster."""
     with own_client(bootstrap) as client:
-        answer, frame = client.any_connection().call_whole(ApiKey.DESCRIBE_CLUSTER, _asked)
-    facts = facts_told(frame, NODES_TAG)
+        answer, facts = asked_facts(client)
     if facts is None:
         fail("this broker is not a node of a cluster (tpc-broker serve --cluster); `tpc info` shows it", Exit.NOT_FOUND)
-    facts.setdefault("moves", [])  # an earlier release tells nothing of them
+    return answer, facts
+
+
+def asked_facts(client: Cluster) -> tuple[Any, dict[str, Any] | None]:
+    """The same; None of what is no node of a cluster."""
+    answer, frame = client.any_connection().call_whole(ApiKey.DESCRIBE_CLUSTER, _asked)
+    facts = facts_told(frame, NODES_TAG)
+    if facts is not None:
+        facts.setdefault("moves", [])  # an earlier release tells nothing of them
     return answer, facts
 
 

@@ -152,6 +152,11 @@ def client_configuration(bootstrap: str, **more: Any) -> dict[str, Any]:
     """
     _end_when_interrupted()
     _require_listener(bootstrap)
+    return given_configuration(bootstrap, **more)
+
+
+def given_configuration(bootstrap: str, **more: Any) -> dict[str, Any]:
+    """The same, whether somebody listens or not."""
     context = click.get_current_context(silent=True)
     given = context.meta.get(_PROPERTIES, {}) if context else {}
     return {"bootstrap.servers": bootstrap, "logger": quiet_logger, "client.id": "tpc", **more, **given}

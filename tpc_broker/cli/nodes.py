@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tpc_broker.cli.cluster_facts import asked_facts
 from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json
+from tpc_broker.cli.health import left_on, partitions_of, waited
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client.configs import Resource
 from tpc_broker.client.errors import ClientError, RefusedError
@@ -15,6 +17,7 @@ from tpc_broker.kafka import ApiKey, ErrorCode, messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpc_broker.client.cluster import Cluster
     from tpc_broker.client.connection import Connection
 
 BROKERS_PER_NODE: Final = 1024
@@ -33,6 +36,7 @@ def node() -> None:
     \b
     Examples:
       tpc node drain 3              node 3 gets nothing new, and hands over what it leads
+      tpc node drain 3 --wait       the same, and until others lead and have what can be elsewhere
       tpc node drain 3 --cancel     it is a node like the others again
       tpc node remove 3             it is gone for good: nobody counts on it any more
     """  # noqa: D301 (click's mark for text that keeps its lines)
@@ -41,11 +45,24 @@ def node() -> None:
 @node.command()
 @node_argument
 @click.option("--cancel", is_flag=True, help="Not any more.")
+@click.option("--wait", is_flag=True, help="Until it leads nothing, and has no replica that another node could have.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Of --wait; default: none.")
 @common_options
-def drain(number: int, cancel: bool, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+def drain(  # noqa: PLR0913 (click hands each option over by name)
+    number: int,
+    cancel: bool,  # noqa: FBT001
+    wait: bool,  # noqa: FBT001
+    timeout_s: float | None,
+    bootstrap: str,
+    as_json: bool,  # noqa: FBT001
+) -> None:
     """Let others lead what the node ID leads, and give it nothing new. It holds until it is cancelled, also over
     restarts.
     """
+    if cancel and wait:
+        fail("--wait is for a drain, not for its end", Exit.USAGE)
+    if timeout_s is not None and not wait:
+        fail("--timeout is for --wait", Exit.USAGE)
     request = messages.IncrementalAlterConfigsRequest
     change = request.AlterableConfig(
         name=DRAINING, config_operation=DELETE if cancel else SET, value=None if cancel else "true"
@@ -65,10 +82,28 @@ def drain(number: int, cancel: bool, bootstrap: str, as_json: bool) -> None:  # 
             there = ", ".join(map(str, known))
             fail(f"there is no node {number}; there are {there} (tpc cluster shows them)", Exit.NOT_FOUND)
         fail(_said(result, number))
+    left = _wait_drained(bootstrap, number, timeout_s) if wait else None
+    if left:
+        fail(f"node {number} is draining, and not drained after {timeout_s:g} s: {'; '.join(left)}")
     if as_json:
-        print_json({"node": number, "draining": not cancel})
+        print_json({"node": number, "draining": not cancel, **({} if left is None else {"drained": True})})
+    elif left is not None:
+        click.echo(f"Node {number} is drained.")
     else:
         click.echo(f"Node {number} is not draining any more." if cancel else f"Node {number} is draining.")
+
+
+def _wait_drained(bootstrap: str, number: int, timeout_s: float | None) -> list[str]:
+    """What is left there when the time is over."""
+
+    def look(client: Cluster) -> list[str]:
+        _answer, facts = asked_facts(client)
+        state = next((row["state"] for row in (facts or {}).get("nodes", ()) if row["node"] == number), "draining")
+        # Who is asked may not have heard of it; a node that is stopped meanwhile leads nothing, and that is seen.
+        missing = ["it is not known everywhere"] if state == "alive" else []
+        return missing + left_on(number, facts, partitions_of(client))
+
+    return waited(bootstrap, timeout_s, look)
 
 
 @node.command()

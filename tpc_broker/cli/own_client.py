@@ -6,7 +6,14 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, client_configuration, fail, no_topic
+from tpc_broker.cli.connection import (
+    REQUEST_TIMEOUT_S,
+    Exit,
+    client_configuration,
+    fail,
+    given_configuration,
+    no_topic,
+)
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import (
     AuthenticationError,
@@ -37,10 +44,7 @@ _DENIED = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION
 @contextlib.contextmanager
 def own_client(bootstrap: str, *, topic: str = "") -> Iterator[Cluster]:
     """What goes wrong with it ends the command with one line. `topic`: the one that is meant when there is none."""
-    security = security_settings(client_configuration(bootstrap))
-    settings = ClusterSettings(
-        bootstrap, request_timeout_seconds=REQUEST_TIMEOUT_S, retry_seconds=REQUEST_TIMEOUT_S, security=security
-    )
+    settings = _settings(bootstrap, client_configuration(bootstrap))
     try:
         with Cluster(settings) as cluster:
             yield cluster
@@ -57,6 +61,20 @@ def own_client(bootstrap: str, *, topic: str = "") -> Iterator[Cluster]:
         fail(f"no broker answers at {bootstrap} ({error}); is it running?", Exit.UNREACHABLE)
     except ClientError as error:
         fail(str(error))
+
+
+@contextlib.contextmanager
+def patient_client(bootstrap: str) -> Iterator[Cluster]:
+    """For who asks again: nobody has to listen yet, and what goes wrong is raised."""
+    with Cluster(_settings(bootstrap, given_configuration(bootstrap))) as cluster:
+        yield cluster
+
+
+def _settings(bootstrap: str, given: Mapping[str, str]) -> ClusterSettings:
+    return ClusterSettings(
+        bootstrap, request_timeout_seconds=REQUEST_TIMEOUT_S, retry_seconds=REQUEST_TIMEOUT_S,
+        security=security_settings(given),
+    )  # fmt: skip
 
 
 def security_settings(given: Mapping[str, str]) -> SecuritySettings:

@@ -49,7 +49,7 @@ def list_partitions(  # noqa: PLR0913 (click hands each option over by name)
             no_topic(topic.name)
         elif topic.error_code:
             fail(f"{topic.name}: {ErrorCode(topic.error_code).name}")
-    found = _rows(answer.topics, internal=internal or bool(topics) or under_replicated or leaderless)
+    found = partition_rows(answer.topics, internal=internal or bool(topics) or under_replicated or leaderless)
     rows = sorted(found, key=lambda row: (row["topic"], row["partition"]))
     if under_replicated:
         rows = [row for row in rows if lacks_replicas(row)]
@@ -71,7 +71,7 @@ def lacks_replicas(row: dict[str, Any]) -> bool:
     return row["leader"] is None or len(row["in_sync"]) < len(row["replicas"])
 
 
-def _rows(topics: Any, *, internal: bool) -> Iterator[dict[str, Any]]:
+def partition_rows(topics: Any, *, internal: bool) -> Iterator[dict[str, Any]]:
     for topic in topics:
         if topic.is_internal and not internal:
             continue

@@ -298,6 +298,8 @@ class CoreProcessMain:
         counters = assembly.counters(core.statistics())
         if self._replication is not None:
             counters["replicas"] = self._replication.counters()
+        if core.replica_watch is not None:
+            counters["readiness"] = core.replica_watch.findings()._asdict()
         return counters
 
     async def _begin(self, core: Core, nursery: trio.Nursery) -> bool:

@@ -27,7 +27,8 @@ Numbers = dict[str, int]
 
 
 class CoreCounters(TypedDict):
-    """`broker`: of `BrokerStatistics`. `replicas`: of `replica_counters`; empty without a cluster. `storage`: of
+    """`broker`: of `BrokerStatistics`. `replicas`: of `replica_counters`; empty without a cluster. `readiness`: of
+    `ReplicaFindings`, likewise. `storage`: of
     `JournalledStorage.counters`. `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
     `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
     `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
@@ -41,6 +42,7 @@ class CoreCounters(TypedDict):
 
     broker: Numbers
     replicas: Numbers
+    readiness: dict[str, list[str]]
     storage: Numbers
     queues: dict[str, Numbers]
     links: Numbers
@@ -86,6 +88,7 @@ def core_counters(
     return CoreCounters(
         broker=asdict(broker),
         replicas={},
+        readiness={},
         storage=storage.counters(),
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),

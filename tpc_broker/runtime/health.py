@@ -48,7 +48,9 @@ class Health(NamedTuple):
 
 
 def health_of(cores: list[CoreStatus], *, is_draining: bool, disk: Disk | None = None) -> Health:
-    """Ready is a broker all of whose cores answer and can write: each has partitions that no other core serves."""
+    """Ready is a broker all of whose cores answer and can write, since each has partitions that no other core serves,
+    and have returned with their replicas (`broker.replica_watch`).
+    """
     health = Health(["the broker is draining"] if is_draining else [], [])
     if disk is not None and disk.left_bytes < disk.total_bytes * DISK_LEFT_WARNING:
         health.warnings.append(f"the disk is nearly full: {disk.left_bytes:,} bytes are left for records")
@@ -62,6 +64,9 @@ def health_of(cores: list[CoreStatus], *, is_draining: bool, disk: Disk | None =
         offline = counters["broker"]["partitions_offline"]
         if offline:
             health.warnings.append(f"core {core['core']}: {offline} partitions have no leader: their files are damaged")
+        readiness = counters.get("readiness") or {}
+        health.reasons.extend(f"core {core['core']}: {text}" for text in readiness.get("reasons", ()))
+        health.warnings.extend(f"core {core['core']}: {text}" for text in readiness.get("warnings", ()))
         replicas = counters.get("replicas")
         if replicas and replicas["leaderless"]:
             health.warnings.append(f"core {core['core']}: {replicas['leaderless']} partitions have no leader")

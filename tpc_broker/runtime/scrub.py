@@ -20,7 +20,7 @@ import mmap
 import os
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tpc_broker import limits
@@ -280,7 +280,7 @@ class Scrub:
     def _add(self, damage: Damage) -> None:
         self._found_count += 1
         if len(self._found) < limits.SCRUB_DAMAGES_TOLD_MAX:
-            self._found.append(damage)
+            self._found.append(replace(damage, found_ms=time.time_ns() // 1_000_000))
 
     def _is_still_so(self, segment: _Segment, damage: Damage) -> bool:
         """Looked at again, by what the folder, the journals and the checkpoint say now. In this order: what is removed

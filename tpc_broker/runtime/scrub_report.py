@@ -2,11 +2,16 @@
 
 ``scrub.json`` is replaced whole while a scrub goes on. The broker only reads it, when somebody asks; it is a report and
 no part of the data, so it is not synced, and one that cannot be read counts as none.
+
+A core that has rebuilt a replica from another node's says so in ``scrub-rebuilt-CORE.json``: what was found in its
+files before is damaged no more, and nobody is to be alarmed by it until the next scrub.
 """
 
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REPORT_FILE: Final = "scrub.json"
+REBUILT_FILE: Final = "scrub-rebuilt-{}.json"
 RUNNING, FINISHED, INTERRUPTED = "running", "finished", "interrupted"
 
 
@@ -40,6 +46,8 @@ class Damage:
     """Hexadecimal: the same name may be another topic's by now. Empty: of a file that is no partition's, or of an
     earlier release.
     """
+    found_ms: int = field(default=0, compare=False)
+    """By the wall clock; 0: of an earlier release."""
 
     @property
     def is_gap(self) -> bool:
@@ -83,9 +91,41 @@ def read_report(data: Path) -> ScrubReport | None:
             text = file.read(limits.SCRUB_REPORT_BYTES_MAX + 1)
         if len(text) > limits.SCRUB_REPORT_BYTES_MAX:
             return None
-        return report_of(json.loads(text))
+        report = report_of(json.loads(text))
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    rebuilt = _all_rebuilt(data)
+    still = [one for one in report.damaged if rebuilt.get(one.partition, 0) <= (one.found_ms or report.started_ms)]
+    report.damaged_count -= len(report.damaged) - len(still)
+    report.damaged = still
+    return report
+
+
+def note_rebuilt(data: Path, core: int, partition: str) -> None:
+    """A replica of this core, TOPIC-N, is another one by now, without what was damaged. OSError."""
+    path = data / REBUILT_FILE.format(core)
+    rebuilt = _rebuilt(path)
+    rebuilt.pop(partition, None)
+    rebuilt[partition] = time.time_ns() // 1_000_000
+    newest = list(rebuilt.items())[-limits.SCRUB_DAMAGES_TOLD_MAX :]
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    temporary.write_text(json.dumps(dict(newest)))
+    temporary.replace(path)
+
+
+def _all_rebuilt(data: Path) -> dict[str, int]:
+    """When, by partition, in ms."""
+    found: dict[str, int] = {}
+    for path in data.glob(REBUILT_FILE.format("*")):
+        found |= {name: max(at_ms, found.get(name, 0)) for name, at_ms in _rebuilt(path).items()}
+    return found
+
+
+def _rebuilt(path: Path) -> dict[str, int]:
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        text = path.read_bytes()[: limits.SCRUB_REPORT_BYTES_MAX + 1]
+        return {str(name): int(at_ms) for name, at_ms in json.loads(text).items()}
+    return {}
 
 
 def report_of(fields: dict[str, Any]) -> ScrubReport:

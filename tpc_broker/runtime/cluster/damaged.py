@@ -26,7 +26,7 @@ from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Address, Voter
 from tpc_broker.rounds import next_round
 from tpc_broker.runtime.scrub import SegmentFile
-from tpc_broker.runtime.scrub_report import read_report
+from tpc_broker.runtime.scrub_report import note_rebuilt, read_report
 from tpc_broker.storage.batch_ranges import missing
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class _Finding(NamedTuple):
 class DamagedReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication, data: Path) -> None:
+    def __init__(self, replication: CoreReplication, data: Path, core: int) -> None:
+        self._core = core
         self._replication = replication
         self._data = data
         self.renew: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]]
@@ -101,11 +102,20 @@ class DamagedReplicas:
             await self._look_at_scrub()
             damaged = await self._give_up_damaged()
             for key in [key for key, before in self._coming.items() if self._votes_again(key, before)]:
-                log.warning("%s votes again, as another replica", self._coming.pop(key).label)
+                label = self._coming.pop(key).label
+                log.warning("%s votes again, as another replica", label)
+                await self._note_rebuilt(label)
             for key, reason in self._unsure.items():
                 if key not in damaged:
                     self._tell(key, reason)
             self._told = {key: told for key, told in self._told.items() if key in damaged or key in self._unsure}
+
+    async def _note_rebuilt(self, label: str) -> None:
+        """So that nobody is alarmed any more by what a scrub has found in it."""
+        try:
+            await trio.to_thread.run_sync(note_rebuilt, self._data, self._core, label)
+        except OSError as error:
+            log.info("what a scrub has found in %s is told until the next scrub: %s", label, error)
 
     def opened(self, label: str) -> None:
         """A replica here takes part from now on: TOPIC-N. What a scrub found in it before is looked at."""

@@ -130,7 +130,7 @@ class CoreReplication:
         self._image = ClusterImage()
         self.source = SegmentSource(storage.shipments, plane, self._clock)
         self.filling = ReplicaFilling(storage, self._data, options.core)
-        self.damaged = DamagedReplicas(self, self._data)
+        self.damaged = DamagedReplicas(self, self._data, options.core)
         self.left_out = LeftOutReplicas(self)
         self.catching_up = CatchingUp(self)
         self.log_starts = LogStarts(self)
@@ -459,6 +459,16 @@ class CoreReplication:
     def progress(self, key: TopicPartition) -> ReplicaProgress | None:
         machine = self.machine_of(key)
         return None if machine is None else self._voters.progress(key, machine)
+
+    def leaderless(self) -> list[TopicPartition]:
+        """Quick where thousands are well: C carries those."""
+        if self._driver is None:
+            return []
+        now_ms, groups = self._clock.monotonic_ms(), self._driver.core.groups
+        return self._known(
+            str(group) for group, machine in groups.items()
+            if not machine.carried and not machine.is_leader and machine.fresh_leader(now_ms) is None
+        )  # fmt: skip
 
     def term_of(self, key: TopicPartition) -> int | None:
         machine = self.machine_of(key)
