@@ -15,7 +15,7 @@ Examples = dict[str, tuple[str, ...]]
 TPC: Final[Examples] = {
     "topic create": (
         "tpc topic create orders --partitions 6 --replication-factor 3",
-        "tpc topic create logs --config retention.ms=86400000 --config compression.type=zstd",
+        "tpc topic create logs --config retention.ms=86400000 --config max.message.bytes=2000000",
     ),
     "topic list": ("tpc topic list --internal",),
     "topic describe": ("tpc topic describe orders --json",),
@@ -54,16 +54,17 @@ TPC: Final[Examples] = {
     "bench spark": ("tpc bench spark --part read --rows 1000000",),
     "bench": ("tpc bench --minutes 10 --output results",),
 }
+_SECURED: Final = "--cluster-secret cluster.key"
 TPC_BROKER: Final[Examples] = {
     "serve": (
         "tpc-broker serve --data /var/lib/tpc-broker --config broker.properties --admin 9644",
         "tpc-broker serve --listen 0.0.0.0:9092 --advertise broker.example:9092 --cores 4",
-        "tpc-broker serve --cluster 10.0.0.1:9192 --seeds 10.0.0.1:9192,10.0.0.2:9192,10.0.0.3:9192 --node-id 1",
+        "tpc-broker serve --cluster 10.0.0.1:9192 --seeds 10.0.0.1:9192,10.0.0.2:9192 --node-id 1 " + _SECURED,
     ),
     "doctor": ("tpc-broker doctor --data /var/lib/tpc-broker",),
     "check-config": (
         "tpc-broker check-config --config broker.properties --cores 4",
-        "tpc-broker check-config --cluster 10.0.0.1:9192 --seeds 10.0.0.1:9192,10.0.0.2:9192 --node-id 1",
+        "tpc-broker check-config --cluster 10.0.0.1:9192 --seeds 10.0.0.1:9192,10.0.0.2:9192 --node-id 1 " + _SECURED,
     ),
     "status": (
         "tpc-broker status --data /var/lib/tpc-broker",
