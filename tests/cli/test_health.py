@@ -53,6 +53,10 @@ def test_a_node_is_drained_when_others_lead_and_have_what_they_can_have() -> Non
     assert left_on(1, three, [LACKING]) == [], "its replica has nowhere to go"
     four = facts("draining", "alive", "alive", "alive")
     assert left_on(1, four, [LACKING]) == ["1 partition has a replica on node 1 (t-2)"]
+    on_its_way = partition(2, 2, (1, 2, 3, 4), (1, 2, 3))
+    move = {"topic": "t", "partition": 2, "adding": [4], "removing": [1]}
+    assert left_on(1, {**four, "moves": [move]}, [on_its_way]) == ["1 partition has a replica on node 1 (t-2)"]
+    assert left_on(1, {**four, "moves": [{**move, "removing": [2]}]}, [on_its_way]) == []
     full = facts("draining", "alive", "alive", "alive", full=(4,))
     assert left_on(1, full, [LACKING]) == []
     assert left_on(1, four, [partition(0, 2, (2, 3, 4), (2, 3, 4))]) == []

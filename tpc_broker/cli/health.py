@@ -99,8 +99,13 @@ def reasons_of(facts: dict[str, Any] | None, partitions: Sequence[dict[str, Any]
 def left_on(number: int, facts: dict[str, Any] | None, partitions: Sequence[dict[str, Any]]) -> list[str]:
     """What a node that drains still leads, and which replicas are to go from it to nodes that can have them."""
     led = [row for row in partitions if row["leader"] is not None and row["leader"] // BROKERS_PER_NODE == number]
-    others = {row["node"] for row in (facts or {}).get("nodes", ()) if row["state"] == "alive" and not row.get("full")}
-    going = [row for row in partitions if number in (on := _nodes_of(row)) and others - on - {number}]
+    nodes, moves = (facts or {}).get("nodes", ()), (facts or {}).get("moves", ())
+    others = {row["node"] for row in nodes if row["state"] == "alive" and not row.get("full")}
+    moving = {(move["topic"], move["partition"]) for move in moves if number in move["removing"]}
+    going = [
+        row for row in partitions
+        if number in (on := _nodes_of(row)) and (others - on - {number} or (row["topic"], row["partition"]) in moving)
+    ]  # fmt: skip
     missing = [_said(led, f"its leader on node {number}")] if led else []
     return missing + ([_said(going, f"a replica on node {number}")] if going else [])
 
