@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import resource
 import signal
@@ -36,8 +35,6 @@ from tpc_broker.runtime.supervisor import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-log = logging.getLogger(__name__)
 
 PROBE_ENTRIES = 8
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -286,15 +283,11 @@ def _serve(arguments: dict[str, object]) -> int:
     signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # one that comes before the supervisor listens ends nothing
     node = load_settings(options.settings_text, options.overrides).settings.node_id
     set_up_logging("supervisor", log_facts(node), style=options.log_style, level=options.log_level)
-    log.info("tpc-broker %s starts as node %d%s: %d cores, data in %s", __version__, node,
-             "" if options.cluster is None else " of a cluster", options.cores, options.data)  # fmt: skip
     try:
         Ring(PROBE_ENTRIES).close()
     except (RingUnavailable, ValueError) as error:  # ValueError: TPC_HIDE_FEATURES names what there is not
         raise StartError(str(error)) from error
     _raise_descriptor_limit()
-    if options.settings_ignored:
-        log.info("settings without effect here: %s", ", ".join(options.settings_ignored))
 
     def say(text: str) -> None:
         click.echo(text if sys.stdout.isatty() else line_of(text))

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker import limits
+from tpc_broker import __version__, limits
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
 from tpc_broker.runtime.backup_staging import keep_removing_left
@@ -144,6 +144,7 @@ class Supervisor:
             self._datagrams = self._bind_datagrams(handed)
             admin = self._bind_admin(handed)
             handed.close()
+            self._tell_start()
             store_at_service_manager(self._lasting())
             self._lent = drop_capabilities()
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
@@ -164,6 +165,14 @@ class Supervisor:
         if self._given_up:  # behind the last words of all cores: what there is to do is the last line
             log.critical("%s", self._given_up)
         return self._exit_code
+
+    def _tell_start(self) -> None:
+        """When nothing is refused any more: that is one line, and no other."""
+        options = self._options
+        log.info("tpc-broker %s starts as node %d%s: %d cores, data in %s", __version__, self._settings().node_id,
+                 "" if options.cluster is None else " of a cluster", options.cores, options.data)  # fmt: skip
+        if options.settings_ignored:
+            log.info("settings without effect here: %s", ", ".join(options.settings_ignored))
 
     def _settings(self) -> Settings:
         return load_settings(self._options.settings_text, self._options.overrides).settings
