@@ -92,6 +92,19 @@ def test_times_with_and_without_indexes(log, suffix):
         read(log, startingTimestamp=NOW_MS + 30)
 
 
+def test_a_time_is_not_looked_up_in_a_damaged_batch(log):
+    """Of which a flipped bit made another time, with nothing but the checksum that tells."""
+    three_segments(log)
+    path = log.place / segment_file_name(10, ".log")
+    data = bytearray(path.read_bytes())
+    size = batch_size_at(data, 0)
+    data[size + 4 * 8 + 2] ^= 0x40  # offset 11: high bits of base and max timestamp
+    data[size + 4 * 8 + 3] ^= 0x40
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=r"t-0, offset 11 .*00010.log.*the CRC of a batch is wrong"):
+        read(log, startingTimestamp=NOW_MS + 11)
+
+
 def test_what_the_checkpoint_does_not_name_is_not_read(log):
     three_segments(log)
     log.values(b"after the checkpoint")

@@ -249,8 +249,10 @@ def failovers(workload: Workload, stage: Stage) -> Round:
 def check_order(bootstrap: str, topic: str, numbers: Sequence[int]) -> None:
     """Each partition has exactly the records 0, 1, 2, … up to its number, in this order."""
     found = [0] * len(numbers)
-    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "log_level": 0}
-    consumer = Consumer(settings)
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "check.crcs": True,
+        "log_level": 0,
+    })  # fmt: skip
     try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(len(numbers))])
         give_up_at = time.monotonic() + _DEADLINE_S

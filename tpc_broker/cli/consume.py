@@ -9,7 +9,7 @@ import io
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -75,6 +75,9 @@ def consume(  # noqa: PLR0913
     In --format (kcat's -f): %s value, %k key, %h headers, %t topic, %p partition, %o offset,
     %T timestamp in ms, %S and %K sizes (-1: null), %% a percent sign; \\n \\t \\r \\0 \\x41.
 
+    A record whose checksum does not fit ends the command with its topic, partition and offset, and exit code 1;
+    --from OFFSET goes on behind it. With -X check.crcs=false checksums are not looked at.
+
     \b
     Examples:
       tpc consume orders --from earliest --format '%p %o %k=%s\\n'
@@ -96,13 +99,14 @@ def consume(  # noqa: PLR0913
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest" if start == "earliest" else "latest",
             "enable.partition.eof": True,
+            "check.crcs": True,  # librdkafka's default is not to look, and damaged records are printed as good ones
             "allow.auto.create.topics": False,
         },
     )
     try:
         commits = Commits(consumer) if group is not None else None
         _subscribe(consumer, topic, place, chosen, commits, bootstrap)
-        _print_records(consumer, count, print_one, Pace(rate), commits, exit_at_end=exit_at_end)
+        _print_records(consumer, count, print_one, Pace(rate), commits, bootstrap, exit_at_end=exit_at_end)
         if commits is not None:
             commits.commit()
     except KafkaException as error:
@@ -254,6 +258,7 @@ def _print_records(  # noqa: PLR0913 - what was given
     print_one: Callable[[Message], None],
     pace: Pace,
     commits: Commits | None,
+    bootstrap: str,
     *,
     exit_at_end: bool,
 ) -> None:
@@ -278,7 +283,7 @@ def _print_records(  # noqa: PLR0913 - what was given
                 error = message.error()
                 if error is not None:
                     if error.code() != KafkaError._PARTITION_EOF:
-                        raise KafkaException(error)
+                        _fail_at(message, error, bootstrap)
                     ended.add(partition)
                     continue
                 ended.discard(partition)
@@ -291,6 +296,16 @@ def _print_records(  # noqa: PLR0913 - what was given
             flush()
             if exit_at_end and len(ended) == len(consumer.assignment()) > 0:
                 break
+
+
+def _fail_at(message: Message, error: KafkaError, bootstrap: str) -> NoReturn:
+    """End the command with where it could not go on. librdkafka itself would go on behind a damaged batch."""
+    if message.topic() is None:
+        fail_with(KafkaException(error), bootstrap)
+    where = f"{message.topic()}-{message.partition()}, offset {message.offset()}"
+    if error.code() != KafkaError._BAD_MSG:
+        fail_with(KafkaException(error), bootstrap, where)
+    fail(f"{where}: the record batch there is damaged and is not printed ({error.str()})")
 
 
 def _printer(template: str | None, coding: str, *, as_json: bool) -> Callable[[Message], None]:

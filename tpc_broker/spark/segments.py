@@ -163,7 +163,8 @@ class PartitionFolder:
     def offset_at(self, time_ms: int) -> int:
         """The first offset whose record is at or after a time; -1 when none is. Found with the time indexes.
 
-        `FileNotFoundError`: a segment was removed meanwhile; list the folder again.
+        `FileNotFoundError`: a segment was removed meanwhile; list the folder again. `DamagedDataError`: times of
+        records that may be the one asked for cannot be read.
         """
         for segment in self.segments:
             begin = segment.base_offset
@@ -184,6 +185,9 @@ class PartitionFolder:
         for chunk in read_chunks(self._bounded(piece)):
             assert isinstance(chunk, Chunk), chunk
             for batch in read_batches(chunk.records):
+                if crc32c(batch.data[21:]) != batch.crc:  # its times are not to be believed either
+                    where = f"{self.where}, offset {batch.base_offset} ({piece.path})"
+                    raise DamagedDataError(f"{where}: no time can be looked up there: the CRC of a batch is wrong")
                 if batch.max_timestamp < time_ms or batch.is_control or batch.last_offset < first_offset:
                     continue
                 for record in batch.records():
