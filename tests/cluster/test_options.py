@@ -25,7 +25,7 @@ from tpc_broker.runtime.cluster.replica_lives import ReplicaLives, hand_lives_ov
 from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.cluster.voters import wanted_voters
 from tpc_broker.runtime.options import ClusterOptions, StartError
-from tpc_broker.runtime.repair import _groups_of
+from tpc_broker.runtime.repair_found import groups_of
 from tpc_broker.storage.handover import Given
 
 GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "node_id": 1}
@@ -268,11 +268,11 @@ def test_a_replica_that_has_lost_something_is_not_brought_back(tmp_path):
         }
         notes |= {VOTE_NOTE: encode_entry(VoteEntry(group_of(key), len(configs), None))} if configs else {}
         offline = SimpleNamespace(key=key, checkpoint=SimpleNamespace() if known else None)
-        return SimpleNamespace(label=f"{name}-0", core=0, offline=offline, notes=notes)
+        return SimpleNamespace(label=f"{name}-0", core=0, offline=offline, notes=notes, is_open=False)
 
     alone, several = found("alone"), simple([me, other])
     mine = found("mine", several, simple([me]))
-    groups = _groups_of(tmp_path, [alone, mine])
+    groups = groups_of(tmp_path, [alone, mine])
     assert list(groups) == [mine.offline.key]
     marker = decode_entry("g", groups[mine.offline.key](7, 20)).entry.marker
     assert marker == Marker(7, 20, simple([me]))
@@ -283,7 +283,7 @@ def test_a_replica_that_has_lost_something_is_not_brought_back(tmp_path):
         found("kept", simple([me]), known=False), found("kept", known=False),
     ):  # fmt: skip
         with pytest.raises(StartError, match="kept-0 may have replicas on other nodes"):
-            _groups_of(tmp_path, [alone, mine, replica])
+            groups_of(tmp_path, [alone, mine, replica])
 
 
 def test_who_votes_whatever_becomes_of_a_change():

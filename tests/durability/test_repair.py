@@ -51,7 +51,7 @@ def consume(broker, partition):
 
 def consume_once(broker, partition):
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.partition.eof": True,
-                         "auto.offset.reset": "earliest", "log_level": 0})  # fmt: skip
+                         "auto.offset.reset": "earliest", "check.crcs": True, "log_level": 0})  # fmt: skip
     found = []
     try:
         consumer.list_topics("events", timeout=LOOK_S)
@@ -288,6 +288,41 @@ def test_a_missing_folder_and_a_damaged_sealed_segment(broker):
     broker.restart()
     scrubbed = run_command("scrub", "--data", str(broker.data_folder))
     assert "no damage found" in scrubbed.stdout  # what is lost is known
+
+
+def test_damage_that_a_scrub_finds_is_repaired_and_consumers_go_over_the_hole(broker):
+    """Of a partition that every start opens: eight bytes of a sealed segment."""
+    broker.overrides["log.segment.bytes"] = str(1 << 20)
+    broker.restart()
+    create(broker)
+    large = [value.ljust(100_000) for value in values(0, RECORDS)]
+    assert produce(broker, 0, large) is None
+    broker.stop()
+    data = bytearray(log_file(broker, 0).read_bytes())
+    place = data.index(b"value 3 ")
+    data[place : place + 8] = b"was hurt"
+    log_file(broker, 0).write_bytes(data)
+    broker.start()
+    with pytest.raises(AssertionError, match="CRC"):
+        consume(broker, 0)
+    scrubbed = run_command("scrub", "--data", str(broker.data_folder))
+    assert (scrubbed.returncode, scrubbed.stdout.count("1 DAMAGED")) == (1, 1)
+    broker.stop()
+    (listed,) = json.loads(repair(broker, "--json").stdout)["damaged"]
+    assert (listed["partition"], listed["lost"]) == ("events-0", [[3, 4]])
+    assert "nothing was changed" in repair(broker, "--all").stdout
+    done = repair(broker, "--all", "--accept-loss").stdout
+    assert "lost: offsets [3, 4) (1 record)" in done
+    (kept,) = (broker.data_folder / "lost+found").glob("events-0.*/*.log")
+    assert kept.read_bytes() == data
+    broker.start()
+    left = [*range(3), *range(4, RECORDS)]
+    assert consume(broker, 0) == [(offset, large[offset]) for offset in left]
+    scrubbed = run_command("scrub", "--data", str(broker.data_folder))
+    assert "no damage found" in scrubbed.stdout
+    assert produce(broker, 0, [b"new"]) is None
+    broker.restart()
+    assert consume(broker, 0)[-1] == (RECORDS, b"new")
 
 
 def test_an_empty_partition_metadata_costs_nothing(broker):

@@ -217,8 +217,8 @@ def steering(data: str, as_json: bool) -> None:  # noqa: FBT001
 
 @main.command()
 @click.option("--data", default="./data", show_default=True, help="Directory of the log.")
-@click.option("--partition", default=None, metavar="TOPIC-N", help="Bring this partition back with what can be read.")
-@click.option("--all", "every_partition", is_flag=True, help="Bring every partition back that is offline.")
+@click.option("--partition", default=None, metavar="TOPIC-N", help="Bring it back with what can be read.")
+@click.option("--all", "every_partition", is_flag=True, help="All that are offline or named by a scrub.")
 @click.option("--accept-loss", is_flag=True, help="With --partition or --all: do it; what cannot be read is lost.")
 @click.option("--core", type=int, default=None, help="The core whose damaged journal is to be used up to the damage.")
 @click.option("--accept-journal-damage", is_flag=True, help="With --core: do it; what lies behind the damage is lost.")
@@ -239,12 +239,13 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """List what is offline and why, or bring it back with all that can be read.
+    """List what is offline or damaged and why, or bring it back with all that can be read.
 
-    The broker must be stopped. First it is said what would be done, and nothing is changed without --apply or
-    --accept-…. What is replaced is kept in lost+found. Exit code 1 when the disk refuses files of some of --all, which
-    are named, and the others were seen to; 2 when it is refused, also by the disk while the journals are replayed,
-    which comes before anything is brought back.
+    Damage in a partition that is not offline is known once tpc-broker scrub has found it. The broker must be stopped.
+    First it is said what would be done, and nothing is changed without --apply or --accept-…. What is replaced is kept
+    in lost+found. Exit code 1 when the disk refuses files of some of --all, which are named, and the others were seen
+    to; 2 when it is refused, also by the disk while the journals are replayed, which comes before anything is brought
+    back.
     """
     from tpc_broker.runtime.repair import PartlyRepairedError, RepairRequest  # noqa: PLC0415 (the server needs none)
     from tpc_broker.runtime.repair import repair as run_repair  # noqa: PLC0415

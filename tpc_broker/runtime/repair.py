@@ -1,4 +1,4 @@
-"""``tpc-broker repair``: which partitions and journals are offline and why, and bringing them back with what is left.
+"""``tpc-broker repair``: which partitions and journals are offline or damaged and why, and what is left brought back.
 
 Listing reads only. A repair first recovers every journal, as a start would, so that nothing older can come over what it
 writes; the owner is found at the next start, which hands every partition to its core.
@@ -9,41 +9,35 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tpc_broker.broker.metadata_rebuild import Rebuilt, Remains, find_remains, rebuild_image, rebuild_metadata
 from tpc_broker.broker.metadata_service import METADATA_CORE
-from tpc_broker.cluster.raft_codec import decode_entry, encode_entry
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.checkpoint import VOTE_NOTE, CheckpointError
+from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import HANDOVER_FILE, partition_folder_name
 from tpc_broker.log.journal import JournalUnreadableError
-from tpc_broker.log.recovery import plan_recovery
-from tpc_broker.model import METADATA_TOPIC, CoreId, NodeId
-from tpc_broker.raft.items import Marker, Voter, simple
-from tpc_broker.raft.journal import MarkerEntry
+from tpc_broker.model import METADATA_TOPIC, CoreId
 from tpc_broker.runtime.cluster.identity import START_EMPTY, IdentityFile, is_in_cluster, refuse_of_cluster
-from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
-from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
 from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.repair_damaged import costs_records, forget_damage, take_offline
+from tpc_broker.runtime.repair_found import find, groups_of, is_promised
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage.checkpoint import JournalFile, read_checkpoint
-from tpc_broker.storage.folders import list_partitions, lost_marks
+from tpc_broker.storage.folders import list_partitions
 from tpc_broker.storage.handover import recover_all, stored_cores
-from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 from tpc_broker.storage.recovery import JournalDamagedError, OfflinePartition, recover_core
 from tpc_broker.storage.repair import (
     RepairPlan,
     RepairReport,
     checkpoints_of,
-    journalled_ranges,
     list_salvage,
     repair_partition,
     survey,
@@ -54,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.model import TopicPartition
-    from tpc_broker.storage.folders import PartitionListing
+    from tpc_broker.runtime.repair_found import Found
     from tpc_broker.storage.recovery import RecoveredCore
     from tpc_broker.storage.repair import BeginGroup
 
@@ -70,6 +64,21 @@ class OfflineReport:
     log_end_offset: int
     salvaged: tuple[tuple[str, int, int], ...]
     """Files with what the journal still had: path, first offset, offset behind the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPartition:
+    """One that the next start opens, and in whose segments a scrub has found damage."""
+
+    partition: str
+    core: int
+    reason: str
+    lost: tuple[tuple[int, int], ...]
+    """Half-open ranges of offsets that a repair cannot bring back."""
+    error: str | None
+    """Why nobody can tell: the disk refuses its files."""
+    is_replicated: bool
+    """Nodes of a cluster have other replicas of it, so that it is filled again from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +159,13 @@ async def _list(disk: RingDisk, data: Path, cores: list[CoreId], *, as_json: boo
             sound.append(core)
         else:
             journals.append(DamagedJournal(core, problem))
-    offline = await _offline(disk, data, sound, all_are_sound=not journals)
+    found = await find(disk, data, sound)
+    offline = await _offline(disk, data, found, all_are_sound=not journals)
+    damaged = await _damaged(disk, data, found)
     if as_json:
-        return json.dumps({"offline": [asdict(one) for one in offline], "journals": [asdict(one) for one in journals]})
-    return "\n".join([*_describe(offline, journals)])
+        parts: dict[str, Sequence[Any]] = {"offline": offline, "journals": journals, "damaged": damaged}
+        return json.dumps({name: [asdict(one) for one in part] for name, part in parts.items()})
+    return "\n".join([*_describe(offline, journals), *_describe_damaged(damaged)]) or "nothing is offline"
 
 
 async def _journal_problem(disk: RingDisk, data: Path, core: CoreId) -> str | None:
@@ -174,79 +186,11 @@ async def _journal_problem(disk: RingDisk, data: Path, core: CoreId) -> str | No
     return scan.too_new or scan.damage
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A partition that the next start would not open, with all that a repair of it starts from."""
-
-    core: int
-    offline: OfflinePartition
-    listing: PartitionListing | None
-    journalled: tuple[tuple[int, int], ...]
-    """As of `journalled_ranges`."""
-    notes: Mapping[int, bytes] = field(default_factory=dict)
-    """What its replica knows of its terms, as far as checkpoint and journal have it."""
-    error: OSError | None = None
-    """Its files cannot be read, so it is not known what the journal has of it."""
-    is_only_marked: bool = False
-    """Nothing but a mark beside the journals tells of it, and its folder, if there is one, holds no records. It may
-    have been deleted since.
-    """
-
-    @property
-    def label(self) -> str:
-        return partition_folder_name(self.offline.topic, self.offline.key.partition)
-
-
-async def _find(disk: RingDisk, data: Path, cores: list[CoreId]) -> list[_Found]:
-    """What each core's recovery would set aside, and folders with records that no core knows of. Read only."""
-    known = await checkpoints_of(disk, data, cores)
-    listings = await list_partitions(disk, data / "topics", [state for _core, state in known.values()])
-    folders = {key: listing.folder for key, listing in listings.items()}
-    found, seen, marks = [], set(known), await lost_marks(disk, data / "journals")
-    for core in cores:
-        own = {key: state for key, (holder, state) in known.items() if holder == core}
-        file = await JournalFile.open(disk, data / "journals", core)
-        try:
-            entries = (await file.scan()).entries
-            for key, plan in plan_recovery(folders, own, entries).partitions.items():
-                seen.add(key)
-                listing = listings.get(key)
-                reason = (listing.offline if listing else None) or plan.offline
-                if not plan.is_released and key in marks and marks[key].counts_for(listing):
-                    reason = reason or marks[key].reason
-                if reason is None or plan.deleted:
-                    continue
-                path = listing.path if listing else data / "topics" / plan.label
-                offline, error = OfflinePartition(plan.start.topic, key, reason, own.get(key)), None
-                try:
-                    ranges = await journalled_ranges(file, path, [one for one in entries if one.partition == key])
-                except OSError as refused:
-                    ranges, error = (), refused
-                found.append(_Found(core, offline, listing, ranges, plan.notes, error))
-        finally:
-            await file.close()
-    for key, listing in listings.items():
-        is_marked = key in marks and marks[key].counts_for(listing)
-        reason = listing.offline or (marks[key].reason if is_marked else None)
-        if key not in seen and (listing.holds_records or reason is not None):
-            is_only_marked = listing.offline is None and not listing.holds_records
-            reason = reason or "its folder holds records that neither a checkpoint nor a journal knows of"
-            offline = OfflinePartition(listing.folder.topic, key, reason)
-            found.append(_Found(-1, offline, listing, (), is_only_marked=is_only_marked))
-    for key in marks.keys() - seen - listings.keys() - {METADATA_PARTITION}:
-        offline = OfflinePartition(marks[key].topic or str(key.topic_id), key, marks[key].reason)
-        found.append(_Found(-1, offline, None, (), is_only_marked=True))
-    if METADATA_PARTITION not in seen and METADATA_PARTITION not in listings and listings:
-        missing = OfflinePartition(METADATA_TOPIC, METADATA_PARTITION, "its folder is missing")
-        found.append(_Found(-1, missing, None, ()))
-    return sorted(found, key=lambda one: one.label)
-
-
-async def _offline(disk: RingDisk, data: Path, cores: list[CoreId], *, all_are_sound: bool) -> list[OfflineReport]:
+async def _offline(disk: RingDisk, data: Path, found: Iterable[Found], *, all_are_sound: bool) -> list[OfflineReport]:
     """What the journals that are not sound know of is not known: then no folder is called unknown."""
     reports = []
-    for one in await _find(disk, data, cores):
-        if one.core < 0 and not all_are_sound:
+    for one in found:
+        if one.is_open or (one.core < 0 and not all_are_sound):
             continue
         state, path = one.offline.checkpoint, one.listing.path if one.listing else data / "topics" / one.label
         error = one.error
@@ -261,9 +205,40 @@ async def _offline(disk: RingDisk, data: Path, cores: list[CoreId], *, all_are_s
     return reports
 
 
+async def _damaged(disk: RingDisk, data: Path, found: Iterable[Found]) -> list[DamagedPartition]:
+    """Of those that a scrub has named: what a repair of each comes to."""
+    reports, identity = [], IdentityFile(data).read()
+    for one in found:
+        if not one.is_open:
+            continue
+        error: OSError | None = one.error
+        lost: tuple[tuple[int, int], ...] = ()
+        try:
+            if error is None:
+                lost = (await survey(disk, data, one.offline, one.listing, one.journalled)).lost
+        except OSError as refused:
+            error = refused
+        is_replicated = not one.is_metadata and is_promised(data, one, identity)
+        told = None if error is None else str(error)
+        reports.append(DamagedPartition(one.label, one.core, one.offline.reason, lost, told, is_replicated))
+    return reports
+
+
+def _describe_damaged(damaged: Iterable[DamagedPartition]) -> Iterable[str]:
+    for one in damaged:
+        yield f"{one.partition} is damaged, though not offline (core {one.core}): {one.reason}"
+        if one.is_replicated:
+            yield "  it is filled again from its other replicas when this node runs and they are in sync"
+        elif one.error is not None:
+            yield f"  the disk refuses its files, so that nothing of them can be mended: {one.error}"
+        elif one.partition == partition_folder_name(METADATA_TOPIC, 0):
+            yield "  to rebuild the cluster's metadata from what is left and the topics' folders: --rebuild-metadata"
+        else:
+            lost = f"cannot be read: {_counted(one.lost)}" if one.lost else "all of its records can be read"
+            yield f"  {lost}; to see what a repair does: --partition {one.partition}"
+
+
 def _describe(offline: list[OfflineReport], journals: list[DamagedJournal]) -> Iterable[str]:
-    if not offline and not journals:
-        yield "nothing is offline"
     for journal in journals:
         yield f"the journal of core {journal.core} is damaged: {journal.reason}"
         yield f"  to go on without what is lost: --core {journal.core} --accept-journal-damage"
@@ -390,14 +365,17 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
         if problem is not None:
             hint = f"nothing was changed; see: --core {core}"
             raise StartError(f"the journal of core {core} comes first: {problem}; {hint}")
-    plans, found, unreadable = await _plan_all(disk, data, await _asked_for(disk, data, cores, request.partition))
+    asked = await _asked_for(disk, data, cores, request.partition)
+    plans, found, unreadable = await _plan_all(disk, data, asked)
+    if request.partition is not None and not plans and not unreadable:
+        raise StartError(f"{request.partition} is not offline, and all of its records can be read; nothing was changed")
     if unreadable and not request.every_partition:
         raise StartError(
             f"the disk refuses files of {unreadable[0].label}: {unreadable[0].reason}; nothing was changed"
         )
     if not request.apply:
         return _told(_show_plans(plans, unreadable, request), unreadable)
-    groups = _groups_of(data, found)
+    groups = groups_of(data, found)
     left = [plan for plan in plans if plan.lost and not request.accept_loss]
     if left and not request.every_partition:
         (plan,) = left
@@ -416,75 +394,48 @@ def _told(text: str, unreadable: Sequence[UnreadablePartition]) -> str:
 
 
 async def _plan_all(
-    disk: RingDisk, data: Path, found: Sequence[_Found]
-) -> tuple[list[RepairPlan], list[_Found], list[UnreadablePartition]]:
+    disk: RingDisk, data: Path, found: Sequence[Found]
+) -> tuple[list[RepairPlan], list[Found], list[UnreadablePartition]]:
     """What a repair of each comes to, of those that can be read; and the others."""
     plans, readable, unreadable = [], [], []
     for one in found:
         try:
             if one.error is not None:
                 raise one.error
-            plans.append(await survey(disk, data, one.offline, one.listing, one.journalled))
+            plan = await survey(disk, data, one.offline, one.listing, one.journalled)
+            if one.is_open and one.offline.checkpoint and not costs_records(plan, one.offline.checkpoint):
+                continue  # what a scrub has found has been mended, or was not in the records
+            plans.append(plan)
             readable.append(one)
         except OSError as error:
             unreadable.append(UnreadablePartition(one.label, str(error)))
     return plans, readable, unreadable
 
 
-def _groups_of(data: Path, found: Sequence[_Found]) -> dict[TopicPartition, BeginGroup]:
-    """How the groups begin anew of those that have one, in a cluster. StartError where others vote too: a replica that
-    has lost something must not vote again as who it was.
+async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition: str | None) -> list[Found]:
+    """All that are offline or named by a scrub, but for the metadata log, those that are only marked and those that
+    others fill again; or the one that is named.
     """
-    identity = IdentityFile(data).read()
-    if identity is None or identity.founding is None:
-        return {}
-    groups: dict[TopicPartition, BeginGroup] = {}
-    for one in found:
-        voter = _votes_alone(data, one, identity.node, identity.incarnation)
-        if voter is not None:
-            groups[one.offline.key] = partial(_first_note, one.offline.key, voter)
-        elif one.offline.checkpoint is None or one.notes:
-            raise StartError(
-                f"{one.label} may have replicas on other nodes, which this one has promised what is lost: "
-                f"{START_EMPTY}; nothing was changed"
-            )
-    return groups
-
-
-def _votes_alone(data: Path, found: _Found, node: int, incarnation: int) -> Voter | None:
-    """The replica of this node, where by its latest term nobody else votes."""
-    group, terms = group_of(found.offline.key), [term for term in found.notes if term != VOTE_NOTE]
-    if found.offline.checkpoint is None or not terms:
-        return None
-    me = Voter(NodeId(node), incarnation + ReplicaLives(data, found.core).of(group))
-    entry = decode_entry(group, found.notes[max(terms)]).entry
-    return me if isinstance(entry, MarkerEntry) and entry.marker.config == simple([me]) else None
-
-
-def _first_note(key: TopicPartition, voter: Voter, term: int, offset: int) -> bytes:
-    return encode_entry(MarkerEntry(group_of(key), Marker(term, offset, simple([voter]))))
-
-
-async def _asked_for(disk: RingDisk, data: Path, cores: list[CoreId], partition: str | None) -> list[_Found]:
-    """All that are offline, but for the metadata log and those that are only marked, or the one that is named."""
-    found = await _find(disk, data, cores)
+    found = await find(disk, data, cores, partition)
     if partition is None:
+        identity = IdentityFile(data).read()
         left = [one for one in found if one.is_only_marked and (one.listing is None or is_in_cluster(data))]
-        return [one for one in found if one.offline.key != METADATA_PARTITION and one not in left]
+        left += [one for one in found if one.is_open and is_promised(data, one, identity)]
+        return [one for one in found if not one.is_metadata and one not in left]
     named = sorted((one for one in found if one.label == partition), key=lambda one: one.is_only_marked)
     if not named:
         listings = await list_partitions(disk, data / "topics")
         if partition in {listing.path.name for listing in listings.values()}:
             raise StartError(f"{partition} is not offline; nothing was changed")
         raise StartError(f"there is no partition {partition}; names are as TOPIC-NUMBER")
-    if named[0].offline.key == METADATA_PARTITION:
+    if named[0].is_metadata:
         raise StartError(f"{partition} is the cluster's metadata; see --rebuild-metadata; nothing was changed")
     if named[0].listing is None and named[0].is_only_marked:
         await _refuse_unsure(disk, data, named)
     return named[:1]
 
 
-async def _refuse_unsure(disk: RingDisk, data: Path, named: Sequence[_Found]) -> None:
+async def _refuse_unsure(disk: RingDisk, data: Path, named: Sequence[Found]) -> None:
     """StartError where a partition without a folder, of which only a mark tells, has no name that it could come back
     under.
     """
@@ -502,7 +453,7 @@ async def _refuse_unsure(disk: RingDisk, data: Path, named: Sequence[_Found]) ->
 async def _repair_all(
     disk: RingDisk,
     data: Path,
-    found: list[_Found],
+    found: list[Found],
     groups: Mapping[TopicPartition, BeginGroup],
     *,
     every_partition: bool,
@@ -516,6 +467,9 @@ async def _repair_all(
     unreadable: list[UnreadablePartition] = []
     if not found:
         return reports, unreadable
+    open_ones = [one.listing.path for one in found if one.is_open and one.listing is not None]
+    if open_ones:
+        await take_offline(disk, data, open_ones)
     recovered = await recover_all(disk, data, lambda: uuid4().bytes)
     try:
         states = [state for _core, state in (await checkpoints_of(disk, data, sorted(recovered))).values()]
@@ -535,6 +489,8 @@ async def _repair_all(
     finally:
         for core_recovered in recovered.values():
             await core_recovered.close()
+    with suppress(OSError):
+        forget_damage(data, [report.label for report in reports])
     return reports, unreadable
 
 
@@ -580,7 +536,7 @@ def _show_reports(
     return "\n".join(lines) or "nothing is offline that could be brought back"
 
 
-def _offline_of(recovered: dict[CoreId, RecoveredCore], found: _Found) -> tuple[CoreId, OfflinePartition]:
+def _offline_of(recovered: dict[CoreId, RecoveredCore], found: Found) -> tuple[CoreId, OfflinePartition]:
     """The partition as recovery has set it aside; one that no core knows of goes to the first."""
     for core, one in recovered.items():
         if found.offline.key in one.offline:
@@ -599,6 +555,11 @@ def _ranges(ranges: Iterable[tuple[int, int]]) -> str:
     return ", ".join(f"offsets [{first}, {end})" for first, end in ranges)
 
 
+def _counted(ranges: Sequence[tuple[int, int]]) -> str:
+    count = sum(end - first for first, end in ranges)
+    return f"{_ranges(ranges)} ({count:,} record{'s' * (count != 1)})"
+
+
 def _describe_plan(plan: RepairPlan) -> Iterable[str]:
     yield f"{plan.label} will be back with records [{plan.log_start_offset}, {plan.log_end_offset})"
     if plan.salvaged_count:
@@ -608,7 +569,7 @@ def _describe_plan(plan: RepairPlan) -> Iterable[str]:
         yield f"  segment {segment.base_offset}: {does}"
     if plan.replaced:
         yield f"  kept in lost+found as they are now: {', '.join(plan.replaced)}"
-    yield f"  lost: {_ranges(plan.lost)}" if plan.lost else "  nothing is lost"
+    yield f"  lost: {_counted(plan.lost)}" if plan.lost else "  nothing is lost"
 
 
 def _describe_unreadable(unreadable: Iterable[UnreadablePartition]) -> Iterable[str]:
@@ -621,4 +582,4 @@ def _describe_repair(report: RepairReport) -> Iterable[str]:
         yield f"  {report.salvaged_count} of these offsets came from the journal's salvage"
     if report.kept is not None:
         yield f"  the files that were replaced are in {report.kept}"
-    yield f"  lost: {_ranges(report.lost)}" if report.lost else "  nothing is lost"
+    yield f"  lost: {_counted(report.lost)}" if report.lost else "  nothing is lost"

@@ -40,6 +40,7 @@ from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes, WalkStop
 from tpc_broker.log.state import LogState
 from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.storage.batch_ranges import missing
 from tpc_broker.storage.checkpoint import read_checkpoint, write_checkpoint
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import OFFLINE_FILE, SALVAGE_PREFIX, lost_folder_name, remove_lost_mark
@@ -189,11 +190,23 @@ async def survey(
     salvaged = sum(min(one.end_offset, old_end) - max(one.first_offset, 0) for one in extra)
     readable_end = max((end for _first, end in covered.ranges), default=old_end)
     filled = (readable_end, old_end) if 0 < old_end - readable_end < OFFSETS_PER_SEGMENT else None
-    lost = [(old_start, log_start), *(one for one in covered.holes(log_start, old_end))]
+    known = sorted(await _known_losses(disk, path))
+    holes = [(old_start, log_start), *(one for one in covered.holes(log_start, old_end))]
+    lost = [left for first, end in holes for left in missing(first, end, known)]
     return RepairPlan(
         label, log_start, old_end, tuple(planned), filled, (*problem, *replaced), salvaged,
         tuple(gap for gap in lost if gap[0] < gap[1]),
     )  # fmt: skip
+
+
+async def _known_losses(disk: Disk, path: Path) -> list[tuple[int, int]]:
+    """What earlier repairs could not bring back."""
+    [contents] = await disk.read_folders([path], (LOSSES_FILE,))
+    if contents is None:
+        return []
+    for error in contents.unreadable.values():
+        raise error
+    return decode_losses(contents.small_files.get(LOSSES_FILE, b""))
 
 
 def _stretch(path: Path, run: Run) -> Stretch:
