@@ -229,7 +229,7 @@ def test_a_partition_that_the_disk_refuses_is_named_and_keeps_no_other_from_bein
         told = [line for line in done.stdout.splitlines() if line.startswith("unknown-")]
         assert done.exit_code == 1, done.output
         assert [line.split()[:2] for line in told] == [["unknown-0", "is"], ["unknown-2", "is"], ["unknown-1", "stays"]]
-        assert "stays offline, the disk refuses its files" in told[2]
+        assert "stays as it is, the disk refuses its files" in told[2]
         assert str(folders[1]) in told[2]
         with pytest.raises(PartlyRepairedError) as caught:
             repair(data, RepairRequest(every_partition=True, apply=True, accept_loss=True, as_json=True))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 
 from tests.runtime.in_place_core import KEY, held, on_core
 from tests.support.crash_copy import copy_as_crashed
+from tpc_broker._ring import lib
 from tpc_broker.cluster.founding import Founding
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.log.batch import decode_header, walk_headers
@@ -19,8 +22,9 @@ from tpc_broker.runtime.cluster.identity import IdentityFile
 from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.options import StartError
-from tpc_broker.runtime.repair import RepairRequest, repair
+from tpc_broker.runtime.repair import PartlyRepairedError, RepairRequest, repair
 from tpc_broker.runtime.repair_damaged import take_offline
+from tpc_broker.runtime.ring import Ring, name_of
 from tpc_broker.runtime.scrub import Scrub
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
@@ -188,7 +192,7 @@ def test_what_a_crash_left_in_the_journal_is_not_lost_with_it(tmp_path: Path) ->
 
 def test_a_repair_that_ends_early_leaves_it_offline_for_the_next_one(stored: Stored) -> None:
     async def begin() -> None:
-        await take_offline(RingDisk(current_ring()), stored.data, [stored.sealed.parent])
+        await take_offline(RingDisk(current_ring()), stored.data, [CoreId(0)], [stored.sealed.parent])
 
     run_on_ring(begin)
     (one,) = stored.listed()["offline"]
@@ -196,6 +200,44 @@ def test_a_repair_that_ends_early_leaves_it_offline_for_the_next_one(stored: Sto
     assert one["log_end_offset"] == RECORDS + 1
     repair(stored.data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
     assert stored.held() == stored.left
+
+
+def test_a_journal_that_the_disk_refuses_keeps_no_partition_of_other_cores_from_being_repaired(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody is told to give up what it holds, which may be whole."""
+    perform, refused = Ring.perform, stored.data / "journals" / "0001.journal"
+
+    async def make_another() -> None:
+        core = await recover_core(RingDisk(current_ring()), stored.data, CoreId(1), new_journal_id=bytes(16))
+        await core.close()
+
+    async def perform_or_refuse(ring: Ring, submit: Any, *arguments: Any, **options: Any) -> Any:
+        if submit == lib.tpc_operation_read and name_of(arguments[0]) == str(refused):
+            await trio.lowlevel.checkpoint()
+            return -errno.EIO, 0
+        return await perform(ring, submit, *arguments, **options)
+
+    run_on_ring(make_another)
+    before = refused.read_bytes()
+    stored.scrub()
+    everything = RepairRequest(every_partition=True, apply=True, accept_loss=True)
+    with monkeypatch.context() as disk:
+        disk.setattr(Ring, "perform", perform_or_refuse)
+        listed = repair(stored.data, RepairRequest())
+        assert "the journal of core 1 is not given by the disk, and may be whole" in listed
+        assert "--accept-journal-damage" not in listed
+        for one in (RepairRequest(core=1, apply=True), ACCEPTED):
+            with pytest.raises(StartError, match="core 1 is not given by the disk"):
+                repair(stored.data, one)
+        assert not stored.kept()
+        with pytest.raises(PartlyRepairedError) as told:
+            repair(stored.data, everything)
+        assert f"{PARTITION} is back with records [0, {RECORDS + 1})" in str(told.value)
+        assert "the journal of core 1 is not given by the disk" in str(told.value)
+    assert refused.read_bytes() == before
+    assert stored.held() == stored.left
+    assert repair(stored.data, everything) == "nothing is offline that could be brought back"
 
 
 # What others hold is filled again from them. A replica that has lost something is never brought back as who it was.

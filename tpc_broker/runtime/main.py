@@ -243,9 +243,9 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
 
     Damage in a partition that is not offline is known once tpc-broker scrub has found it. The broker must be stopped.
     First it is said what would be done, and nothing is changed without --apply or --accept-…. What is replaced is kept
-    in lost+found. Exit code 1 when the disk refuses files of some of --all, which are named, and the others were seen
-    to; 2 when it is refused, also by the disk while the journals are replayed, which comes before anything is brought
-    back.
+    in lost+found. Exit code 1 when the disk refuses files of some of --all, or the journal of their core, which are
+    named, and the others were seen to; 2 when it is refused, also by the disk while the journals are replayed, which
+    comes before anything is brought back.
     """
     from tpc_broker.runtime.repair import PartlyRepairedError, RepairRequest  # noqa: PLC0415 (the server needs none)
     from tpc_broker.runtime.repair import repair as run_repair  # noqa: PLC0415

@@ -11,7 +11,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tpc_broker.broker.metadata_rebuild import Rebuilt, Remains, find_remains, rebuild_image, rebuild_metadata
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from tpc_broker.storage.recovery import RecoveredCore
     from tpc_broker.storage.repair import BeginGroup
 
+REFUSED: Final = "is not given by the disk, and may be whole: try again when the disk is well, or from a copy of it"
+
 
 @dataclass(frozen=True, slots=True)
 class OfflineReport:
@@ -89,6 +91,27 @@ class UnreadablePartition:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """What the disk refuses, and was left as it is."""
+
+    journals: list[DamagedJournal]
+    partitions: list[UnreadablePartition]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "unreadable": [asdict(one) for one in self.partitions],
+            "unreadable_journals": [asdict(one) for one in self.journals],
+        }
+
+    def lines(self) -> Iterable[str]:
+        for one in self.partitions:
+            yield f"{one.label} stays as it is, the disk refuses its files: {one.reason}"
+        for journal in self.journals:
+            yield f"the journal of core {journal.core} {REFUSED}: {journal.reason}"
+            yield "  partitions of that core stay as they are"
+
+
 class PartlyRepairedError(Exception):
     """What to print, where the disk refuses files of some partitions: what was done with the others; those by name."""
 
@@ -97,6 +120,8 @@ class PartlyRepairedError(Exception):
 class DamagedJournal:
     core: int
     reason: str
+    is_refused: bool = False
+    """The disk does not give it now: what it holds may be whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +183,7 @@ async def _list(disk: RingDisk, data: Path, cores: list[CoreId], *, as_json: boo
         if problem is None:
             sound.append(core)
         else:
-            journals.append(DamagedJournal(core, problem))
+            journals.append(problem)
     found = await find(disk, data, sound)
     offline = await _offline(disk, data, found, all_are_sound=not journals)
     damaged = await _damaged(disk, data, found)
@@ -168,7 +193,16 @@ async def _list(disk: RingDisk, data: Path, cores: list[CoreId], *, as_json: boo
     return "\n".join([*_describe(offline, journals), *_describe_damaged(damaged)]) or "nothing is offline"
 
 
-async def _journal_problem(disk: RingDisk, data: Path, core: CoreId) -> str | None:
+async def _journal_problem(disk: RingDisk, data: Path, core: CoreId) -> DamagedJournal | None:
+    try:
+        reason = await _journal_damage(disk, data, core)
+    except OSError as error:
+        return DamagedJournal(core, str(error), is_refused=True)
+    return None if reason is None else DamagedJournal(core, reason)
+
+
+async def _journal_damage(disk: RingDisk, data: Path, core: CoreId) -> str | None:
+    """OSError: the disk refuses it."""
     try:
         file = await JournalFile.open(disk, data / "journals", core)
         try:
@@ -240,6 +274,9 @@ def _describe_damaged(damaged: Iterable[DamagedPartition]) -> Iterable[str]:
 
 def _describe(offline: list[OfflineReport], journals: list[DamagedJournal]) -> Iterable[str]:
     for journal in journals:
+        if journal.is_refused:
+            yield f"the journal of core {journal.core} {REFUSED}: {journal.reason}"
+            continue
         yield f"the journal of core {journal.core} is damaged: {journal.reason}"
         yield f"  to go on without what is lost: --core {journal.core} --accept-journal-damage"
     for one in offline:
@@ -329,9 +366,12 @@ async def _accept_journal(disk: RingDisk, data: Path, core: CoreId, cores: list[
     if core not in cores:
         there = ", ".join(map(str, cores)) or "none"
         raise StartError(f"{data} has no journal or checkpoint of core {core}; there are {there}")
-    problem = await _journal_problem(disk, data, core)
-    if problem is None:
+    found = await _journal_problem(disk, data, core)
+    if found is None:
         raise StartError(f"the journal of core {core} is sound; nothing was changed")
+    if found.is_refused:
+        raise StartError(f"the journal of core {core} {REFUSED}: {found.reason}; nothing was changed")
+    problem = found.reason
     if not request.apply:
         return (
             f"the journal of core {core} will be replayed as far as it is there, and a new one begun: {problem}\n"
@@ -350,8 +390,8 @@ async def _accept_journal(disk: RingDisk, data: Path, core: CoreId, cores: list[
     finally:
         await recovered.close()
     if request.as_json:
-        found = {"core": core, "accepted": problem, "replayed_bytes": report.replayed_bytes, "offline": offline}
-        return json.dumps(found)
+        told = {"core": core, "accepted": problem, "replayed_bytes": report.replayed_bytes, "offline": offline}
+        return json.dumps(told)
     lines = [
         f"core {core}: accepted that {problem}",
         f"{report.replayed_bytes} bytes in front of the damage were replayed",
@@ -360,12 +400,21 @@ async def _accept_journal(disk: RingDisk, data: Path, core: CoreId, cores: list[
 
 
 async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: RepairRequest) -> str:
+    refused_journals, sound = [], []
     for core in cores:
         problem = await _journal_problem(disk, data, core)
-        if problem is not None:
+        if problem is None:
+            sound.append(core)
+        elif problem.is_refused and request.every_partition:
+            refused_journals.append(problem)
+        elif problem.is_refused:
+            raise StartError(f"the journal of core {core} {REFUSED}: {problem.reason}; nothing was changed")
+        else:
             hint = f"nothing was changed; see: --core {core}"
-            raise StartError(f"the journal of core {core} comes first: {problem}; {hint}")
-    asked = await _asked_for(disk, data, cores, request.partition)
+            raise StartError(f"the journal of core {core} comes first: {problem.reason}; {hint}")
+    asked = await _asked_for(disk, data, sound, request.partition)
+    if refused_journals:  # what they know of is not known: then no folder is called unknown
+        asked = [one for one in asked if one.core >= 0]
     plans, found, unreadable = await _plan_all(disk, data, asked)
     if request.partition is not None and not plans and not unreadable:
         raise StartError(f"{request.partition} is not offline, and all of its records can be read; nothing was changed")
@@ -373,8 +422,9 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
         raise StartError(
             f"the disk refuses files of {unreadable[0].label}: {unreadable[0].reason}; nothing was changed"
         )
+    unread = _Unread(refused_journals, unreadable)
     if not request.apply:
-        return _told(_show_plans(plans, unreadable, request), unreadable)
+        return _told(_show_plans(plans, unread, request), unread)
     groups = groups_of(data, found)
     left = [plan for plan in plans if plan.lost and not request.accept_loss]
     if left and not request.every_partition:
@@ -382,13 +432,13 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
         raise StartError(f"{plan.label}: {_ranges(plan.lost)} would be lost; nothing was changed; see: --accept-loss")
     labels_left = {plan.label for plan in left}
     wanted = [one for one in found if one.label not in labels_left]
-    reports, refused = await _repair_all(disk, data, wanted, groups, every_partition=request.every_partition)
-    unreadable += refused
-    return _told(_show_reports(reports, left, unreadable, request), unreadable)
+    reports, refused = await _repair_all(disk, data, sound, wanted, groups, every_partition=request.every_partition)
+    unread.partitions.extend(refused)
+    return _told(_show_reports(reports, left, unread, request), unread)
 
 
-def _told(text: str, unreadable: Sequence[UnreadablePartition]) -> str:
-    if unreadable:
+def _told(text: str, unread: _Unread) -> str:
+    if unread.journals or unread.partitions:
         raise PartlyRepairedError(text)
     return text
 
@@ -450,15 +500,17 @@ async def _refuse_unsure(disk: RingDisk, data: Path, named: Sequence[Found]) -> 
         raise StartError(f"{label} cannot be brought back: {problem}; nothing was changed")
 
 
-async def _repair_all(
+async def _repair_all(  # noqa: PLR0913 - what was found
     disk: RingDisk,
     data: Path,
+    cores: list[CoreId],
     found: list[Found],
     groups: Mapping[TopicPartition, BeginGroup],
     *,
     every_partition: bool,
 ) -> tuple[list[RepairReport], list[UnreadablePartition]]:
-    """Where every partition is wanted, one whose own files the disk refuses keeps no other from being repaired.
+    """Where every partition is wanted, one whose own files the disk refuses keeps no other from being repaired, and
+    neither does a journal: `cores` are those whose journals can be read.
 
     OSError of the recovery that comes first is everybody's, whatever file it names: once the journal is begun anew,
     what it had for a partition is gone, so it must not go on without a file that it reads or writes for one.
@@ -469,8 +521,8 @@ async def _repair_all(
         return reports, unreadable
     open_ones = [one.listing.path for one in found if one.is_open and one.listing is not None]
     if open_ones:
-        await take_offline(disk, data, open_ones)
-    recovered = await recover_all(disk, data, lambda: uuid4().bytes)
+        await take_offline(disk, data, cores, open_ones)
+    recovered = await recover_all(disk, data, lambda: uuid4().bytes, cores=cores)
     try:
         states = [state for _core, state in (await checkpoints_of(disk, data, sorted(recovered))).values()]
         listings = await list_partitions(disk, data / "topics", states)
@@ -501,16 +553,15 @@ def _is_of(path: Path, error: OSError | StorageFailedError) -> bool:
     return isinstance(name, str) and (name == str(path) or name.startswith(f"{path}/"))
 
 
-def _show_plans(plans: list[RepairPlan], unreadable: list[UnreadablePartition], request: RepairRequest) -> str:
+def _show_plans(plans: list[RepairPlan], unread: _Unread, request: RepairRequest) -> str:
     if request.as_json:
         shown = [_plan_json(plan) for plan in plans]
-        others = [asdict(one) for one in unreadable]
-        return json.dumps({"partitions": shown, "unreadable": others} if request.every_partition else shown[0])
+        return json.dumps({"partitions": shown, **unread.as_json()} if request.every_partition else shown[0])
     lines = [line for plan in plans for line in _describe_plan(plan)]
     if not request.every_partition:
         does = "accept-loss" if plans[0].lost else "apply"
         return "\n".join([*lines, f"nothing was changed; to do it: --partition {plans[0].label} --{does}"])
-    lines += _describe_unreadable(unreadable)
+    lines += unread.lines()
     if not plans:
         return "\n".join(lines) or "nothing is offline that could be brought back"
     does = "--apply"
@@ -522,17 +573,16 @@ def _show_plans(plans: list[RepairPlan], unreadable: list[UnreadablePartition], 
 def _show_reports(
     reports: list[RepairReport],
     left: list[RepairPlan],
-    unreadable: list[UnreadablePartition],
+    unread: _Unread,
     request: RepairRequest,
 ) -> str:
     if request.as_json:
         shown = [asdict(report) for report in reports]
-        stay, others = [_plan_json(plan) for plan in left], [asdict(one) for one in unreadable]
-        told = {"partitions": shown, "left": stay, "unreadable": others}
+        told = {"partitions": shown, "left": [_plan_json(plan) for plan in left], **unread.as_json()}
         return json.dumps(told if request.every_partition else shown[0])
     lines = [line for report in reports for line in _describe_repair(report)]
     lines += [f"{plan.label} stays offline: {_ranges(plan.lost)} would be lost; see: --accept-loss" for plan in left]
-    lines += _describe_unreadable(unreadable)
+    lines += unread.lines()
     return "\n".join(lines) or "nothing is offline that could be brought back"
 
 
@@ -570,10 +620,6 @@ def _describe_plan(plan: RepairPlan) -> Iterable[str]:
     if plan.replaced:
         yield f"  kept in lost+found as they are now: {', '.join(plan.replaced)}"
     yield f"  lost: {_counted(plan.lost)}" if plan.lost else "  nothing is lost"
-
-
-def _describe_unreadable(unreadable: Iterable[UnreadablePartition]) -> Iterable[str]:
-    return (f"{one.label} stays offline, the disk refuses its files: {one.reason}" for one in unreadable)
 
 
 def _describe_repair(report: RepairReport) -> Iterable[str]:

@@ -18,11 +18,11 @@ from tpc_broker.storage.folders import OFFLINE_FILE, PartitionListing
 from tpc_broker.storage.handover import recover_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
-    from tpc_broker.model import TopicPartition
+    from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.runtime.scrub_report import Damage
     from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.repair import RepairPlan
@@ -58,9 +58,11 @@ def costs_records(plan: RepairPlan, state: PartitionCheckpoint) -> bool:
     return bool(plan.lost) or is_sealed_replaced
 
 
-async def take_offline(disk: Disk, data: Path, paths: Iterable[Path]) -> None:
-    """Mark partitions whose folders these are, with all journals replayed into the segments. OSError."""
-    recovered = await recover_all(disk, data, lambda: uuid4().bytes)
+async def take_offline(disk: Disk, data: Path, cores: Collection[CoreId], paths: Iterable[Path]) -> None:
+    """Mark partitions of these cores, whose folders these are, with all their journals replayed into the segments.
+    OSError.
+    """
+    recovered = await recover_all(disk, data, lambda: uuid4().bytes, cores=cores)
     for one in recovered.values():
         await one.close()
     for path in paths:

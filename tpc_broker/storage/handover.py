@@ -33,7 +33,7 @@ from tpc_broker.storage.checkpoint import JOURNAL_BYTES_MAX_DEFAULT, JournalFile
 from tpc_broker.storage.recovery import recover_core
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -64,10 +64,12 @@ async def recover_all(
     new_journal_id: Callable[[], bytes],
     *,
     lock: Callable[[int], Awaitable[None]] | None = None,
+    cores: Collection[CoreId] | None = None,
 ) -> dict[CoreId, RecoveredCore]:
-    """Recover every journal that is there, one after the other. Errors as of `recover_core`."""
+    """Recover every journal that is there (of `cores`), one after the other. Errors as of `recover_core`."""
     recovered = {}
-    for core in await stored_cores(disk, data) if await journal_cores(disk, data) else []:
+    there = await stored_cores(disk, data) if await journal_cores(disk, data) else []
+    for core in there if cores is None else [one for one in there if one in cores]:
         recovered[core] = await recover_core(disk, data, core, new_journal_id=new_journal_id(), lock=lock)
     return recovered
 
