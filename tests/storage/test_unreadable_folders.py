@@ -12,15 +12,17 @@ from tests.storage.checkpointed_core import DATA, SETTINGS, JournalWriter
 from tests.support.fake_disk import FakeDisk
 from tests.support.journal_file import encode_entry
 from tests.support.plain_disk import PlainDisk
+from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import PARTITION_METADATA_FILE, encode_partition_metadata
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import METADATA_TOPIC, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.runtime import disk as runtime_disk
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.folders import (
     LOST_MARK_FILE,
     OFFLINE_FILE,
+    FolderTakenError,
     LostMark,
     PartitionListing,
     create_partition,
@@ -29,6 +31,7 @@ from tpc_broker.storage.folders import (
     lost_folder_name,
     lost_marks,
 )
+from tpc_broker.storage.lost_and_found import METADATA_PARTITION, list_lost, metadata_problem
 from tpc_broker.storage.recovery import recover_core
 from tpc_broker.storage.repair import checkpoints_of, repair_partition
 
@@ -208,3 +211,65 @@ async def test_what_says_nothing_of_the_file_is_an_error(folder, monkeypatch, nu
     reading_fails_with(monkeypatch, number)
     with pytest.raises(OSError, match="injected"):
         await list_partitions(PlainDisk(), folder.parent)
+
+
+# -- names that folders block -----------------------------------------------------------------------------------------
+
+NEW = TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(0))
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+async def test_the_metadata_log_is_known_by_its_name(is_checkpointed):
+    """Nothing is lost with a file that says what everybody knows, and there is nothing to rebuild."""
+    disk = FakeDisk()
+    disk.put_folder(DATA)
+    core = await recover(disk)
+    storage = await create_partition(core.files, DATA / "topics", METADATA_TOPIC, METADATA_PARTITION, SETTINGS)
+    journal = JournalWriter(disk, core.journal_file, core.scan)
+    if is_checkpointed:
+        assert await Checkpointer(core.journal_file, journal, {METADATA_PARTITION: storage}).run(nothing_left)
+    entry = encode_entry(EntryKind.APPEND, METADATA_PARTITION, 0, len(BATCHES), b"".join(BATCHES))
+    assert await journal.commit([entry])
+    await core.close()
+    disk.unreadable = {storage.folder.path / PARTITION_METADATA_FILE}
+    core = await recover(disk)
+    assert not core.offline
+    assert core.storages[METADATA_PARTITION].written_end_offset == len(BATCHES)
+    assert metadata_problem([core], ["events-0", "__cluster_metadata-0"]) is None
+    await core.close()
+
+
+async def test_a_deleted_one_gives_its_name_up_at_the_start_and_is_removed_by_nobody():
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=True, written_behind=2)
+    core = await recover(disk)
+    journal = JournalWriter(disk, core.journal_file, core.scan)
+    assert await journal.commit([encode_entry(EntryKind.PARTITION_DELETED, KEY, 0, 0, b"")])
+    await core.close()
+    disk.unreadable = {METADATA}
+    core = await recover(disk)
+    assert KEY not in core.offline
+    await create_partition(core.files, DATA / "topics", "events", NEW, SETTINGS)
+    await core.close()
+    (aside,) = {path.parent for path in disk.names if path.name.endswith(".log") and "lost+found" in path.parts}
+    assert aside.name.endswith(".deleted")
+    disk.unreadable = {aside / PARTITION_METADATA_FILE}
+    assert await list_lost(disk, DATA) == [], "a rebuild of the metadata does not bring it back"
+
+
+async def test_a_folder_without_records_is_taken_whatever_its_lost_file_said():
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=True, written_behind=2)
+    core = await recover(disk)
+    disk.unreadable = {METADATA}
+    with pytest.raises(StorageFailedError, match=r"holds records, and .*; tried again; if the disk has lost that file"):
+        await create_partition(core.files, DATA / "topics", "events", NEW, SETTINGS)
+    for name in [path for path in disk.names if path.parent == FOLDER and path != METADATA]:
+        await disk.unlink(name)
+    await create_partition(core.files, DATA / "topics", "events", NEW, SETTINGS)
+    disk.unreadable = set()
+    assert (await PartitionListing.read(disk, FOLDER)).folder.partition == NEW
+    with pytest.raises(FolderTakenError, match=f"belongs to topic id {NEW.topic_id}") as taken:
+        await create_partition(core.files, DATA / "topics", "events", KEY, SETTINGS)
+    assert (taken.value.path, taken.value.owner) == (FOLDER, NEW)
+    await core.close()

@@ -23,8 +23,14 @@ import trio
 from tpc_broker.errors import JournalStoppedError, PartitionOfflineError
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.storage.folders import delete_folder, delete_offline_files, is_folder_of, remove_folder
-from tpc_broker.storage.lost_and_found import put_aside
+from tpc_broker.storage.folders import (
+    delete_folder,
+    delete_offline_files,
+    is_folder_of,
+    metadata_refused,
+    remove_folder,
+)
+from tpc_broker.storage.lost_and_found import put_aside, put_deleted_aside
 from tpc_broker.storage.recovery import OfflinePartition
 
 if TYPE_CHECKING:
@@ -77,6 +83,8 @@ class Deletions:
         self._failures = failures
         self._aside: dict[TopicPartition, str] = {}
         """Whose files are put aside in place of being freed, and why."""
+        self._refused: set[TopicPartition] = set()
+        """Deleted ones whose `partition.metadata` the disk has refused once."""
         self._left: dict[TopicPartition, Callable[[], Awaitable[None]]] = {}
         self._doomed: list[tuple[int, int, Callable[[int], Awaitable[None]]]] = []
         self._numbers = itertools.count()
@@ -249,6 +257,7 @@ class Deletions:
             ):
                 path = self._data / "topics" / partition_folder_name(offline.topic, offline.key.partition)
                 await self._put_aside(path, offline.topic, offline.key, offline.checkpoint)
+            await self._clear_refused(offline)
             folder = await delete_offline_files(self._disk, self._data, offline.topic, offline.key, os.urandom(8).hex())
         except OSError as error:
             log.error("files of %s-%d cannot be removed: %s", offline.topic, offline.key.partition, error)
@@ -257,6 +266,21 @@ class Deletions:
         self._partitions.deleted(offline.key)
         if folder is not None:
             self._doom(0, lambda _now_ms: self._free_folder(folder))
+
+    async def _clear_refused(self, offline: OfflinePartition) -> None:
+        """A folder that only its name says to be the deleted partition's, because the disk refuses the file that says
+        so, goes to `lost+found` at the second attempt: it blocks that name. OSError: it was the first one.
+        """
+        path = self._data / "topics" / partition_folder_name(offline.topic, offline.key.partition)
+        refused = await metadata_refused(self._disk, path)
+        if refused is not None and offline.key not in self._refused:
+            self._refused.add(offline.key)
+            raise refused
+        self._refused.discard(offline.key)
+        if refused is not None:
+            why = f"its partition.metadata cannot be read ({refused})"
+            target = await put_deleted_aside(self._disk, self._data, path, offline.topic, offline.key, why)
+            log.error("%s was deleted, and %s; its files are in %s now: remove them", path.name, why, target)
 
     async def _free_folder(self, folder: Path) -> None:
         try:

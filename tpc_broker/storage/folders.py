@@ -27,7 +27,7 @@ from tpc_broker.log.files import (
 )
 from tpc_broker.log.recovery import PartitionFolder, SegmentFile
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
-from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import METADATA_TOPIC, METADATA_TOPIC_ID, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
@@ -127,9 +127,23 @@ class PartitionListing:
                 raise contents.unreadable[PARTITION_METADATA_FILE]
             topic_id = decode_partition_metadata(contents.small_files.get(PARTITION_METADATA_FILE, b""))
         except (OSError, TextFileError) as error:
+            if isinstance(error, OSError) and parsed == (METADATA_TOPIC, 0):
+                # Nobody else has this name, and its id is the same everywhere: nothing is lost with the file.
+                return cls._of_names(path, contents, parsed, METADATA_TOPIC_ID, None)
             if named is None:
                 return None
             topic_id, problem = named.topic_id, f"its partition.metadata cannot be read ({error})"
+        return cls._of_names(path, contents, parsed, topic_id, problem)
+
+    @classmethod
+    def _of_names(
+        cls,
+        path: Path,
+        contents: FolderContents,
+        parsed: tuple[str, PartitionIndex],
+        topic_id: TopicId,
+        problem: str | None,
+    ) -> PartitionListing:
         segments = []
         for name, size_bytes in contents.sizes_bytes.items():
             segment = parse_segment_file_name(name)
@@ -206,28 +220,52 @@ async def is_folder_of(disk: Disk, topics: Path, topic: str, key: TopicPartition
     return listing is None or listing.folder.partition == key
 
 
+async def metadata_refused(disk: Disk, path: Path) -> OSError | None:
+    """Why the disk does not give a folder's `partition.metadata`; None: it does, or there is none."""
+    [contents] = await disk.read_folders([path], (PARTITION_METADATA_FILE,))
+    return None if contents is None else contents.unreadable.get(PARTITION_METADATA_FILE)
+
+
+class FolderTakenError(StorageFailedError):
+    """A partition cannot be made: the folder of its name belongs to another one."""
+
+    def __init__(self, path: Path, owner: TopicPartition) -> None:
+        super().__init__(f"{path} belongs to topic id {owner.topic_id}")
+        self.path = path
+        self.owner = owner
+
+
 async def create_partition(
     files: FileCache, topics: Path, topic: str, key: TopicPartition, settings: LogSettings
 ) -> PartitionStorage:
     """Make a partition's folder, durably, before anything of it may enter the journal.
 
-    A folder that is there with the same topic id and without records is taken. StorageFailedError: it holds records
-    that recovery did not know of, belongs to another topic id or nobody knows to which, or was set aside.
+    A folder that is there with the same topic id and without records is taken, and one without records whose topic id
+    cannot be read. FolderTakenError: it belongs to another topic id. StorageFailedError: it holds records that recovery
+    did not know of, or of which nobody knows whose they are, or was set aside.
     """
     disk, path = files.disk, topics / partition_folder_name(topic, key.partition)
     await make_folder(disk, path)
-    contents = await _read_folder(disk, path)
+    [contents] = await disk.read_folders([path], SMALL_FILES)
+    refused = contents.unreadable if contents is not None else {}
+    if OFFLINE_FILE in refused:
+        raise refused[OFFLINE_FILE]
     listing = None if contents is None else PartitionListing.of(path, contents, named=key)
     if listing is not None:
         if listing.offline is not None:
             raise StorageFailedError(f"{path.name} was set aside: {listing.offline}")
         if listing.folder.partition != key:
-            raise StorageFailedError(f"{path} belongs to topic id {listing.folder.partition.topic_id}")
+            raise FolderTakenError(path, listing.folder.partition)
+        if listing.holds_records and listing.folder.problem is not None and refused:
+            hint = "tried again; if the disk has lost that file, stop the broker and move the folder away"
+            raise StorageFailedError(f"{path} holds records, and {listing.folder.problem}; {hint}")
         if listing.holds_records and listing.folder.problem is not None:
             raise StorageFailedError(f"{path} holds records, and {listing.folder.problem}")
         if listing.holds_records:
             raise StorageFailedError(f"{path} holds records that neither a checkpoint nor a journal knows of")
     storage = new_partition(files, topics, topic, key, settings)
+    if refused:
+        await storage.folder.remove(PARTITION_METADATA_FILE)  # another file: its blocks may be what is damaged
     await storage.folder.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(key.topic_id))
     await files.sync(path / PARTITION_METADATA_FILE)
     storage.folder.begin_sync()

@@ -28,6 +28,7 @@ A full disk fails neither: the journal has its space, and so has everything that
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,10 @@ from tpc_broker.storage.drain import drain
 from tpc_broker.storage.files import replace_file
 from tpc_broker.storage.folders import (
     LOST_MARK_FILE,
+    FolderTakenError,
     LostMark,
     create_partition,
+    delete_folder,
     is_folder_of,
     log_settings,
     lost_folder_name,
@@ -82,7 +85,7 @@ if TYPE_CHECKING:
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
-    from tpc_broker.model import CoreId
+    from tpc_broker.model import CoreId, TopicId
     from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock, Disk, Leave, StoragePlane
@@ -116,6 +119,8 @@ class JournalledStorage:
         self._clock = clock
         self._reopen_journal_file = reopen_journal_file
         self._maintenance = trio.CancelScope()
+        self._is_deleted: Callable[[TopicId], bool] = lambda _topic_id: False
+        """By the first image: what is deleted later has had an owner here."""
         self._settings_read: tuple[TopicConfig, LogSettings] | None = None
         journal_file = recovered.journal_file
         self._requests = requests = MaintenanceRequests()
@@ -253,7 +258,7 @@ class JournalledStorage:
             if is_ready:
                 made = new_partition(self._recovered.files, topics, topic, key, settings)
             else:
-                made = await create_partition(self._recovered.files, topics, topic, key, settings)
+                made = await self._create(key, topic, settings)
         except (OSError, StorageFailedError) as error:
             raise PartitionNotMadeError(str(error)) from error
         finally:
@@ -261,6 +266,21 @@ class JournalledStorage:
                 self._partitions.not_made(key)
         self._partitions.made(made)
         return made
+
+    async def _create(self, key: TopicPartition, topic: str, settings: LogSettings) -> PartitionStorage:
+        """A folder that a deleted topic has left there gives its name up: it could not be removed when it was deleted,
+        and what told of it then is forgotten.
+        """
+        topics = self._data / "topics"
+        try:
+            return await create_partition(self._recovered.files, topics, topic, key, settings)
+        except FolderTakenError as error:
+            if not self._is_deleted(error.owner.topic_id) or self.has(error.owner):
+                raise
+            log.warning("%s was left by a deleted topic; removing it", error.path)
+            folder = await delete_folder(self._disk, error.path, os.urandom(8).hex())
+        self._deletions.folder_doomed(folder, 0)
+        return await create_partition(self._recovered.files, topics, topic, key, settings)
 
     async def begin_epoch(self, files: PartitionStorage, note: bytes = b"") -> None:
         """A leader epoch above every earlier one, durable when this returns. PartitionNotMadeError: the journal fails,
@@ -326,6 +346,7 @@ class JournalledStorage:
     async def forget_unclaimed(self, image: ClusterImage) -> None:
         """After the first image: what was recovered of a deleted topic goes, what is unknown is put aside."""
         partitions = self._partitions
+        self._is_deleted = image.is_deleted
         for key, files in list(partitions.unclaimed.items()):
             if image.is_deleted(key.topic_id):
                 log.info("%s-%d belongs to a deleted topic; removing its files", files.topic, key.partition)

@@ -85,15 +85,29 @@ async def put_aside(
     disk: Disk, data: Path, path: Path, topic: str, key: TopicPartition, state: PartitionCheckpoint | None, reason: str
 ) -> Path:
     """Move a partition's folder to `lost+found`, durably; where it is then. OSError: it stays where it was."""
+    if state is not None:
+        await replace_file(disk, path / STATE_FILE, encode_checkpoint(0, [state]))
+    return await _move_there(disk, data, path, lost_name(topic, key), reason)
+
+
+async def put_deleted_aside(
+    disk: Disk, data: Path, path: Path, topic: str, key: TopicPartition, why_unsure: str
+) -> Path:
+    """The same with the folder of a deleted partition, of which only its name says that it is that one's. It is not
+    removed then, and no rebuild of the metadata brings it back (`list_lost`).
+    """
+    reason = f"its partition was deleted, and {why_unsure}"
+    return await _move_there(disk, data, path, f"{lost_name(topic, key)}.deleted", reason)
+
+
+async def _move_there(disk: Disk, data: Path, path: Path, name: str, reason: str) -> Path:
     lost = data / LOST_FOLDER
     if await make_folder(disk, lost):
         await disk.fsync_directory(data)
-    target, number = lost / lost_name(topic, key), 2
+    target, number = lost / name, 2
     names = set(await disk.listdir(lost))
     while target.name in names:
-        target, number = lost / f"{lost_name(topic, key)}.{number}", number + 1
-    if state is not None:
-        await replace_file(disk, path / STATE_FILE, encode_checkpoint(0, [state]))
+        target, number = lost / f"{name}.{number}", number + 1
     await replace_file(disk, path / REASON_FILE, f"{reason}\n".encode())
     await disk.fsync_directory(path)
     await disk.rename(path, target)
@@ -175,11 +189,11 @@ async def list_lost(disk: Disk, data: Path) -> list[LostPartition]:
     for path, contents in zip(paths, await disk.read_folders(paths, wanted), strict=True):
         if contents is None:
             continue
+        state, parsed = _state(contents.small_files.get(STATE_FILE)), _NAME.fullmatch(path.name)
+        if state is None and parsed is None and STATE_FILE not in contents.unreadable:
+            continue
         for error in contents.unreadable.values():
             raise error
-        state, parsed = _state(contents.small_files.get(STATE_FILE)), _NAME.fullmatch(path.name)
-        if state is None and parsed is None:
-            continue
         label = partition_folder_name(state.topic, state.partition) if state else parsed[1] if parsed else ""
         listing = PartitionListing.of(path, contents, label, state.key if state else None)
         if listing is not None:

@@ -15,6 +15,7 @@ run again. A partition that is set aside keeps its files; what the journal still
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,6 +59,7 @@ from tpc_broker.storage.folders import (
     remove_lost_mark,
 )
 from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, whole_batch
+from tpc_broker.storage.lost_and_found import put_deleted_aside
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.replayed_runs import append_together
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
@@ -72,6 +74,8 @@ if TYPE_CHECKING:
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.storage.ports import Disk
+
+log = logging.getLogger(__name__)
 
 COPY_BYTES: Final = 8 * 1024 * 1024
 SURPLUS: Final = "its segments may hold what its core's journal has lost"
@@ -165,6 +169,10 @@ class _Recovery:
         if plan.deleted:
             if listing is not None and listing.folder.problem is None:
                 await delete_folder(self.disk, listing.path, str(self.journal_file.superblock.generation))
+            elif listing is not None:  # it would block its name for ever: the journal is about to be forgotten
+                data, why = self.topics.parent, str(listing.folder.problem)
+                target = await put_deleted_aside(self.disk, data, listing.path, plan.start.topic, plan.key, why)
+                log.error("%s was deleted, and %s; its files are in %s now: remove them", plan.label, why, target)
             return
         if plan.is_released and plan.offline is None:
             self.released[plan.key] = plan.start
