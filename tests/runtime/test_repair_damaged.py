@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, held, on_core
 from tests.support.crash_copy import copy_as_crashed
 from tpc_broker._ring import lib
@@ -16,6 +17,7 @@ from tpc_broker.cluster.founding import Founding
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.model import CoreId, NodeId
+from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.runtime.cluster.identity import IdentityFile
@@ -188,6 +190,22 @@ def test_what_a_crash_left_in_the_journal_is_not_lost_with_it(tmp_path: Path) ->
     repair(stored.data, ACCEPTED)
     assert stored.held() == stored.left
     assert len(stored.kept()) == 1, "what is not damaged is not replaced"
+
+
+def test_what_a_crash_cut_short_behind_the_log_s_end_is_no_loss(tmp_path: Path) -> None:
+    """It was never acknowledged, and the next start cuts it."""
+    stored = Stored(tmp_path, crashed=True)
+    stored.sealed.write_bytes(stored.sound)
+    active = max(stored.sealed.parent.glob("*.log"))
+    data = memoryview(active.read_bytes())
+    sound = data[: find_batches_end(data, -1)[0]]
+    *_others, (last, _place) = walk_headers(sound)
+    torn = bytearray(batch(last.next_offset, [b"never", b"acknowledged", b"at all"]))
+    torn[-1] ^= 1
+    active.write_bytes(bytes(sound) + torn)
+    with pytest.raises(StartError, match="is not offline, and all of its records can be read"):
+        repair(stored.data, ACCEPTED)
+    assert stored.held() == stored.acknowledged
 
 
 def test_a_repair_that_ends_early_leaves_it_offline_for_the_next_one(stored: Stored) -> None:

@@ -27,7 +27,7 @@ from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.repair_damaged import costs_records, forget_damage, take_offline
-from tpc_broker.runtime.repair_found import find, groups_of, is_promised
+from tpc_broker.runtime.repair_found import find, groups_of, is_promised, survey_found
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage.checkpoint import JournalFile, read_checkpoint
@@ -40,7 +40,6 @@ from tpc_broker.storage.repair import (
     checkpoints_of,
     list_salvage,
     repair_partition,
-    survey,
 )
 
 if TYPE_CHECKING:
@@ -245,16 +244,14 @@ async def _damaged(disk: RingDisk, data: Path, found: Iterable[Found]) -> list[D
     for one in found:
         if not one.is_open:
             continue
-        error: OSError | None = one.error
+        error: str | None = None
         lost: tuple[tuple[int, int], ...] = ()
         try:
-            if error is None:
-                lost = (await survey(disk, data, one.offline, one.listing, one.journalled)).lost
+            lost = (await survey_found(disk, data, one)).lost
         except OSError as refused:
-            error = refused
+            error = str(refused)
         is_replicated = not one.is_metadata and is_promised(data, one, identity)
-        told = None if error is None else str(error)
-        reports.append(DamagedPartition(one.label, one.core, one.offline.reason, lost, told, is_replicated))
+        reports.append(DamagedPartition(one.label, one.core, one.offline.reason, lost, error, is_replicated))
     return reports
 
 
@@ -450,9 +447,7 @@ async def _plan_all(
     plans, readable, unreadable = [], [], []
     for one in found:
         try:
-            if one.error is not None:
-                raise one.error
-            plan = await survey(disk, data, one.offline, one.listing, one.journalled)
+            plan = await survey_found(disk, data, one)
             if one.is_open and one.offline.checkpoint and not costs_records(plan, one.offline.checkpoint):
                 continue  # what a scrub has found has been mended, or was not in the records
             plans.append(plan)

@@ -24,7 +24,7 @@ from tpc_broker.storage.checkpoint import JournalFile
 from tpc_broker.storage.folders import list_partitions, lost_marks
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION
 from tpc_broker.storage.recovery import OfflinePartition
-from tpc_broker.storage.repair import checkpoints_of, journalled_ranges
+from tpc_broker.storage.repair import checkpoints_of, journalled_ranges, survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.cluster.identity import NodeIdentity
     from tpc_broker.runtime.disk import RingDisk
     from tpc_broker.storage.folders import LostMark, PartitionListing
-    from tpc_broker.storage.repair import BeginGroup
+    from tpc_broker.storage.repair import BeginGroup, RepairPlan
 
 ASKED_FOR: Final = "whoever repairs takes it for damaged"
 
@@ -54,6 +54,10 @@ class Found:
     """Its files cannot be read, so it is not known what the journal has of it."""
     is_open: bool = False
     """The next start opens it all the same, and a scrub or whoever asks for its repair takes it for damaged."""
+    end_offset: int = -1
+    """Where the log of an open one ends when the next start has opened it: what lies behind that in its files was never
+    acknowledged.
+    """
     is_only_marked: bool = False
     """Nothing but a mark beside the journals tells of it, and its folder, if there is one, holds no records. It may
     have been deleted since.
@@ -90,6 +94,7 @@ async def find(disk: RingDisk, data: Path, cores: list[CoreId], asked: str | Non
                     reason = reason or marks[key].reason
                 is_open = reason is None and plan.in_checkpoint and listing is not None and not plan.is_released
                 state = replace(plan.start, log_start_offset=Offset(plan.log_start_offset)) if is_open else own.get(key)
+                end = plan.log_end_offset if is_open else -1
                 if is_open:
                     reason = reason_of(scrubbed.get(plan.label, ()), key) or (
                         ASKED_FOR if plan.label == asked else None
@@ -102,10 +107,21 @@ async def find(disk: RingDisk, data: Path, cores: list[CoreId], asked: str | Non
                     ranges = await journalled_ranges(file, path, [one for one in entries if one.partition == key])
                 except OSError as refused:
                     ranges, error = (), refused
-                found.append(Found(core, offline, listing, ranges, plan.notes, error, is_open=is_open))
+                found.append(Found(core, offline, listing, ranges, plan.notes, error, is_open=is_open, end_offset=end))
         finally:
             await file.close()
     return sorted([*found, *_of_no_core(listings, marks, seen)], key=lambda one: one.label)
+
+
+async def survey_found(disk: RingDisk, data: Path, found: Found) -> RepairPlan:
+    """`survey` of it. OSError: the disk refuses what is to be read."""
+    if found.error is not None:
+        raise found.error
+    plan = await survey(disk, data, found.offline, found.listing, found.journalled)
+    if not found.is_open:
+        return plan
+    end = found.end_offset
+    return replace(plan, lost=tuple((first, min(behind, end)) for first, behind in plan.lost if first < end))
 
 
 def _of_no_core(
