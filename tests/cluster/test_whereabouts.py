@@ -74,3 +74,30 @@ def test_full_are_registered_nodes_that_are_there_and_say_so():
     shown = [state_of(row) for row in node_rows(image, states, (), None)]
     assert shown == ["alive, full", "alive", "suspected, full", "dead", "unknown"]
     assert state_of({"state": "alive"}) == "alive", "told by an earlier release"
+
+
+def looked(states, voters, heard):
+    """What node 1 of four finds, and tells."""
+    whereabouts = Whereabouts(None, "/data")
+    members = SimpleNamespace(state_of=states.get)
+    image = SimpleNamespace(nodes={NodeId(node): None for node in range(1, 5)})
+    assert whereabouts.look(members, image, 1, voters, heard) == (whereabouts.told(NodeId(1)) != frozenset())
+    return set(whereabouts.told(NodeId(1)))
+
+
+def test_who_is_heard_over_its_link_is_not_gone_unless_it_has_said_goodbye():
+    states = {2: State.DEAD, 3: State.DEAD, 4: State.LEFT}
+    assert looked(states, (), {3, 4}) == {2, 4}
+    assert looked(dict.fromkeys((2, 3, 4), State.SUSPECT), (), ()) == set()
+
+
+def test_who_hears_no_majority_of_the_voters_says_that_of_itself_and_of_nobody_else():
+    dead = dict.fromkeys((2, 3), State.DEAD)
+    assert looked(dead, (1, 2, 3), ()) == {1}
+    assert looked(dead, (1, 2, 3), {4}) == {1}, "who has no vote is not asked"
+    assert looked(dead, (1, 2, 3), {2}) == {3}
+    assert looked(dead, (2, 3, 4), {3}) == {1}, "it has no vote itself"
+    assert looked(dead, (2, 3, 4), {3, 4}) == {2}
+    assert looked({}, (1,), ()) == set()
+    assert looked({}, (1, 2), ()) == {1}
+    assert looked({}, (), ()) == set(), "nobody has told it who votes"

@@ -18,6 +18,7 @@ import trio
 from tpc_broker.runtime.cluster.surroundings import UNACKNOWLEDGED_MS_MAX
 
 UNACKNOWLEDGED_S = UNACKNOWLEDGED_MS_MAX / 1000
+TCP, UDP = "tcp", "udp"
 
 
 class Wire:
@@ -50,18 +51,18 @@ class SimulatedNetwork:
     def __init__(self, wire, chance):
         self.wire, self._chance = wire, chance
         self.delay_s_max, self.loss, self.doubled = 0.002, 0.0, 0.0
-        self._blocked: set[tuple[str, str]] = set()
+        self._blocked: set[tuple[str, str, str]] = set()
         self._hosts: dict[str, _Host] = {}
         self._stuck: list[_End] = []
 
     def host(self, name):
         return self._hosts.setdefault(name, _Host(self, name))
 
-    def block(self, source, target):
-        self._blocked.add((source, target))
+    def block(self, source, target, kinds=(TCP, UDP)):
+        self._blocked.update((source, target, kind) for kind in kinds)
 
     def unblock(self, source, target):
-        self._blocked.discard((source, target))
+        self._blocked.difference_update((source, target, kind) for kind in (TCP, UDP))
         self._go_on()
 
     def heal(self):
@@ -69,8 +70,8 @@ class SimulatedNetwork:
         self.delay_s_max, self.loss, self.doubled = 0.002, 0.0, 0.0
         self._go_on()
 
-    def is_open(self, source, target):
-        return (source, target) not in self._blocked and not self._hosts[target].is_silent
+    def is_open(self, source, target, kind=TCP):
+        return (source, target, kind) not in self._blocked and not self._hosts[target].is_silent
 
     def _go_on(self):
         stuck, self._stuck = self._stuck, []
@@ -96,7 +97,7 @@ class SimulatedNetwork:
 
     def _datagram_came(self, source, target, data):
         host = self._hosts.get(target[0])
-        if host is not None and self.is_open(source[0], target[0]):
+        if host is not None and self.is_open(source[0], target[0], UDP):
             host.take_datagram(target[1], data, source)
 
 

@@ -32,7 +32,7 @@ from tpc_broker.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from tpc_broker.metadata.listeners import Listener
 
@@ -131,7 +131,7 @@ class ClusterView:
 
     @property
     def absent(self) -> frozenset[NodeId]:
-        """Nodes of the cluster that seem to be gone: a hint."""
+        """Nodes of the cluster that seem to be gone: a hint. This node itself when it is cut off from the others."""
         return self._absent
 
     @absent.setter
@@ -140,6 +140,11 @@ class ClusterView:
         self._of_nodes.clear()
         self.on_told_changed(None)
         self.on_changed()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Other nodes know better than this one who leads what."""
+        return self.node in self._absent
 
     @property
     def controller(self) -> NodeId | None:
@@ -225,9 +230,13 @@ class ClusterView:
         return self._shared[listener]
 
     def controller_id(self, listener: int) -> BrokerId:
-        """The broker that decides changes of the metadata; while none is known this node's, which takes them too."""
+        """The broker that decides changes of the metadata; while none is known this node's, which takes them too, or
+        any other one's where this one is cut off.
+        """
         node = self.node if self._controller is None else self._controller
         found = self.endpoint_at(listener, Replica(node, CoreId(0)))
+        if self.is_cut_off and node == self.node and (others := self._others(listener)):
+            found = others[0]
         return (found or self.endpoint(listener, CoreId(0))).broker_id
 
     def listener_name(self, listener: int) -> str:
@@ -237,9 +246,19 @@ class ClusterView:
         """All brokers as clients of a listener know them, also a core that is being restarted: it stays in Metadata.
         Nodes that are gone do not.
         """
-        own = self._endpoints[listener][:1] if self._shared[listener] else self._endpoints[listener]
-        others = self._others(listener)
+        own, others = self._own(listener), self._others(listener)
         return tuple(sorted((*own, *others), key=lambda each: each.broker_id)) if others else own
+
+    def to_be_asked(self, listener: int, leaders: Collection[int]) -> tuple[Endpoint, ...]:
+        """The same for clients that work with partitions of these leaders. Those of a node that is cut off are to ask
+        the others, where it leads nothing of what they work with.
+        """
+        others = self._others(listener)
+        leads = any(each.broker_id in leaders for each in self._own(listener))
+        return others if others and self.is_cut_off and not leads else self.endpoints(listener)
+
+    def _own(self, listener: int) -> tuple[Endpoint, ...]:
+        return self._endpoints[listener][:1] if self._shared[listener] else self._endpoints[listener]
 
     def endpoint(self, listener: int, core: CoreId) -> Endpoint:
         return self._endpoints[listener][core]

@@ -28,11 +28,12 @@ from tpc_broker.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Payload
     from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.view import Endpoint
     from tpc_broker.kafka.message import Message
     from tpc_broker.metadata.image import TopicImage
 
@@ -96,7 +97,7 @@ def handle_metadata(
         response = _begin_metadata(core, request)
         in_order = [image.topics[topic_id] for _name, topic_id in sorted(image.ids.items())]
         response.topics = [_topic_metadata(core, request, topic) for topic in in_order]
-        return _for_everybody(core, request, _with_operations(response, message))
+        return _for_everybody(core, request, _completed(core, request, response, message))
     asked = _unique(message.topics)
     may_create = core.settings.auto_create_topics_enable and (
         message.allow_auto_topic_creation or request.api_version < CREATION_ASKED_VERSION
@@ -110,13 +111,17 @@ def _begin_metadata(core: Core, request: Request) -> messages.MetadataResponse:
     return messages.MetadataResponse(
         cluster_id=core.view.image.cluster_id,
         controller_id=core.view.controller_id(request.listener),
-        brokers=[
-            messages.MetadataResponse.MetadataResponseBroker(
-                node_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
-            )
-            for endpoint in core.view.endpoints(request.listener)
-        ],
+        brokers=_brokers(core.view.endpoints(request.listener)),
     )
+
+
+def _brokers(endpoints: Iterable[Endpoint]) -> list[messages.MetadataResponse.MetadataResponseBroker]:
+    return [
+        messages.MetadataResponse.MetadataResponseBroker(
+            node_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
+        )
+        for endpoint in endpoints
+    ]
 
 
 def _is_to_be_made(core: Core, asked: AskedTopic) -> bool:
@@ -148,13 +153,16 @@ def _told(
         if topic.error_code or topic.topic_id not in seen:
             response.topics.append(topic)  # once, also when it is named by its name and by its id
             seen.add(topic.topic_id)
-    return _with_operations(response, message)
+    return _completed(core, request, response, message)
 
 
-def _with_operations(
-    response: messages.MetadataResponse, message: messages.MetadataRequest
+def _completed(
+    core: Core, request: Request, response: messages.MetadataResponse, message: messages.MetadataRequest
 ) -> messages.MetadataResponse:
-    """What the client may do, where it asked."""
+    """With the brokers to ask by what is told of topics, and with what the client may do, where it asked."""
+    if response.topics and core.view.is_cut_off:
+        leaders = {part.leader_id for topic in response.topics for part in topic.partitions}
+        response.brokers = _brokers(core.view.to_be_asked(request.listener, leaders))
     if message.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ON_CLUSTER
     if message.include_topic_authorized_operations:

@@ -173,6 +173,11 @@ class MetadataGroup:
     def disconnected(self, node: int) -> None:
         self.core.vouching_lost(Address(NodeId(node), CoreId(0)), self._now_ms())
 
+    def heard(self) -> frozenset[int]:
+        """Nodes whose links are not silent."""
+        now_ms = self._now_ms()
+        return frozenset(address.node for address, link in self.core.links.items() if link.is_fresh(now_ms))
+
     def look_at_time(self) -> None:
         """Something is due earlier."""
         self._wake_timer.set()

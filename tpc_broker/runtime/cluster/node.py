@@ -228,7 +228,7 @@ class ClusterNodeMain:
         await self.links.call(node, method, payload)
 
     def absent(self) -> frozenset[NodeId]:
-        return self._whereabouts.absent
+        return self._whereabouts.told(NodeId(self._identity.node))
 
     def full(self) -> frozenset[NodeId]:
         return full_nodes(self._members, self.image)
@@ -332,8 +332,9 @@ class ClusterNodeMain:
 
     def _look_who_is_absent(self) -> None:
         assert self._members is not None
-        if self._whereabouts.look(self._members, self.image, self._identity.node):
-            self.on_absent_changed(self._whereabouts.absent)
+        heard = self._group.heard() if self._group is not None else frozenset()
+        if self._whereabouts.look(self._members, self.image, self._identity.node, self._voters_known()[1], heard):
+            self.on_absent_changed(self.absent())
 
     # -- the metadata group --------------------------------------------------------------------------------------------
 
@@ -672,10 +673,14 @@ class ClusterNodeMain:
         """Than its replica knows, which seems to vote and has no leader."""
         return not self._follows and self._observer.is_told
 
-    def counters(self) -> ClusterCounters:
-        hint, voters = self._observer.controller, self._observer.voters
+    def _voters_known(self) -> tuple[int | None, set[int]]:
+        """Who leads the metadata and who votes on them, as far as this node knows."""
         if self._group is not None and self._is_voter and not self._is_told_more:
-            hint, voters = self._group.leader and self._group.leader.node, self._group.voters
+            return self._group.leader and self._group.leader.node, self._group.voters
+        return self._observer.controller, self._observer.voters
+
+    def counters(self) -> ClusterCounters:
+        hint, voters = self._voters_known()
         parts = self._identity, self.image, self.links, self._members, self._group
         return cluster_counters(*parts, Known(self._whereabouts.absent, hint, voters, self._conflict))
 

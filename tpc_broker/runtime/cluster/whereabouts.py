@@ -1,5 +1,12 @@
 """Which registered nodes are gone, and whose disks are full: what membership says of them to who places replicas.
 
+Membership hears datagrams, replication hears links. Whoever is heard over its link is there, whatever becomes of
+datagrams: it may lead partitions, and clients have to find it.
+
+A node that hears no majority of the metadata's voters is *cut off*: others may lead by now, unknown to it. So it
+says of nobody else that it is gone, and of itself that it is. A client goes on asking who answers, and would else ask a
+node without leaders, which has the least to do, for as long as it is cut off.
+
 A node whose file system has hardly anything left for clients' records says so of itself, with its other information
 (`swim.model.NodeInfo`). It says so until there is twice as much, so that little deletions do not bring replicas which
 fill it again. Like all that membership says it is a hint: a replica that was placed on a full node waits there.
@@ -14,9 +21,11 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker import limits
 from tpc_broker.rounds import next_round
 from tpc_broker.storage.segment_space import left_for_records
-from tpc_broker.swim.model import GONE
+from tpc_broker.swim.model import GONE, State
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.model import NodeId
     from tpc_broker.runtime.cluster.members import Members
@@ -34,14 +43,37 @@ class Whereabouts:
         self._disk = disk
         self._data = Path(data)
         self.absent: frozenset[NodeId] = frozenset()
+        self.is_cut_off = False
+        """This node."""
         self.is_full = False
         """This node."""
 
-    def look(self, members: Members, image: ClusterImage, own: int) -> bool:
-        """Whether others are absent than before."""
-        before = self.absent
-        self.absent = frozenset(node for node in image.nodes if node != own and members.state_of(node) in GONE)
-        return self.absent != before
+    # Rule: A node that is heard over its link is not taken for gone, and one that hears no majority of the metadata's
+    # voters sends clients to the others. See also tpc_broker/broker/handlers/metadata.py. Held by
+    # tests/cluster/test_whereabouts.py, tests/simulator/test_cuts.py.
+    def look(
+        self, members: Members, image: ClusterImage, own: int, voters: Collection[int], heard: Collection[int]
+    ) -> bool:
+        """Whether something is otherwise than before. `voters`: of the metadata, as far as they are known; `heard`:
+        nodes, over their links.
+        """
+        before = self.absent, self.is_cut_off
+
+        def is_gone(node: int) -> bool:
+            state = members.state_of(node)
+            return state in GONE and not (state is State.DEAD and node in heard)
+
+        self.absent = frozenset(node for node in image.nodes if node != own and is_gone(node))
+        near = sum(voter == own or voter in heard for voter in voters)
+        self.is_cut_off = bool(voters) and 2 * near <= len(voters)
+        if self.is_cut_off != before[1]:
+            told = "no majority of the metadata's voters is heard: clients are sent to the other nodes"
+            log.warning("%s", told if self.is_cut_off else "a majority of the metadata's voters is heard again")
+        return (self.absent, self.is_cut_off) != before
+
+    def told(self, own: NodeId) -> frozenset[NodeId]:
+        """Who is gone, as clients are to be told."""
+        return frozenset({own}) if self.is_cut_off else self.absent
 
     async def watch_space(self, members: Members) -> None:
         """Of this node, until cancelled."""

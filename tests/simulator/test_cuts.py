@@ -1,0 +1,162 @@
+"""Simulated nodes that do not all hear each other, in one direction or in both: who leads what, what clients are told.
+
+A connection needs both directions, so a cut of one ends it when what was sent was not acknowledged for long enough.
+Until then one end hears, and the other one does not. Datagrams go on in the direction that is open.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+
+from tests.simulator.nodes_clients import Producer
+from tests.simulator.nodes_cluster import simulate
+from tests.simulator.nodes_load import TOPIC, Load
+from tests.simulator.nodes_network import TCP, UDP
+from tests.simulator.nodes_oracle import partition_key
+from tpc_broker.kafka import messages
+from tpc_broker.model import node_of
+from tpc_broker.swim.model import State
+
+PARTITIONS = 3
+PACE_S = 0.8
+SETTLED_S = 5.0
+CUT_S = 3.0
+GIVEN_UP_S = 30.0
+TOGETHER_S = 30.0
+IT, OTHERS, ANOTHER = "it", "the others", "another"
+WAYS = [(OTHERS, IT), (IT, OTHERS), (ANOTHER, IT), (IT, ANOTHER)]
+
+
+class LoyalProducer(Producer):
+    """Asks one node who leads, as clients do that prefer who has the least to do, for as long as that names itself."""
+
+    def __init__(self, cluster, name, index, node):
+        super().__init__(cluster, name, TOPIC, index)
+        self.asks, self.last_s = node, 0.0
+
+    async def leader(self, topic, index):
+        kind = messages.MetadataRequest
+        asked = kind(topics=[kind.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        answer = await self.ask(self.cluster.broker(self.asks * 1024), asked, 12)
+        if answer is None:
+            return None
+        nodes = {int(node_of(broker.node_id)) for broker in answer.brokers}
+        if self.asks not in nodes:
+            self.asks = self.chance.choice(sorted(nodes))
+        found = {part.partition_index: part.leader_id for part in answer.topics[0].partitions}
+        return self.cluster.broker(found[index]) if found[index] >= 0 else None
+
+
+class Cuts:
+    """Of one node from others, or of others from it; a client of each partition asks this one who leads."""
+
+    def __init__(self, cluster):
+        self.cluster, self.load = cluster, Load(cluster, PARTITIONS)
+        self.clients = [LoyalProducer(cluster, f"client {index}", index, node=1) for index in range(PARTITIONS)]
+
+    async def begin(self):
+        await self.load.begin(writes=False)
+        for client in self.clients:
+            self.cluster.nursery.start_soon(self._write, client)
+        await self.until_all_write("at first")
+
+    async def end(self):
+        self.load.read()
+        await self.load.end()
+
+    async def _write(self, client):
+        while not self.load.is_over:
+            await client.send()
+            client.last_s = trio.current_time()
+            await trio.sleep(client.chance.uniform(0.5, 1.5) * PACE_S)
+
+    async def until_all_write(self, what):
+        """Also by those who ask the node that is cut."""
+        since_s = trio.current_time()
+        await self.load.until(
+            SETTLED_S, lambda: all(client.last_s > since_s for client in self.clients), f"not all is written: {what}"
+        )
+
+    async def cut(self, leads_metadata, source, target, kinds):
+        what = f"{kinds} from {source} to {target}, of which it {'leads' if leads_metadata else 'follows'} the metadata"
+        nodes = list(self.cluster.nodes.values())
+        (controller,) = self.load.controllers()
+        it = max((node for node in nodes if (node.number == controller) is leads_metadata), key=self.load.led_by)
+        others = [node for node in nodes if node is not it]
+        named = {IT: [it], OTHERS: others, ANOTHER: others[:1]}
+        for client in self.clients:
+            client.asks = it.number
+        for one in named[source]:
+            for two in named[target]:
+                self.cluster.network.block(one.host, two.host, kinds)
+        near = nodes if ANOTHER in (source, target) or TCP not in kinds else others
+        await self.load.until(SETTLED_S, lambda: self._is_settled(near), f"not settled: {what}")
+        await self.until_all_write(what)
+        await trio.sleep(CUT_S)
+        if UDP in kinds and ANOTHER not in (source, target):
+            is_given_up = partial(self._are_all, State.DEAD, [it], others)
+            await self.load.until(GIVEN_UP_S, is_given_up, f"membership knows nothing: {what}")
+            await trio.sleep(CUT_S)
+        assert self._is_settled(near), f"not any more: {what}"
+        await self.until_all_write(f"later, {what}")
+        self.cluster.network.heal()
+        await self.load.until(SETTLED_S, lambda: self._is_settled(nodes), f"not settled after {what}")
+        await self.until_all_write(f"after {what}")
+        await self.load.until(
+            TOGETHER_S, lambda: self._are_all(State.ALIVE, nodes, nodes), f"not together after {what}"
+        )
+
+    def _is_settled(self, near):
+        """One node leads the metadata, and each partition one, of those that hear each other; and these tell so."""
+        topic, nodes = self.load.topic(), self.cluster.nodes.values()
+        leading = [
+            node.number
+            for index in range(PARTITIONS) for node in nodes
+            if node.first.replication.machine_of(partition_key(topic, index)).is_leader
+        ]  # fmt: skip
+        if len(self.load.controllers()) != 1 or len(leading) != PARTITIONS:
+            return False
+        return all(self._told(node) == leading for node in near) and {node.number for node in near} >= set(leading)
+
+    @staticmethod
+    def _are_all(state, nodes, to):
+        """What membership says of some to others."""
+        return all(one.first.node_main._members.states()[two.number][0] is state for one in to for two in nodes)
+
+    @staticmethod
+    def _told(node):
+        core = node.first.core
+        return [node_of(row.leader_id) for row in core.told.of_topic(0, core.view.topic(TOPIC))]
+
+
+FOLLOWS, LEADS = pytest.param(False, id="follows the metadata"), pytest.param(True, id="leads them")
+
+
+def cut_in_turn(ways, leads_metadata, kinds):
+    async def story(cluster):
+        cuts = Cuts(cluster)
+        await cuts.begin()
+        for source, target in ways:
+            await cuts.cut(leads_metadata, source, target, kinds)
+        await cuts.end()
+
+    simulate(31, story, nodes_count=3)
+
+
+@pytest.mark.parametrize("leads_metadata", [FOLLOWS, LEADS])
+def test_who_leads_is_settled_within_five_seconds_whatever_is_cut(leads_metadata):
+    cut_in_turn(WAYS, leads_metadata, (TCP, UDP))
+
+
+def test_who_is_not_heard_by_datagrams_leads_and_is_told():
+    cut_in_turn([(IT, OTHERS)], leads_metadata=False, kinds=(UDP,))
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("leads_metadata", [FOLLOWS, LEADS])
+@pytest.mark.parametrize("kind", [TCP, UDP])
+def test_who_leads_is_settled_when_only_links_or_only_datagrams_are_cut(leads_metadata, kind):
+    cut_in_turn(WAYS, leads_metadata, (kind,))
