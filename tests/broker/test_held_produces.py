@@ -36,10 +36,12 @@ class Held:
         replicated.replication = SimpleNamespace(
             hears_leader=lambda _key, told_epoch: self._moved.is_set() or told_epoch > self.epoch,
             wait_moved=lambda _key: self._moved.wait(), leader_told=lambda _key: self._moved.set(),
+            all_moved=self._all_moved,
             is_handing_over=lambda _key: self.is_handing_over,
         )  # fmt: skip
         replicated.near = SimpleNamespace(look=lambda _key: None)
-        replicated._core = SimpleNamespace(view=SimpleNamespace(node=1, told=lambda _key: self.told))
+        self.view = SimpleNamespace(node=1, told=lambda _key: self.told, is_cut_off=False)
+        replicated._core = SimpleNamespace(view=self.view)
         find = lambda _key, _index: partition if replicated.is_between_leaders(partition, to_write=True) else None  # noqa: E731
         partitions = SimpleNamespace(waiting_for_leader=find)
         dispatcher = SimpleNamespace(while_open=lambda _connection: nullcontext(), is_open=lambda _connection: True)
@@ -51,6 +53,10 @@ class Held:
         """Of another node: if it was led here, that is over."""
         self.partition.takes_records = False
         self._moved.set()
+
+    def _all_moved(self) -> None:
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
 
     def give_up(self) -> None:
         """The hand-over: it is led here as before."""
@@ -123,6 +129,20 @@ async def test_what_is_handed_over_holds_until_another_leads_or_nobody_shall(aut
             end()
             begun_s = trio.current_time()
         assert trio.current_time() == begun_s
+
+
+async def test_a_node_that_is_cut_off_waits_for_no_leader(autojump_clock):
+    held = Held()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(held.waits_s, held.came())
+        await trio.sleep(HELD_S / 4)
+        held.view.is_cut_off = True
+        held.core.replicated.cut_off()
+        begun_s = trio.current_time()
+    assert trio.current_time() == begun_s
+    assert await held.waits_s(held.came(2)) == 0
+    held.view.is_cut_off = False
+    assert await held.waits_s(held.came(3)) == HELD_S
 
 
 class Waits:

@@ -341,6 +341,8 @@ class Core:
     def _view_changed(self) -> None:
         self.plane.forget_answers(int(ApiKey.METADATA))
         self.partitions.look_at_moves()
+        if self.view.is_cut_off and self.replicated is not None:
+            self.replicated.cut_off()
 
     def is_up(self, core: CoreId) -> bool:
         """Of this node."""

@@ -225,14 +225,21 @@ class ReplicatedPartitions:
                 while self.is_between_leaders(partition, to_write=to_write):
                     await self.replication.wait_moved(partition.key)
 
+    def cut_off(self) -> None:
+        """Nobody is waited for any more."""
+        self.replication.all_moved()
+
     def is_between_leaders(self, partition: Partition, *, to_write: bool = False) -> bool:
         """Whether nobody is known to lead it, or who leads it here is handing it over. Who has been elected here takes
-        records at once, and serves everything else when its epoch is committed.
+        records at once, and serves everything else when its epoch is committed. A node that is cut off would not hear
+        of the next leader: its clients are to ask the others.
         """
         if not partition.is_open:
             return False
         if partition.takes_records if to_write else partition.is_led:
             return self.replication.is_handing_over(partition.key)
+        if self._core.view.is_cut_off:
+            return False
         told = self._core.view.told(partition.key)
         is_elsewhere = told.place is not None and told.place.node not in (NOBODY.node, self._core.view.node)
         return not self.replication.hears_leader(partition.key, told.epoch if is_elsewhere else NO_LEADER_EPOCH)

@@ -142,6 +142,10 @@ class Replication(Protocol):
         """Another node has told that it leads it: whoever waits looks again."""
         ...
 
+    def all_moved(self) -> None:
+        """The same of all."""
+        ...
+
     async def wait_moved(self, key: TopicPartition) -> None:
         """Until its role, term or leader is another, or one has told that it leads."""
         ...

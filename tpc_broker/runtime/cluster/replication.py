@@ -368,6 +368,11 @@ class CoreReplication:
     def leader_told(self, key: TopicPartition) -> None:
         self._moved.pop(key, trio.Event()).set()
 
+    def all_moved(self) -> None:
+        moved, self._moved = self._moved, {}
+        for event in moved.values():
+            event.set()
+
     async def wait_moved(self, key: TopicPartition) -> None:
         await self._moved.setdefault(key, trio.Event()).wait()
 
