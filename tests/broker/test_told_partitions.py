@@ -184,3 +184,22 @@ def test_only_what_is_another_is_made_again():
     world.apply(ReplicasMoving(topic.topic_id, PartitionIndex(5), places, places, "balance", 1, 0))
     third = world.told.of_topic(0, world.topics()[0])
     assert [a is b for a, b in zip(second, third, strict=True)] == [index != 5 for index in range(COUNT)]
+
+
+def test_who_is_cut_off_sends_clients_to_the_others_but_for_what_it_leads():
+    view = ToldCluster().view
+    every, own = [1024 * number for number in NODES], 1024
+
+    def asked(*leaders):
+        return [each.broker_id for each in view.to_be_asked(0, leaders)]
+
+    assert asked(-1, 2048) == every
+    view.absent = frozenset({NodeId(1)})
+    assert asked(-1, 2048) == every[1:]
+    assert asked(-1, own) == every
+    assert [each.broker_id for each in view.endpoints(0)] == every, "who asks for nodes only may want this one"
+    assert view.controller_id(0) == 2048, "any other one"
+    view.controller = NodeId(3)
+    assert view.controller_id(0) == 3072
+    view.image = replace(view.image, nodes={})
+    assert asked(-1) == [own], "there is nobody else"

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import trio
 
-from tests.simulator.nodes_clients import Producer
+from tests.simulator.nodes_clients import Client, Producer
 from tests.simulator.nodes_cluster import simulate
 from tests.simulator.nodes_load import TOPIC, Load
 from tests.simulator.nodes_network import TCP, UDP
@@ -26,6 +26,7 @@ SETTLED_S = 5.0
 CUT_S = 3.0
 GIVEN_UP_S = 30.0
 TOGETHER_S = 30.0
+ALONE = "alone"
 IT, OTHERS, ANOTHER = "it", "the others", "another"
 WAYS = [(OTHERS, IT), (IT, OTHERS), (ANOTHER, IT), (IT, ANOTHER)]
 
@@ -153,6 +154,28 @@ def test_who_leads_is_settled_within_five_seconds_whatever_is_cut(leads_metadata
 
 def test_who_is_not_heard_by_datagrams_leads_and_is_told():
     cut_in_turn([(IT, OTHERS)], leads_metadata=False, kinds=(UDP,))
+
+
+def test_a_node_that_hears_nobody_is_asked_for_what_it_has_alone_only():
+    async def story(cluster):
+        load = Load(cluster, PARTITIONS)
+        await load.begin(writes=False)
+        await load.admin.create_topic(ALONE, PARTITIONS, 1)
+        it = cluster.nodes[2]
+        for other in (1, 3):
+            cluster.network.block(f"node{other}", it.host)
+        await load.until(SETTLED_S, lambda: it.first.core.view.is_cut_off, "it does not know")
+        kind, client, found = messages.MetadataRequest, Client(cluster, "client"), {}
+        for name in (TOPIC, ALONE):
+            asked = kind(topics=[kind.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+            answer = await client.ask(cluster.broker(it.number * 1024), asked, 12)
+            leaders = {node_of(part.leader_id) for part in answer.topics[0].partitions}
+            found[name] = it.number in leaders, {node_of(broker.node_id) for broker in answer.brokers}
+        assert found == {TOPIC: (False, {1, 3}), ALONE: (True, {1, 2, 3})}
+        cluster.network.heal()
+        await load.end()
+
+    simulate(32, story, nodes_count=3)
 
 
 @pytest.mark.sim

@@ -62,6 +62,23 @@ class Hosts(bench_hosts.Hosts):
         else:
             subprocess.run([*inside, "delete", "table", "netdev", "lossy"], check=True, capture_output=True, text=True)
 
+    def cut(self, source: int, target: int, *kinds: str) -> None:
+        """What one host sends to another is lost where it arrives, of these protocols ("tcp", "udp") only."""
+        rules = (
+            "add table netdev cut\n"
+            "add chain netdev cut arriving { type filter hook ingress device neta priority 0; }\n"
+            f"add rule netdev cut arriving ip saddr {self.cluster_address(source)} "
+            f"ip protocol {{ {', '.join(kinds)} }} drop\n"
+        )
+        inside = ["ip", "netns", "exec", self._name(target), "nft"]
+        subprocess.run([*inside, "-f", "-"], input=rules, check=True, capture_output=True, text=True)
+
+    def mend(self, target: int) -> None:
+        """Nothing that is sent to this host is cut any more."""
+        inside = ["ip", "netns", "exec", self._name(target), "nft"]
+        subprocess.run([*inside, "add", "table", "netdev", "cut"], check=True, capture_output=True, text=True)
+        subprocess.run([*inside, "delete", "table", "netdev", "cut"], check=True, capture_output=True, text=True)
+
     def mute(self, number: int, *others: int) -> None:
         """What this host sends to those is lost; what they send arrives."""
         for other in others:
