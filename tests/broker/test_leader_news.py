@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import trio
 
 from tpc_broker.broker import leader_news
-from tpc_broker.broker.leader_news import LeaderNews
+from tpc_broker.broker.leader_news import FOR_NODE, LeaderNews
 from tpc_broker.broker.view import Leader
-from tpc_broker.errors import MailboxFullError
+from tpc_broker.errors import MailboxFullError, NotDeliveredError
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
 
 TOPIC = TopicId(uuid.UUID(int=3))
@@ -33,17 +33,26 @@ class Nodes:
         self.asked: dict[NodeId, list[dict[int, int]]] = {node: [] for node in OTHERS}
         self.takes = trio.Event()
         self.refuses = 0
+        self.passes_on: Callable[[dict[str, Any]], Awaitable[object]] = self._has_no_link
 
     def linked(self) -> list[NodeId]:
         return list(self.up)
 
     async def ask(self, node: NodeId, method: str, payload: dict[str, Any]) -> None:
         assert method == "leaders"
+        if node not in self.up:
+            raise NotDeliveredError("there is no link")
+        if FOR_NODE in payload:
+            await self.passes_on(payload)
+            return
         if self.refuses:
             self.refuses -= 1
             raise MailboxFullError("the link is full")
         self.asked[node].append(dict(payload["leaders"]))
         await self.takes.wait()
+
+    async def _has_no_link(self, _payload: dict[str, Any]) -> None:
+        raise NotDeliveredError("nor has this one a link")
 
 
 @pytest.fixture
@@ -54,7 +63,7 @@ def nodes(nursery: trio.Nursery) -> Nodes:
 @pytest.fixture
 def news(nodes: Nodes) -> LeaderNews:
     rows = lambda told: [[key.partition, leader.epoch] for key, leader in told]  # noqa: E731
-    return LeaderNews(nodes, lambda: [led(7)], rows)  # type: ignore[arg-type]
+    return LeaderNews(nodes, lambda: [led(7)], rows, lambda: OTHERS)  # type: ignore[arg-type]
 
 
 async def test_what_comes_while_a_message_is_under_way_goes_with_the_next_one(
@@ -108,3 +117,33 @@ async def test_a_node_that_is_there_again_is_told_everything(
     nodes.on_peer_up(OTHERS[0])
     await trio.testing.wait_all_tasks_blocked()
     assert nodes.asked == {OTHERS[0]: [{7: 1}], OTHERS[1]: []}
+
+
+async def test_who_cannot_be_told_is_told_by_the_first_that_can(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    helped: list[tuple[NodeId, list[list[int]]]] = []
+    nodes.takes.set()
+
+    async def pass_on(payload: dict[str, Any]) -> None:
+        helped.append((NodeId(payload[FOR_NODE]), payload["leaders"]))
+
+    nodes.passes_on = pass_on
+    nodes.up = OTHERS[1:]
+    news.tell([led(0), led(1)])
+    await trio.testing.wait_all_tasks_blocked()
+    assert nodes.asked == {OTHERS[0]: [], OTHERS[1]: [{0: 1, 1: 1}]}
+    assert helped == [(OTHERS[0], [[0, 1], [1, 1]])]
+
+
+async def test_news_are_passed_on_as_they_are_to_who_is_named(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    nodes.takes.set()
+    told = {"leaders": [[4, 2]]}
+    assert not await news.pass_on(told)
+    assert await news.pass_on({**told, FOR_NODE: 3})
+    assert nodes.asked == {OTHERS[0]: [], OTHERS[1]: [{4: 2}]}
+    nodes.up = OTHERS[:1]
+    with pytest.raises(NotDeliveredError):
+        await news.pass_on({**told, FOR_NODE: 3})

@@ -94,29 +94,29 @@ class Cuts:
             for two in named[target]:
                 self.cluster.network.block(one.host, two.host, kinds)
         near = nodes if ANOTHER in (source, target) or TCP not in kinds else others
-        await self.load.until(SETTLED_S, lambda: self._is_settled(near), f"not settled: {what}")
+        await self.load.until(SETTLED_S, lambda: self.is_settled(near), f"not settled: {what}")
         await self.until_all_write(what)
         await trio.sleep(CUT_S)
         if UDP in kinds and ANOTHER not in (source, target):
             is_given_up = partial(self._are_all, State.DEAD, [it], others)
             await self.load.until(GIVEN_UP_S, is_given_up, f"membership knows nothing: {what}")
             await trio.sleep(CUT_S)
-        assert self._is_settled(near), f"not any more: {what}"
+        assert self.is_settled(near), f"not any more: {what}"
         await self.until_all_write(f"later, {what}")
         self.cluster.network.heal()
-        await self.load.until(SETTLED_S, lambda: self._is_settled(nodes), f"not settled after {what}")
+        await self.load.until(SETTLED_S, lambda: self.is_settled(nodes), f"not settled after {what}")
         await self.until_all_write(f"after {what}")
         await self.load.until(
             TOGETHER_S, lambda: self._are_all(State.ALIVE, nodes, nodes), f"not together after {what}"
         )
 
-    def _is_settled(self, near):
+    def is_settled(self, near):
         """One node leads the metadata, and each partition one, of those that hear each other; and these tell so."""
         topic, nodes = self.load.topic(), self.cluster.nodes.values()
         leading = [
             node.number
             for index in range(PARTITIONS) for node in nodes
-            if node.first.replication.machine_of(partition_key(topic, index)).is_leader
+            if self.leads(node, topic, index)
         ]  # fmt: skip
         if len(self.load.controllers()) != 1 or len(leading) != PARTITIONS:
             return False
@@ -126,6 +126,10 @@ class Cuts:
     def _are_all(state, nodes, to):
         """What membership says of some to others."""
         return all(one.first.node_main._members.states()[two.number][0] is state for one in to for two in nodes)
+
+    @staticmethod
+    def leads(node, topic, index):
+        return node.first.replication.machine_of(partition_key(topic, index)).is_leader
 
     @staticmethod
     def _told(node):
@@ -148,7 +152,7 @@ def cut_in_turn(ways, leads_metadata, kinds):
 
 
 @pytest.mark.parametrize("leads_metadata", [FOLLOWS, LEADS])
-def test_who_leads_is_settled_within_five_seconds_whatever_is_cut(leads_metadata):
+def test_who_leadsis_settled_within_five_seconds_whatever_is_cut(leads_metadata):
     cut_in_turn(WAYS, leads_metadata, (TCP, UDP))
 
 
@@ -178,8 +182,27 @@ def test_a_node_that_hears_nobody_is_asked_for_what_it_has_alone_only():
     simulate(32, story, nodes_count=3)
 
 
+def test_of_who_leads_two_that_do_not_hear_each_other_are_told_by_the_third():
+    async def story(cluster):
+        cuts = Cuts(cluster)
+        await cuts.begin()
+        one, two, third = cluster.nodes.values()
+        for source, target in ((one, two), (two, one)):
+            cluster.network.block(source.host, target.host)
+        await trio.sleep(CUT_S)
+        topic = cuts.load.topic()
+        (index,) = (each for each in range(PARTITIONS) if Cuts.leads(third, topic, each))
+        assert third.first.replication.transfer(partition_key(topic, index), two.number)
+        await cuts.load.until(SETTLED_S, lambda: Cuts.leads(two, topic, index), "it is not handed over")
+        await cuts.load.until(SETTLED_S, lambda: cuts.is_settled(cluster.nodes.values()), "one is not told")
+        cluster.network.heal()
+        await cuts.end()
+
+    simulate(31, story, nodes_count=3)
+
+
 @pytest.mark.sim
 @pytest.mark.parametrize("leads_metadata", [FOLLOWS, LEADS])
 @pytest.mark.parametrize("kind", [TCP, UDP])
-def test_who_leads_is_settled_when_only_links_or_only_datagrams_are_cut(leads_metadata, kind):
+def test_who_leadsis_settled_when_only_links_or_only_datagrams_are_cut(leads_metadata, kind):
     cut_in_turn(WAYS, leads_metadata, (kind,))

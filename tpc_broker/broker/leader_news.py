@@ -3,7 +3,8 @@
 Of each other node one message is under way, with what is newest of so many partitions; what comes meanwhile goes with
 the next one. So thousands of leaders that are elected in one second need a few messages, and what a node was not told,
 because its link was full or it did not answer, is told again. A node whose link ends is told everything when it is
-there again.
+there again. Until then others pass the news on: two nodes may not hear each other while everybody else hears both, and
+clients of the one are to find what the other one leads.
 """
 
 from __future__ import annotations
@@ -15,43 +16,50 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker.errors import MailboxError
+from tpc_broker.model import NodeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tpc_broker.broker.ports import ClusterNode
     from tpc_broker.broker.view import Leader
-    from tpc_broker.model import NodeId, TopicPartition
+    from tpc_broker.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
 TOLD_AT_ONCE: Final = 2_000
 """Partitions in one message: some hundred kilobytes, and some ten milliseconds at each end."""
 AGAIN_S: Final = 0.2
+FOR_NODE: Final = "for_node"
 
 
-# Rule: Other nodes hear of each leader, whatever a full link refused, until they are sent everything at the next start
-# of the link. Held by tests/broker/test_leader_news.py.
+# Rule: Other nodes hear of each leader, whatever a full link refused, by another node while there is no link, until
+# they are sent everything at the next start of the link. Held by tests/broker/test_leader_news.py,
+# tests/simulator/test_cuts.py.
 class LeaderNews:
-    """On core 0. `leaders_here`: all that are on this node; `encode`: what a message says of some."""
+    """On core 0. `leaders_here`: all that are on this node; `encode`: what a message says of some; `others`: nodes,
+    whether there is a link to them or not.
+    """
 
     def __init__(
         self,
         cluster: ClusterNode,
         leaders_here: Callable[[], Iterable[tuple[TopicPartition, Leader]]],
         encode: Callable[[list[tuple[TopicPartition, Leader]]], list[list[Any]]],
+        others: Callable[[], Iterable[NodeId]],
     ) -> None:
         self._cluster = cluster
         self._leaders_here = leaders_here
         self._encode = encode
+        self._others = others
         self._news: dict[NodeId, dict[TopicPartition, Leader]] = {}
         self._telling: set[NodeId] = set()
         cluster.on_peer_up = self._peer_is_up
 
     def tell(self, leaders: Iterable[tuple[TopicPartition, Leader]]) -> None:
-        """All nodes that are there."""
-        told = dict(leaders)
-        for node in self._cluster.linked() if told else ():
+        """All nodes that can be told."""
+        told, linked = dict(leaders), self._cluster.linked()
+        for node in sorted({*linked, *self._others()}) if told and linked else ():
             self._put(node, told)
 
     def _peer_is_up(self, node: NodeId) -> None:
@@ -65,7 +73,7 @@ class LeaderNews:
 
     async def _tell(self, node: NodeId) -> None:
         try:
-            while self._news[node] and node in self._cluster.linked():
+            while self._news[node] and self._cluster.linked():
                 await self._tell_some(node)
         finally:
             del self._news[node]
@@ -76,9 +84,30 @@ class LeaderNews:
         told = dict(islice(news.items(), TOLD_AT_ONCE))
         for partition in told:
             del news[partition]
+        payload = {"leaders": self._encode(list(told.items()))}
         try:
-            await self._cluster.ask(node, "leaders", {"leaders": self._encode(list(told.items()))})
+            if node in self._cluster.linked():
+                await self._cluster.ask(node, "leaders", payload)
+            else:
+                await self._have_passed_on(node, payload)
         except MailboxError as error:
             log.debug("node %d was not told who leads: %s", node, error)
             self._news[node] = {**told, **news}
             await trio.sleep(AGAIN_S)
+
+    async def _have_passed_on(self, node: NodeId, payload: dict[str, Any]) -> None:
+        """By the first who can; where nobody can, the node is told everything when it is there again."""
+        for helper in self._cluster.linked():
+            try:
+                await self._cluster.ask(helper, "leaders", {**payload, FOR_NODE: int(node)})
+            except MailboxError as error:
+                log.debug("node %d passes nothing on to node %d: %s", helper, node, error)
+            else:
+                return
+
+    async def pass_on(self, payload: dict[str, Any]) -> bool:
+        """What another node tells one to which it has no link; False: it is for this node. MailboxError."""
+        node = payload.get(FOR_NODE)
+        if node is not None:
+            await self._cluster.ask(NodeId(int(node)), "leaders", {"leaders": payload["leaders"]})
+        return node is not None

@@ -119,7 +119,8 @@ class MetadataService:
         mailboxes.serve("nodes.facts", self._serve_facts)
         if cluster is not None:
             cluster.serve("leaders", self._serve_leaders_of_node)
-            self._news = LeaderNews(cluster, lambda: view.leaders_here(here=True), _leaders_to_json)
+            others = lambda: view.image.nodes.keys() - {view.node}  # noqa: E731
+            self._news = LeaderNews(cluster, lambda: view.leaders_here(here=True), _leaders_to_json, others)
             cluster.on_absent_changed = self._absent_changed
             cluster.on_controller_changed = self._controller_changed
 
@@ -314,6 +315,8 @@ class MetadataService:
             self._news.tell(leaders)
 
     async def _serve_leaders_of_node(self, payload: Payload, _blobs: list[bytes]) -> Answer:
+        if await self._news.pass_on(payload):
+            return {}, []
         leaders = _leaders_from_json(payload["leaders"])
         self._view.note_leaders(leaders)
         self._tell_cores_of_nodes(leaders)
