@@ -157,9 +157,11 @@ tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked) 
     return tpc_partition_of(plane, known->handle);
 }
 
-/* That an offset is nowhere only a leader can say. */
+/* That an offset is nowhere only a leader can say, and one of replicas only when a quorum has just said that it is one: it may
+ * have been paused, and not have heard of the next one. So it is Python's to ask (broker/confirmed.py). */
 static enum tpc_fetch_fallback out_of_range(tpc_fetch_reading *reading) {
-    if (reading->partition->role != TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_OFFSET;
+    const tpc_partition *partition = reading->partition;
+    if (partition->role != TPC_ROLE_LEADER || partition->is_replicated) return TPC_FETCH_FALLBACK_OFFSET;
     reading->error_code = TPC_ERROR_OFFSET_OUT_OF_RANGE;
     reading->high_watermark = reading->last_stable_offset = reading->log_start_offset = -1;
     return TPC_FETCH_FALLBACK_NONE;

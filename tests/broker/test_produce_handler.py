@@ -9,7 +9,8 @@ import trio
 
 from tests.support.memory_clients import create_topic, produce_request
 from tests.support.memory_node import answer_of, running_node
-from tpc_broker.broker.handlers.produce import CONFIRM_S, REFUSAL_WAIT_MS_MAX
+from tpc_broker.broker.confirmed import CONFIRM_S
+from tpc_broker.broker.handlers.produce import REFUSAL_WAIT_MS_MAX
 from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.error_codes import ErrorCode
 

@@ -34,18 +34,33 @@ class Near:
         self.lacking.append(offset)
 
 
+class Quorum:
+    """What `broker.replication_port` says of the one that leads here."""
+
+    def __init__(self):
+        self.asked, self.follows = 0, True
+
+    async def confirm(self, _key):
+        self.asked += 1
+        return self.follows
+
+
+def bench_of(path, *, in_c):
+    bench = FetchBench(path, in_c=in_c, region_blocks=1024)
+    bench.core.replicated = SimpleNamespace(near=Near(), replication=Quorum())
+    return bench
+
+
 @pytest.fixture(params=["in C", "in Python"])
 def bench(request, tmp_path):
-    bench = FetchBench(tmp_path / "journal", in_c=request.param == "in C", region_blocks=1024)
-    bench.core.replicated = SimpleNamespace(near=Near())
+    bench = bench_of(tmp_path / "journal", in_c=request.param == "in C")
     yield bench
     bench.shut()
 
 
 @pytest.fixture
 def in_c(tmp_path):
-    bench = FetchBench(tmp_path / "journal", in_c=True, region_blocks=1024)
-    bench.core.replicated = SimpleNamespace(near=Near())
+    bench = bench_of(tmp_path / "journal", in_c=True)
     yield bench
     bench.shut()
 
@@ -143,10 +158,48 @@ def test_a_follower_never_says_that_an_offset_is_nowhere(bench):
     assert bench.core.replicated.near.lacking == [9, 16]
 
 
-def test_a_leader_says_that_an_offset_is_nowhere(bench):
+@pytest.mark.parametrize(("offset", "starts"), [(6, 0), (3, 4)], ids=["above", "below"])
+@pytest.mark.parametrize(
+    ("follows", "error"), [(True, E.OFFSET_OUT_OF_RANGE), (False, E.NOT_LEADER_OR_FOLLOWER)], ids=["one", "none"]
+)
+def test_a_leader_says_that_an_offset_is_nowhere_when_a_quorum_follows_it(bench, offset, starts, follows, error):
+    """One that was paused may be asked for what the next leader has committed, or has not deleted."""
+    handle, client = leader(bench), bench.connect()
+    bench.send(client, [("t", 0, records_of(1)) for _ in range(5)])
+    bench.until(lambda: bench.plane.state(handle).durable_offset == 5)
+    bench.plane.commit(handle, TERM, 5)
+    bench.answer(client)
+    bench.plane.set_log_start(handle, starts)
+    bench.core.replicated.replication.follows = follows
+    (part,) = parts_of(bench.fetch(client, 12, asks(("t", 0, offset))))
+    assert (told(part), part["LogStartOffset"]) == ((error, -1, 0), -1)
+    assert bench.core.replicated.replication.asked == 1
+    assert told(parts_of(bench.fetch(client, 12, asks(("t", 0, 4))))[0]) == (0, 5, 1)
+    assert bench.core.replicated.replication.asked == 1, "not for what it has"
+
+
+@pytest.mark.parametrize(
+    ("follows", "told_of"), [(True, {"Epoch": TERM, "EndOffset": 0}), (False, {"Epoch": -1, "EndOffset": -1})]
+)
+def test_a_leader_says_where_logs_part_when_a_quorum_follows_it(bench, follows, told_of):
     leader(bench)
-    (part,) = parts_of(bench.fetch(bench.connect(), 12, asks(("t", 0, 1))))
-    assert told(part) == (E.OFFSET_OUT_OF_RANGE, -1, 0)
+    bench.partitions["t", 0].files.epochs.assign(TERM, 0)
+    bench.core.replicated.replication.follows = follows
+    asked = asks(("t", 0, 5))
+    asked["Topics"][0]["Partitions"][0]["LastFetchedEpoch"] = TERM
+    (part,) = parts_of(bench.fetch(bench.connect(), 12, asked))
+    assert part["DivergingEpoch"] == told_of
+    assert part["ErrorCode"] == (0 if follows else E.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_a_follower_never_says_where_logs_part(bench):
+    """What it has not got yet its leader may have."""
+    follower(bench)
+    bench.partitions["t", 0].files.epochs.assign(TERM, 0)
+    asked = asks(("t", 0, 9))
+    asked["Topics"][0]["Partitions"][0]["LastFetchedEpoch"] = TERM
+    (part,) = parts_of(bench.fetch(bench.connect(), 12, asked))
+    assert (part["DivergingEpoch"], part["ErrorCode"]) == ({"Epoch": -1, "EndOffset": -1}, E.OFFSET_NOT_AVAILABLE)
 
 
 def test_who_waits_at_a_follower_gets_what_is_committed(in_c):

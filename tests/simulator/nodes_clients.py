@@ -29,6 +29,7 @@ NONE = ErrorCode.NONE
 BROKER, SET, DELETED = 4, 0, 1
 """Of alterations of settings."""
 EVERY_BROKER = ""
+LATEST = -1
 _connections = count(1)
 
 
@@ -50,6 +51,10 @@ class Promises:
         """By group, topic and partition: the newest offset that was acknowledged."""
         self.topics: dict[str, int] = {}
         """Partitions, of those that were acknowledged."""
+
+    def end_of(self, key):
+        """Behind all that was acknowledged or shown."""
+        return max((offset + 1 for told in (self.acknowledged, self.seen) for offset in told[key]), default=0)
 
 
 class Client:
@@ -227,15 +232,26 @@ class Consumer(Client):
         (found,) = answer.responses[0].partitions
         if found.error_code:
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                self._look_whether_behind(found)
+                self.cluster.fails(f"{self.key}: offset {self.offset}, up to which all was read, is nowhere")
             self._broker = None
             return None
         return self._take(found)
 
-    def _look_whether_behind(self, found):
-        """A leader that is over may not know of all yet, and says so; what was acknowledged is not below its start."""
-        if found.log_start_offset > self.offset:
-            self.cluster.fails(f"{self.key}: the log starts at {found.log_start_offset}, behind {self.offset}")
+    async def look_at_end(self):
+        """Once: the log ends behind what was shown, or acknowledged, before anybody was asked where."""
+        self._broker = self._broker or await self.leader(self.topic, self.index)
+        known = self.cluster.promises.end_of(self.key)
+        kind = messages.ListOffsetsRequest
+        part = kind.ListOffsetsPartition(partition_index=self.index, timestamp=LATEST, current_leader_epoch=-1)
+        asked = kind(
+            replica_id=-1, isolation_level=0, topics=[kind.ListOffsetsTopic(name=self.topic, partitions=[part])]
+        )
+        answer = await self.ask(self._broker, asked, 5)
+        found = None if answer is None else answer.topics[0].partitions[0]
+        if found is None or found.error_code:
+            self._broker = None
+        elif found.offset < known:
+            self.cluster.fails(f"{self.key}: the log ends at {found.offset}, it is said, and had {known} before")
 
     def _take(self, found):
         seen, began = self.cluster.promises.seen[self.key], self.offset

@@ -195,7 +195,7 @@ class _End:
                 network.wire.at(max(now_s, due_s + UNACKNOWLEDGED_S), partial(self._look_at, due_s))
                 return
             self._outgoing.popleft()
-            if self.other.is_gone:  # another life is there, which knows nothing of it
+            if self.other.is_gone or self.other.is_broken:  # nobody there knows of it any more, and that is said
                 self._break()
                 return
             self.other.take(data)

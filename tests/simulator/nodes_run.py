@@ -32,6 +32,8 @@ PRODUCERS = 2
 """Of each partition: what one sends again finds its place taken, where something was lost."""
 TOPICS = ("t0", "t1")
 MEMBERS = sum(GROUPS.values())
+LOOKS_AT_END = 0.2
+"""So often a consumer asks where its partition ends."""
 QUIET_S = 1.0
 FINISH_S = 90.0
 
@@ -223,6 +225,8 @@ class Story:
         while not self.is_over or await consumer.read() is None:
             await consumer.read()
             await consumer.again()
+            if consumer.chance.random() < LOOKS_AT_END:
+                await consumer.look_at_end()
 
     async def _commit(self, committer):
         while not self.is_over:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import trio
+
 from tests.support.connection_bench import header_of
 from tests.support.definitions import decode_response, encode_request
 from tests.support.plane_bench import PlaneBench, records_of, settings_with, topic_id_of
@@ -79,6 +81,10 @@ class FetchBench(PlaneBench):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return found
 
+    def find_written(self, topic, index):
+        found = self.find(topic, index)
+        return found if isinstance(found, Partition) and found.is_replicated else None
+
     def make(self, topic, index=0, leader_epoch=0, *flags, files=None, **values):
         """A partition, empty or with what its segments (`PartitionStorage`) hold."""
         if files is not None:
@@ -100,13 +106,7 @@ class FetchBench(PlaneBench):
         self.handled += 1
         try:
             message = codec("FetchRequest", request.api_version).decode(request.body)
-            coroutine = handle_fetch(self.core, request, message)
-            try:
-                coroutine.send(None)
-            except StopIteration as end:
-                response = end.value
-            else:
-                raise AssertionError("it waits")
+            response = self._handle(request, message)
         except DecodeError:
             self.connections.answer_none(request)
             self.connections.close(request.connection, CloseReason.REQUEST_INVALID, CloseWhen.AFTER_ANSWERED)
@@ -114,6 +114,16 @@ class FetchBench(PlaneBench):
         header = encode_response_header(ApiKey.FETCH, request.api_version, request.correlation_id)
         parts = codec("FetchResponse", request.api_version).encode_parts(response)
         ClientConnections(self.connections).answer(request, [header, *parts])
+
+    def _handle(self, request, message):
+        """A quorum is waited for; else there is nothing to wait for."""
+        if self.core.replicated is not None:
+            return trio.run(handle_fetch, self.core, request, message)
+        try:
+            handle_fetch(self.core, request, message).send(None)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("it waits")
 
     # -- the client's side -------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ enum tpc_fetch_fallback {
     TPC_FETCH_FALLBACK_SEGMENT = 10,     /* below what memory holds, and no window is open there */
     TPC_FETCH_FALLBACK_COLD = 11,        /* a window is open, but the page cache lacks the batches' headers */
     TPC_FETCH_FALLBACK_NEARER = 12,      /* the client's rack has a replica that may be read */
-    TPC_FETCH_FALLBACK_OFFSET = 13,      /* a follower has not got the offset; its leader may */
+    TPC_FETCH_FALLBACK_OFFSET = 13,      /* a replica has not got the offset; others may */
     TPC_FETCH_FALLBACK_REASONS_COUNT = 14
 };
 

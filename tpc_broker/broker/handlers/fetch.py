@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tpc_broker.broker.confirmed import Confirmed, confirm
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import FetchOutcome
 from tpc_broker.error_codes import ErrorCode
@@ -39,6 +40,8 @@ class Reading:
     listener: int
     version: int
     """Of the request: a session opened with a newer one may be continued with one that has fewer fields."""
+    confirmed: Confirmed
+    """The leaders of which it is known that the log's end is theirs to tell."""
     partition: Partition | None = None
     error_code: int = 0
     high_watermark: int = -1
@@ -106,10 +109,11 @@ async def _read_all(
 ) -> list[Reading]:
     is_follower = _is_follower(request.api_version, message)
     rack = message.rack_id if request.api_version >= FOLLOWERS_VERSION and not is_follower else ""
+    confirmed = await _confirm_ends(core, fetch, request.api_version)
     readings = []
     left = bytes_max
     for asked in fetch.parts:
-        reading = Reading(asked, fetch.listener, request.api_version)
+        reading = Reading(asked, fetch.listener, request.api_version, confirmed)
         may_exceed = left == bytes_max
         await core.partitions.wait_moved(asked.topic, asked.partition)
         found = _readable(core, reading, is_follower=is_follower)
@@ -118,6 +122,27 @@ async def _read_all(
         left = max(0, left - reading.size)
         readings.append(reading)
     return readings
+
+
+async def _confirm_ends(core: Core, fetch: Fetch, version: int) -> Confirmed:
+    """Ask the quorums of partitions that are led here, and are asked for what seems to lie outside of their logs, or
+    whether a log is the same as theirs.
+    """
+    doubted = [
+        found
+        for asked in fetch.parts
+        if (found := core.partitions.find_written(asked.topic, asked.partition)) is not None
+        and (_asks_divergence(asked, version) or not _is_inside(asked.fetch_offset, found.bounds()))
+    ]
+    return await confirm(core, doubted)
+
+
+def _asks_divergence(asked: FetchPart, version: int) -> bool:
+    return asked.last_fetched_epoch >= 0 and version >= DIVERGENCE_VERSION
+
+
+def _is_inside(offset: int, bounds: Bounds) -> bool:
+    return bounds.log_start_offset <= offset <= bounds.log_end_offset
 
 
 def _is_nearer(core: Core, reading: Reading, found: Partition, rack: str) -> bool:
@@ -146,11 +171,15 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     size_max = min(asked.max_bytes, left)
     try:
-        if asked.last_fetched_epoch >= 0 and reading.version >= DIVERGENCE_VERSION:
-            reading.diverging = found.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
-            if reading.diverging is not None:
+        if _asks_divergence(asked, reading.version):
+            diverging = found.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
+            if diverging is not None and not reading.confirmed.has(found):
+                await _out_of_range(core, reading, found)
                 return
-        if not bounds.log_start_offset <= asked.fetch_offset <= bounds.log_end_offset:
+            reading.diverging = diverging
+            if diverging is not None:
+                return
+        if not _is_inside(asked.fetch_offset, bounds):
             await _out_of_range(core, reading, found)
             return
         if asked.fetch_offset < upto and (size_max > 0 or may_exceed):
@@ -194,11 +223,16 @@ def _readable(core: Core, reading: Reading, *, is_follower: bool) -> Partition |
 
 
 async def _out_of_range(core: Core, reading: Reading, found: Partition) -> None:
-    """Only a leader says that an offset is nowhere: a client would begin anew somewhere else.
-    A follower may be behind, or have deleted what its leader has still.
+    """Only a leader that a quorum follows says that an offset is nowhere: a client would begin anew somewhere else.
+    A follower may be behind, or have deleted what its leader has still; and who has led may not know of the next one.
     """
-    reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE if found.is_led else ErrorCode.OFFSET_NOT_AVAILABLE
-    if not found.is_led and core.replicated is not None:
+    if reading.confirmed.has(found):
+        reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+    elif found.is_led:
+        reading.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    else:
+        reading.error_code = ErrorCode.OFFSET_NOT_AVAILABLE
+        assert core.replicated is not None, "followers are those of a cluster"
         await core.replicated.near.lacks(found, reading.asked.fetch_offset)
     reading.high_watermark = reading.last_stable_offset = reading.log_start_offset = -1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.broker.confirmed import Confirmed, confirm
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
@@ -11,6 +12,8 @@ from tpc_broker.kafka import messages
 from tpc_broker.model import NO_LEADER_EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
@@ -26,6 +29,8 @@ FIRST_VERSION_OF = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
+TELL_NO_END = frozenset({EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP})
+"""All else that ListOffsets is asked is answered by where the log ends, or by what is not in it."""
 LEADER_EPOCH_VERSION = 4
 UNKNOWN = -1
 READ_COMMITTED = 1
@@ -36,6 +41,15 @@ async def handle_list_offsets(
     core: Core, request: Request, message: messages.ListOffsetsRequest
 ) -> messages.ListOffsetsResponse:
     duplicates = _duplicates(message.topics)
+    confirmed = await _confirm(
+        core,
+        [
+            (topic.name, asked.partition_index)
+            for topic in message.topics
+            for asked in topic.partitions
+            if asked.timestamp not in TELL_NO_END
+        ],
+    )
     response = messages.ListOffsetsResponse()
     for topic in message.topics:
         answer = messages.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
@@ -48,8 +62,14 @@ async def handle_list_offsets(
             if (topic.name, asked.partition_index) in duplicates:
                 partition.error_code = int(ErrorCode.INVALID_REQUEST)
                 continue
-            await _list_one(core, request.api_version, message.isolation_level, topic.name, asked, partition)
+            await _list_one(core, request.api_version, message.isolation_level, topic.name, asked, partition, confirmed)
     return response
+
+
+async def _confirm(core: Core, asked: Iterable[tuple[str, int]]) -> Confirmed:
+    """Ask the quorums of those that are led here."""
+    found = (core.partitions.find_written(name, index) for name, index in asked)
+    return await confirm(core, [partition for partition in found if partition is not None])
 
 
 def _duplicates(topics: list[messages.ListOffsetsRequest.ListOffsetsTopic]) -> set[tuple[str, int]]:
@@ -69,6 +89,7 @@ async def _list_one(  # noqa: PLR0913  (one question with all that it depends on
     name: str,
     asked: messages.ListOffsetsRequest.ListOffsetsPartition,
     answer: messages.ListOffsetsResponse.ListOffsetsPartitionResponse,
+    confirmed: Confirmed,
 ) -> None:
     found = core.partitions.find(name, asked.partition_index)
     if not isinstance(found, Partition):
@@ -81,6 +102,9 @@ async def _list_one(  # noqa: PLR0913  (one question with all that it depends on
         asked.timestamp < EARLIEST_PENDING_UPLOAD_TIMESTAMP or version < FIRST_VERSION_OF.get(asked.timestamp, 0)
     ):
         answer.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
+        return
+    if asked.timestamp not in TELL_NO_END and not confirmed.has(found):
+        answer.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return
     bounds = found.bounds()
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
@@ -120,6 +144,8 @@ async def _fill(
 async def handle_offset_for_leader_epoch(
     core: Core, _request: Request, message: messages.OffsetForLeaderEpochRequest
 ) -> messages.OffsetForLeaderEpochResponse:
+    asked_of = [(topic.topic, asked.partition) for topic in message.topics for asked in topic.partitions]
+    confirmed = await _confirm(core, asked_of)
     response = messages.OffsetForLeaderEpochResponse()
     for topic in message.topics:
         answer = messages.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
@@ -134,6 +160,8 @@ async def handle_offset_for_leader_epoch(
                 result.error_code = int(found)
                 continue
             result.error_code = int(found.check_leader_epoch(asked.current_leader_epoch))
+            if not result.error_code and not confirmed.has(found):
+                result.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if not result.error_code:
                 result.leader_epoch, result.end_offset = found.end_of_epoch(asked.leader_epoch)
     return response
@@ -142,6 +170,8 @@ async def handle_offset_for_leader_epoch(
 async def handle_delete_records(
     core: Core, _request: Request, message: messages.DeleteRecordsRequest
 ) -> messages.DeleteRecordsResponse:
+    asked_of = [(topic.name, asked.partition_index) for topic in message.topics for asked in topic.partitions]
+    confirmed = await _confirm(core, asked_of)
     response = messages.DeleteRecordsResponse()
     for topic in message.topics:
         answer = messages.DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name)
@@ -158,6 +188,9 @@ async def handle_delete_records(
             if found.is_internal or not found.deletes_records:
                 refusal = ErrorCode.INVALID_TOPIC_EXCEPTION if found.is_internal else ErrorCode.POLICY_VIOLATION
                 result.error_code = int(refusal)
+                continue
+            if not confirmed.has(found):
+                result.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 continue
             try:
                 upto = found.bounds().high_watermark if asked.offset == DELETE_TO_HIGH_WATERMARK else asked.offset

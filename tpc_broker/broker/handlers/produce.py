@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.confirmed import CONFIRM_S
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.error_codes import ErrorCode
@@ -34,8 +35,6 @@ COMMIT_RETRY_S = 0.02
 """Much is committed in that, and all that wait try again."""
 ROOM_WAIT_MS_MAX = 30_000
 REFUSAL_WAIT_MS_MAX = 1_000
-CONFIRM_S: Final = 2.0
-"""For so long a quorum is asked who leads: as long as an election takes."""
 TRIED_AGAIN: Final = frozenset(
     {
         ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP,
