@@ -525,6 +525,7 @@ class tpc_plane_statistics(Structure):
     produces_pending: int
     partition_errors: int
     duplicates: int
+    answers_doubted: int
     appends_undurable: int
     appends_rolled_back: int
     tail_runs: int

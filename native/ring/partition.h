@@ -84,6 +84,7 @@ typedef struct tpc_partition {
     int64_t dirty_since_ns; /* or since it was last written behind */
 
     tpc_producers producers;
+    bool producers_stale; /* the log was cut, and they are as they were before */
     uint32_t appends_undurable;
     struct tpc_undo_record *undo_newest; /* NULL: it has none */
     tpc_commit_waits waits[TPC_WAIT_LEVELS];
@@ -237,6 +238,9 @@ typedef struct {
 
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result);
+
+/* Records would have been acknowledged at offsets where they are not: counted, and told. The error code in place of that. */
+int16_t tpc_produce_doubted(tpc_plane *plane, const tpc_partition *partition, int64_t base_offset, int64_t next_offset);
 
 /* A batch was refused: with an error after which it is tried again, those that its client has sent behind it are too. The
  * partition may be NULL: it is not in the table. */

@@ -97,6 +97,8 @@ static void fail_part(tpc_pending *pending, const tpc_pending_wait *wait, int16_
 static void wait_over(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code) {
     const tpc_pending_wait *of = (const tpc_pending_wait *)wait;
     tpc_pending *pending = of->pending;
+    if (!error_code && of->end_offset > tpc_partition_reached(of->partition, (enum tpc_wait_level)wait->level))
+        error_code = tpc_produce_doubted(plane, of->partition, -1, of->end_offset);
     if (error_code) {
         fail_part(pending, of, error_code);
         tpc_produce_refused(plane, pending->connection, of->partition, error_code);

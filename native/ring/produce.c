@@ -15,6 +15,7 @@
  * producers stop for good instead of trying again or aborting.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,9 +99,49 @@ static int16_t refusal_by_sequence(tpc_plane *plane, tpc_partition *partition, c
     return records->gap_code;
 }
 
+int16_t tpc_produce_doubted(tpc_plane *plane, const tpc_partition *partition, int64_t base_offset,
+                            int64_t next_offset) {
+    uint64_t count = ++plane->statistics.answers_doubted;
+    if ((count & (count - 1)) == 0) /* a client tries again and again */
+        fprintf(
+            stderr,
+            "%s-%d in leader epoch %d: refused, instead of acknowledged at [%lld, %lld), where it is not; %llu before; "
+            "log_start_offset %lld, commit_offset %lld, log_end_offset %lld, %s\n",
+            (const char *)partition->topic_name, partition->index, partition->leader_epoch, (long long)base_offset,
+            (long long)next_offset, (unsigned long long)count - 1, (long long)partition->log_start_offset,
+            (long long)partition->commit_offset, (long long)partition->log_end_offset,
+            partition->producers_stale ? "its producers are those of before a cut" : "its log was not cut lately");
+    return TPC_ERROR_KAFKA_STORAGE_ERROR;
+}
+
+/* Whether the log has the batch that a producer is to be told of, as far as that can be seen in memory. */
+static bool is_there(const tpc_partition *partition, const tpc_batch_header *header,
+                     const tpc_producer_batch *earlier) {
+    if (earlier->base_offset < 0 || earlier->last_offset < earlier->base_offset ||
+        earlier->last_offset >= partition->log_end_offset)
+        return false;
+    tpc_tail_stretch stretch;
+    tpc_batch_header found;
+    if (tpc_tail_measure(partition, earlier->base_offset, 1, partition->log_end_offset, true, 1, &stretch) < 0)
+        return true; /* in a segment */
+    if (!stretch.count) return false;
+    tpc_slice piece = tpc_tail_piece(partition, &stretch, 0, stretch.bytes);
+    return tpc_batch_header_read(piece.data, piece.length, &found) == 0 && found.base_offset == earlier->base_offset &&
+           found.last_offset_delta == header->last_offset_delta && found.producer_id == header->producer_id &&
+           found.producer_epoch == header->producer_epoch && found.base_sequence == header->base_sequence;
+}
+
+/* Rule: Nobody is told that records are at offsets where they are not: what the log has is looked at before a success is
+ * said, and an error is said in its place. Producers of a log that was cut are not believed until they are found again.
+ * See also native/ring/pending.c, native/ring/replica.c, tpc_broker/broker/partition.py. Held by
+ * tests/runtime/test_doubted_answers.py, tests/broker/test_told_offsets.py, tests/simulator/nodes_oracle.py. */
 static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header,
                           tpc_append_result *result) {
     tpc_producer_batch earlier;
+    if (partition->producers_stale) {
+        result->error_code = tpc_produce_doubted(plane, partition, -1, -1);
+        return 1;
+    }
     switch (tpc_producers_check(&partition->producers, header, &earlier)) {
     case TPC_SEQUENCE_NEXT:
         if (!begins_too_late(partition, header)) return 0;
@@ -114,6 +155,10 @@ static int judge_producer(tpc_plane *plane, const tpc_partition *partition, cons
         return 1;
     default:
         break;
+    }
+    if (!is_there(partition, header, &earlier)) {
+        result->error_code = tpc_produce_doubted(plane, partition, earlier.base_offset, earlier.last_offset + 1);
+        return 1;
     }
     *result = (tpc_append_result){.base_offset = earlier.base_offset,
                                   .next_offset = earlier.last_offset + 1,
@@ -432,6 +477,13 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     result->log_start_offset = report.flags & TPC_BATCH_TELLS_LOG_START ? partition->log_start_offset : -1;
     if (appended.error_code) {
         tell_bad_records(&report, result);
+        return;
+    }
+    bool is_said_right = appended.base_offset >= 0 && appended.base_offset < appended.next_offset &&
+                         appended.next_offset <= partition->log_end_offset;
+    if (!is_said_right) {
+        result->error_code = tpc_produce_doubted(plane, partition, appended.base_offset, appended.next_offset);
+        tpc_produce_refused(plane, request->connection, partition, result->error_code);
         return;
     }
     result->base_offset = appended.base_offset;

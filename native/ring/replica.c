@@ -196,6 +196,7 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     tpc_commit_waits_fail(plane, partition, offset, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_tail_truncate(plane, partition, offset);
     partition->log_end_offset = partition->durable_offset = offset;
+    partition->producers_stale = true;
     if (partition->written_offset > offset) partition->written_offset = offset;
     if (partition->committed_from_offset > offset) partition->committed_from_offset = offset;
     if (partition->bytes_admitted != INT64_MAX)
@@ -227,6 +228,8 @@ int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8
     tpc_producers_free(&partition->producers);
     int result = tpc_partition_load_producers(plane, handle, encoded, bytes, false);
     producers_of_tail of = {.partition = partition, .now_ms = tpc_plane_monotonic_ms(plane)};
-    if (result == 0) tpc_tail_each(partition, partition->written_offset, add_producer, &of);
-    return result;
+    if (result < 0) return result;
+    tpc_tail_each(partition, partition->written_offset, add_producer, &of);
+    partition->producers_stale = false;
+    return 0;
 }

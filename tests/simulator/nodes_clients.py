@@ -201,6 +201,8 @@ class Producer(Client):
         found = answer.responses[0].partition_responses[0]
         code = ErrorCode(found.error_code)
         if code is NONE:
+            if found.base_offset < 0:
+                self.cluster.fails(f"{self.key}: {found.base_offset} is told as the offset of what was acknowledged")
             return found.base_offset
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH):
             self.cluster.fails(f"{self.key}: a producer with one batch under way was told {code.name}")

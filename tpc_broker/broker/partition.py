@@ -7,6 +7,7 @@ stored. What is not durable is in neither answer: the high watermark moves when 
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 import trio
@@ -14,7 +15,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.timestamps import RecordPosition, find_in_batches
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
+from tpc_broker.errors import LeadershipLostError, OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka.records import read_batches
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_END = -1
 SCAN_BYTES = 1 << 20
@@ -266,6 +269,10 @@ class Partition:
         if result.error_code:
             raise PartitionOfflineError(f"{self.label}: append refused with {ErrorCode(result.error_code).name}")
         await self._plane.wait_committed(self.handle, result.end_offset, result.leader_epoch)
+        if self.is_open and not 0 <= result.base_offset < result.end_offset <= self.bounds().high_watermark:
+            log.error("%s: what would be told to be committed at [%d, %d) is not there; its high watermark is %d",
+                      self.label, result.base_offset, result.end_offset, self.bounds().high_watermark)  # fmt: skip
+            raise LeadershipLostError(f"{self.label}: what was appended is not committed")
         return result.base_offset
 
     async def move_log_start(self, offset: int) -> int:

@@ -71,6 +71,7 @@ COUNTED: Final = (
     Counted("tpc_produce_in_python_total", "plane", "produce_fallbacks", "Produce requests left to Python."),
     Counted("tpc_produce_timeouts_total", "plane", "produces_timed_out", "Produce requests that timed out."),
     Counted("tpc_produce_errors_total", "plane", "partition_errors", "Partitions of Produce answered with an error."),
+    Counted("tpc_produce_doubted_total", "plane", "answers_doubted", "Acknowledgements refused: nothing was there."),
     Counted("tpc_produce_waiting", "plane", "produces_pending", "Produce requests that wait for the disk."),
     Counted("tpc_tail_bytes", "plane", "tail_bytes", "Bytes of records in memory."),
     Counted("tpc_tail_unwritten_batches", "plane", "appends_undurable", "Batches that are not on the disk yet."),

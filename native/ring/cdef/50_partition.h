@@ -143,6 +143,7 @@ typedef struct {
     uint64_t produces_pending; /* now */
     uint64_t partition_errors; /* partitions of Produce answered with an error */
     uint64_t duplicates;
+    uint64_t answers_doubted;   /* refused, since their records were not where they would have been told to be */
     uint64_t appends_undurable; /* now */
     uint64_t appends_rolled_back;
     uint64_t tail_runs;       /* now: of batches that share an entry of the tail */
