@@ -152,7 +152,7 @@ def cut_in_turn(ways, leads_metadata, kinds):
 
 
 @pytest.mark.parametrize("leads_metadata", [FOLLOWS, LEADS])
-def test_who_leadsis_settled_within_five_seconds_whatever_is_cut(leads_metadata):
+def test_who_leads_is_settled_within_five_seconds_whatever_is_cut(leads_metadata):
     cut_in_turn(WAYS, leads_metadata, (TCP, UDP))
 
 
@@ -204,5 +204,5 @@ def test_of_who_leads_two_that_do_not_hear_each_other_are_told_by_the_third():
 @pytest.mark.sim
 @pytest.mark.parametrize("leads_metadata", [FOLLOWS, LEADS])
 @pytest.mark.parametrize("kind", [TCP, UDP])
-def test_who_leadsis_settled_when_only_links_or_only_datagrams_are_cut(leads_metadata, kind):
+def test_who_leads_is_settled_when_only_links_or_only_datagrams_are_cut(leads_metadata, kind):
     cut_in_turn(WAYS, leads_metadata, (kind,))
