@@ -12,7 +12,7 @@ from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.spark.lag import offsets_behind_latest
 from tpc_broker.spark.options import OptionError, TaskShape, read_options, table_options, write_options
-from tpc_broker.spark.ranges import OffsetRange, from_json, limit_offsets, to_json
+from tpc_broker.spark.ranges import OffsetRange, Places, from_json, limit_offsets, to_json
 from tpc_broker.spark.task_sizes import RecordSizes, TaskGroup, into_tasks, split_ranges
 
 BASE = {"bootstrap": "h:1", "subscribe": "a, b"}
@@ -206,9 +206,15 @@ def test_the_lag_has_the_names_and_numbers_of_the_stock_source():
     texts = {"endOffset": json.dumps(reached), "latestOffset": json.dumps(latest)}
     assert offsets_behind_latest(texts) == expected
     assert offsets_behind_latest({"endOffset": None, "latestOffset": None}) == {}
+    reached["t"]["id"], latest["t"]["id"] = "c2V2ZW50ZWVuIGJ5dGVzIQ", "c2V2ZW50ZWVuIGJ5dGVzIQ"
+    assert offsets_behind_latest({"endOffset": reached, "latestOffset": latest}) == expected
+    again = {"t": {"0": 4, "id": "YW5vdGhlciBvbmUgbm93IQ"}}
+    behind = offsets_behind_latest({"endOffset": reached, "latestOffset": again})
+    assert behind["maxOffsetsBehindLatest"] == "4", "a topic that was created again is read from its beginning"
 
 
 def test_offsets_of_the_checkpoint_are_in_one_order():
     offsets = {TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 2): 3}
-    assert str(to_json(offsets)) == "{'a': {'2': 3, '10': 2}, 'b': {'0': 1}}"
-    assert from_json(to_json(offsets)) == offsets
+    places = Places(offsets, {"a": "c2V2ZW50ZWVuIGJ5dGVzIQ"})
+    assert str(to_json(places)) == "{'a': {'2': 3, '10': 2, 'id': 'c2V2ZW50ZWVuIGJ5dGVzIQ'}, 'b': {'0': 1}}"
+    assert from_json(to_json(places)) == places

@@ -1,5 +1,6 @@
 """Backfill, replay, quality and compact-archive on a real Spark, whole and interrupted."""
 
+import dataclasses
 import json
 import time
 
@@ -232,6 +233,42 @@ def test_of_each_key_the_latest_stays(spark, broker, topic, produce, tmp_path):
     for out in ("latest", "archive"):
         with pytest.raises(PipelineError, match="was made from"):
             compact(spark, CompactJob(str(tmp_path / "latest"), str(tmp_path / out)))
+
+
+def test_pipelines_know_a_topic_that_was_created_again(
+    spark, broker, topic, produce, admin, make_topic, records_of, tmp_path
+):
+    archived, target = tmp_path / "archive", Target(broker.bootstrap, make_topic(f"{topic}-copy", 1))
+    replayed = ReplayJob(topic, target, str(tmp_path / "replayed"))
+    looked_at = QualityJob(broker.bootstrap, (topic,), str(tmp_path / "quality"))
+    table = CompactJob(str(archived), str(tmp_path / "table"))
+    again = BackfillJob(str(archived), target, str(tmp_path / "again"))
+
+    produce(topic, 0, [f"old {number}" for number in range(20)], keys=[b"k"] * 20)
+    archive_of(spark, broker, topic, archived)
+    replay(spark, replayed)
+    examine(spark, looked_at)
+    assert compact(spark, table).keys_count == 1
+    backfill(spark, again)
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    make_topic(topic)
+    produce(topic, 0, [f"new {number}" for number in range(30)], keys=[b"k"] * 30)
+    with pytest.raises(Exception, match=f"{topic} was deleted and created again"):
+        archive_of(spark, broker, topic, archived)
+    with pytest.raises(PipelineError, match=f"{topic}: deleted and created again .* take another --checkpoint"):
+        replay(spark, replayed)
+    with pytest.raises(PipelineError, match=f"{topic}: deleted and created again"):
+        examine(spark, looked_at)
+    assert archive_of(spark, broker, topic, archived, fails_on_data_loss=False).rows_count == 30
+    assert replay(spark, dataclasses.replace(replayed, fails_on_data_loss=False)).offsets_count == 30
+    assert [value for _partition, _key, value, _ms in records_of(target.topic)][-30:] == [
+        b"new %d" % number for number in range(30)
+    ]
+    with pytest.raises(PipelineError, match=f"more than one topic named {topic}"):
+        compact(spark, table)
+    with pytest.raises(PipelineError, match=f"{topic}: deleted and created again"):
+        backfill(spark, again)
+    assert spark.read.parquet(str(archived)).count() == 50
 
 
 def test_an_archive_belongs_to_its_checkpoint_and_its_columns(spark, broker, topic, produce, tmp_path):

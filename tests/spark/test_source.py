@@ -163,6 +163,38 @@ def test_avro_and_protobuf_values(read, topic, produce, tmp_path):
     assert (last.user, last.big, last.kind, last["items"], last.more) == ("u19", Decimal(19), "B", [("a",)], {"k": 19})
 
 
+def test_a_stream_goes_on_in_a_topic_that_was_created_again(spark, broker, topic, produce, admin, tmp_path):
+    from confluent_kafka.admin import NewTopic
+
+    other = f"{topic}-other"
+    for name in (topic, other):
+        if name == other:
+            admin.create_topics([NewTopic(name, 1)])[name].result(PATIENCE_S)
+        produce(name, 0, [f"old {number}" for number in range(100)])
+
+    def stream(loss="true", name="c"):
+        given = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest", "failOnDataLoss": loss}
+        return Stream(spark, broker, tmp_path / name, **given)
+
+    def rows():
+        return [bytes(row.value).decode() for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+
+    assert stream().run(tmp_path / "out") == [200]
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, 2)])[topic].result(PATIENCE_S)
+    produce(topic, 0, [f"new {number}" for number in range(300)])
+    with pytest.raises(Exception, match=f"{topic} was deleted and created again .*set failOnDataLoss to false"):
+        stream().run(tmp_path / "out")
+    assert stream("false").run(tmp_path / "out") == [300]
+    assert sorted(value for value in rows() if "new" in value) == sorted(f"new {number}" for number in range(300))
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    produce(other, 0, ["more"])
+    with pytest.raises(Exception, match=f"no such topic: {topic}; .*set failOnDataLoss to false"):
+        stream().run(tmp_path / "out")
+    assert stream("false").run(tmp_path / "out") == [1]
+    assert len(rows()) == 501
+
+
 class Stream:
     """A streaming query into a memory table, run until all that is there is read."""
 

@@ -13,10 +13,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.spark.segment_log import Log
 from tests.support.broker_process import TpcBroker
 from tests.support.waiting import PATIENCE_S
-from tpc_broker.client.requests import TopicFacts, TopicPartition
+from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType
 from tpc_broker.log.checkpoint import decode_checkpoint, encode_checkpoint
+from tpc_broker.log.files import encode_topic_id
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark import segments as segments_module
 from tpc_broker.spark.folder_log import FolderLog, place
@@ -111,16 +112,11 @@ def test_what_was_open_at_the_checkpoint_is_the_brokers(tmp_path):
     log = Log(tmp_path)
     write_transactions(log)
     log.checkpoint()
-
-    class TopicAlone:
-        def topic(self, _name):
-            return TopicFacts(log.topic_id.bytes, False, {0: 0}, {0: 0})
-
-    wanted = OffsetRange(TopicPartition("t", 0), 2, 40)
+    wanted = OffsetRange(TopicPartition("t", 0), 2, 40, topic_id=encode_topic_id(log.topic_id))
     for isolation, end in (("read_committed", 13), ("read_uncommitted", 15)):
         given = {"bootstrap": "h:1", "subscribe": "t", "path": str(tmp_path), "isolation.level": isolation}
-        tasks = place([wanted], read_options(given, streaming=False), FolderLog(str(tmp_path)), TopicAlone())
-        assert tasks[-1] == OffsetRange(wanted.where, end, 40)
+        tasks = place([wanted], read_options(given, streaming=False), FolderLog(str(tmp_path)), has_broker=True)
+        assert tasks[-1] == dataclasses.replace(wanted, first_offset=end)
         assert [type(task) for task in tasks[:-1]] == [SegmentPiece] * (len(tasks) - 1)
         assert (tasks[0].first_offset, tasks[-2].end_offset) == (2, end)
 

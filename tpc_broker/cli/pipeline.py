@@ -49,7 +49,8 @@ def pipeline() -> None:
               help="How much is done, and committed, at a time.")
 @click.option("--keep-replaced", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS",
               help="How long files that were merged stay for readers that are at work.")
-@click.option("--skip-lost", is_flag=True, help="Go on when offsets are gone from the log, instead of failing.")
+@click.option("--skip-lost", is_flag=True,
+              help="Go on, and say what is lost, when offsets are gone, or topics (or are others of that name now).")
 @click.option("--through-spark", is_flag=True,
               help="Let Spark write the files also where its tasks could do it by themselves, which is faster.")
 @click.option("--path", default="", metavar="DATA-DIR",
@@ -123,7 +124,8 @@ def backfill(**options: Any) -> None:
 @click.option("--sql", default="", metavar="SQL", help="Instead of --select, a whole SELECT … FROM records.")
 @click.option("--rows-per-step", type=ROWS_MIN, default=500_000, show_default=True,
               help="How much is done, and noted, at a time; so much at most is written again after a kill.")
-@click.option("--skip-lost", is_flag=True, help="Go on when offsets are gone from the log, instead of failing.")
+@click.option("--skip-lost", is_flag=True,
+              help="Go on, and say what is lost, when offsets are gone, or topics (or are others of that name now).")
 @window_choices
 @target_options
 @job_options
@@ -148,8 +150,9 @@ def replay(**options: Any) -> None:
         origins.Window(window_options(options["start"], options["end"])), options["where"], sql,
         options["rows_per_step"], not options["skip_lost"],
     )  # fmt: skip
-    topics = (*options["topics"], options["target"])
-    result = run("replay", options, lambda spark, told: jobs.replay(spark, job, told), topics)
+    result = run(
+        "replay", options, lambda spark, told: jobs.replay(spark, job, told), options["topics"], options["target"]
+    )
     report(options, "replayed", {
         "offsets": result.offsets_count, "steps": result.steps_count, "from": job.source, "to": options["target"],
     })  # fmt: skip

@@ -21,6 +21,7 @@ from tpc_broker.cli.progress import rows_progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+SOURCES_WAY_OUT = "set failOnDataLoss to false"
 SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
 
 
@@ -116,13 +117,25 @@ def add_options(command: Callable[..., Any], added: tuple[Callable[..., Any], ..
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(added), command)
 
 
-def run(name: str, options: dict[str, Any], work: Callable[[Any, Any], Any], topics: tuple[str, ...] = ()) -> Any:
-    """``work(session, on_progress)``, when the topics are there; whatever goes wrong is one line."""
+def run(
+    name: str,
+    options: dict[str, Any],
+    work: Callable[[Any, Any], Any],
+    topics: tuple[str, ...] = (),
+    target: str = "",
+) -> Any:
+    """``work(session, on_progress)``, when the topics are there that are read, of which some may be missing with
+    --skip-lost, and the one that is written; whatever goes wrong is one line.
+    """
+    skips = options.get("skip_lost", False)
     configuration = dict(_pair("--conf", "spark.", entry) for entry in options["configuration"])
     watched = program("pipelines.progress")
-    with errors_in_one_line():
+    with errors_in_one_line("give --skip-lost" if "skip_lost" in options else "take another --checkpoint"):
+        check = program("pipelines.topics").check_topics
+        if target:
+            check(broker(options), (target,))
         if topics:
-            program("pipelines.topics").check_topics(broker(options), topics)
+            check(broker(options), topics, some_may_be_missing=skips)
         with (
             _spark(f"tpc {name}", options["master"], options["driver_memory"], configuration) as spark,
             rows_progress(name, quiet=options["as_json"]) as show,
@@ -197,14 +210,15 @@ def _is_not_py4js(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def errors_in_one_line() -> Iterator[None]:
+def errors_in_one_line(way_out: str = SOURCES_WAY_OUT) -> Iterator[None]:
+    """``way_out``: what one gives here for the data source's option that allows losses."""
     try:
         yield
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - whatever the query ended with
         if interruption := _interruption(error):
             code = 143 if isinstance(interruption, Terminated) else 130
             fail("stopped; the next run goes on from here", code)
-        fail(_last_line(error))
+        fail(_last_line(error).replace(SOURCES_WAY_OUT, way_out))
 
 
 def _interruption(error: BaseException) -> KeyboardInterrupt | None:

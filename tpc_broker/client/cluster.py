@@ -55,6 +55,12 @@ def is_retriable(error: ClientError) -> bool:
     return isinstance(error, UnreachableError) or (isinstance(error, RefusedError) and error.is_retriable)
 
 
+def _is_news(name: str, facts: requests.ClusterFacts, believed: Mapping[str, bytes]) -> bool:
+    """Whether an answer takes away what the caller believed to be there."""
+    before, found = believed.get(name), facts.topics.get(name)
+    return before != b"" if found is None else bool(before) and found.topic_id != before
+
+
 def _of_any_version(message: Any, _version: int) -> Any:
     return message
 
@@ -117,6 +123,29 @@ class Cluster:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, partition) for partition in sorted(self.topic(topic).leaders)]
+
+    def existing(self, names: Iterable[str], believed: Mapping[str, bytes]) -> dict[str, TopicFacts]:
+        """Asked anew: those of the topics that exist. ``believed`` are ids that the caller has seen before, b"" of a
+        topic that was missing.
+
+        Nodes hear of changes one after the other, so that a topic is missing, or is another one than was believed, is
+        asked again for `MISSING_TOPIC_SECONDS` before it is believed.
+        """
+        asked = list(names)
+        until = time.monotonic() + min(MISSING_TOPIC_SECONDS, self.settings.retry_seconds / 2)
+        for failed in self.attempts():
+            try:
+                facts = self._metadata_once(asked)
+                news = [name for name in asked if _is_news(name, facts, believed)]
+                if news and time.monotonic() <= until:
+                    raise UnreachableError(f"missing, or another topic now: {', '.join(news)}")
+            except ClientError as error:
+                failed(error)
+                continue
+            self.forget_topics()
+            self._topics.update(facts.topics)
+            return facts.topics
+        raise AssertionError
 
     def connection_to_leader(self, where: TopicPartition) -> Connection:
         """An idle connection to the partition's leader."""
@@ -214,24 +243,27 @@ class Cluster:
     def _metadata(self, names: Iterable[str] | None) -> requests.ClusterFacts:
         asked = None if names is None else list(names)
         missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
-        make = partial(_of_any_version, requests.metadata_request(asked))
         for failed in self.attempts():
             try:
-                response = self.any_connection().call(ApiKey.METADATA, make)
-                facts = requests.metadata_answer(response)
-                self._nodes = facts.nodes
+                facts = self._metadata_once(asked)
                 if facts.missing and time.monotonic() > missing_until:
                     raise UnknownTopicError(f"there is no topic {', '.join(map(repr, sorted(facts.missing)))}")
                 if facts.missing:
                     raise UnreachableError(f"there is no topic {', '.join(map(repr, sorted(facts.missing)))} yet")
-                for name, code in facts.errors.items():
-                    raise RefusedError(code, f"metadata of {name}")
             except ClientError as error:
                 failed(error)
                 continue
             self._topics.update(facts.topics)
             return facts
         raise AssertionError
+
+    def _metadata_once(self, names: list[str] | None) -> requests.ClusterFacts:
+        make = partial(_of_any_version, requests.metadata_request(names))
+        facts = requests.metadata_answer(self.any_connection().call(ApiKey.METADATA, make))
+        self._nodes = facts.nodes
+        for name, code in facts.errors.items():
+            raise RefusedError(code, f"metadata of {name}")
+        return facts
 
     def _connection(self, node: Node) -> Connection:
         """A kept connection that has no answers to come, or a new one."""

@@ -29,6 +29,10 @@ class UnknownTopicError(ClientError):
     """There is no such topic or partition."""
 
 
+class TopicReplacedError(UnknownTopicError):
+    """The topic of that name is another one: it was deleted and created again."""
+
+
 class OffsetsMissingError(ClientError):
     """Offsets that were to be read are not in the log (any more)."""
 

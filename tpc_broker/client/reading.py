@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tpc_broker._bytes import ffi, lib
 from tpc_broker.client import requests
 from tpc_broker.client.cluster import Cluster
-from tpc_broker.client.errors import ClientError, DamagedDataError, OffsetsMissingError, RefusedError
+from tpc_broker.client.errors import (
+    ClientError,
+    DamagedDataError,
+    OffsetsMissingError,
+    RefusedError,
+    TopicReplacedError,
+)
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import FetchAnswer, TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.connection import Connection
 
 FETCH_WAIT_MS: Final = 500
+NO_TOPIC_ID: Final = bytes(16)
+"""What brokers say that know topics by name only."""
 logger = logging.getLogger("tpc.client")
 
 
@@ -65,20 +73,37 @@ def last_batch(records: memoryview) -> tuple[int, bool]:
 
 
 class RangeReader:
-    """The offsets [first_offset, end_offset) of one partition, once."""
+    """The offsets [first_offset, end_offset) of one partition, once.
 
-    def __init__(
-        self, cluster: Cluster, where: TopicPartition, first_offset: int, end_offset: int, settings: ReadSettings
+    With ``topic_id`` they are those of that topic only, not of another one that has its name by now.
+    """
+
+    def __init__(  # noqa: PLR0913 - what is read, and how
+        self,
+        cluster: Cluster,
+        where: TopicPartition,
+        first_offset: int,
+        end_offset: int,
+        settings: ReadSettings,
+        topic_id: bytes = b"",
     ) -> None:
         self._cluster = cluster
         self._where = where
         self._next_offset = first_offset
         self._end_offset = end_offset
         self._settings = settings
+        self._topic_id = topic_id
         self._ahead: tuple[Connection, int] | None = None
 
+    @property
+    def next_offset(self) -> int:
+        """What lies before it has been given."""
+        return self._next_offset
+
     def chunks(self) -> Iterator[Chunk]:
-        """All chunks in order. `OffsetsMissingError`, `DamagedDataError`, or the cluster's error after its retries."""
+        """All chunks in order. `OffsetsMissingError`, `DamagedDataError`, `TopicReplacedError`, or the cluster's error
+        after its retries.
+        """
         while self._next_offset < self._end_offset:
             chunk = self._chunk()
             if chunk is None:
@@ -132,7 +157,7 @@ class RangeReader:
         return requests.fetch_answer(connection.receive())
 
     def _send_ahead(self) -> None:
-        topic_id = self._cluster.topic(self._where.topic).topic_id
+        topic_id = self._current_topic_id()
         connection = self._cluster.connection_to_leader(self._where)
         offset = self._next_offset
 
@@ -149,6 +174,17 @@ class RangeReader:
 
         connection.send(ApiKey.FETCH, make)
         self._ahead = (connection, offset)
+
+    def _current_topic_id(self) -> bytes:
+        """The id that the topic's name has; what is known of it may be old, where it is not the one that is wanted."""
+        topic, wanted = self._where.topic, self._topic_id
+        found = self._cluster.topic(topic).topic_id
+        if not wanted or found in (wanted, NO_TOPIC_ID):
+            return found
+        facts = self._cluster.existing([topic], {topic: wanted}).get(topic)
+        if facts is None or facts.topic_id != wanted:
+            raise TopicReplacedError(f"{self._where}: the topic was deleted" + (" and created again" if facts else ""))
+        return wanted
 
     def _skip_missing(self) -> bool:
         """Go to where the log goes on; False when nothing of the range is left. Raises when that is not allowed."""

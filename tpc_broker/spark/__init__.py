@@ -17,7 +17,7 @@ Options for reading (names as in Spark's own Kafka source, where it has them)
     `maxOffsetsPerTrigger`                      streaming: rows of one micro-batch
     `minOffsetsPerTrigger`, `maxTriggerDelay`   streaming: rows to wait for, and for how long
     `minPartitions`, `maxRecordsPerPartition`, `maxBytesPerPartition`, `bytesTogether`  how ranges become tasks
-    `failOnDataLoss`                            `true` (default): offsets that are gone are an error
+    `failOnDataLoss`                            `true` (default): offsets and topics that are gone are an error
     `includeHeaders`, `columns`                 which columns; `columns` is a comma-separated list
     `isolation.level`                           `read_uncommitted` (default) or `read_committed`
     `path`                                      a broker's data folder: segment files are read as far as they go
@@ -30,12 +30,12 @@ Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, 
 `allowRepeatedEpochs` (write also where Spark does not say which epoch it is; see `sink`).
 
 Modules: `options` (what the options say), `given` and `security_options` (options as given, and those of security),
-`ranges` (which offsets a read covers), `task_sizes` (how they become tasks), `source` (what Spark calls), `task_rows`
-(what a task reads), `segments`, `folder_log` and `log_starts` (files without a broker), `lag` (of a stream), `rows`
-and `values` (what becomes of values and of what is malformed), `ddl` (schemas in words), `value_json`, `value_avro`,
-`value_protobuf` (the formats), `sink` (writers), `epochs` (which epochs of streaming writes are done), `tasks`
-(connections inside Spark's Python workers), `session` (sessions for own jobs), `pipelines` (whole programs, as `tpc
-pipeline` starts them), `demo` (all of it on real input).
+`ranges` (which offsets a read covers), `losses` (which it cannot have), `task_sizes` (how they become tasks),
+`source` (what Spark calls), `task_rows` (what a task reads), `segments`, `folder_log` and `log_starts` (files without
+a broker), `lag` (of a stream), `rows` and `values` (what becomes of values and of what is malformed), `ddl` (schemas
+in words), `value_json`, `value_avro`, `value_protobuf` (the formats), `sink` (writers), `epochs` (which epochs of
+streaming writes are done), `tasks` (connections inside Spark's Python workers), `session` (sessions for own jobs),
+`pipelines` (whole programs, as `tpc pipeline` starts them), `demo` (all of it on real input).
 
 Invariants: a task reads its range whole or fails; control records are never rows, nor are aborted ones where committed
 records are asked for; no step in Python per row, save for values in Avro and Protobuf, and malformed JSON.

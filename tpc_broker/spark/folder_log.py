@@ -12,21 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import UnknownTopicError
 from tpc_broker.client.isolation import Isolation
-from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
-from tpc_broker.log.files import (
-    PARTITION_METADATA_FILE,
-    TextFileError,
-    decode_partition_metadata,
-    partition_folder_name,
-)
+from tpc_broker.client.requests import EARLIEST, LATEST, TopicFacts, TopicPartition
+from tpc_broker.log.files import encode_topic_id, partition_folder_name
 from tpc_broker.model import Offset, TopicId
 from tpc_broker.spark.log_starts import read_log_starts
 from tpc_broker.spark.options import OptionError, ReadOptions
 from tpc_broker.spark.ranges import OffsetRange
-from tpc_broker.spark.segments import PartitionFolder, SegmentPiece, read_checkpoints
+from tpc_broker.spark.segments import PartitionFolder, SegmentPiece, is_folder_of, read_checkpoints
 
 Task = OffsetRange | SegmentPiece
 LISTINGS_MAX: Final = 5
@@ -50,21 +44,22 @@ class FolderLog:
             self._checkpoints[where] = replace(one, log_start_offset=Offset(min(start, one.committed_end_offset)))
         self._folders: dict[TopicPartition, PartitionFolder] = {}
 
-    def forget_topics(self) -> None:
-        """Nothing: this is the log of one moment."""
+    @property
+    def topics_hint(self) -> str:
+        """Behind the names of missing topics."""
+        return f" (in the checkpoints under {self._path}, which a broker writes now and then and when it is stopped)"
+
+    def existing(self, names: Iterable[str], _believed: Mapping[str, bytes]) -> dict[str, TopicFacts]:
+        """As `Cluster.existing`, of one moment. Nobody leads."""
+        found: dict[str, TopicFacts] = {}
+        for where in sorted(self._checkpoints):
+            facts = TopicFacts(self._checkpoints[where].topic_id.bytes, where.topic.startswith("__"), {}, {})
+            found.setdefault(where.topic, facts).leaders[where.partition] = -1
+        return {name: found[name] for name in names if name in found}
 
     def topic_names(self) -> list[str]:
         """All topics that are not internal, sorted."""
         return sorted({where.topic for where in self._checkpoints if not where.topic.startswith("__")})
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        found = sorted(where for where in self._checkpoints if where.topic == topic)
-        if not found:
-            raise UnknownTopicError(
-                f"no such topic: {topic} (in the checkpoints under {self._path}, which a broker writes now and then "
-                "and when it is stopped)"
-            )
-        return found
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> dict[TopicPartition, int]:
         """As `Cluster.list_offsets`."""
@@ -98,29 +93,25 @@ class FolderLog:
             self._folders[where] = PartitionFolder(self._path, checkpoint)
         return self._folders[where]
 
-    def holds(self, where: TopicPartition, topic_id: bytes) -> bool:
+    def holds(self, where: TopicPartition, topic_id: str) -> bool:
         """Whether this is the partition of the topic with that id."""
         checkpoint = self._checkpoints.get(where)
-        if checkpoint is None or checkpoint.topic_id.bytes != topic_id:
+        if checkpoint is None or encode_topic_id(checkpoint.topic_id) != topic_id:
             return False
         return self._is_of(where, checkpoint.topic_id)
 
     def _is_of(self, where: TopicPartition, topic_id: TopicId) -> bool:
-        folder = self._path / "topics" / partition_folder_name(*where)
-        try:
-            return decode_partition_metadata((folder / PARTITION_METADATA_FILE).read_bytes()) == topic_id
-        except (FileNotFoundError, NotADirectoryError, TextFileError):
-            return False
+        return is_folder_of(self._path / "topics" / partition_folder_name(*where), encode_topic_id(topic_id))
 
 
-def place(ranges: Iterable[OffsetRange], options: ReadOptions, log: FolderLog, cluster: Cluster | None) -> list[Task]:
+def place(ranges: Iterable[OffsetRange], options: ReadOptions, log: FolderLog, *, has_broker: bool) -> list[Task]:
     """The ranges as tasks, in order: files as far as they go, the broker (if there is one) for what else there is.
 
-    Without a cluster the ranges have to come from the same ``log``.
+    Without a broker the ranges have to come from the same ``log``.
     """
     tasks: list[Task] = []
     for wanted in ranges:
-        if cluster is None or log.holds(wanted.where, cluster.topic(wanted.where.topic).topic_id):
+        if not has_broker or log.holds(wanted.where, wanted.topic_id):
             tasks += _in_files(wanted, log.folder(wanted.where), options.isolation)
         else:
             tasks.append(wanted)
@@ -129,12 +120,12 @@ def place(ranges: Iterable[OffsetRange], options: ReadOptions, log: FolderLog, c
 
 def _in_files(wanted: OffsetRange, folder: PartitionFolder, isolation: Isolation) -> list[Task]:
     """Reading committed records, files are asked only for what was decided at their checkpoint."""
-    where = wanted.where
     end = min(wanted.end_offset, folder.end_offset(isolation))
     begin = min(max(wanted.first_offset, folder.start_offset), max(end, wanted.first_offset))
     if begin >= end:
         return [wanted]
-    outside = [OffsetRange(where, *bounds) for bounds in ((wanted.first_offset, begin), (end, wanted.end_offset))]
+    bounds = ((wanted.first_offset, begin), (end, wanted.end_offset))
+    outside = [replace(wanted, first_offset=left, end_offset=right) for left, right in bounds]
     if wanted.size_bytes >= 0:
         outside = [replace(part, size_bytes=wanted.size_bytes * part.size // wanted.size) for part in outside]
     return [outside[0], *folder.pieces(begin, end, isolation), outside[1]]

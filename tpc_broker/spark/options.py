@@ -12,6 +12,7 @@ from tpc_broker.client.cluster import ClusterSettings, parse_bootstrap
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.kafka.compression import Compression
+from tpc_broker.log.files import decode_topic_id
 from tpc_broker.spark.given import Given, OptionError
 from tpc_broker.spark.rows import CORRUPT_COLUMN, Mode
 from tpc_broker.spark.security_options import SECURITY_OPTIONS, security_of
@@ -38,6 +39,8 @@ BYTES_PER_TASK_MAX: Final = 128 * 1024 * 1024
 BYTES_TOGETHER: Final = 32 * 1024 * 1024
 """A tenth of a second of reading, several times what a task costs whatever it reads."""
 TRIGGER_DELAY_MAX: Final = "15m"
+TOPIC_ID: Final = "id"
+"""Beside the partitions' numbers in JSON with offsets, as in Spark's checkpoints: which topic they belong to."""
 BATCH_BYTES: Final = 900_000
 
 _COMMON: Final = {
@@ -93,6 +96,8 @@ class Position:
 
     default: int
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Of topics, where the JSON with the offsets names them."""
     time_ms: int | None = None
     times_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
 
@@ -204,8 +209,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if codec.upper() not in Compression.__members__:
         raise OptionError(f"compression is {codec!r}; allowed are {', '.join(Compression.__members__).lower()}")
     return WriteOptions(
-        _cluster(given), given.text("topic"), Compression[codec.upper()],
-        given.number("batchBytes", BATCH_BYTES, 100), given.flag("allowRepeatedEpochs", default=False),
+        _cluster(given),
+        given.text("topic"),
+        Compression[codec.upper()],
+        given.number("batchBytes", BATCH_BYTES, 100),
+        given.flag("allowRepeatedEpochs", default=False),
     )
 
 
@@ -298,12 +306,13 @@ def _position(given: Given, which: str, default: int, forbidden: int | None) -> 
     names = {"earliest": EARLIEST, "latest": LATEST}
     text = given.text(f"{which}Offsets")
     offsets: dict[TopicPartition, int] = {}
+    ids: dict[str, str] = {}
     if text.lower() in names:
         default = names[text.lower()]
     elif text and not text.startswith("{"):
         raise OptionError(f'{which}Offsets is {text!r}; allowed are earliest, latest and JSON {{"topic": {{"0": 23}}}}')
     elif text:
-        offsets = _per_partition(given, f"{which}Offsets", minimum=EARLIEST)
+        offsets = _per_partition(given, f"{which}Offsets", EARLIEST, ids)
     if forbidden in (default, *offsets.values()):
         word = next(name for name, value in names.items() if value == forbidden)
         raise OptionError(f"{which}Offsets cannot be {word} here")
@@ -312,16 +321,24 @@ def _position(given: Given, which: str, default: int, forbidden: int | None) -> 
     return Position(
         default,
         offsets,
+        ids,
         None if time_ms < 0 else time_ms,
-        _per_partition(given, times, minimum=0) if given.text(times) else {},
+        _per_partition(given, times, 0) if given.text(times) else {},
     )
 
 
-def _per_partition(given: Given, name: str, minimum: int) -> dict[TopicPartition, int]:
+def _per_partition(
+    given: Given, name: str, minimum: int, ids: dict[str, str] | None = None
+) -> dict[TopicPartition, int]:
+    """``ids`` takes the topics' ids, where they are allowed."""
     found: dict[TopicPartition, int] = {}
     try:
         for topic, numbers in _json(given, name).items():
             for partition, value in numbers.items():
+                if ids is not None and partition == TOPIC_ID:
+                    decode_topic_id(value)
+                    ids[topic] = value
+                    continue
                 found[TopicPartition(topic, int(partition))] = int(value)
     except (AttributeError, TypeError, ValueError) as error:
         raise OptionError(f'{name} has the form {{"topic": {{"0": 23}}}}: {error}') from None

@@ -33,8 +33,12 @@ from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, deco
 from tpc_broker.log.files import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    PARTITION_METADATA_FILE,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    TextFileError,
+    decode_partition_metadata,
+    encode_topic_id,
     parse_segment_file_name,
     partition_folder_name,
     segment_file_name,
@@ -70,6 +74,8 @@ class SegmentPiece:
     inode: int = -1
     end_position: int = -1
     aborted: tuple[AbortedTransaction, ...] = ()
+    topic_id: str = ""
+    """Of which topic; empty: of any that has the name."""
     size_bytes: int = field(default=-1, compare=False)
     """About; -1: nobody knows."""
 
@@ -99,6 +105,7 @@ class PartitionFolder:
     def __init__(self, data_folder: Path, checkpoint: PartitionCheckpoint) -> None:
         self.where = TopicPartition(checkpoint.topic, checkpoint.partition)
         self.checkpoint = checkpoint
+        self.topic_id = encode_topic_id(checkpoint.topic_id)
         self._folder = data_folder / "topics" / partition_folder_name(*self.where)
         self.segments = self._list()
         self._aborted: list[AbortedTransaction] | None = None
@@ -139,7 +146,9 @@ class PartitionFolder:
             if first >= end:
                 continue
             aborted = self._aborted_between(first, end) if isolation == Isolation.READ_COMMITTED else ()
-            piece = SegmentPiece(self.where, str(self._folder), segment.base_offset, first, end, aborted=aborted)
+            piece = SegmentPiece(
+                self.where, str(self._folder), segment.base_offset, first, end, aborted=aborted, topic_id=self.topic_id
+            )
             yield self._measured(self._bounded(piece), segment)
 
     def _measured(self, piece: SegmentPiece, segment: _Segment) -> SegmentPiece:
@@ -181,7 +190,9 @@ class PartitionFolder:
         return -1
 
     def _scan_for_time(self, segment: _Segment, first_offset: int, time_ms: int) -> int:
-        piece = SegmentPiece(self.where, str(self._folder), segment.base_offset, first_offset, segment.end_offset)
+        piece = SegmentPiece(
+            self.where, str(self._folder), segment.base_offset, first_offset, segment.end_offset, topic_id=self.topic_id
+        )
         for chunk in read_chunks(self._bounded(piece)):
             assert isinstance(chunk, Chunk), chunk
             for batch in read_batches(chunk.records):
@@ -227,13 +238,25 @@ def _bytes_of(path: Path) -> bytes:
         return b""
 
 
+def is_folder_of(folder: Path, topic_id: str) -> bool:
+    """Whether a partition's folder is that of the topic with this id, and no other's of the same name."""
+    try:
+        found = decode_partition_metadata((folder / PARTITION_METADATA_FILE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, TextFileError):
+        return False
+    return encode_topic_id(found) == topic_id
+
+
 def read_chunks(piece: SegmentPiece, *, keeps_damage: bool = False) -> Iterator[Chunk | DamagedBatch]:
     """The piece's bytes in windows of whole batches.
 
-    `FileNotFoundError` before the first chunk when the file is gone, `DamagedDataError` where no batch can be told from
-    the bytes. With ``keeps_damage`` that is a `DamagedBatch`, and reading goes on at the next place that the index has.
+    `FileNotFoundError` before the first chunk when the file is gone, or is another topic's by now; `DamagedDataError`
+    where no batch can be told from the bytes. With ``keeps_damage`` that is a `DamagedBatch`, and reading goes on at
+    the next place that the index has.
     """
     with piece.path.open("rb") as file:
+        if piece.topic_id and not is_folder_of(Path(piece.folder), piece.topic_id):  # asked when the file is open
+            raise FileNotFoundError(piece.folder)
         status = os.fstat(file.fileno())
         end_position = status.st_size
         is_bounded = piece.end_position >= 0 and status.st_ino == piece.inode

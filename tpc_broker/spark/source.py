@@ -7,11 +7,12 @@ partitions gives one task with `InputPartition(None)`, which must read nothing; 
 schema exactly; offsets are compared as JSON text.
 """
 
+import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,12 +25,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from tpc_broker.client.errors import UnknownTopicError
 from tpc_broker.spark.folder_log import FolderLog, Task, place
+from tpc_broker.spark.losses import Losses
 from tpc_broker.spark.options import OptionError, ReadOptions, read_options, table_options, write_options
 from tpc_broker.spark.ranges import (
     OffsetRange,
     Offsets,
     OffsetsJson,
+    Places,
     Planner,
     from_json,
     limit_offsets,
@@ -41,6 +45,9 @@ from tpc_broker.spark.task_sizes import RecordSizes, into_tasks
 from tpc_broker.spark.tasks import cluster_of
 from tpc_broker.spark.values import FormatName
 
+PLANS_MAX: Final = 3
+logger = logging.getLogger("tpc.spark")
+Planned = TypeVar("Planned")
 COLUMN_TYPES = {
     "key": "binary",
     "value": "binary",
@@ -116,7 +123,7 @@ def _tasks(
         ranges = [replace(piece, size_bytes=int(piece.size * known.get(piece.where, -1))) for piece in ranges]
         placed = list(ranges)
     if log is not None:
-        placed = place(ranges, options, log, cluster)
+        placed = place(ranges, options, log, has_broker=cluster is not None)
     return [InputPartition(task) for task in into_tasks(placed, options.tasks)]
 
 
@@ -147,7 +154,8 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, plan: RowPlan) -> None:
         self._options = options
         self._plan = plan
-        self._target: Offsets | None = None
+        self._target: Places | None = None
+        self._losses = Losses(are_errors=options.fails_on_data_loss)
         self._sizes = RecordSizes()
         self._last_trigger = -math.inf
 
@@ -159,23 +167,21 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802 - Spark's name
-        begin, planner = from_json(start), self._planner()
-        latest = planner.latest() if self._target is None else self._target
-        latest = planner.not_before(begin, latest)
-        new = [where for where in latest if where not in begin]
-        first, _end = planner.bounds(new) if new else ({}, {})
-        begin = {**first, **begin}
-        if self._is_too_early(begin, latest):
+        begin, latest = self._settled(lambda planner: self._going_on(planner, from_json(start)))
+        if self._is_too_early(begin.offsets, latest.offsets):
             return start
         if isinstance(limit, ReadMaxRows):
-            latest = limit_offsets(begin, latest, limit.max_rows)
+            latest = replace(latest, offsets=limit_offsets(begin.offsets, latest.offsets, limit.max_rows))
         return to_json(latest)
+
+    def _going_on(self, planner: Planner, start: Places) -> tuple[Places, Places]:
+        return planner.going_on(start, planner.latest(start.ids) if self._target is None else self._target)
 
     def _is_too_early(self, begin: Offsets, latest: Offsets) -> bool:
         """Whether to wait for ``minOffsetsPerTrigger``: not before the first micro-batch of a run, nor for longer than
         ``maxTriggerDelay``, nor where nothing more is to come (`Trigger.AvailableNow`).
         """
-        waiting = sum(end - begin[where] for where, end in latest.items())
+        waiting = sum(max(0, end - begin[where]) for where, end in latest.items())
         now = time.monotonic()
         may_wait = self._target is None and waiting < self._options.min_offsets_per_trigger
         if may_wait and now < self._last_trigger + self._options.trigger_delay_max_seconds:
@@ -185,18 +191,30 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
-        return to_json(self._planner().latest())
+        return to_json(self._settled(Planner.latest))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._planner().latest()
+        self._target = self._settled(Planner.latest)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        ranges = self._planner().stream(from_json(dict(start)), from_json(dict(end)))
-        return _tasks(self._options, ranges, _folder_log(self._options), self._sizes)
+        def planned(planner: Planner) -> list[InputPartition]:
+            ranges = planner.stream(from_json(start), from_json(end))
+            return _tasks(self._options, ranges, _folder_log(self._options), self._sizes)
+
+        return self._settled(planned)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return task_rows(self._options, self._plan, partition.value)
 
     def _planner(self) -> Planner:
         assert self._options.cluster is not None, self._options
-        return Planner(cluster_of(self._options.cluster), self._options)
+        return Planner(cluster_of(self._options.cluster), self._options, self._losses)
+
+    def _settled(self, plan: Callable[[Planner], Planned]) -> Planned:
+        """What is planned; anew when a topic is deleted between two questions, which the next plan takes note of."""
+        for _attempt in range(PLANS_MAX - 1):
+            try:
+                return plan(self._planner())
+            except UnknownTopicError as error:
+                logger.info("planning once more: %s", error)
+        return plan(self._planner())

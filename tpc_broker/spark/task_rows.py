@@ -7,6 +7,7 @@ without one the folder is listed again. What is lost is an error or a warning, a
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from tpc_broker.client.columns import ColumnReader
@@ -14,7 +15,7 @@ from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.spark.folder_log import FolderLog, Task
 from tpc_broker.spark.options import ReadOptions
-from tpc_broker.spark.ranges import OffsetRange
+from tpc_broker.spark.ranges import OffsetRange, id_bytes
 from tpc_broker.spark.rows import RowMaker, RowPlan
 from tpc_broker.spark.segments import SegmentPiece, read_chunks
 from tpc_broker.spark.task_sizes import TaskGroup
@@ -42,9 +43,13 @@ def _broker_rows(options: ReadOptions, plan: RowPlan, task: OffsetRange) -> Iter
         skips_missing=not options.fails_on_data_loss,
         keeps_damage=plan.keeps_damage,
     )
-    reader = RangeReader(cluster_of(options.cluster), task.where, task.first_offset, task.end_offset, settings)
+    cluster, where = cluster_of(options.cluster), task.where
+    reader = RangeReader(cluster, where, task.first_offset, task.end_offset, settings, id_bytes(task.topic_id))
     columns = ColumnReader(task.where, plan.columns, task.first_offset, task.end_offset, keeps_damage=plan.keeps_damage)
-    yield from RowMaker(plan, task.where).rows(columns.read(reader.chunks()))
+    try:
+        yield from RowMaker(plan, where).rows(columns.read(reader.chunks()))
+    except UnknownTopicError as error:
+        report_loss(options, f"{replace(task, first_offset=reader.next_offset)} are lost: {error}")
 
 
 def _segment_rows(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, replans_left: int) -> Iterator[Any]:
@@ -63,7 +68,7 @@ def _segment_rows(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, repl
 
 
 def _without_file(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, replans_left: int) -> Iterator[Any]:
-    wanted = OffsetRange(piece.where, piece.first_offset, piece.end_offset)
+    wanted = OffsetRange(piece.where, piece.first_offset, piece.end_offset, topic_id=piece.topic_id)
     if options.cluster is not None:
         logger.info("%s: %s is gone; its offsets are read from the broker", piece.where, piece.path)
         yield from _broker_rows(options, plan, wanted)
@@ -72,7 +77,8 @@ def _without_file(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, repl
     if replans_left:
         try:
             folder = FolderLog(options.path, is_alone=True).folder(piece.where)
-            pieces = list(folder.pieces(wanted.first_offset, wanted.end_offset, options.isolation))
+            if piece.topic_id in ("", folder.topic_id):
+                pieces = list(folder.pieces(wanted.first_offset, wanted.end_offset, options.isolation))
         except UnknownTopicError:
             pieces = []
     found = pieces[0].first_offset if pieces else wanted.end_offset

@@ -25,8 +25,10 @@ from tpc_broker.spark.pipelines.file_list import STAGING, FileList, Listing
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.leftovers import only_what_is_listed
 from tpc_broker.spark.pipelines.merging import merge_groups
+from tpc_broker.spark.pipelines.origins import TOPIC_IDS
 from tpc_broker.spark.pipelines.progress import OnProgress, Progress, follow, unwatched
 from tpc_broker.spark.pipelines.topics import Broker, broker_at
+from tpc_broker.spark.ranges import Places, from_json
 
 ROWS_PER_EPOCH: Final = 8_000_000
 """An epoch costs about half a second beside its rows; a crash repeats one at most."""
@@ -174,6 +176,11 @@ def query_id(checkpoint: Folder) -> str | None:
     return str(json.loads(checkpoint.read_text("metadata"))["id"])
 
 
+def epoch_places(checkpoint: Folder, epoch: int) -> Places:
+    """Where the streaming query's only source is at the end of an epoch."""
+    return from_json(json.loads(checkpoint.read_text(f"offsets/{epoch}").splitlines()[-1]))
+
+
 def _check_same(listing: Listing, checkpoint: Folder, job: ArchiveJob) -> None:
     """`PipelineError` when going on would store records twice, or other columns."""
     if not listing.files:
@@ -220,12 +227,22 @@ class EpochWriter:
             counts = self._write_epoch(frame, self._files.folder.inside(staged))
             added = self._files.move_in(staged, counts=counts)
             if added:
-                state = {"headers": self._job.with_headers}
+                state = {"headers": self._job.with_headers, TOPIC_IDS: self._topic_ids(epoch)}
                 epochs = {**listing.epochs, query: epoch}
                 self._files.commit(replace(listing, files=(*listing.files, *added), epochs=epochs, state=state))
                 self.rows_by_epoch[epoch] = sum(file.rows_count for file in added)
         self._merge()
         self._files.forget_replaced(self._job.keep_replaced_seconds)
+
+    def _topic_ids(self, epoch: int) -> dict[str, list[str]]:
+        """Those of the archive and of the epoch, which Spark's checkpoint has beside the offsets. More than one of a
+        topic, where it was deleted and created again.
+        """
+        ids = {topic: list(found) for topic, found in self._files.listing.state.get(TOPIC_IDS, {}).items()}
+        for topic, topic_id in epoch_places(Folder(self._spark, self._job.checkpoint), epoch).ids.items():
+            if topic_id not in ids.setdefault(topic, []):
+                ids[topic].append(topic_id)
+        return ids
 
     def _query(self) -> str:
         if self._query_id is None:

@@ -30,6 +30,7 @@ class BackfillJob:
     select: tuple[str, ...] = ()
     rows_per_step: int = ROWS_PER_STEP
     even_if_expired: bool = False
+    fails_on_data_loss: bool = True
 
     def identity(self) -> dict[str, Any]:
         return {"source": self.source, "topics": list(self.topics), "select": list(self.select)}

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pyspark.sql import functions
 
+from tpc_broker.spark.losses import Losses
 from tpc_broker.spark.pipelines.archive import KEEP_REPLACED_SECONDS, TARGET_BYTES
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.file_list import FileList
@@ -23,8 +24,8 @@ from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.leftovers import only_what_is_listed
 from tpc_broker.spark.pipelines.origins import ParquetOrigin
 from tpc_broker.spark.pipelines.progress import OnProgress, Progress, unwatched
-from tpc_broker.spark.pipelines.steps import Step, between
-from tpc_broker.spark.ranges import Offsets, from_json, limit_offsets, to_json
+from tpc_broker.spark.pipelines.steps import Step, after, between, going_on, next_ranges
+from tpc_broker.spark.ranges import Offsets, Places, from_json, to_json
 
 ROWS_PER_STEP: Final = 20_000_000
 _BY_KEY: Final = ("topic", "partition", "key")
@@ -62,25 +63,36 @@ def compact(spark: Any, job: CompactJob, on_progress: OnProgress = unwatched) ->
     if made_from != job.source:
         raise PipelineError(f"{job.out} was made from {made_from}, not from {job.source}; take another folder")
     files.take_over(job.keep_replaced_seconds)
+    _check_one_log_each(origin, job)
     start, end = origin.bounds()
-    total = sum(piece.size for piece in between({**start, **_position(files)}, end))
+    losses = Losses(are_errors=True)
+    total = sum(piece.size for piece in between(going_on(_position(files), start, losses), end))
     done = keyless = 0
     on_progress(Progress(0, total))
     with only_what_is_listed(files):
-        while step := _next_step(files, start, end, job.rows_per_step):
+        while step := _next_step(files, going_on(_position(files), start, losses), end, job.rows_per_step):
             keyless += _fold(spark, files, origin, step, job)
             done += step.offsets_count
             on_progress(Progress(done, total))
     return CompactResult(done, keyless, files.listing.rows_count, len(files.listing.files))
 
 
-def _position(files: FileList) -> Offsets:
+def _check_one_log_each(origin: ParquetOrigin, job: CompactJob) -> None:
+    topics = origin.topic_ids
+    again = sorted(topic for topic in job.topics or topics if len(topics.get(topic, [])) > 1)
+    if again:
+        raise PipelineError(
+            f"{job.source} holds more than one topic named {', '.join(again)} (deleted and created again), and their "
+            "offsets do not say which record of a key is the latest; archive the new one to a folder of its own"
+        )
+
+
+def _position(files: FileList) -> Places:
     return from_json(files.listing.state.get("position", {}))
 
 
-def _next_step(files: FileList, start: Offsets, end: Offsets, rows_per_step: int) -> Step | None:
-    position = {**start, **_position(files)}
-    ranges = between(position, limit_offsets({where: position[where] for where in end}, end, rows_per_step))
+def _next_step(files: FileList, position: Offsets, end: Places, rows_per_step: int) -> Step | None:
+    ranges = next_ranges(position, end, rows_per_step)
     return Step(files.listing.number, ranges) if ranges else None
 
 
@@ -102,8 +114,7 @@ def _fold(spark: Any, files: FileList, origin: ParquetOrigin, step: Step, job: C
         files.folder.inside(staged)
     )
     added = files.move_in(staged)
-    position = {**_position(files), **{piece.where: piece.end_offset for piece in step.ranges}}
-    state = {"source": job.source, "position": to_json(position)}
+    state = {"source": job.source, "position": to_json(after(_position(files), step))}
     files.replace(listing.files, added, state)
     files.forget_replaced(job.keep_replaced_seconds)
     return int(fresh.where("key IS NULL").count())

@@ -6,6 +6,7 @@ offset; its own columns are there too.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -19,8 +20,10 @@ from tpc_broker.spark.pipelines.file_list import LIST_FOLDER, FileList
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.steps import Step
 from tpc_broker.spark.pipelines.topics import Broker, broker_at
-from tpc_broker.spark.ranges import OffsetRange, Offsets, Planner
+from tpc_broker.spark.ranges import OffsetRange, Offsets, Places, Planner, to_json
 
+TOPIC_IDS: Final = "topic_ids"
+"""In the list of an archive: what it knows of the ids of its topics."""
 WHOLE_RANGE: Final = 2**62
 _BYTES_PER_ROW_GUESS: Final = 100.0
 ARCHIVE_COLUMNS: Final = {"_topic", "_partition", "_offset", "_ts", "_key", "value"}
@@ -29,7 +32,7 @@ ARCHIVE_COLUMNS: Final = {"_topic", "_partition", "_offset", "_ts", "_key", "val
 class Origin(Protocol):
     """What a stepwise job needs of its source."""
 
-    def bounds(self) -> tuple[Offsets, Offsets]:
+    def bounds(self) -> tuple[Places, Places]:
         """First and end offset of every partition, as they are now."""
 
     def rows(self, step: Step) -> Any:
@@ -68,14 +71,15 @@ class TopicOrigin:
             **self._broker.options(),
         }
 
-    def bounds(self) -> tuple[Offsets, Offsets]:
+    def bounds(self) -> tuple[Places, Places]:
         options = {**self._common, **self._window, "subscribe": self._topics}
         options |= {"maxRecordsPerPartition": str(WHOLE_RANGE), "startingOffsetsByTimestampStrategy": "latest"}
         planned = read_options(options, streaming=False)
         with self._broker.cluster() as cluster:
             pieces = Planner(cluster, planned).batch()
+        ids = {piece.where.topic: piece.topic_id for piece in pieces if piece.topic_id}
         start = {piece.where: piece.first_offset for piece in pieces}
-        return start, {piece.where: piece.end_offset for piece in pieces}
+        return Places(start, ids), Places({piece.where: piece.end_offset for piece in pieces}, ids)
 
     def rows(self, step: Step) -> Any:
         reader = self._spark.read.format("tpc").options(**self._common).option("includeHeaders", "true")
@@ -84,7 +88,7 @@ class TopicOrigin:
             places.setdefault(piece.where.topic, []).append(piece.where.partition)
         reader = reader.option("assign", json.dumps(places)).option("maxRecordsPerPartition", WHOLE_RANGE)
         for option, edge in (("startingOffsets", "first_offset"), ("endingOffsets", "end_offset")):
-            reader = reader.option(option, json.dumps(_by_topic(step.ranges, edge)))
+            reader = reader.option(option, json.dumps(to_json(_edge(step.ranges, edge))))
         return reader.load()
 
 
@@ -120,14 +124,24 @@ class ParquetOrigin:
     def everything(self) -> Any:
         return self._rows
 
-    def bounds(self) -> tuple[Offsets, Offsets]:
+    @property
+    def topic_ids(self) -> Mapping[str, list[str]]:
+        """Of an archive: each topic's ids, as far as they were written down; more than one when it was created again,
+        so that its offsets are not those of one log.
+        """
+        return {} if self._listed is None else self._listed.state.get(TOPIC_IDS, {})
+
+    def bounds(self) -> tuple[Places, Places]:
+        """A topic's id is made of all ids that the archive has of it."""
         offset = functions.col("offset")
         spans = self._rows.groupBy("topic", "partition").agg(functions.min(offset), functions.max(offset))
-        start, end = {}, {}
+        start: Offsets = {}
+        end: Offsets = {}
         for topic, partition, first, last in spans.collect():
             start[TopicPartition(topic, partition)] = first
             end[TopicPartition(topic, partition)] = last + 1
-        return start, end
+        ids = {topic: "+".join(found) for topic, found in self.topic_ids.items()}
+        return Places(start, ids), Places(end, ids)
 
     def rows(self, step: Step) -> Any:
         return self._rows.where(" OR ".join(_condition(piece) for piece in step.ranges))
@@ -156,8 +170,6 @@ def _condition(piece: OffsetRange) -> str:
     )
 
 
-def _by_topic(ranges: tuple[OffsetRange, ...], edge: str) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for piece in ranges:
-        found.setdefault(piece.where.topic, {})[str(piece.where.partition)] = getattr(piece, edge)
-    return found
+def _edge(ranges: tuple[OffsetRange, ...], edge: str) -> Places:
+    ids = {piece.where.topic: piece.topic_id for piece in ranges if piece.topic_id}
+    return Places({piece.where: getattr(piece, edge) for piece in ranges}, ids)

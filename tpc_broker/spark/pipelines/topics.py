@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tpc_broker.client.cluster import Cluster
-from tpc_broker.client.errors import RefusedError
+from tpc_broker.client.errors import RefusedError, UnknownTopicError
 from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.spark.options import write_options
 
@@ -33,11 +33,13 @@ def broker_at(place: str | Broker) -> Broker:
     return Broker(place) if isinstance(place, str) else place
 
 
-def check_topics(place: str | Broker, topics: Iterable[str]) -> None:
+def check_topics(place: str | Broker, topics: Iterable[str], *, some_may_be_missing: bool = False) -> None:
     """`UnknownTopicError` or another `ClientError`, before a session is started for nothing."""
+    names = list(topics)
     with broker_at(place).cluster() as cluster:
-        for topic in topics:
-            cluster.topic(topic)
+        missing = sorted(set(names) - cluster.existing(names, {}).keys())
+    if missing and not (some_may_be_missing and len(missing) < len(set(names))):
+        raise UnknownTopicError(f"no such topic: {', '.join(missing)}")
 
 
 def topic_configuration(place: str | Broker, topic: str) -> Mapping[str, str | None]:

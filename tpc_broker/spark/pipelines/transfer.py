@@ -24,6 +24,8 @@ class TransferJob(Protocol):
     def checkpoint(self) -> str: ...
     @property
     def rows_per_step(self) -> int: ...
+    @property
+    def fails_on_data_loss(self) -> bool: ...
     def identity(self) -> dict[str, Any]:
         """What the job is about beside its target, as plain JSON: a checkpoint belongs to one identity."""
 
@@ -47,11 +49,13 @@ def transfer(
     about = {**job.identity(), "topic": target.topic, "keeps_partitions": target.keeps_partitions}
     log = StepLog(Folder(spark, job.checkpoint), about)
     bounds = origin.bounds()
-    check_partitions(target, max((where.partition for where in bounds[1]), default=0))
+    check_partitions(target, max((where.partition for where in bounds[1].offsets), default=0))
     first_number = log.next_number
 
     def work(step: Step) -> None:
         write(rows_of(step), target)
 
-    count = run_steps(log, bounds, work, on_progress, job.rows_per_step, target.rate)
+    count = run_steps(
+        log, bounds, work, on_progress, job.rows_per_step, target.rate, fails_on_data_loss=job.fails_on_data_loss
+    )
     return TransferResult(count, log.next_number - first_number)
