@@ -94,6 +94,33 @@ def test_mistakes_are_explained(spark, broker, topic, admin):
             writer.save()
 
 
+def test_rows_are_taken_up_to_the_brokers_own_limit(spark, broker, topic, admin, rows_in):
+    from confluent_kafka.admin import NewTopic
+
+    large = f"{topic}-large"
+    narrow = f"{topic}-narrow"
+    for name, limit in ((large, "4000000"), (narrow, "5000")):
+        admin.create_topics([NewTopic(name, 1, config={"max.message.bytes": limit})])[name].result(PATIENCE_S)
+
+    def write(frame, name, **options):
+        writer = frame.coalesce(1).write.format("tpc").mode("append").option("bootstrap", broker.bootstrap)
+        writer.options(topic=name, **options).save()
+
+    sized = "repeat(cast(id as string), if(id = 2, {}, 5)) as value"
+    write(spark.range(5).selectExpr(sized.format(1_048_000)), topic)
+    write(spark.range(5).selectExpr(sized.format(3_999_000)), large)
+    for name, size in ((topic, 1_048_000), (large, 3_999_000)):
+        found = [bytes(row.value) for row in sorted(rows_in(name), key=lambda row: (row.partition, row.offset))]
+        assert sorted(len(value) for value in found) == [5, 5, 5, 5, size]
+    with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):
+        write(spark.range(5).selectExpr(sized.format(4_000_000)), large)
+    write(spark.range(5).selectExpr(sized.format(9_000_000)), large, compression="zstd")
+    assert max(len(row.value) for row in rows_in(large)) == 9_000_000, "compressed it is small"
+    write(spark.range(200).selectExpr("repeat('v', 200) as value"), narrow)
+    assert len(rows_in(narrow)) == 200, "batches are no larger than the topic takes"
+    assert len(stored_batches(broker, narrow, 0)) > 8
+
+
 def test_an_epoch_that_was_committed_is_not_written_again(spark, broker, topic, produce, admin, rows_in, tmp_path):
     """The driver dies after the sink's commit and before Spark's own note of it: Spark replays the epoch."""
     from confluent_kafka.admin import NewTopic

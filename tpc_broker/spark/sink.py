@@ -27,15 +27,22 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from tpc_broker.client import configs
 from tpc_broker.client.batches import RecordsPart
 from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.errors import ClientError
 from tpc_broker.client.producing import Producer
 from tpc_broker.client.requests import TopicPartition
+from tpc_broker.kafka.records import HEADER_BYTES
 from tpc_broker.native_columns import HEADERS_TYPE, RecordsWriter
 from tpc_broker.spark.epochs import EpochLedger
 from tpc_broker.spark.options import OptionError, WriteOptions
 from tpc_broker.spark.tasks import cluster_of
 
+REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
+"""About, of batches in one request: a third of what brokers take (`socket.request.max.bytes`)."""
+ROW_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Larger rows are refused here already: with one batch before it, a request would be larger than brokers take."""
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 _TYPES: Final = {
@@ -85,6 +92,7 @@ class RowsProducer:
         self._options = options
         self._producer = Producer(cluster, options.compression)
         self._turn = time.monotonic_ns() % 1021
+        self._batch_bytes: dict[str, int] = {}
         self.rows_count = 0
 
     def write(self, batch: Any) -> None:
@@ -132,21 +140,54 @@ class RowsProducer:
         return found
 
     def _send(self, writer: RecordsWriter, rows: Mapping[TopicPartition, Any]) -> None:
-        """One batch for each partition at a time, until all rows are sent."""
+        """One batch for each partition at a time, as far as they go into one request, until all rows are sent."""
         first = dict.fromkeys(rows, 0)
         while first:
-            parts = {}
+            parts: dict[TopicPartition, RecordsPart] = {}
+            free_bytes = REQUEST_BYTES_MAX
             for where, begin in first.items():
-                try:
-                    written = writer.write(rows[where], begin, self._options.batch_bytes)
-                except ValueError as error:
-                    raise OptionError(f"{where}: {error}; batchBytes is the limit") from None
-                parts[where] = RecordsPart(
+                if free_bytes <= 0:
+                    break
+                parts[where] = self._part(writer, where, rows[where], begin)
+                free_bytes -= len(parts[where].data)
+            self._producer.begin(parts)
+            for where, part in parts.items():
+                begin = first.pop(where) + part.records_count
+                if begin < len(rows[where]):
+                    first[where] = begin  # behind those that have to wait
+
+    def _part(self, writer: RecordsWriter, where: TopicPartition, rows: Any, begin: int) -> RecordsPart:
+        """Rows for one batch. One that is larger than a batch is to be goes alone, and the broker says whether it takes
+        it: that is a question of its size when it is compressed.
+        """
+        limit, chosen = self._limit(where.topic), rows.slice(begin)
+        while True:
+            try:
+                written = writer.write(chosen, 0, limit)
+            except ValueError as error:
+                if limit == ROW_BYTES_MAX:
+                    raise OptionError(f"{where}: {error}, more than a request may have") from None
+                limit, chosen = min(2 * limit, ROW_BYTES_MAX), rows.slice(begin, 1)
+            else:
+                return RecordsPart(
                     written.data, written.records_count, written.base_timestamp, written.max_timestamp
                 )
-            self._producer.begin(parts)
-            after = {where: first[where] + part.records_count for where, part in parts.items()}
-            first = {where: begin for where, begin in after.items() if begin < len(rows[where])}
+
+    def _limit(self, topic: str) -> int:
+        """Bytes of a batch of several rows: as the options say, if the topic takes so much."""
+        if topic not in self._batch_bytes:
+            self._batch_bytes[topic] = min(self._options.batch_bytes, _bytes_taken(self._cluster, topic))
+        return self._batch_bytes[topic]
+
+
+def _bytes_taken(cluster: Cluster, topic: str) -> int:
+    """What the topic takes in one batch, beside its header; the most where the broker does not say it."""
+    try:
+        said = {one.name: one.value for one in configs.describe(cluster, configs.Resource.TOPIC, topic)}
+    except ClientError as error:
+        logger.info("how large batches of %s may be is not known: %s", topic, error)
+        return ROW_BYTES_MAX
+    return max(1, int(said.get("max.message.bytes") or ROW_BYTES_MAX) - HEADER_BYTES)
 
 
 def _rows_where(mask: Any) -> Any:
