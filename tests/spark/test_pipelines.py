@@ -62,10 +62,11 @@ def kill_after(monkeypatch, writes):
 
     def write(frame, target):
         nonlocal left
-        real(frame, target)
+        count = real(frame, target)
         left -= 1
         if not left:
             raise Killed
+        return count
 
     monkeypatch.setattr(transfer, "write", write)
 
@@ -85,7 +86,7 @@ def test_an_archive_goes_back_as_it_was_and_after_a_kill_one_step_is_repeated(
             backfill(spark, job)
     said = []
     result = backfill(spark, job, said.append)
-    assert (result.offsets_count, result.steps_count) == (400, 2)
+    assert (result.offsets_count, result.steps_count, result.rows_count) == (400, 2, 400)
     assert [(one.rows_count, one.rows_total) for one in said] == [(0, 400), (200, 400), (400, 400)]
     before, after = records_of(topic), records_of(target.topic)
     for partition in (0, 1):
@@ -157,10 +158,15 @@ def test_replay_filters_transforms_and_goes_on(
         kill_after(patched, 1)
         with pytest.raises(Killed):
             replay(spark, job)
-    assert replay(spark, job).offsets_count == 80
+    said = []
+    result = replay(spark, job, said.append)
+    assert (result.offsets_count, result.rows_count) == (80, 40)
+    assert [(one.rows_count, one.written_count) for one in said] == [(0, 0), (30, 15), (60, 30), (80, 40)]
     found = [(key, value.decode(), ms - NOW_MS + 50_000) for _, key, value, ms in records_of(job.target.topic)]
     once = [(b"k", f"V{number}", number) for number in range(10, 90, 2)]
     assert found == [*once[:15], *once]
+    none = dataclasses.replace(job, where="1 = 0", checkpoint=str(tmp_path / "none"))
+    assert (replay(spark, none).offsets_count, replay(spark, none).rows_count) == (80, 0)
 
 
 def test_replay_refuses_what_it_cannot_do(spark, broker, topic, make_topic, tmp_path):

@@ -111,7 +111,8 @@ def backfill(**options: Any) -> None:
     check_folder(options, job.source)
     result = run("backfill", options, lambda spark, told: jobs.backfill(spark, job, told), (options["topic"],))
     report(options, "written", {
-        "offsets": result.offsets_count, "steps": result.steps_count, "from": job.source, "topic": options["topic"],
+        "rows": result.rows_count, "offsets": result.offsets_count, "steps": result.steps_count, "from": job.source,
+        "topic": options["topic"],
     })  # fmt: skip
 
 
@@ -154,7 +155,8 @@ def replay(**options: Any) -> None:
         "replay", options, lambda spark, told: jobs.replay(spark, job, told), options["topics"], options["target"]
     )
     report(options, "replayed", {
-        "offsets": result.offsets_count, "steps": result.steps_count, "from": job.source, "to": options["target"],
+        "rows": result.rows_count, "offsets": result.offsets_count, "steps": result.steps_count, "from": job.source,
+        "to": options["target"],
     })  # fmt: skip
 
 

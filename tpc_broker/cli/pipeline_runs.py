@@ -142,7 +142,7 @@ def run(
         ):
             if show is None:
                 return work(spark, watched.unwatched)
-            return work(spark, lambda said: show(said.rows_count, said.rows_total, said.lag_rows))
+            return work(spark, lambda said: show(said.rows_count, said.rows_total, said.lag_rows, said.written_count))
 
 
 def broker(options: dict[str, Any]) -> Any:

@@ -56,9 +56,13 @@ class _RowsColumn(ProgressColumn):
     """Rows a second, and how long it will take; behind a source that goes on for ever, how far behind."""
 
     def render(self, task: Task) -> Text:
-        parts = [f"{task.completed:,.0f} rows"]
+        written = task.fields["written_count"]
+        unit = "rows" if written is None else "offsets"
+        parts = [f"{task.completed:,.0f} {unit}"]
         if task.finished_speed or task.speed:
-            parts.append(f"{task.finished_speed or task.speed or 0:,.0f} rows/s")
+            parts.append(f"{task.finished_speed or task.speed or 0:,.0f} {unit}/s")
+        if written is not None:
+            parts.append(f"{written:,} rows written")
         if task.fields["lag_rows"] is not None:
             parts.append(f"{task.fields['lag_rows']:,} behind")
         return Text("  ".join(parts))
@@ -70,17 +74,23 @@ class RowsProgress:
     def __init__(self, label: str, bar: Progress | None) -> None:
         self._label = label
         self._bar = bar
-        self._task = None if bar is None else bar.add_task(label, total=None, lag_rows=None)
+        self._task = None if bar is None else bar.add_task(label, total=None, lag_rows=None, written_count=None)
         self._next_line_at = time.monotonic() + LINE_SECONDS
 
-    def __call__(self, rows_count: int, rows_total: int | None, lag_rows: int | None) -> None:
+    def __call__(
+        self, rows_count: int, rows_total: int | None, lag_rows: int | None, written_count: int | None = None
+    ) -> None:
+        """With ``written_count`` the others count offsets, of which so many rows were written."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=rows_count, total=rows_total, lag_rows=lag_rows)
+            self._bar.update(
+                self._task, completed=rows_count, total=rows_total, lag_rows=lag_rows, written_count=written_count
+            )
         elif time.monotonic() >= self._next_line_at:
             self._next_line_at += LINE_SECONDS
             total = "" if rows_total is None else f" of {rows_total}"
             behind = "" if lag_rows is None else f", {lag_rows} behind"
-            click.echo(f"{self._label}: {rows_count}{total} rows{behind}", err=True)
+            done = "rows" if written_count is None else f"offsets, {written_count} rows written"
+            click.echo(f"{self._label}: {rows_count}{total} {done}{behind}", err=True)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyspark.sql import Observation, functions
+
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.pace import Rate, paced
 from tpc_broker.spark.pipelines.topics import Broker, broker_at, topic_configuration
@@ -26,16 +28,21 @@ class Target:
             return len(cluster.partitions(self.topic))
 
 
-def write(frame: Any, target: Target) -> None:
-    """Append; acknowledged when this returns. Takes the columns that a topic has and leaves the others out."""
+def write(frame: Any, target: Target) -> int:
+    """Append; acknowledged when this returns how many rows that were. Takes the columns that a topic has and leaves the
+    others out.
+    """
     names = [name for name in WRITABLE if name in frame.columns and (name != "partition" or target.keeps_partitions)]
     if "value" not in names:
         raise PipelineError(f"there is no column value among {', '.join(frame.columns)}; say with --select what it is")
     rows = frame.select(*names)
     if target.rate is not None:
         rows = paced(rows, target.rate)
+    counted = Observation()
+    rows = rows.observe(counted, functions.count(functions.lit(1)).alias("rows"))
     writer = rows.write.format("tpc").mode("append").options(**broker_at(target.bootstrap).options())
     writer.option("topic", target.topic).option("compression", target.compression).save()
+    return int(counted.get["rows"])
 
 
 def in_order(frame: Any) -> Any:

@@ -22,12 +22,14 @@ logger = logging.getLogger("tpc.spark")
 @dataclass(frozen=True, slots=True)
 class Progress:
     """``rows_total`` is what this run will have done at its end, as far as is known; ``lag_rows`` what waits in the
-    source of a job that goes on for ever.
+    source of a job that goes on for ever. Of a job that writes to a topic, the first two count offsets of its source,
+    and ``written_count`` the rows that these became.
     """
 
     rows_count: int
     rows_total: int | None = None
     lag_rows: int | None = None
+    written_count: int | None = None
 
 
 OnProgress = Callable[[Progress], None]

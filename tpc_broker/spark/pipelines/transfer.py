@@ -5,13 +5,13 @@ under way, and nothing else.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.origins import Origin
 from tpc_broker.spark.pipelines.placing import Target, check_partitions, write
-from tpc_broker.spark.pipelines.progress import OnProgress
+from tpc_broker.spark.pipelines.progress import OnProgress, Progress
 from tpc_broker.spark.pipelines.steps import Step, StepLog, run_steps
 
 
@@ -32,10 +32,11 @@ class TransferJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """What this run covered; where an origin has gaps, or a filter is at work, fewer rows were written."""
+    """What this run covered, and how many rows it wrote: fewer where an origin has gaps or a filter is at work."""
 
     offsets_count: int
     steps_count: int
+    rows_count: int
 
 
 def transfer(
@@ -51,11 +52,16 @@ def transfer(
     bounds = origin.bounds()
     check_partitions(target, max((where.partition for where in bounds[1].offsets), default=0))
     first_number = log.next_number
+    rows_count = 0
 
     def work(step: Step) -> None:
-        write(rows_of(step), target)
+        nonlocal rows_count
+        rows_count += write(rows_of(step), target)
+
+    def told(said: Progress) -> None:
+        on_progress(replace(said, written_count=rows_count))
 
     count = run_steps(
-        log, bounds, work, on_progress, job.rows_per_step, target.rate, fails_on_data_loss=job.fails_on_data_loss
+        log, bounds, work, told, job.rows_per_step, target.rate, fails_on_data_loss=job.fails_on_data_loss
     )
-    return TransferResult(count, log.next_number - first_number)
+    return TransferResult(count, log.next_number - first_number, rows_count)
