@@ -1,5 +1,7 @@
 """What is said where Spark cannot work: a PySpark that is too old, no Java, an old one."""
 
+import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,16 +9,21 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+from pyspark import cloudpickle
+from pyspark.sql.types import BinaryType, StructType
+
 from tpc_broker.spark import session
 from tpc_broker.spark.pipelines.errors import PipelineError
+from tpc_broker.spark.source import TpcDataSource
 
 ROOT = Path(__file__).parent.parent.parent
 OLD = "import pyspark; pyspark.__version__ = '4.1.1'; "
 SAID = "tpc_broker.spark needs PySpark 4.2 or newer; this is 4.1.1"
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+def run(code, *arguments):
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_an_old_pyspark_is_named_and_other_data_sources_are_found_all_the_same():
@@ -27,6 +34,40 @@ def test_an_old_pyspark_is_named_and_other_data_sources_are_found_all_the_same()
     arguments = ["pipeline", "archive", "--topic", "t", "--out", "o"]
     command = run(OLD + f"from tpc_broker.cli.main import main; main({arguments})")
     assert command.stderr.splitlines() == [f"tpc: {SAID}; install the extra: pip install 'tpc-broker[spark]'"]
+
+
+RECIPE = re.compile(
+    r"the Python that Spark uses here \(.*\) has no tpc-broker that works: (.*)\. It has C extensions, which "
+    r'--py-files .* cannot carry: .*\(docs/spark.md, "On a cluster"\)'
+)
+UNPACK = """
+import pathlib, pickle, sys
+for missing in sys.argv[2:]:
+    sys.modules[missing] = None
+for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    try:
+        print(type(pickle.loads(path.read_bytes())).__name__)
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("missing", ["tpc_broker", "tpc_broker._bytes"])
+def test_a_worker_without_the_package_or_its_extensions_says_what_to_do(tmp_path, missing):
+    """As planners and tasks get their objects: pickled by Spark, in a Python that may lack what they need."""
+    given = {"bootstrap": "h:1", "subscribe": "t"}
+    columns = StructType().add("value", BinaryType())
+    source = TpcDataSource(given)
+    shipped = [
+        source, source.reader(columns), source.streamReader(columns),
+        TpcDataSource({"bootstrap": "h:1", "topic": "t"}).writer(columns, overwrite=False), TpcDataSource,
+    ]  # fmt: skip
+    for number, one in enumerate(shipped):
+        (tmp_path / str(number)).write_bytes(cloudpickle.dumps(one))
+    assert run(UNPACK, tmp_path).stdout.split() == [type(one).__name__ for one in shipped]
+    said = run(UNPACK, tmp_path, missing).stdout.splitlines()
+    assert [missing in RECIPE.fullmatch(line)[1] for line in said] == [True] * 5, said
+    assert pickle.loads(cloudpickle.dumps(shipped[1]))._options == shipped[1]._options
 
 
 def java(folder, version):

@@ -232,5 +232,5 @@ def _interruption(error: BaseException) -> KeyboardInterrupt | None:
 def _last_line(error: BaseException) -> str:
     """What a task said, without the stack that Spark puts around it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Error: " in line and line.startswith("tpc_broker.")]
+    named = [line for line in lines if "Error: " in line and line.startswith(("tpc_broker.", "ImportError: "))]
     return (named or lines or [repr(error)])[-1 if named else 0]

@@ -37,6 +37,7 @@ from tpc_broker.kafka.records import HEADER_BYTES
 from tpc_broker.native_columns import HEADERS_TYPE, RecordsWriter
 from tpc_broker.spark.epochs import EpochLedger
 from tpc_broker.spark.options import OptionError, WriteOptions
+from tpc_broker.spark.shipping import ShippedType
 from tpc_broker.spark.tasks import cluster_of
 
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -219,7 +220,7 @@ def _write_all(options: WriteOptions, batches: Iterable[Any]) -> int:
     return producer.rows_count
 
 
-class TpcWriter(DataSourceArrowWriter):
+class TpcWriter(DataSourceArrowWriter, metaclass=ShippedType):
     """A batch write: rows are appended; nothing is ever replaced."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -235,7 +236,7 @@ class TpcWriter(DataSourceArrowWriter):
 # Rule: An epoch of a stream that was written whole is not written again. An archive has each record once. See also
 # tpc_broker/spark/epochs.py, tpc_broker/spark/pipelines/file_list.py. Held by tests/spark/test_sink.py,
 # tests/spark/test_epochs.py, tests/spark/test_file_list.py, tests/spark/test_kills.py.
-class TpcStreamWriter(DataSourceStreamArrowWriter):
+class TpcStreamWriter(DataSourceStreamArrowWriter, metaclass=ShippedType):
     """A streaming write, epoch by epoch."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:

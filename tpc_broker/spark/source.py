@@ -40,6 +40,7 @@ from tpc_broker.spark.ranges import (
     to_json,
 )
 from tpc_broker.spark.rows import Mode, RowPlan, RowsError
+from tpc_broker.spark.shipping import ShippedType
 from tpc_broker.spark.task_rows import task_rows
 from tpc_broker.spark.task_sizes import RecordSizes, into_tasks
 from tpc_broker.spark.tasks import cluster_of
@@ -60,7 +61,7 @@ COLUMN_TYPES = {
 }
 
 
-class TpcDataSource(DataSource):
+class TpcDataSource(DataSource, metaclass=ShippedType):
     """Topics of a broker as tables; see the package for the options."""
 
     @classmethod
@@ -131,7 +132,7 @@ def _folder_log(options: ReadOptions) -> FolderLog | None:
     return FolderLog(options.path, is_alone=options.cluster is None) if options.path else None
 
 
-class TpcReader(DataSourceReader):
+class TpcReader(DataSourceReader, metaclass=ShippedType):
     """A batch read."""
 
     def __init__(self, options: ReadOptions, plan: RowPlan) -> None:
@@ -148,7 +149,7 @@ class TpcReader(DataSourceReader):
         return task_rows(self._options, self._plan, partition.value)
 
 
-class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=ShippedType):
     """A streaming read. Its state is in Spark's checkpoint, save the target of a run with `Trigger.AvailableNow`."""
 
     def __init__(self, options: ReadOptions, plan: RowPlan) -> None:
