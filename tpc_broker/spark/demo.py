@@ -41,7 +41,7 @@ from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.native_columns import RecordsWriter
 from tpc_broker.spark.pipelines.archive import ArchiveJob, archive, default_checkpoint
-from tpc_broker.spark.pipelines.progress import OnProgress, follow
+from tpc_broker.spark.pipelines.progress import OnProgress, follow, patiently
 from tpc_broker.spark.pipelines.progress import Progress as JobProgress
 from tpc_broker.spark.session import make_session
 
@@ -153,13 +153,9 @@ def _send_round(producer: Producer, rows: list[tuple[bytes, bytes, int]]) -> Non
 
 def top_pages(spark: Any, address: str, checkpoint: str) -> list[Any]:
     """A streaming job: visits by page and window of ten minutes, as they come; the last windows' top pages."""
+    given = {"bootstrap": address, "subscribe": TOPIC, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 250_000}
     stream = (
-        spark.readStream.format("tpc")
-        .option("bootstrap", address)
-        .option("subscribe", TOPIC)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 250_000)
-        .load()
+        patiently(spark.readStream.format("tpc").options(**given).load)
         .selectExpr("timestamp", f"from_json(cast(value AS STRING), '{SCHEMA}') AS event")
         .selectExpr("window(timestamp, '10 minutes') AS window", "event.page AS page", "event.ms AS ms")
     )

@@ -1,16 +1,20 @@
 """A Spark session for this project's own jobs."""
 
+import atexit
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from tpc_broker.host_port import NO_HOST, may_name_a_host, split_host_port
@@ -34,8 +38,9 @@ def make_session(
     """
     check_master(master)
     given = {**(configuration or {}), **{key.replace("__", "."): value for key, value in more.items()}}
-    if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
+    if master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        named = given.get("spark.pyspark.python")
+        os.environ["PYSPARK_PYTHON"] = named or python_with_byte_code(sys.executable)
     quiet = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     given[_JAVA_OPTIONS] = f"{quiet} {given.get(_JAVA_OPTIONS, '')}".strip()
     builder = (
@@ -52,6 +57,27 @@ def make_session(
     session = builder.getOrCreate()
     session.dataSource.register(TpcDataSource)
     return session
+
+
+def python_with_byte_code(python: str) -> str:
+    """A command that starts ``python`` for Spark, with PySpark from where it is installed, and its byte code.
+
+    Spark puts an archive of PySpark's source in front of the path of all its Python processes, which each of them
+    compiles anew: a second of CPU, of the ten that Spark waits for a process that plans a read. ``python`` itself,
+    where such a command cannot be.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tpc-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    command = folder / "python3"
+    installed = Path(pyspark.__file__).parent.parent
+    path = f"{shlex.quote(str(installed))}${{PYTHONPATH:+:$PYTHONPATH}}"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {shlex.quote(python)} "$@"\n')
+    command.chmod(0o700)
+    try:
+        subprocess.run([str(command), "-S", "-c", ""], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return python
+    return str(command)
 
 
 def check_master(master: str) -> None:

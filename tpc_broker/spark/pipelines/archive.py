@@ -26,7 +26,7 @@ from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.leftovers import only_what_is_listed
 from tpc_broker.spark.pipelines.merging import merge_groups
 from tpc_broker.spark.pipelines.origins import TOPIC_IDS
-from tpc_broker.spark.pipelines.progress import OnProgress, Progress, follow, unwatched
+from tpc_broker.spark.pipelines.progress import OnProgress, Progress, follow, patiently, unwatched
 from tpc_broker.spark.pipelines.topics import Broker, broker_at
 from tpc_broker.spark.ranges import Places, from_json
 
@@ -105,7 +105,7 @@ def archive(spark: Any, job: ArchiveJob, on_progress: OnProgress = unwatched) ->
     through_spark = job.through_spark or not is_local(folder.url)
     writer = (EpochWriter if through_spark else ListedFilesWriter)(spark, files, job)
     query_writer = (
-        (_rows if through_spark else _files)(spark, job, folder)
+        patiently(lambda: (_rows if through_spark else _files)(spark, job, folder))
         .writeStream.foreachBatch(writer.write)
         .queryName(f"archive {job.topics}")
         .option("checkpointLocation", job.checkpoint)

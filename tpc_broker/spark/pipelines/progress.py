@@ -4,18 +4,22 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from tpc_broker.spark.lag import offsets_behind
+from tpc_broker.spark.pipelines.errors import PipelineError
 
 POLL_SECONDS: Final = 0.25
 STARTS_MAX: Final = 3
+TOO_BUSY: Final = "this machine is too busy for it; run the job again when it is less so"
 TOO_SLOW: Final = "Python worker failed to connect back"
 _PLANNER_GONE: Final = re.compile(
     r"java\.(io\.EOF|net\.Socket)Exception.*\n(\s+at java\..*\n)*.*PythonStreamingSourceRunner"
 )
+Done = TypeVar("Done")
 logger = logging.getLogger("tpc.spark")
 
 
@@ -89,19 +93,47 @@ def follow(
         except StreamingQueryException as error:
             progress.take(query)
             starts_left = STARTS_MAX if progress.rows_count > rows_before else starts_left - 1
-            if not starts_left or not lost_its_planner(error):
+            if not lost_its_planner(error):
                 raise
-            logger.warning("Spark lost the process that plans the read; the query is started again")
+            if not starts_left:
+                raise PipelineError(f"{_what_happened(error)}, {STARTS_MAX} times in a row; {TOO_BUSY}") from None
+            logger.warning("%s; the query is started again", _what_happened(error))
         else:
             return progress
         finally:
             query.stop()
 
 
-def lost_its_planner(error: StreamingQueryException) -> bool:
+def lost_its_planner(error: Exception) -> bool:
     """Whether a query ended because the Python process that plans its read did not come up, or is gone."""
-    text = f"{error}\n{getattr(error, '_stackTrace', '')}"
-    return TOO_SLOW in text or bool(_PLANNER_GONE.search(text))
+    return TOO_SLOW in _whole_text(error) or bool(_PLANNER_GONE.search(_whole_text(error)))
+
+
+def patiently(work: Callable[[], Done]) -> Done:
+    """What is done outside of a streaming query, again where a Python process of Spark did not come up in time.
+
+    ``work`` may be repeated. `PipelineError`: it did not come up `STARTS_MAX` times in a row.
+    """
+    for starts_left in range(STARTS_MAX - 1, -1, -1):
+        try:
+            return work()
+        except (PySparkException, Py4JJavaError) as error:
+            if TOO_SLOW not in _whole_text(error):
+                raise
+            if not starts_left:
+                raise PipelineError(f"{_what_happened(error)}, {STARTS_MAX} times in a row; {TOO_BUSY}") from None
+            logger.warning("%s; it is started again", _what_happened(error))
+    raise AssertionError
+
+
+def _what_happened(error: Exception) -> str:
+    if TOO_SLOW in _whole_text(error):
+        return "Spark's Python process did not start within ten seconds"
+    return "Spark lost the Python process that plans the read"
+
+
+def _whole_text(error: Exception) -> str:
+    return f"{error}\n{getattr(error, '_stackTrace', '')}"
 
 
 def _watch(query: Any, progress: StreamProgress, on_progress: OnProgress, *, follows: bool) -> None:

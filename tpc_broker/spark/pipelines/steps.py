@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from tpc_broker.client.requests import TopicPartition
@@ -22,7 +23,7 @@ from tpc_broker.spark.losses import Losses
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.pace import Rate
-from tpc_broker.spark.pipelines.progress import OnProgress, Progress
+from tpc_broker.spark.pipelines.progress import OnProgress, Progress, patiently
 from tpc_broker.spark.ranges import (
     OffsetRange,
     Offsets,
@@ -133,8 +134,9 @@ def run_steps(  # noqa: PLR0913 - what is done, how fast, and what may be lost
 ) -> int:
     """Do everything from where the log stands (for new partitions: from the first bound) to the second bound.
 
-    The number of offsets that were covered; with a rate, no faster than that on average. `PipelineError`: a topic was
-    deleted and created again since an earlier run; where losses are allowed, the new one is done from its first bound.
+    A step is done again where Spark could not start it (`patiently`). The number of offsets that were covered; with a
+    rate, no faster than that on average. `PipelineError`: a topic was deleted and created again since an earlier run;
+    where losses are allowed, the new one is done from its first bound.
     """
     start, end = bounds
     losses = Losses(are_errors=fails_on_data_loss)
@@ -148,7 +150,7 @@ def run_steps(  # noqa: PLR0913 - what is done, how fast, and what may be lost
         if step is None:
             return done
         if left := _still_there(step, end.ids, losses):
-            work(left)
+            patiently(partial(work, left))
         log.finish(step)
         done += step.offsets_count
         on_progress(Progress(done, max(total, done)))
