@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 import pyarrow as pa
 
+from tpc_broker.spark.pace import Pace, Rate, _slices, parse_rate
 from tpc_broker.spark.pipelines.errors import PipelineError
-from tpc_broker.spark.pipelines.pace import Pace, Rate, _slices, parse_rate
 
 
 class Clock:

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from tests.support.waiting import PATIENCE_S
+from tpc_broker.spark.pace import parse_rate
 from tpc_broker.spark.pipelines import transfer
 from tpc_broker.spark.pipelines.archive import ArchiveJob, archive
 from tpc_broker.spark.pipelines.backfill import BackfillJob, backfill
@@ -165,6 +166,11 @@ def test_replay_filters_transforms_and_goes_on(
     found = [(key, value.decode(), ms - NOW_MS + 50_000) for _, key, value, ms in records_of(job.target.topic)]
     once = [(b"k", f"V{number}", number) for number in range(10, 90, 2)]
     assert found == [*once[:15], *once]
+    slow = dataclasses.replace(job.target, topic=make_topic(f"{topic}-slow"), rate=parse_rate("400"))
+    began = time.monotonic()
+    slowly = replay(spark, dataclasses.replace(job, target=slow, checkpoint=str(tmp_path / "slow"), where=""))
+    assert slowly.rows_count == len(records_of(slow.topic)) == 80
+    assert time.monotonic() - began > 80 / 400 * 0.5, "half of it, as tasks begin at once"
     none = dataclasses.replace(job, where="1 = 0", checkpoint=str(tmp_path / "none"))
     assert (replay(spark, none).offsets_count, replay(spark, none).rows_count) == (80, 0)
 

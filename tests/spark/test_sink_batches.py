@@ -10,6 +10,7 @@ from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ErrorCode
 from tpc_broker.spark import sink
 from tpc_broker.spark.options import OptionError, write_options
+from tpc_broker.spark.pace import Rate
 
 
 class Producer:
@@ -48,6 +49,27 @@ def sent(monkeypatch):
         return producer._producer.requests
 
     return send
+
+
+def test_rows_are_written_no_faster_than_the_task_may(monkeypatch):
+    """In the sink, as Spark's functions on Arrow need pandas for it."""
+    paced = []
+    monkeypatch.setattr(sink, "cluster_of", lambda _settings: Cluster())
+    monkeypatch.setattr(sink, "Producer", Producer)
+    monkeypatch.setattr(sink, "_bytes_taken", lambda _cluster, _topic: 10_000)
+    monkeypatch.setattr(sink, "paced_batches", lambda rate, batches: paced.append(rate) or batches)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([b"a", b"b"])})
+    given = {"bootstrap": "h:1", "topic": "t"}
+    for more in ({}, {"taskRecordsPerSecond": "0.5"}, {"taskBytesPerSecond": "1e3"}):
+        assert sink._write_all(write_options({**given, **more}), [rows]) == 2
+    assert paced == [Rate(0.5), Rate(bytes_per_second=1000.0)]
+    for more, said in (
+        ({"taskRecordsPerSecond": "1", "taskBytesPerSecond": "1"}, "say the same thing in two ways"),
+        ({"taskRecordsPerSecond": "fast"}, "are numbers"),
+        ({"taskBytesPerSecond": "-1"}, "are above 0"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            write_options({**given, **more})
 
 
 def test_a_row_that_is_larger_than_a_batch_goes_alone_and_in_its_turn(sent):

@@ -238,7 +238,7 @@ def compact_archive(**options: Any) -> None:
 
 
 def _target(options: dict[str, Any], topic: str) -> Any:
-    placing, pace = program("pipelines.placing"), program("pipelines.pace")
+    placing, pace = program("pipelines.placing"), program("pace")
     with errors_in_one_line():
         rate = pace.parse_rate(options["rate"]) if options["rate"] else None
     keeps_partitions = options["partitions"] == "same"

@@ -14,6 +14,7 @@ from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.log.files import decode_topic_id
 from tpc_broker.spark.given import Given, OptionError
+from tpc_broker.spark.pace import Rate
 from tpc_broker.spark.rows import CORRUPT_COLUMN, Mode
 from tpc_broker.spark.security_options import SECURITY_OPTIONS, security_of
 from tpc_broker.spark.values import FormatName, GivenSchema, ValueFormat
@@ -56,7 +57,8 @@ _READ: Final = _COMMON | {
     "avroSchema", "protobufDescriptor", "messageName",
 }  # fmt: skip
 _WRITE: Final = _COMMON | {
-    "topic", "compression", "kafka.compression.type", "batchBytes", "allowRepeatedEpochs",
+    "topic", "compression", "kafka.compression.type", "batchBytes", "allowRepeatedEpochs", "taskRecordsPerSecond",
+    "taskBytesPerSecond",
     "checkpointLocation", "queryName",   # Spark hands a stream's own options on
 }  # fmt: skip
 IGNORED: Final = (
@@ -149,6 +151,7 @@ class WriteOptions:
     compression: Compression
     batch_bytes: int
     allows_repeated_epochs: bool
+    rate: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,22 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         Compression[codec.upper()],
         given.number("batchBytes", BATCH_BYTES, 100),
         given.flag("allowRepeatedEpochs", default=False),
+        _rate(given),
     )
+
+
+def _rate(given: Given) -> Rate | None:
+    """None: as fast as it goes."""
+    names = ("taskRecordsPerSecond", "taskBytesPerSecond")
+    try:
+        rate = Rate(*(float(given.text(name) or 0) for name in names))
+    except ValueError:
+        raise OptionError(f"{' and '.join(names)} are numbers") from None
+    if min(rate.records_per_second, rate.bytes_per_second) < 0:
+        raise OptionError(f"{' and '.join(names)} are above 0")
+    if rate.records_per_second and rate.bytes_per_second:
+        raise OptionError(f"{' and '.join(names)} say the same thing in two ways; give one")
+    return rate if rate.records_per_second > 0 or rate.bytes_per_second > 0 else None
 
 
 def _bootstrap(given: Given) -> str:

@@ -37,6 +37,7 @@ from tpc_broker.kafka.records import HEADER_BYTES
 from tpc_broker.native_columns import HEADERS_TYPE, RecordsWriter
 from tpc_broker.spark.epochs import EpochLedger
 from tpc_broker.spark.options import OptionError, WriteOptions
+from tpc_broker.spark.pace import paced_batches
 from tpc_broker.spark.shipping import ShippedType
 from tpc_broker.spark.tasks import cluster_of
 
@@ -210,7 +211,7 @@ def _headers(column: Any) -> Any:
 
 def _write_all(options: WriteOptions, batches: Iterable[Any]) -> int:
     producer: RowsProducer | None = None
-    for batch in batches:
+    for batch in batches if options.rate is None else paced_batches(options.rate, batches):
         if batch.num_rows:
             producer = producer or RowsProducer(cluster_of(options.cluster), options)
             producer.write(batch)

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pyspark.sql import Observation, functions
 
+from tpc_broker.spark.pace import Rate
 from tpc_broker.spark.pipelines.errors import PipelineError
-from tpc_broker.spark.pipelines.pace import Rate, paced
 from tpc_broker.spark.pipelines.topics import Broker, broker_at, topic_configuration
 
 WRITABLE: Final = ("key", "value", "timestamp", "headers", "partition")
@@ -36,13 +36,21 @@ def write(frame: Any, target: Target) -> int:
     if "value" not in names:
         raise PipelineError(f"there is no column value among {', '.join(frame.columns)}; say with --select what it is")
     rows = frame.select(*names)
-    if target.rate is not None:
-        rows = paced(rows, target.rate)
     counted = Observation()
     rows = rows.observe(counted, functions.count(functions.lit(1)).alias("rows"))
     writer = rows.write.format("tpc").mode("append").options(**broker_at(target.bootstrap).options())
+    if target.rate is not None:
+        writer = writer.options(**_share(target.rate, frame))
     writer.option("topic", target.topic).option("compression", target.compression).save()
     return int(counted.get["rows"])
+
+
+def _share(rate: Rate, frame: Any) -> dict[str, float]:
+    """Each task's share, as options of the sink, when as many run at once as can."""
+    tasks_count = max(1, min(frame.rdd.getNumPartitions(), frame.sparkSession.sparkContext.defaultParallelism))
+    share = rate.divided(tasks_count)
+    said = {"taskRecordsPerSecond": share.records_per_second, "taskBytesPerSecond": share.bytes_per_second}
+    return {name: value for name, value in said.items() if value}
 
 
 def in_order(frame: Any) -> Any:

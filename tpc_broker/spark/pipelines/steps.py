@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.spark.losses import Losses
+from tpc_broker.spark.pace import Rate
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.folder import Folder
-from tpc_broker.spark.pipelines.pace import Rate
 from tpc_broker.spark.pipelines.progress import OnProgress, Progress, patiently
 from tpc_broker.spark.ranges import (
     OffsetRange,

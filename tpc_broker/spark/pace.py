@@ -2,9 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from tpc_broker.spark.pipelines.errors import PipelineError
@@ -57,13 +56,8 @@ class Pace:
         self._free_at = max(self._free_at, now) + amount / self._per_second
 
 
-def paced(frame: Any, rate: Rate) -> Any:
-    """The same rows, each task's at most as fast as its share of the rate when all of them run at once."""
-    tasks_count = max(1, min(frame.rdd.getNumPartitions(), frame.sparkSession.sparkContext.defaultParallelism))
-    return frame.mapInArrow(partial(_paced_batches, rate.divided(tasks_count)), frame.schema)
-
-
-def _paced_batches(rate: Rate, batches: Iterator[Any]) -> Iterator[Any]:
+def paced_batches(rate: Rate, batches: Iterable[Any]) -> Iterator[Any]:
+    """The rows of Arrow batches, at most so fast."""
     pace = Pace(rate.records_per_second or rate.bytes_per_second)
     for batch in batches:
         yield from _slices(rate, pace, batch)
