@@ -168,10 +168,10 @@ def test_all_topics_deleted_is_no_end_where_losses_are_allowed(reader_of):
     log.topics.clear()
     assert lenient.latestOffset(offsets(OLD, 50), ReadAllAvailable()) == offsets(OLD, 50)
     assert planned(lenient, offsets(OLD, 50), offsets(OLD, 50)) == []
-    with pytest.raises(UnknownTopicError, match="no such topic: t"):
+    with pytest.raises(UnknownTopicError, match="there is no topic 't'"):
         strict.latestOffset(offsets(OLD, 50), ReadAllAvailable())
     for reader in (lenient, strict):
-        with pytest.raises(UnknownTopicError, match="no such topic: t"):
+        with pytest.raises(UnknownTopicError, match="there is no topic 't'"):
             reader.initialOffset()
 
 
@@ -181,7 +181,7 @@ def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_
     def deleted_meanwhile(wanted, isolation):
         log.topics.pop("u", None)
         if any(where.topic == "u" for where in wanted):
-            raise UnknownTopicError("no such topic: u")
+            raise UnknownTopicError("there is no topic 'u'")
         return Log.list_offsets(log, wanted, isolation)
 
     log.list_offsets = deleted_meanwhile
@@ -189,14 +189,14 @@ def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_
     end = reader_of(log, strict=False, subscribe="t,u").latestOffset(start, ReadAllAvailable())
     assert end == offsets(OLD, 100) | offsets(OLD, 5, topic="u")
     log.topics["u"] = [(0, 9)]
-    with pytest.raises(UnknownTopicError, match=f"no such topic: u; .*{HOW}"):
+    with pytest.raises(UnknownTopicError, match=f"there is no topic 'u'; .*{HOW}"):
         reader_of(log, subscribe="t,u").latestOffset(start, ReadAllAvailable())
 
 
 def test_a_batch_of_several_topics_of_which_one_is_missing(caplog):
     log = log_of(OLD, t=[(0, 100)])
     given = {"subscribe": "t,u", "startingOffsets": '{"t": {"0": 90}, "u": {"0": 5}}'}
-    with pytest.raises(UnknownTopicError, match=f"no such topic: u; .*{HOW}"):
+    with pytest.raises(UnknownTopicError, match=f"there is no topic 'u'; .*{HOW}"):
         planner(log, **given).batch()
     assert spans(planner(log, failOnDataLoss="false", **given).batch()) == [(0, 90, 100)]
     assert "no such topic: u; going on without" in caplog.text

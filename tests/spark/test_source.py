@@ -189,7 +189,7 @@ def test_a_stream_goes_on_in_a_topic_that_was_created_again(spark, broker, topic
     assert sorted(value for value in rows() if "new" in value) == sorted(f"new {number}" for number in range(300))
     admin.delete_topics([topic])[topic].result(PATIENCE_S)
     produce(other, 0, ["more"])
-    with pytest.raises(Exception, match=f"no such topic: {topic}; .*set failOnDataLoss to false"):
+    with pytest.raises(Exception, match=f"there is no topic '{topic}'; .*set failOnDataLoss to false"):
         stream().run(tmp_path / "out")
     assert stream("false").run(tmp_path / "out") == [1]
     assert len(rows()) == 501

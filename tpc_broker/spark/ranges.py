@@ -201,7 +201,7 @@ class Planner:
     def _check_missing(self, missing: list[str], facts: Mapping[str, TopicFacts], *, goes_on: bool) -> None:
         if not missing:
             return
-        what = f"no such topic: {', '.join(missing)}{getattr(self._cluster, 'topics_hint', '')}"
+        what = f"there is no topic {', '.join(map(repr, missing))}{getattr(self._cluster, 'topics_hint', '')}"
         if not facts and not (goes_on and not self._losses.are_errors):
             raise UnknownTopicError(what)
         if self._losses.are_errors:

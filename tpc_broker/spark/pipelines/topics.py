@@ -39,7 +39,7 @@ def check_topics(place: str | Broker, topics: Iterable[str], *, some_may_be_miss
     with broker_at(place).cluster() as cluster:
         missing = sorted(set(names) - cluster.existing(names, {}).keys())
     if missing and not (some_may_be_missing and len(missing) < len(set(names))):
-        raise UnknownTopicError(f"no such topic: {', '.join(missing)}")
+        raise UnknownTopicError(f"there is no topic {', '.join(map(repr, missing))}")
 
 
 def topic_configuration(place: str | Broker, topic: str) -> Mapping[str, str | None]:
