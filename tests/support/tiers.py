@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 PARTS: Final = {
     "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 16),
-    "cluster": Part("three nodes and more: failures of nodes, disks, clocks and networks; moves, joins, upgrades", 18),
+    "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 25),
     "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 7),
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 14),
     "asan": Part("the C under AddressSanitizer and UBSan: the gate's ring tests once more, and a million mutations", 7),

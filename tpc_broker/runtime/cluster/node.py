@@ -332,7 +332,7 @@ class ClusterNodeMain:
 
     def _look_who_is_absent(self) -> None:
         assert self._members is not None
-        heard = self._group.heard() if self._group is not None else frozenset()
+        heard = frozenset() if self._group is None else self._group.heard()
         if self._whereabouts.look(self._members, self.image, self._identity.node, self._voters_known()[1], heard):
             self.on_absent_changed(self.absent())
 
@@ -425,7 +425,7 @@ class ClusterNodeMain:
 
     @property
     def _follows(self) -> bool:
-        return self._group is not None and self._is_voter and self._group.leader is not None
+        return self._is_voter and self._group is not None and self._group.leader is not None
 
     async def _serve_pull(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         self._check_member(hello)
@@ -688,8 +688,7 @@ class ClusterNodeMain:
         states = self._members.states() if self._members is not None else {}
         metadata = self.counters()["metadata"]
         return {
-            "cluster_id": self.image.cluster_id,
-            "asked": self._identity.node,
+            "cluster_id": self.image.cluster_id, "asked": self._identity.node,
             "controller": metadata["leader"],
             "version": metadata["version"],
             "term": metadata["term"] if self._is_voter else None,
