@@ -137,8 +137,7 @@ LOG_LINES_OF_CAUSE_MAX = 20  # told apart by who is behind them; all others shar
 LOG_CAUSES_MAX = 200
 LOG_LINE_LENGTH_MAX = 1_000
 VAIN_LINE_S = 3600.0  # a client that asks for what is not there goes on doing so
-VAIN_CLIENTS_MAX = 512  # pairs of an API and a client id; a few hundred bytes each
-VAIN_NAME_CHARACTERS_MAX = 64
+CLIENT_ID_SHOWN_MAX = 64  # characters
 
 assert CORE_HEARTBEAT_MISSED_MS > 10 * CORE_HEARTBEAT_MS, "a busy core must not be taken for a dead one"
 assert BACKUP_FREEZE_MS < CORE_BEAT_MS, "a core that a backup has stopped is not taken for one that hangs"

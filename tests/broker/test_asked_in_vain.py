@@ -6,58 +6,18 @@ import pytest
 
 from tests.support.memory_node import MemoryRequest, running_node
 from tpc_broker import limits
-from tpc_broker.broker.asked_in_vain import AskedInVain
+from tpc_broker.broker.dispatch import shortened
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.model import CoreId
 
 
-class Hours:
-    now_s = 0.0
-
-    def made(self):
-        return AskedInVain(lambda: self.now_s)
-
-    def pass_by(self, hours):
-        self.now_s += hours * limits.VAIN_LINE_S
-
-
-def test_each_api_and_client_is_told_once_an_hour():
-    hours = Hours()
-    vain = hours.made()
-    assert vain.admit("A", "one") == "client id 'one'; once an hour"
-    assert [vain.admit("A", "one") for _ in range(5)] == [None] * 5
-    assert vain.admit("B", "one") == "client id 'one'; once an hour"
-    assert vain.admit("A", None) == "client id (none); once an hour"
-    hours.pass_by(0.75)
-    assert vain.admit("A", "one") is None
-    assert vain.admit("A", "two") == "client id 'two'; once an hour"
-    hours.pass_by(0.5)
-    assert vain.admit("A", "two") is None, "its own hour is not over"
-    assert vain.admit("A", "one") == "client id 'one'; once an hour, 7 times in the one before"
-
-
 def test_a_client_id_is_one_short_line_whatever_it_is():
-    vain = Hours().made()
-    assert vain.admit("A", "x\n" * 10_000).startswith("client id 'x\\nx\\nx")
-    assert len(vain.admit("B", "\n" * 10_000)) < 200
-    assert vain.admit("A", "x\n" * 5_000) is None, "only what is shown is told apart"
-
-
-def test_of_many_client_ids_all_but_the_first_share_a_line():
-    hours = Hours()
-    vain = hours.made()
-    lines = [vain.admit("A", f"client {number}") for number in range(5 * limits.VAIN_CLIENTS_MAX)]
-    told = [line for line in lines if line is not None]
-    assert len(told) == limits.VAIN_CLIENTS_MAX + 1
-    assert told[-1].endswith("and others, too many to be told apart; once an hour")
-    assert "and others" in vain.admit("B", "another")
-    assert vain.admit("B", "yet another") is None
-    assert len(vain._told) == limits.VAIN_CLIENTS_MAX + 2
-    hours.pass_by(1)
-    assert vain.admit("A", "new") == "client id 'new'; once an hour"
-    assert len(vain._told) == 1, "what is an hour old is forgotten"
+    assert shortened("x\n" * 10_000).startswith("'x\\nx\\nx")
+    assert len(shortened("\n" * 10_000)) < 200
+    assert shortened("x\n" * 10_000) == shortened("x\n" * 5_000), "only what is shown is told apart"
+    assert (shortened("a"), shortened(None)) == ("'a'", "(none)")
 
 
 REFUSED = "127.0.0.1:1: request refused, connection closed"
@@ -68,13 +28,15 @@ def lines_of(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "tpc_broker.broker.dispatch"]
 
 
-async def test_what_is_not_offered_is_said_with_who_asked(autojump_clock, caplog):
+async def test_what_is_not_offered_is_said_once_an_hour_with_who_asked(autojump_clock, caplog):
     async with running_node(cores=1) as node:
         for connection in range(1, 4):  # each is closed
             asked = messages.AlterClientQuotasRequest()
             assert await node.ask(0, asked, 1, connection=connection) is None
         (line,) = lines_of(caplog)
         assert line == f"{REFUSED}: AlterClientQuotas is not offered {WHO}"
+        (kept,) = node.lives[CoreId(0)].core.log_limiter._lines.values()
+        assert (kept.swallowed, kept.period_s) == (2, limits.VAIN_LINE_S)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ A handler is ``handle(core, request, message)`` and returns the response message
 or something to be awaited for it. One that never waits is a plain function and runs at once, without a task.
 
 Errors by culprit: what cannot be decoded closes the connection (the peer's fault, logged with its address, at a limited
-rate); an API or version that is not offered closes it too, as in Kafka, with a line of `AskedInVain`; a bug is logged
+rate); an API or version that is not offered closes it too, as in Kafka, with a line an hour; a bug is logged
 with its traceback and closes the connection, and nobody else notices.
 """
 
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker.broker.asked_in_vain import AskedInVain, shortened
+from tpc_broker import limits
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.ports import PYTHON_DECIDES
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
@@ -105,7 +105,6 @@ class Dispatcher:
         self._connections: dict[int, ConnectionState] = {}
         self._waits: dict[int, trio.CancelScope] = {}
         self._monotonic_ns, self._cpu_ns = core.clock.monotonic_ns, core.clock.cpu_ns
-        self._in_vain = AskedInVain(lambda: core.clock.monotonic_ns() / 1e9)
         self._requests = self._refused = self._failed = 0
         self._prompt: deque[ConnectionState] = deque()
         self._others: deque[ConnectionState] = deque()
@@ -178,10 +177,12 @@ class Dispatcher:
         self._core.log_limiter.say(log, cause, _host(peer), f"{peer}: {cause}{detail}")
 
     def note_in_vain(self, request: Request, what: str, text: str) -> None:
-        """One line about a client that asks for what is not there. `what`: of few names, such as that of an API."""
-        who = self._in_vain.admit(what, request.client_id)
-        if who is not None:
-            log.warning("%s: %s (%s)", self.peer_of(request.connection), text, who)
+        """A line about a client that asks for what is not there, one for each client id in an hour: clients say little
+        of it, or nothing. `what`: of few names, such as that of an API.
+        """
+        client, peer = shortened(request.client_id), self.peer_of(request.connection)
+        line = f"{peer}: {text} (client id {client}; once an hour)"
+        self._core.log_limiter.say(log, f"in vain: {what}", client, line, period_s=limits.VAIN_LINE_S)
 
     def statistics(self) -> DispatchStatistics:
         return DispatchStatistics(len(self._connections), self._requests, self._refused, self._failed)
@@ -348,6 +349,14 @@ class Dispatcher:
             state.queue.clear()
         self._core.connections.answer_none(request)
         self._core.connections.close(request.connection, "refused")
+
+
+def shortened(client_id: str | None) -> str:
+    """In quotes and in one line, whatever it is made of."""
+    if client_id is None:
+        return "(none)"
+    cut = client_id[: limits.CLIENT_ID_SHOWN_MAX]
+    return repr(cut) + ("…" if cut != client_id else "")
 
 
 def _host(peer: str) -> str:
