@@ -199,8 +199,8 @@ def test_a_batch_of_several_topics_of_which_one_is_missing(caplog):
     with pytest.raises(UnknownTopicError, match=f"there is no topic 'u'; .*{HOW}"):
         planner(log, **given).batch()
     assert spans(planner(log, failOnDataLoss="false", **given).batch()) == [(0, 90, 100)]
-    assert "no such topic: u; going on without" in caplog.text
-    with pytest.raises(UnknownTopicError, match=r"no such topic: x$"):
+    assert "there is no topic 'u'; going on without" in caplog.text
+    with pytest.raises(UnknownTopicError, match=r"there is no topic 'x'$"):
         planner(log, failOnDataLoss="false", subscribe="x").batch()
 
 
