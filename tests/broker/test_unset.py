@@ -184,7 +184,8 @@ async def test_there_are_no_transactions(autojump_clock):
             assert (found.error_code, found.unknown_state_filters, found.transaction_states) == (
                 0, ["absent", "ongoing"], [],
             )  # fmt: skip
-        for pattern, code in (("a.*", 0), ("", 0), ("(?<name>a)", 0), ("\\pL\\Q[\\E", 0), ("[", 128), ("a**", 128)):
+        for pattern, code in (("a.*", 0), ("", 0), ("(?<name>a)", 0), ("\\pL\\Q[\\E", 0), ("[", 128), ("a**", 128),
+                              ("a{99999999999999}", 128), ("(" * 3000 + ")" * 3000, 128)):
             found = await node.ask(1, kind(transactional_id_pattern=pattern), 2)
             assert found.error_code == code, pattern
 

@@ -73,7 +73,7 @@ def test_it_is_waited_for_until_it_is_so_or_the_time_is_over(monkeypatch: pytest
 def test_a_running_broker_and_a_running_cluster_are_healthy(shared_broker, shared_cluster) -> None:
     for bootstrap in (shared_broker.bootstrap, shared_cluster.bootstrap):
         assert run_tpc("cluster", "health", "--wait", "120", "--bootstrap", bootstrap) == (0, "healthy\n")
-    code, said = run_tpc("cluster", "health", "--json", "--bootstrap", shared_cluster.bootstrap)
+    code, said = run_tpc("cluster", "health", "--wait", "120", "--json", "--bootstrap", shared_cluster.bootstrap)
     assert (code, json.loads(said)) == (0, {"healthy": True, "reasons": []})
 
 

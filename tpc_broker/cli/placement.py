@@ -28,6 +28,8 @@ Place = tuple[str, int]
 
 REQUEST_TIMEOUT_MS: Final = 60_000
 LOOK_S: Final = 0.2
+LOOKS_MAX: Final = 25
+"""A node hears of a move's beginning and end a moment later than the metadata's leader."""
 PREFERRED: Final = 0
 
 
@@ -168,14 +170,40 @@ def _until_led(client: Cluster, ask: Callable[[], None]) -> None:
         return
 
 
+def _moving(client: Cluster) -> set[Place]:
+    """What is under way, as the leader of the metadata says."""
+    request = messages.ListPartitionReassignmentsRequest(timeout_ms=REQUEST_TIMEOUT_MS, topics=None)
+    found: set[Place] = set()
+
+    def ask() -> None:
+        answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, partial(_given, request))
+        if answer.error_code:
+            raise RefusedError(answer.error_code, answer.error_message or "asking which partitions move")
+        found.update((topic.name, one.partition_index) for topic in answer.topics for one in topic.partitions)
+
+    _until_led(client, ask)
+    return found
+
+
 def _wait(client: Cluster, wanted: dict[Place, list[int]]) -> None:
-    """Until the replicas are those that were asked for; it may take as long as the copying does."""
-    left = -1
+    """Until the replicas are those that were asked for; it may take as long as the copying does. ClientError: they are
+    not, and nothing is on its way there any more.
+    """
+    left, quiet = -1, 0
     while True:
+        moving = _moving(client)  # before the replicas: what ends in between is there
         had = _replicas(_metadata(client))
-        on_their_way = [where for where, brokers in wanted.items() if where in had and had[where] != brokers]
+        _require(had, list(wanted))
+        on_their_way = [where for where, brokers in wanted.items() if had[where] != brokers]
         if not on_their_way:
             return
+        if not moving & set(on_their_way):
+            quiet += 1
+            if quiet == LOOKS_MAX:
+                topic, index = on_their_way[0]
+                raise ClientError(f"{topic}-{index} is not on its way any more; `tpc partition list` shows where it is")
+        else:
+            quiet = 0
         if len(on_their_way) != left:
             left = len(on_their_way)
             click.echo(f"{left} of {len(wanted)} partitions on their way ...", err=True)

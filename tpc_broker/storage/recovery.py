@@ -170,9 +170,7 @@ class _Recovery:
             if listing is not None and listing.folder.problem is None:
                 await delete_folder(self.disk, listing.path, str(self.journal_file.superblock.generation))
             elif listing is not None:  # it would block its name for ever: the journal is about to be forgotten
-                data, why = self.topics.parent, str(listing.folder.problem)
-                target = await put_deleted_aside(self.disk, data, listing.path, plan.start.topic, plan.key, why)
-                log.error("%s was deleted, and %s; its files are in %s now: remove them", plan.label, why, target)
+                await self._put_deleted_aside(plan, listing.path, str(listing.folder.problem))
             return
         if plan.is_released and plan.offline is None:
             self.released[plan.key] = plan.start
@@ -184,6 +182,16 @@ class _Recovery:
                 reason = f"its segments cannot be read: {error}"
         if reason is not None:
             self.set_aside(plan, reason)
+
+    async def _put_deleted_aside(self, plan: PartitionPlan, path: Path, why: str) -> None:
+        data = self.topics.parent
+        try:
+            target = await put_deleted_aside(self.disk, data, path, plan.start.topic, plan.key, why)
+        except OSError as error:
+            log.error("%s was deleted, and %s; its files stay in %s: %s", plan.label, why, path, error)
+            return
+        log.error("%s was deleted, and %s; its files are in %s now: remove them, unless a topic was made again under "
+                  "that name and lacks records", plan.label, why, target)  # fmt: skip
 
     def set_aside(self, plan: PartitionPlan, reason: str) -> None:
         self.storages.pop(plan.key, None)

@@ -49,6 +49,8 @@ def _is_pattern(text: str) -> bool:
         re.compile(text.replace("(?<", "(?P<"))
     except re.error as error:
         return error.msg.startswith("bad escape")
+    except (OverflowError, RecursionError):  # numbers and depths that no pattern needs
+        return False
     return True
 
 
