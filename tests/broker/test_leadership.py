@@ -116,7 +116,7 @@ async def test_leaderships_go_back_to_whom_they_belong_when_there_are_many(autoj
 async def test_a_leadership_goes_to_nobody_who_lacks_something_or_is_gone_or_draining_or_full(autojump_clock):
     behind, gone, draining, full = Nodes([2] * 3), Nodes([2] * 3), Nodes([2] * 3, draining=2), Nodes([2] * 3)
     behind.synced.discard(NodeId(2))
-    gone.view.absent = frozenset({NodeId(2)})
+    gone.view.note_absent(frozenset({NodeId(2)}))
     full.full.add(NodeId(2))
     for nodes in (behind, gone, draining, full):
         assert await nodes.run(30) == {}
@@ -125,10 +125,10 @@ async def test_a_leadership_goes_to_nobody_who_lacks_something_or_is_gone_or_dra
 async def test_a_drained_node_gives_everything_away(autojump_clock):
     assert await Nodes([1, 2, 3], draining=1).run(5) == {0: 2, 1: 2, 2: 3}
     with_one = Nodes([1, 2, 3], draining=1)
-    with_one.view.absent = frozenset({NodeId(2)})
+    with_one.view.note_absent(frozenset({NodeId(2)}))
     assert await with_one.run(5) == {0: 3, 1: 3, 2: 3}
     alone = Nodes([1, 2, 3], draining=1)
-    alone.view.absent = frozenset({NodeId(2), NodeId(3)})
+    alone.view.note_absent(frozenset({NodeId(2), NodeId(3)}))
     assert await alone.run(5) == {}, "better led here than by nobody"
 
 

@@ -127,7 +127,7 @@ def test_a_consumer_is_sent_to_a_replica_in_its_rack_that_is_in_sync_and_has_it(
     assert world.preferred("b", 102) is None
     world.synced = (HERE, NodeId(2))
     assert (world.preferred("b"), world.preferred("b", 101), world.preferred("c")) == (2, None, None)
-    world.view.absent = frozenset({NodeId(2)})
+    world.view.note_absent(frozenset({NodeId(2)}))
     assert world.preferred("b") is None, "it seems to be gone"
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from tpc_broker import limits
 from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.broker.replica_watch import LEADERLESS_S, LOOK_S, ReplicaWatch
 from tpc_broker.broker.view import NOBODY, ClusterView, Leader
@@ -130,27 +131,47 @@ async def test_a_topic_that_cannot_come_back_is_told_and_keeps_nobody_out(autoju
         core.lead("t145", 4, 1, 4, 5)
         assert core.findings() == READY
     core.lead("t145", 0)
-    core.view.absent = frozenset({NodeId(4), NodeId(5)})
+    core.view.note_absent(frozenset({NodeId(4), NodeId(5)}))
     await trio.sleep(2 * LEADERLESS_S)
     reasons, (warning,) = core.findings()
     assert not reasons
     assert warning == "1 partition has no leader, and cannot have one: nodes 4, 5 are away (t145-0)"
-    core.view.absent = frozenset()
+    core.view.note_absent(frozenset())
     core.lead("t145", 4, 4, 5, 1)
     assert core.findings() == READY
 
 
-async def test_a_node_that_is_cut_off_from_most_is_not_ready(autojump_clock):
-    core = Watched("t145", "t123")
+async def test_a_node_that_is_cut_off_is_not_ready_and_waits_for_all_of_its_replicas(autojump_clock):
+    core = Watched("t145", "t12", "t1")
     core.lead("t145", 4, 1, 4, 5)
-    core.lead("t123", 2, 1, 2, 3)
-    assert core.findings() == READY
-    core.view.absent = frozenset(map(NodeId, (2, 3, 4, 5)))
+    core.lead("t1", 1, 1)
+    assert core.findings()[0] == ["1 partition has no leader since its start (t12-0)"]
+    core.view.note_absent(frozenset(map(NodeId, (2, 3, 4, 5))), is_cut_off=True)
     core.lead("t145", 0)
-    core.lead("t123", 0)
+    core.lead("t1", 0)
     core.findings()
     await trio.sleep(LEADERLESS_S)
-    assert core.findings()[0] == ["2 partitions have no leader for 10 s and longer (t123-0, t145-0)"]
+    assert core.findings() == (
+        ["2 partitions have no leader for 10 s and longer (t1-0, t145-0)",
+         "1 partition has no leader since its start (t12-0)"],
+        [],
+    )  # fmt: skip
+    core.view.note_absent(frozenset())
+    core.lead("t1", 1, 1)
+    core.lead("t145", 4, 1, 4, 5)
+    core.lead("t12", 2, 2)
+    assert core.findings()[0] == ["1 partition has not been in sync since its start (t12-0)"]
+
+
+async def test_who_serves_all_that_can_be_served_is_ready_also_beside_half_of_the_nodes(autojump_clock):
+    core = Watched("t145", "t123")
+    core.lead("t123", 1, 1, 2)
+    core.view.note_absent(frozenset({NodeId(3), NodeId(4), NodeId(5)}))
+    core.findings()
+    await trio.sleep(2 * LEADERLESS_S)
+    assert core.findings() == (
+        [], ["1 partition has no leader, and cannot have one: nodes 4, 5 are away (t145-0)"]
+    )  # fmt: skip
 
 
 async def test_a_replica_that_is_alone_and_offline_is_told_elsewhere(autojump_clock):
@@ -173,16 +194,20 @@ async def test_a_lost_majority_is_a_warning_that_names_topics_and_nodes_and_so_i
     async with trio.open_nursery() as nursery:
         nursery.start_soon(core.watch.run)
         await trio.sleep(LEADERLESS_S)
-        core.view.absent = frozenset({NodeId(2), NodeId(3)})
+        core.view.note_absent(frozenset({NodeId(2), NodeId(3)}))
         core.lead("t123", 0)
         await trio.sleep(LEADERLESS_S / 2)
         assert not caplog.messages
         await trio.sleep(LEADERLESS_S)
         assert caplog.messages == ["1 partition has no leader for 10 s and longer: nodes 2, 3 are away (t123-0)"]
+        core.lead("t124", 0)
+        await trio.sleep(LEADERLESS_S + limits.LOG_LINE_PERIOD_S)
+        core.log_limiter.tell()
+        assert "node 2 is away (t124-0)" in caplog.messages[1], "of another one too"
         core.lead("t123", 1, 1)
         await trio.sleep(2 * LOOK_S)
         nursery.cancel_scope.cancel()
-    assert caplog.messages[1].startswith("all partitions here have a leader again, after 1")
+    assert caplog.messages[2].startswith("1 partition has a leader again, after ")
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 

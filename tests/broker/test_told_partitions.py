@@ -120,7 +120,8 @@ def move(chooser, world):
 
 
 def absent(chooser, world):
-    world.view.absent = frozenset(NodeId(number) for number in chooser.sample(range(2, 6), chooser.randrange(3)))
+    gone = frozenset(NodeId(number) for number in chooser.sample(range(2, 6), chooser.randrange(3)))
+    world.view.note_absent(gone, is_cut_off=chooser.random() < 0.3)
 
 
 def cores(chooser, world):
@@ -194,7 +195,10 @@ def test_who_is_cut_off_sends_clients_to_the_others_but_for_what_it_leads():
         return [each.broker_id for each in view.to_be_asked(0, leaders)]
 
     assert asked(-1, 2048) == every
-    view.absent = frozenset({NodeId(1)})
+    gone = frozenset(map(NodeId, NODES)) - {NodeId(1)}
+    view.note_absent(gone)
+    assert asked(-1, 2048) == [own], "it hears enough to say so"
+    view.note_absent(gone, is_cut_off=True)
     assert asked(-1, 2048) == every[1:]
     assert asked(-1, own) == every
     assert [each.broker_id for each in view.endpoints(0)] == every, "who asks for nodes only may want this one"

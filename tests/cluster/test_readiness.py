@@ -54,7 +54,7 @@ def test_a_node_is_ready_when_its_replicas_are_in_sync_and_not_while_they_have_n
     assert run_tpc("cluster", "health", "--bootstrap", made[1].bootstrap)[0] == 1
     made.launch(3)
     eventually(lambda: made[3].ready()[0], "it is ready")
-    assert "not in sync" not in run_tpc("cluster", "health", "--bootstrap", made[1].bootstrap)[1], "it was too soon"
+    assert "not in sync" not in run_tpc("cluster", "health", "--bootstrap", made[3].bootstrap)[1], "it was too soon"
     assert run_tpc("cluster", "health", "--wait", "120", "--bootstrap", made.bootstrap) == (0, "healthy\n")
     made[2].kill()
     made[3].kill()
@@ -68,4 +68,4 @@ def test_a_node_is_ready_when_its_replicas_are_in_sync_and_not_while_they_have_n
     made.start(2, 3)
     for node in made.nodes:
         eventually(lambda node=node: node.ready()[0], "all are ready again")
-    assert "all partitions here have a leader again" in made[1].log_text()
+    eventually(lambda: "have a leader again" in made[1].log_text(), "the end is said, too")

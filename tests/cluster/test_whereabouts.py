@@ -77,27 +77,45 @@ def test_full_are_registered_nodes_that_are_there_and_say_so():
 
 
 def looked(states, voters, heard):
-    """What node 1 of four finds, and tells."""
+    """Who is gone, and whether it is cut off, as node 1 of four finds that has heard all of them before."""
     whereabouts = Whereabouts(None, "/data")
-    members = SimpleNamespace(state_of=states.get)
     image = SimpleNamespace(nodes={NodeId(node): None for node in range(1, 5)})
-    assert whereabouts.look(members, image, 1, voters, heard) == (whereabouts.told(NodeId(1)) != frozenset())
-    return set(whereabouts.told(NodeId(1)))
+    assert not whereabouts.look(SimpleNamespace(state_of={}.get), image, 1, voters, {2, 3, 4})
+    is_changed = whereabouts.look(SimpleNamespace(state_of=states.get), image, 1, voters, heard)
+    assert is_changed == (whereabouts.absent != frozenset() or whereabouts.is_cut_off)
+    return set(whereabouts.absent), whereabouts.is_cut_off
 
 
 def test_who_is_heard_over_its_link_is_not_gone_unless_it_has_said_goodbye():
     states = {2: State.DEAD, 3: State.DEAD, 4: State.LEFT}
-    assert looked(states, (), {3, 4}) == {2, 4}
-    assert looked(dict.fromkeys((2, 3, 4), State.SUSPECT), (), ()) == set()
+    assert looked(states, (), {3, 4}) == ({2, 4}, False)
+    assert looked(dict.fromkeys((2, 3, 4), State.SUSPECT), (), ()) == (set(), False)
 
 
-def test_who_hears_no_majority_of_the_voters_says_that_of_itself_and_of_nobody_else():
+def test_who_hears_neither_most_voters_nor_most_nodes_is_cut_off():
     dead = dict.fromkeys((2, 3), State.DEAD)
-    assert looked(dead, (1, 2, 3), ()) == {1}
-    assert looked(dead, (1, 2, 3), {4}) == {1}, "who has no vote is not asked"
-    assert looked(dead, (1, 2, 3), {2}) == {3}
-    assert looked(dead, (2, 3, 4), {3}) == {1}, "it has no vote itself"
-    assert looked(dead, (2, 3, 4), {3, 4}) == {2}
-    assert looked({}, (1,), ()) == set()
-    assert looked({}, (1, 2), ()) == {1}
-    assert looked({}, (), ()) == set(), "nobody has told it who votes"
+    assert looked(dead, (1, 2, 3), ()) == ({2, 3}, True)
+    assert looked(dead, (1, 2, 3), {4}) == ({2, 3}, True), "who has no vote is one of two in four"
+    assert looked(dead, (1, 2, 3), {2}) == ({3}, False)
+    assert looked(dead, (2, 3, 4), {3}) == ({2}, True), "it has no vote itself"
+    assert looked(dead, (2, 3, 4), {3, 4}) == ({2}, False)
+    assert looked({}, (1,), ()) == (set(), False)
+    assert looked({}, (), ()) == (set(), False), "nobody has told it who votes"
+
+
+def test_who_may_be_the_only_one_that_is_left_is_not_cut_off():
+    dead = dict.fromkeys((2, 3), State.DEAD)
+    assert looked(dead, (1, 2), ()) == ({2, 3}, False), "of two voters it cannot know"
+    assert looked(dead, (2,), ()) == ({2, 3}, False), "nor of one, which is dead"
+    assert looked(dead, (1, 2, 3), {3, 4}) == ({2}, False)
+
+
+def test_who_starts_is_not_cut_off_before_it_has_heard_the_others():
+    whereabouts = Whereabouts(None, "/data")
+    image = SimpleNamespace(nodes={NodeId(node): None for node in range(1, 4)})
+    members = SimpleNamespace(state_of={}.get)
+    assert not whereabouts.look(members, image, 1, (1, 2, 3), ())
+    assert not whereabouts.look(members, image, 1, (1, 2, 3), (2,))
+    assert whereabouts.look(members, image, 1, (1, 2, 3), ())
+    assert whereabouts.is_cut_off
+

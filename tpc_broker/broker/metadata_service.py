@@ -290,7 +290,7 @@ class MetadataService:
 
     def _absent_changed(self, absent: frozenset[NodeId]) -> None:
         assert self._cluster is not None
-        self._view.absent = absent
+        self._view.note_absent(absent, is_cut_off=self._cluster.is_cut_off())
         self._tell_new_word()
 
     def _controller_changed(self, node: NodeId | None) -> None:
@@ -307,7 +307,8 @@ class MetadataService:
             self._cluster.start_soon(self._mailboxes.notify, core, "nodes", self._about_nodes(leaders))
 
     def _about_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> Payload:
-        nodes = {"absent": sorted(self._view.absent), "controller": self._view.controller}
+        view = self._view
+        nodes = {"absent": sorted(view.absent), "is_cut_off": view.is_cut_off, "controller": view.controller}
         return {"number": self._nodes_number, **nodes, "leaders": _leaders_to_json(leaders)}
 
     def _tell_nodes(self, leaders: list[tuple[TopicPartition, Leader]]) -> None:
@@ -337,8 +338,9 @@ class MetadataService:
 
     def _take_absent(self, payload: Payload) -> None:
         absent = frozenset(map(NodeId, payload.get("absent", ())))
-        if absent != self._view.absent:
-            self._view.absent = absent
+        is_cut_off = bool(payload.get("is_cut_off"))
+        if (absent, is_cut_off) != (self._view.absent, self._view.is_cut_off):
+            self._view.note_absent(absent, is_cut_off=is_cut_off)
         controller = payload.get("controller")
         self._view.controller = None if controller is None else NodeId(controller)
 

@@ -6,7 +6,7 @@ take the majority away. Once returned is returned, whatever happens to the repli
 
 A partition without a leader counts when that has lasted longer than a failover takes. One of whose replicas most nodes
 are away cannot have a leader, and the best that this node can do is to serve all the others: such partitions are told,
-and keep nobody out; unless most nodes of the cluster are away, when this one is cut off, or nothing is well.
+and keep nobody out; unless this node is cut off, when others may well lead them, or nothing is well.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class ReplicaWatch:
         """Without a leader, and since when."""
         self._lost: set[TopicPartition] = set()
         """Of them, those that cannot have one."""
-        self._told_s: float | None = None
+        self._told: dict[TopicPartition, float] = {}
+        """Of them, those that a line was about."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -78,17 +79,15 @@ class ReplicaWatch:
         leaderless = {key for key in self._replication.leaderless() if self._is_replica(image, key)}
         leaderless |= {key for key in self._pending if self._core.view.leader_epoch(key) is None}
         self._since_s = {key: self._since_s.get(key, now_s) for key in leaderless}
-        absent = self._core.view.absent
-        is_cut_off = 2 * sum(node not in absent for node in image.nodes) <= len(image.nodes)
-        self._lost = set() if is_cut_off else {
-            key for key in leaderless if not has_majority(image, image.topics[key.topic_id], key.partition, absent)
+        view = self._core.view
+        self._lost = set() if view.is_cut_off else {
+            key for key in leaderless if not has_majority(image, image.topics[key.topic_id], key.partition, view.absent)
         }  # fmt: skip
-        self._pending -= self._lost
 
     def findings(self) -> ReplicaFindings:
         """As it is now."""
         self.look()
-        pending, now_s = self._pending or set(), trio.current_time()
+        pending, now_s = (self._pending or set()) - self._lost, trio.current_time()
         leaderless = self._since_s.keys() - self._lost
         lasting = {key for key in leaderless if now_s - self._since_s[key] >= LEADERLESS_S}
         reasons = [
@@ -131,15 +130,16 @@ class ReplicaWatch:
     def _tell(self) -> None:
         """A line when it begins, and one when it is over."""
         now_s = trio.current_time()
+        led = {key: since_s for key, since_s in self._told.items() if key not in self._since_s}
         lasting = {key for key, since_s in self._since_s.items() if now_s - since_s >= LEADERLESS_S}
-        if lasting and self._told_s is None:
-            self._told_s = min(self._since_s[key] for key in lasting)
-            text = self._said(lasting, f"no leader for {LEADERLESS_S:.0f} s and longer: {self._away(lasting)}")
-            self._core.log_limiter.say(log, "no leader", "", text)
-        elif not self._since_s and self._told_s is not None:
-            text = f"all partitions here have a leader again, after {now_s - self._told_s:.1f} s"
-            self._told_s = None
+        new = lasting - self._told.keys()
+        self._told = {key: self._since_s[key] for key in lasting}
+        if led:
+            text = self._said(led, f"a leader again, after {now_s - min(led.values()):.1f} s")
             self._core.log_limiter.say(log, "leaders again", "", text)
+        if new:
+            text = self._said(new, f"no leader for {LEADERLESS_S:.0f} s and longer: {self._away(new)}")
+            self._core.log_limiter.say(log, "no leader", "", text)
 
     def _said(self, keys: Collection[TopicPartition], what: str) -> str:
         """Empty: of none."""
@@ -159,6 +159,8 @@ class ReplicaWatch:
 
     def _away(self, keys: Collection[TopicPartition]) -> str:
         """Which nodes their replicas wait for."""
+        if self._core.view.is_cut_off:
+            return "this node hears no majority of the metadata's voters"
         places = {place.node for key in keys if (topic := self._topic(key)) for place in topic.places(key.partition)}
         away = sorted(places & self._core.view.absent)
         return f"{_nodes(away)} away" if away else "no node of its replicas is known to be away"

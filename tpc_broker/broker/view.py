@@ -89,6 +89,7 @@ class ClusterView:
         self._shared = tuple(listener.mode is ListenerMode.SHARED for listener in listeners)
         self._names = tuple(listener.name for listener in listeners)
         self._absent: frozenset[NodeId] = frozenset()
+        self._is_cut_off = False
         self._controller: NodeId | None = None
         self._sharing: frozenset[tuple[str, NodeId]] = frozenset()
         """Listeners, by name, that all cores of a node share."""
@@ -131,20 +132,19 @@ class ClusterView:
 
     @property
     def absent(self) -> frozenset[NodeId]:
-        """Nodes of the cluster that seem to be gone: a hint. This node itself when it is cut off from the others."""
+        """Nodes of the cluster that seem to be gone: a hint."""
         return self._absent
-
-    @absent.setter
-    def absent(self, nodes: frozenset[NodeId]) -> None:
-        self._absent = nodes
-        self._of_nodes.clear()
-        self.on_told_changed(None)
-        self.on_changed()
 
     @property
     def is_cut_off(self) -> bool:
-        """Other nodes know better than this one who leads what."""
-        return self.node in self._absent
+        """Whether this node is, from most of the others, which know better who leads what, and who is gone."""
+        return self._is_cut_off
+
+    def note_absent(self, nodes: frozenset[NodeId], *, is_cut_off: bool = False) -> None:
+        self._absent, self._is_cut_off = nodes, is_cut_off
+        self._of_nodes.clear()
+        self.on_told_changed(None)
+        self.on_changed()
 
     @property
     def controller(self) -> NodeId | None:
@@ -207,7 +207,7 @@ class ClusterView:
         return (listener_name, node) in self._sharing
 
     def is_present(self, node: NodeId) -> bool:
-        return node == self.node or node not in self._absent
+        return node == self.node or self._is_cut_off or node not in self._absent
 
     def _others(self, listener: int) -> tuple[Endpoint, ...]:
         """Endpoints of the other nodes: of their listener of the same name."""
@@ -217,7 +217,7 @@ class ClusterView:
             found = self._of_nodes[listener] = tuple(
                 Endpoint(broker_id_of(node, CoreId(core)), CoreId(core), *address, registered.rack or None)
                 for node, registered in sorted(self._image.nodes.items())
-                if node != self.node and node not in self._absent
+                if node != self.node and self.is_present(node)
                 for core, address in enumerate(dict(registered.listeners).get(name, ()))
                 if not core or not self._shares(name, node)
             )

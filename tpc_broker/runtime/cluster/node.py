@@ -228,7 +228,10 @@ class ClusterNodeMain:
         await self.links.call(node, method, payload)
 
     def absent(self) -> frozenset[NodeId]:
-        return self._whereabouts.told(NodeId(self._identity.node))
+        return self._whereabouts.absent
+
+    def is_cut_off(self) -> bool:
+        return self._whereabouts.is_cut_off
 
     def full(self) -> frozenset[NodeId]:
         return full_nodes(self._members, self.image)
@@ -439,8 +442,7 @@ class ClusterNodeMain:
     @property
     def _controller_node(self) -> int | None:
         """The node that leads the metadata, as far as this one knows."""
-        group = self._group
-        leader = group.leader if group is not None else None
+        leader = None if self._group is None else self._group.leader
         return leader.node if leader is not None else self._observer.controller
 
     def _look_who_controls(self) -> None:
@@ -680,9 +682,8 @@ class ClusterNodeMain:
         return self._observer.controller, self._observer.voters
 
     def counters(self) -> ClusterCounters:
-        hint, voters = self._voters_known()
-        parts = self._identity, self.image, self.links, self._members, self._group
-        return cluster_counters(*parts, Known(self._whereabouts.absent, hint, voters, self._conflict))
+        known = Known(self._whereabouts.absent, *self._voters_known(), self._conflict)
+        return cluster_counters(self._identity, self.image, self.links, self._members, self._group, known)
 
     def facts(self) -> dict[str, Any]:
         states = self._members.states() if self._members is not None else {}
@@ -690,8 +691,7 @@ class ClusterNodeMain:
         return {
             "cluster_id": self.image.cluster_id, "asked": self._identity.node,
             "controller": metadata["leader"],
-            "version": metadata["version"],
-            "term": metadata["term"] if self._is_voter else None,
+            "version": metadata["version"], "term": metadata["term"] if self._is_voter else None,
             "nodes": node_rows(self.image, states, metadata["voters"], metadata["leader"]),
         }
 

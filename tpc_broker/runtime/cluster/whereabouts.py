@@ -3,9 +3,11 @@
 Membership hears datagrams, replication hears links. Whoever is heard over its link is there, whatever becomes of
 datagrams: it may lead partitions, and clients have to find it.
 
-A node that hears no majority of the metadata's voters is *cut off*: others may lead by now, unknown to it. So it
-says of nobody else that it is gone, and of itself that it is. A client goes on asking who answers, and would else ask a
-node without leaders, which has the least to do, for as long as it is cut off.
+A node that has heard the others, and hears no majority of the metadata's voters nor of the nodes any more, is *cut
+off*: others may lead by now, unknown to it. So it tells clients of nobody else that it is gone, and leaves itself out
+where it leads nothing of what they ask for. A client goes on asking who answers, and would else ask a node without
+leaders, which has the least to do, for as long as it is cut off. Of two voters, one that is left cannot say whether the
+other one is gone.
 
 A node whose file system has hardly anything left for clients' records says so of itself, with its other information
 (`swim.model.NodeInfo`). It says so until there is twice as much, so that little deletions do not bring replicas which
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
+PAIR: Final = 2
+
+
+def is_majority(count: int, of: int) -> bool:
+    return 2 * count > of
 
 
 class Whereabouts:
@@ -45,11 +52,13 @@ class Whereabouts:
         self.absent: frozenset[NodeId] = frozenset()
         self.is_cut_off = False
         """This node."""
+        self._has_heard = False
+        """A majority of the voters, since its start."""
         self.is_full = False
         """This node."""
 
-    # Rule: A node that is heard over its link is not taken for gone, and one that hears no majority of the metadata's
-    # voters sends clients to the others. See also tpc_broker/broker/handlers/metadata.py. Held by
+    # Rule: A node that is heard over its link is not taken for gone, and one that hears the majorities no more sends
+    # clients to the others. See also tpc_broker/broker/handlers/metadata.py. Held by
     # tests/cluster/test_whereabouts.py, tests/simulator/test_cuts.py.
     def look(
         self, members: Members, image: ClusterImage, own: int, voters: Collection[int], heard: Collection[int]
@@ -64,16 +73,14 @@ class Whereabouts:
             return state in GONE and not (state is State.DEAD and node in heard)
 
         self.absent = frozenset(node for node in image.nodes if node != own and is_gone(node))
-        near = sum(voter == own or voter in heard for voter in voters)
-        self.is_cut_off = bool(voters) and 2 * near <= len(voters)
+        hears_voters = is_majority(sum(voter == own or voter in heard for voter in voters), len(voters))
+        hears_nodes = is_majority(sum(node == own or node in heard for node in image.nodes), len(image.nodes))
+        self._has_heard |= hears_voters
+        self.is_cut_off = self._has_heard and len(voters) > PAIR and not hears_voters and not hears_nodes
         if self.is_cut_off != before[1]:
             told = "no majority of the metadata's voters is heard: clients are sent to the other nodes"
             log.warning("%s", told if self.is_cut_off else "a majority of the metadata's voters is heard again")
         return (self.absent, self.is_cut_off) != before
-
-    def told(self, own: NodeId) -> frozenset[NodeId]:
-        """Who is gone, as clients are to be told."""
-        return frozenset({own}) if self.is_cut_off else self.absent
 
     async def watch_space(self, members: Members) -> None:
         """Of this node, until cancelled."""
