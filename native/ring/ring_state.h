@@ -42,8 +42,11 @@ typedef struct {
     pthread_cond_t stop_wanted;
 } tpc_stall_watch;
 
+struct tpc_plain;
+
 struct tpc_ring {
     struct io_uring uring;
+    struct tpc_plain *plain; /* NULL: io_uring */
     uint32_t setup_flags;
     uint32_t features; /* usable: what the kernel has, less `hidden` */
     uint32_t hidden;
@@ -91,6 +94,9 @@ void tpc_monotonic_condition_init(pthread_cond_t *condition);
 /* One io_uring_enter(2): submits what is queued, waits for `wait_count` completions until `timeout_ns` from now (< 0: no
  * end). 0 or -errno; -ETIME and -EINTR are not failures. */
 int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns);
+
+/* Whether entries wait to be submitted. */
+bool tpc_ring_queued(const tpc_ring *ring);
 
 /* Hands completions to their handlers: until the ring is empty, or `events_max` events wait for Python. Returns the
  * number handled that count as work (not time-outs and wake-ups). */

@@ -16,21 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "plain.h"
 #include "ring_state.h"
-
-int64_t tpc_monotonic_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-void tpc_monotonic_condition_init(pthread_cond_t *condition) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
 
 static bool hides(uint32_t hidden, enum tpc_feature feature) { return (hidden >> feature) & 1u; }
 
@@ -67,6 +54,8 @@ static int setup(tpc_ring *ring, unsigned entries) {
     return result;
 }
 
+static bool has_cachestat(void) { return syscall(SYSCALL_CACHESTAT, -1, NULL, NULL, 0) < 0 && errno == EBADF; }
+
 static void found(tpc_ring *ring, enum tpc_feature feature, bool there) {
     if (there && !hides(ring->hidden, feature)) ring->features |= 1u << feature;
 }
@@ -96,9 +85,17 @@ static int probe_features(tpc_ring *ring) {
     found(ring, TPC_FEATURE_SENDMSG_ZC, io_uring_opcode_supported(probe, IORING_OP_SENDMSG_ZC));
     found(ring, TPC_FEATURE_UNLINKAT, io_uring_opcode_supported(probe, IORING_OP_UNLINKAT));
     found(ring, TPC_FEATURE_FTRUNCATE, io_uring_opcode_supported(probe, TPC_OP_FTRUNCATE));
-    found(ring, TPC_FEATURE_CACHESTAT, syscall(SYSCALL_CACHESTAT, -1, NULL, NULL, 0) < 0 && errno == EBADF);
+    found(ring, TPC_FEATURE_CACHESTAT, has_cachestat());
     io_uring_free_probe(probe);
     return 0;
+}
+
+/* What the plain backend does itself is there, whatever is hidden of the kernel's. */
+static void plain_features(tpc_ring *ring) {
+    ring->features = 1u << TPC_FEATURE_EXT_ARG | 1u << TPC_FEATURE_CANCEL_ANY;
+    found(ring, TPC_FEATURE_UNLINKAT, true);
+    found(ring, TPC_FEATURE_FTRUNCATE, true);
+    found(ring, TPC_FEATURE_CACHESTAT, has_cachestat());
 }
 
 static void on_wake(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
@@ -127,21 +124,42 @@ static void register_with_thread(tpc_ring *ring) {
     ring->enter_flags = IORING_ENTER_REGISTERED_RING;
 }
 
-int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **out) {
+static int begin_io_uring(tpc_ring *ring, unsigned entries) {
+    int result = setup(ring, entries);
+    if (result < 0) return result;
+    result = probe_features(ring);
+    if (result < 0)
+        io_uring_queue_exit(&ring->uring);
+    else
+        register_with_thread(ring);
+    return result;
+}
+
+static int begin_plain(tpc_ring *ring, unsigned entries) {
+    plain_features(ring);
+    return tpc_plain_new(entries, &ring->plain);
+}
+
+static void end_backend(tpc_ring *ring) {
+    if (ring->plain)
+        tpc_plain_free(ring->plain);
+    else
+        io_uring_queue_exit(&ring->uring);
+}
+
+int tpc_ring_new(unsigned entries, uint32_t hidden, enum tpc_backend backend, tpc_ring **out) {
     tpc_ring *ring = calloc(1, sizeof *ring);
     if (!ring) return -ENOMEM;
     ring->hidden = hidden;
     ring->timer_until_ns = INT64_MAX;
-    int result = setup(ring, entries < 64 ? 64 : entries);
+    entries = entries < 64 ? 64 : entries;
+    int result = backend == TPC_BACKEND_PLAIN ? begin_plain(ring, entries) : begin_io_uring(ring, entries);
     if (result < 0) goto free_memory;
-    result = probe_features(ring);
-    if (result < 0) goto exit_queue;
-    register_with_thread(ring);
     ring->beat_fd = -1;
     ring->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (ring->wake_fd < 0) {
         result = -errno;
-        goto exit_queue;
+        goto exit_backend;
     }
     tpc_ring_handle(ring, TPC_KIND_WAKE, on_wake, ring);
     tpc_ring_handle(ring, TPC_KIND_TIMER, on_timer, ring);
@@ -153,8 +171,8 @@ int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **out) {
     return 0;
 close_wake:
     close(ring->wake_fd);
-exit_queue:
-    io_uring_queue_exit(&ring->uring);
+exit_backend:
+    end_backend(ring);
 free_memory:
     free(ring);
     return result;
@@ -176,7 +194,15 @@ static struct __kernel_timespec timespec_of(int64_t ns) {
     return (struct __kernel_timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
 }
 
+/* One epoll_pwait2(2), and what it takes to begin the operations. */
+static int enter_plain(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
+    ring->statistics.enters++;
+    ring->statistics.submissions += tpc_plain_submit(ring->plain);
+    return tpc_plain_wait(ring->plain, wait_count > 0, timeout_ns);
+}
+
 int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
+    if (ring->plain) return enter_plain(ring, wait_count, timeout_ns);
     struct io_uring *uring = &ring->uring;
     unsigned to_submit = flush_entries(uring);
     unsigned flags = IORING_ENTER_GETEVENTS | ring->enter_flags;
@@ -199,6 +225,10 @@ int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
 }
 
 int tpc_ring_submit(tpc_ring *ring) {
+    if (ring->plain) {
+        ring->statistics.submissions += tpc_plain_submit(ring->plain);
+        return 0;
+    }
     unsigned to_submit = flush_entries(&ring->uring);
     while (to_submit) {
         ring->statistics.enters++;
@@ -212,11 +242,15 @@ int tpc_ring_submit(tpc_ring *ring) {
     return 0;
 }
 
+static struct io_uring_sqe *take_entry(tpc_ring *ring) {
+    return ring->plain ? tpc_plain_entry(ring->plain) : io_uring_get_sqe(&ring->uring);
+}
+
 struct io_uring_sqe *tpc_ring_sqe(tpc_ring *ring, uint64_t user_data) {
-    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
+    struct io_uring_sqe *sqe = take_entry(ring);
     if (!sqe) {
         tpc_ring_submit(ring);
-        sqe = io_uring_get_sqe(&ring->uring);
+        sqe = take_entry(ring);
         if (!sqe) return NULL;
     }
     memset(sqe, 0, sizeof *sqe);
@@ -225,12 +259,20 @@ struct io_uring_sqe *tpc_ring_sqe(tpc_ring *ring, uint64_t user_data) {
     return sqe;
 }
 
+static unsigned space_left(const tpc_ring *ring) {
+    return ring->plain ? tpc_plain_space_left(ring->plain) : io_uring_sq_space_left(&ring->uring);
+}
+
 int tpc_ring_reserve(tpc_ring *ring, unsigned entries) {
-    if (entries > ring->uring.sq.ring_entries) return -EINVAL;
-    if (io_uring_sq_space_left(&ring->uring) >= entries) return 0;
+    if (space_left(ring) >= entries) return 0;
     int result = tpc_ring_submit(ring);
     if (result < 0) return result;
-    return io_uring_sq_space_left(&ring->uring) >= entries ? 0 : -EBUSY;
+    if (space_left(ring) >= entries) return 0;
+    return tpc_ring_queued(ring) ? -EBUSY : -EINVAL;
+}
+
+bool tpc_ring_queued(const tpc_ring *ring) {
+    return ring->plain ? tpc_plain_queued(ring->plain) > 0 : io_uring_sq_ready(&ring->uring) > 0;
 }
 
 /* ------------------------------------------------------------------------------------------------ modules */
@@ -300,7 +342,7 @@ uint32_t tpc_ring_features(const tpc_ring *ring) { return ring->features; }
 
 void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statistics) {
     *statistics = ring->statistics;
-    statistics->overflows = *ring->uring.cq.koverflow;
+    statistics->overflows = ring->plain ? 0 : *ring->uring.cq.koverflow;
 }
 
 const tpc_ring_statistics *tpc_ring_live_statistics(const tpc_ring *ring) { return &ring->statistics; }
@@ -337,7 +379,7 @@ int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns) {
         if (!tpc_ring_harvest(ring, UINT32_MAX) && !timed) usleep(1000);
         ring->events_head = ring->events_tail = 0;
     }
-    io_uring_queue_exit(&ring->uring);
+    end_backend(ring);
     close(ring->wake_fd);
     tpc_operations_free(ring);
     tpc_stall_free(ring);
@@ -346,4 +388,7 @@ int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns) {
     return 0;
 }
 
-int tpc_ring_hold_file(tpc_ring *ring, int descriptor) { return io_uring_register_files(&ring->uring, &descriptor, 1); }
+int tpc_ring_hold_file(tpc_ring *ring, int descriptor) {
+    if (ring->plain) return tpc_plain_hold_file(ring->plain, descriptor);
+    return io_uring_register_files(&ring->uring, &descriptor, 1);
+}

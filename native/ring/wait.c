@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <string.h>
 
+#include "plain.h"
 #include "ring_state.h"
 
 enum { HOT_WORK_NS_MAX = 10000000, SERVED_EVENTS_MAX = 1024 };
@@ -47,7 +48,33 @@ static void arm_timer(tpc_ring *ring, int64_t until_ns) {
     ring->timer_until_ns = until_ns;
 }
 
+static bool is_ready(const tpc_ring *ring) {
+    return ring->plain ? tpc_plain_completed(ring->plain) > 0 : io_uring_cq_ready(&ring->uring) > 0;
+}
+
+/* Whether it counts as work. */
+static bool handle(tpc_ring *ring, uint64_t user_data, int32_t result, uint32_t flags) {
+    ring->statistics.completions++;
+    if (!(flags & IORING_CQE_F_MORE)) ring->statistics.outstanding--;
+    unsigned kind = (unsigned)(user_data >> 56);
+    if (kind >= TPC_KINDS_MAX || !ring->handlers[kind].handler) return false;
+    ring->handlers[kind].handler(ring->handlers[kind].context, user_data, result, flags);
+    return kind != TPC_KIND_WAKE && kind != TPC_KIND_TIMER;
+}
+
+/* Those that are there now: what handlers complete at once waits for the next time, as with io_uring. */
+static unsigned harvest_plain(tpc_ring *ring, unsigned events_max) {
+    unsigned worked = 0;
+    tpc_plain_completion done;
+    for (unsigned left = tpc_plain_completed(ring->plain); left > 0; left--) {
+        if (tpc_ring_events_pending(ring) >= events_max || !tpc_plain_next(ring->plain, &done)) break;
+        worked += handle(ring, done.user_data, done.result, 0);
+    }
+    return worked;
+}
+
 unsigned tpc_ring_harvest(tpc_ring *ring, unsigned events_max) {
+    if (ring->plain) return harvest_plain(ring, events_max);
     struct io_uring *uring = &ring->uring;
     struct io_uring_cq *cq = &uring->cq;
     unsigned worked = 0;
@@ -56,12 +83,7 @@ unsigned tpc_ring_harvest(tpc_ring *ring, unsigned events_max) {
     for (; head != tail && tpc_ring_events_pending(ring) < events_max; head++) {
         const struct io_uring_cqe cqe = cq->cqes[head & cq->ring_mask];
         io_uring_smp_store_release(cq->khead, head + 1); /* the copy is ours; a handler may submit */
-        ring->statistics.completions++;
-        if (!(cqe.flags & IORING_CQE_F_MORE)) ring->statistics.outstanding--;
-        unsigned kind = (unsigned)(cqe.user_data >> 56);
-        if (kind >= TPC_KINDS_MAX || !ring->handlers[kind].handler) continue;
-        ring->handlers[kind].handler(ring->handlers[kind].context, cqe.user_data, cqe.res, cqe.flags);
-        if (kind != TPC_KIND_WAKE && kind != TPC_KIND_TIMER) worked++;
+        worked += handle(ring, cqe.user_data, cqe.res, cqe.flags);
     }
     return worked;
 }
@@ -80,8 +102,7 @@ static int deliver(tpc_ring *ring, tpc_event *events, unsigned events_max) {
 /* Waits in the kernel until `until_ns`, or not at all when something is there already. A call that also submitted says how
  * much, and not that a signal or the time-out ended its wait: ended too early and with nothing, it was a signal. */
 static int submit_and_wait(tpc_ring *ring, int64_t until_ns, int64_t *waited_ns) {
-    bool waits = tpc_ring_events_pending(ring) == 0 && !ring->woken && until_ns > ring->now_ns &&
-                 io_uring_cq_ready(&ring->uring) == 0;
+    bool waits = tpc_ring_events_pending(ring) == 0 && !ring->woken && until_ns > ring->now_ns && !is_ready(ring);
     bool ends = until_ns != INT64_MAX;
     if (waits && ends && !tpc_ring_has(ring, TPC_FEATURE_EXT_ARG)) arm_timer(ring, until_ns);
     int result = tpc_ring_enter(ring, waits, ends ? until_ns - ring->now_ns : -1);
@@ -90,7 +111,7 @@ static int submit_and_wait(tpc_ring *ring, int64_t until_ns, int64_t *waited_ns)
     if (waits) *waited_ns += now - ring->now_ns;
     ring->now_ns = now;
     if (result == -EBUSY || result == -EAGAIN) return 0; /* completions first; what is queued stays queued */
-    if (result == 0 && waits && now < until_ns && io_uring_cq_ready(&ring->uring) == 0) return -EINTR;
+    if (result == 0 && waits && now < until_ns && !is_ready(ring)) return -EINTR;
     return result;
 }
 
@@ -127,7 +148,7 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
 
     /* What the handlers queued leaves now: it must not wait for Python's part of the turn. */
     run_hooks(ring);
-    if (io_uring_sq_ready(&ring->uring)) tpc_ring_submit(ring);
+    if (tpc_ring_queued(ring)) tpc_ring_submit(ring);
     bool woken = ring->woken; /* by a completion of this turn, or one that was handled while Python worked */
     ring->woken = false;
     int count = deliver(ring, events, events_max);
@@ -173,7 +194,7 @@ int tpc_ring_serve(tpc_ring *ring, int64_t after_ns) {
     submit_and_wait(ring, ring->now_ns, &waited_ns); /* an error comes again in the next wait, which reports it */
     if (tpc_ring_harvest(ring, SERVED_EVENTS_MAX)) {
         run_hooks(ring);
-        if (io_uring_sq_ready(&ring->uring)) tpc_ring_submit(ring);
+        if (tpc_ring_queued(ring)) tpc_ring_submit(ring);
     }
     charge_work(ring);
     ring->serving = false;

@@ -1,8 +1,10 @@
-"""Connections, and a plane on a journal of its own, with all features of the kernel and with those of 5.8 only.
+"""Connections, and a plane on a journal of its own, with all features of the kernel, with those of 5.8 only, and
+without io_uring.
 
 What C does differently without a feature is in how it accepts, receives and sends: the modules that look at that run
 with both sets in the gate (`DIFFER`), as do those that choose their features themselves. The others run with 5.8's in
-the long tier, as its part ``as-5.8``.
+the long tier, as its part ``as-5.8``. Likewise a handful of modules run on the plain backend in the gate (`PLAIN`), and
+the others in the part ``plain``.
 """
 
 import pytest
@@ -13,21 +15,27 @@ from tests.support.plane_bench import PlaneBench, StalledBench
 from tests.support.replica_cores import ReplicaCores
 from tests.support.steady_peers import Peer
 from tpc_broker.runtime.connections import ConnectionLimits
+from tpc_broker.runtime.ring import BACKEND_VARIABLE, HIDE_VARIABLE, Backend
 from tpc_broker.runtime.steady_plane import SteadyPlane
 
 DIFFER = {"test_connections", "test_connections_large", "test_datagrams", "test_links"}
-OLD_KERNEL = "5.8"
+PLAIN = {"test_connections", "test_datagrams", "test_plane_fetch", "test_plane_produce"}
+HOW = {"all-features": ("", Backend.IO_URING), "as-5.8": ("5.8", Backend.IO_URING), "plain": ("", Backend.PLAIN)}
 
 
 def pytest_itemcollected(item):
     features = getattr(item, "callspec", None) and item.callspec.params.get("features")
-    if features == OLD_KERNEL and item.path.stem not in DIFFER:
+    if features == "as-5.8" and item.path.stem not in DIFFER:
         item.add_marker("as_5_8")
+    if features == "plain" and item.path.stem not in PLAIN:
+        item.add_marker("plain")
 
 
-@pytest.fixture(params=["", OLD_KERNEL], ids=["all-features", "as-5.8"])
+@pytest.fixture(params=HOW)
 def features(request, monkeypatch):
-    monkeypatch.setenv("TPC_HIDE_FEATURES", request.param)
+    hidden, backend = HOW[request.param]
+    monkeypatch.setenv(HIDE_VARIABLE, hidden)
+    monkeypatch.setenv(BACKEND_VARIABLE, backend)
 
 
 @pytest.fixture

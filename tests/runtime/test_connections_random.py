@@ -107,9 +107,14 @@ def step(bench, random, sizes, clients):
         respond(bench, random, sizes, request)
 
 
-@pytest.mark.parametrize("hidden", ["", "5.8"], ids=["all-features", "as-5.8"])
-def test_random_lives(hidden, monkeypatch, seed):
+@pytest.mark.parametrize(
+    ("hidden", "backend"),
+    [("", "io_uring"), ("5.8", "io_uring"), ("", "plain")],
+    ids=["all-features", "as-5.8", "plain"],
+)
+def test_random_lives(hidden, backend, monkeypatch, seed):
     monkeypatch.setenv("TPC_HIDE_FEATURES", hidden)
+    monkeypatch.setenv("TPC_BACKEND", backend)
     random = Random(seed)
     sizes = [random.choice([0, 10, 1_000, 60_000, 120_000]) for _ in range(13)]
     bench = Bench(LIMITS)

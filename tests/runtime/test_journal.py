@@ -22,9 +22,12 @@ MODES = {
 }
 
 
-@pytest.fixture(params=[0, ALL_HIDDEN], ids=["all-features", "as-5.8"])
+@pytest.fixture(
+    params=[(0, lib.TPC_BACKEND_IO_URING), (ALL_HIDDEN, lib.TPC_BACKEND_IO_URING), (0, lib.TPC_BACKEND_PLAIN)],
+    ids=["all-features", "as-5.8", "plain"],
+)
 def core(request):
-    core = Core(request.param)
+    core = Core(*request.param)
     yield core
     core.close()
 

@@ -13,21 +13,25 @@ from tpc_broker.bench.page_cache import cached_share, drop_cached
 from tpc_broker.runtime import disk as disk_module
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.disk import RingDisk
-from tpc_broker.runtime.ring import Feature, Ring
+from tpc_broker.runtime.ring import Backend, Feature, Ring
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring
 from tpc_broker.storage.ports import Disk, FileSpace, FileWrite
 
-HIDDEN = {"all-features": frozenset(), "as-5.8": frozenset(Feature)}
+HOW = {
+    "all-features": RingOptions(hidden=frozenset(), backend=Backend.IO_URING, stall_ms=0),
+    "as-5.8": RingOptions(hidden=frozenset(Feature), backend=Backend.IO_URING, stall_ms=0),
+    "plain": RingOptions(hidden=frozenset(), backend=Backend.PLAIN, stall_ms=0),
+}
 
 
-@pytest.fixture(params=HIDDEN)
+@pytest.fixture(params=HOW)
 def run(request):
     def run_with_disk(function, *arguments):
         async def main():
             disk: Disk = RingDisk(current_ring())
             return await function(disk, *arguments)
 
-        return trio_ring.run(main, options=RingOptions(hidden=HIDDEN[request.param], stall_ms=0))
+        return trio_ring.run(main, options=HOW[request.param])
 
     return run_with_disk
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,21 @@ from tpc_broker._ring import lib
 from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime import ring as ring_module
 from tpc_broker.runtime import trio_ring
-from tpc_broker.runtime.ring import SERVE_AFTER_NS, Feature, Ring, RingUnavailable, hidden_features
+from tpc_broker.runtime.ring import SERVE_AFTER_NS, Backend, Feature, Ring, RingUnavailable, hidden_features
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring
 
-HIDDEN = {"all-features": frozenset(), "as-5.8": frozenset(Feature), "as-6.0": hidden_features("6.0")}
+HOW = {
+    "all-features": RingOptions(hidden=frozenset(), backend=Backend.IO_URING, stall_log_ms=50),
+    "as-5.8": RingOptions(hidden=frozenset(Feature), backend=Backend.IO_URING, stall_log_ms=50),
+    "as-6.0": RingOptions(hidden=hidden_features("6.0"), backend=Backend.IO_URING, stall_log_ms=50),
+    "plain": RingOptions(hidden=frozenset(), backend=Backend.PLAIN, stall_log_ms=50),
+}
 
 
-@pytest.fixture(params=HIDDEN, autouse=True)
+@pytest.fixture(params=HOW, autouse=True)
 def run(request):
     def run_on_ring(function, *arguments, **more):
-        options = RingOptions(hidden=HIDDEN[request.param], stall_ms=more.pop("stall_ms", 0), stall_log_ms=50)
+        options = replace(HOW[request.param], stall_ms=more.pop("stall_ms", 0))
         return trio_ring.run(function, *arguments, options=options, **more)
 
     return run_on_ring
@@ -420,11 +426,11 @@ def test_current_ring_needs_a_ring(run):
         current_ring()
 
 
-def test_trio_has_its_own_manager_back_after_the_run(run):
+def test_trio_has_its_own_manager_back_after_the_run(run, request):
     async def backend():
         return trio.lowlevel.current_statistics().io_statistics.backend
 
-    assert run(backend) == "io_uring"
+    assert run(backend) == ("plain" if request.node.callspec.params["run"] == "plain" else "io_uring")
     assert trio.run(backend) == "epoll"
 
 

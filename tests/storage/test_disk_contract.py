@@ -14,7 +14,7 @@ from tests.support.plain_disk import PlainDisk
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.disk import RingDisk
-from tpc_broker.runtime.ring import Feature
+from tpc_broker.runtime.ring import Backend, Feature
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring
 from tpc_broker.storage.ports import Disk
 
@@ -38,14 +38,22 @@ async def test_the_disk_of_plain_calls(body, tmp_path):
     await body(PlainDisk(), tmp_path)
 
 
-@pytest.mark.parametrize("hidden", [frozenset(), frozenset(Feature)], ids=["all-features", "as-5.8"])
+@pytest.mark.parametrize(
+    ("hidden", "backend"),
+    [
+        (frozenset(), Backend.IO_URING),
+        (frozenset(Feature), Backend.IO_URING),
+        (frozenset(), Backend.PLAIN),
+    ],
+    ids=["all-features", "as-5.8", "plain"],
+)
 @each
-def test_the_real_disk(body, hidden, tmp_path):
+def test_the_real_disk(body, hidden, backend, tmp_path):
     async def main():
         disk: Disk = RingDisk(current_ring())
         await body(disk, tmp_path)
 
-    trio_ring.run(main, options=RingOptions(hidden=hidden, stall_ms=0))
+    trio_ring.run(main, options=RingOptions(hidden=hidden, backend=backend, stall_ms=0))
 
 
 async def test_every_operation_of_the_port_is_in_a_promise():

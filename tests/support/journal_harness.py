@@ -19,9 +19,9 @@ TOPIC = bytes(range(100, 116))
 class Core:
     """One ring; `turn()` runs it once and returns the events as tuples (kind, token, a, b)."""
 
-    def __init__(self, hidden: int = 0) -> None:
+    def __init__(self, hidden: int = 0, backend: int = lib.TPC_BACKEND_IO_URING) -> None:
         out = ffi.new("tpc_ring **")
-        if error := lib.tpc_ring_new(256, hidden, out):
+        if error := lib.tpc_ring_new(256, hidden, backend, out):
             raise unavailable(-error)
         self.ring = out[0]
         self.events: list[tuple[int, int, int, int]] = []

@@ -37,6 +37,7 @@ PARTS: Final = {
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 14),
     "asan": Part("the C under AddressSanitizer and UBSan: the gate's ring tests once more, and a million mutations", 7),
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
+    "plain": Part("the ring's tests without io_uring, and a broker's whole life on the plain backend", 4),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 6),
     "sim": Part("the simulators' planted faults, and every state of small clusters", 3),
     "clients": Part("stock clients under load: a million records, large groups, herds", 2),
@@ -44,6 +45,8 @@ PARTS: Final = {
 }
 MARKS: Final = {re.sub(r"\W", "_", name): name for name in PARTS}
 """Name of the mark, and the part that it means."""
+OF_A_FIXTURE: Final = ("as-5.8", "plain")
+"""Parts that tests/runtime/conftest.py marks."""
 _OF_THE_MODULE: Final = re.compile(r"^pytestmark\b.*?(?=^\S)", re.MULTILINE | re.DOTALL)
 _MARK: Final = re.compile(r"\bmark\.(" + "|".join(MARKS) + r")\b")
 
@@ -100,12 +103,14 @@ def is_gate_module(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import what has nothing for this run. The 5.8 set is made by a fixture, so its part imports them all."""
+    """Do not import what has nothing for this run. The sets of 5.8 and of the plain backend
+    are made by a fixture, so their parts import them all.
+    """
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     of_module, anywhere = marks_in(collection_path)
     chosen = wanted(config)
-    has_some = (GATE in chosen and not of_module) or chosen & anywhere or ("as-5.8" in chosen and not of_module)
+    has_some = (chosen & {GATE, *OF_A_FIXTURE} and not of_module) or chosen & anywhere
     return None if has_some else True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.tiers import PARTS, marks_in
+from tests.support.tiers import MARKS, OF_A_FIXTURE, PARTS, marks_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,8 +19,9 @@ def test_contributing_lists_the_parts():
 
 def test_every_part_has_tests():
     marked = {name for path in (ROOT / "tests").rglob("test_*.py") for name in marks_in(path)[1]}
-    assert set(PARTS) - {"as-5.8"} <= marked
-    assert "as_5_8" in (ROOT / "tests/runtime/conftest.py").read_text()
+    assert set(PARTS) - set(OF_A_FIXTURE) <= marked
+    marks = [f'add_marker("{mark}")' for mark, name in MARKS.items() if name in OF_A_FIXTURE]
+    assert all(mark in (ROOT / "tests/runtime/conftest.py").read_text() for mark in marks)
 
 
 def test_a_mark_of_the_module_is_told_from_one_of_a_test(tmp_path):

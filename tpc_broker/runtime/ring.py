@@ -22,7 +22,7 @@ import struct
 import threading
 from collections import deque
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -93,6 +93,18 @@ FEATURE_KERNELS: Final = {
 assert len(FEATURE_KERNELS) == lib.TPC_FEATURES_COUNT
 
 HIDE_VARIABLE: Final = "TPC_HIDE_FEATURES"
+
+
+class Backend(StrEnum):
+    """How operations are carried out; nothing above the ring depends on it."""
+
+    IO_URING = "io_uring"
+    PLAIN = "plain"
+    """Where io_uring is refused: epoll, non-blocking calls and a few threads (native/ring/plain.h)."""
+
+
+BACKEND_VARIABLE: Final = "TPC_BACKEND"
+_BACKENDS: Final = {Backend.IO_URING: lib.TPC_BACKEND_IO_URING, Backend.PLAIN: lib.TPC_BACKEND_PLAIN}
 
 
 def hidden_features(text: str) -> frozenset[Feature]:
@@ -212,20 +224,31 @@ class Ring:
     """
 
     def __init__(
-        self, entries: int = ENTRIES_DEFAULT, *, hidden: Iterable[Feature] | None = None, events_max: int = EVENTS_MAX
+        self,
+        entries: int = ENTRIES_DEFAULT,
+        *,
+        hidden: Iterable[Feature] | None = None,
+        backend: Backend | None = None,
+        events_max: int = EVENTS_MAX,
     ) -> None:
-        """Make a ring. `hidden` are features not to be used; `None`: what the environment's TPC_HIDE_FEATURES says."""
+        """Make a ring. `hidden` are features not to be used; `None`: what the environment's TPC_HIDE_FEATURES says.
+        `backend`: `None` is io_uring, unless the environment's TPC_BACKEND says `plain`.
+        """
         if lib.tpc_ring_abi() != RING_ABI:
             raise RuntimeError("tpc_broker._ring was built from other sources: build the extensions again")
         if hidden is None:
             hidden = hidden_features(os.environ.get(HIDE_VARIABLE, ""))
+        if backend is None:
+            is_plain = os.environ.get(BACKEND_VARIABLE) == Backend.PLAIN
+            backend = Backend.PLAIN if is_plain else Backend.IO_URING
         out = ffi.new("tpc_ring **")
-        error = lib.tpc_ring_new(entries, _mask(hidden), out)
+        error = lib.tpc_ring_new(entries, _mask(hidden), _BACKENDS[backend], out)
         if error < 0:
             raise unavailable(-error)
         self.pointer = out[0]
         """`tpc_ring *`, for the Python faces of the other C parts; valid until the ring is closed."""
         self.features = frozenset(feature for feature in Feature if lib.tpc_ring_features(self.pointer) >> feature & 1)
+        self.backend = backend
         self.closed = False
         self._thread = threading.get_ident()
         self._left_behind: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()

@@ -44,7 +44,7 @@ from tpc_broker.runtime.task_queues import CWork, TaskQueues
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from tpc_broker.runtime.ring import Feature
+    from tpc_broker.runtime.ring import Backend, Feature
 
 T = TypeVar("T")
 
@@ -74,12 +74,14 @@ _POLL_WRITE: Final = select.POLLOUT
 
 @dataclass(frozen=True, slots=True)
 class RingOptions:
-    """How to make the ring of a run. `hidden`: `None` reads TPC_HIDE_FEATURES. Python's parts of turns that take
-    longer than `stall_ms` are counted, those of `stall_log_ms` are logged; `stall_ms` 0 switches both off.
+    """How to make the ring of a run. `hidden`: `None` reads TPC_HIDE_FEATURES, `backend`: TPC_BACKEND. Python's parts
+    of turns that take longer than `stall_ms` are counted, those of `stall_log_ms` are logged; `stall_ms` 0 switches
+    both off.
     """
 
     entries: int = ENTRIES_DEFAULT
     hidden: frozenset[Feature] | None = None
+    backend: Backend | None = None
     work_max: int = HOT_WORK_MAX
     stall_ms: int = limits.STALL_MS
     stall_log_ms: int = limits.STALL_LOG_MS
@@ -91,7 +93,7 @@ class RingIOStatistics:
 
     tasks_waiting_read: int
     tasks_waiting_write: int
-    backend: str = "io_uring"
+    backend: str
 
 
 class _StallLog:
@@ -181,7 +183,7 @@ class RingIOManager:
 
     def statistics(self) -> RingIOStatistics:
         readers = sum(1 for _, events in self._waiting if events == _POLL_READ)
-        return RingIOStatistics(readers, len(self._waiting) - readers)
+        return RingIOStatistics(readers, len(self._waiting) - readers, self.ring.backend.value)
 
     def close(self) -> None:
         if self._stall_log is not None:
@@ -284,7 +286,7 @@ def run(  # noqa: PLR0913 (trio.run's own parameters)
     """
     check_trio()
     options = options or RingOptions()
-    ring = Ring(options.entries, hidden=options.hidden)
+    ring = Ring(options.entries, hidden=options.hidden, backend=options.backend)
     original = trio_run.TheIOManager
     thread = threading.get_ident()
 

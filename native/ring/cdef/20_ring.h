@@ -18,6 +18,12 @@ enum tpc_feature {
     TPC_FEATURES_COUNT = 13
 };
 
+/* How entries are carried out. Nothing above the ring knows. */
+enum tpc_backend {
+    TPC_BACKEND_IO_URING = 0,
+    TPC_BACKEND_PLAIN = 1, /* epoll, non-blocking calls and threads (native/ring/plain.h) */
+};
+
 /* What tpc_ring_wait() reports to Python, in the order it happened. */
 enum tpc_event_kind {
     TPC_EVENT_OPERATION = 1, /* token: as given at submission; a: result (>= 0 or -errno); b: cqe flags */
@@ -75,7 +81,7 @@ typedef struct {
 /* A ring with `entries` submission entries (fewer when memlock is short), owned by the calling thread. `hidden` is a mask
  * of 1 << enum tpc_feature that is not to be used although the kernel has it. 0; -ENOSYS, -EPERM, -ENOMEM … as
  * io_uring_setup(2) gave it when even the plainest ring was refused. */
-int tpc_ring_new(unsigned entries, uint32_t hidden, tpc_ring **ring);
+int tpc_ring_new(unsigned entries, uint32_t hidden, enum tpc_backend backend, tpc_ring **ring);
 
 /* Cancels what is under way, waits for every last completion (their handlers run) and frees the ring. 0, or
  * -ETIMEDOUT when something did not finish within `timeout_ns`: then the memory is left alone, because the kernel may
