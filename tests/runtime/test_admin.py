@@ -100,7 +100,7 @@ def test_every_metric_is_there_in_both_formats(watched: Watched) -> None:
     status, kind, text = watched.get("/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     # The older format names a counter with its `_total`, and knows no info.
-    assert {family.name for family in parse_text(text)} >= families.keys() - {"tpc_build", "tpc_cluster"}
+    assert {family.name for family in parse_text(text)} >= families.keys() - {"tpc_build", "tpc_backend", "tpc_cluster"}
 
 
 def test_without_a_cluster_its_metrics_have_no_samples(watched: Watched) -> None:
@@ -121,7 +121,7 @@ def test_nothing_that_clients_choose_is_a_label(watched: Watched) -> None:
         for sample in family.samples:
             for name, value in sample.labels.items():
                 labels.setdefault(name, set()).add(value)
-    assert labels.keys() == {"core", "api", "reason", "queue", "version", "le", "listener"}
+    assert labels.keys() == {"core", "api", "reason", "queue", "version", "le", "listener", "backend"}
     assert labels["listener"] == {"PLAINTEXT", "TWO"}
     assert labels["core"] == {"0", "1"}
     assert "unknown" in labels["api"] <= API_NAMES | {"unknown"}

@@ -13,16 +13,17 @@ from tpc_broker.ebpf.loaders import LoaderUnavailableError
 from tpc_broker.log.journal import JournalMode
 from tpc_broker.runtime import doctor, main
 from tpc_broker.runtime.doctor import Severity
-from tpc_broker.runtime.ring import Feature, RingUnavailable
+from tpc_broker.runtime.options import ChosenBackend
+from tpc_broker.runtime.ring import HIDE_VARIABLE, Backend, Feature
 
 OK, WARNING, FAILURE = Severity
 
 
 @pytest.mark.parametrize(
     ("release", "severity"),
-    [("5.4.0-100-generic", FAILURE), ("5.8.0", OK), ("4.18.0-553.el8", FAILURE), ("6.18.44-fc", OK), ("odd", FAILURE)],
+    [("5.4.0-100-generic", WARNING), ("5.8.0", OK), ("4.18.0-553.el8", WARNING), ("6.18.44-fc", OK), ("odd", WARNING)],
 )
-def test_a_kernel_before_5_8_is_refused(release: str, severity: Severity) -> None:
+def test_a_kernel_before_5_8_is_too_old_for_io_uring(release: str, severity: Severity) -> None:
     assert doctor.judge_kernel(release).severity is severity
 
 
@@ -44,13 +45,12 @@ def test_a_feature_that_the_kernel_has_is_hidden_by_a_filter() -> None:
     assert "SystemCallFilter=) must allow cachestat" in finding.mend
 
 
-def test_no_ring_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_entries: int) -> None:
-        raise RingUnavailable("io_uring is forbidden here")
-
-    monkeypatch.setattr(doctor, "Ring", refuse)
+def test_without_io_uring_the_broker_runs_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = ChosenBackend(Backend.PLAIN, "a seccomp filter refuses io_uring", "another filter")
+    monkeypatch.setattr(doctor, "choose_backend", lambda: chosen)
     finding = doctor.examine_ring()
-    assert (finding.severity, finding.text) == (FAILURE, "io_uring is forbidden here")
+    assert (finding.severity, finding.mend) == (WARNING, "another filter")
+    assert "a seccomp filter refuses io_uring; the plain backend is taken" in finding.text
 
 
 def test_one_loader_of_ebpf_is_enough_and_none_is_no_failure() -> None:
@@ -167,7 +167,14 @@ def test_the_command_answers_for_programs_and_for_people(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(doctor.platform, "release", lambda: "5.4.0")
     done = runner.invoke(main.main, ["doctor", "--data", str(tmp_path)])
-    assert done.exit_code == 2
-    assert "failure  kernel       Linux 5.4.0; 5.8 or newer is needed\n" in done.output
-    assert done.output.endswith("The broker cannot run here.\n")
+    assert done.exit_code == 0
+    assert "warning  kernel       Linux 5.4.0; 5.8 or newer is needed for io_uring\n" in done.output
+    assert done.output.endswith("The broker can run here.\n")
     assert "mend: apt-get install linux-image" in done.output
+
+    monkeypatch.undo()
+    monkeypatch.setenv(HIDE_VARIABLE, "warp")
+    done = runner.invoke(main.main, ["doctor", "--data", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "failure  io_uring" in done.output
+    assert done.output.endswith("The broker cannot run here.\n")

@@ -45,6 +45,8 @@ def the_line(done: subprocess.CompletedProcess[str]) -> str:
             ["port 65536", "core 1 of 2", "fewer --cores"],
         ),
         (["--advertise", "0.0.0.0:1"], ["--advertise 0.0.0.0:1", "wildcard"]),
+        (["--backend", "epoll"], ["--backend", "'epoll'", "'auto', 'io_uring', 'plain'"]),
+        (["--override", "ring.backend=epoll"], ["ring.backend", "epoll", "plain"]),
         (["--cores", "0"], ["--cores 0", "1 to 1024"]),
         (["--cores", "two"], ["--cores", "'two'"]),
         (["--cores", "500"], ["--cores 500", "CPU", "add --oversubscribe (then up to 1024)"]),

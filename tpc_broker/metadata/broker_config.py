@@ -85,6 +85,13 @@ class Settings(ReplicaSettings):
         "Ours. What loads the kernel's programs: `bcc`, `libbpf`, `auto` (the first that works), or `off`.",
         valid=("auto", "bcc", "libbpf", "off"),
     )
+    ring_backend: str = setting(
+        "ring.backend",
+        ConfigType.STRING,
+        "auto",
+        "Ours. `io_uring` (refused where there is none), `plain` (without it), or `auto` (io_uring where it is there).",
+        valid=("auto", "io_uring", "plain"),
+    )
     cpu_shares_clients: int = setting(
         "cpu.shares.clients",
         ConfigType.INT,

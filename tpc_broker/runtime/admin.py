@@ -22,7 +22,7 @@ from prometheus_client.registry import CollectorRegistry
 from tpc_broker import __version__, limits
 from tpc_broker.runtime.health import disk_of, health_of
 from tpc_broker.runtime.metrics import CoreMetrics
-from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.options import ON_IO_URING, ChosenBackend, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,11 +83,13 @@ class AdminServer:
         look: Callable[[], Awaitable[list[CoreStatus]]],
         is_draining: Callable[[], bool],
         listeners: Callable[[], list[dict[str, Any]]] = list,
+        backend: ChosenBackend = ON_IO_URING,
     ) -> None:
         self._data = data
         self._look = look
         self._is_draining = is_draining
         self._listeners = listeners
+        self._backend = backend
 
     async def serve(self, listening: socket.socket) -> None:
         """Until cancelled. More clients at a time than are allowed wait in the backlog."""
@@ -151,14 +153,15 @@ class AdminServer:
             health = health_of(cores, is_draining=self._is_draining(), disk=disk_of(self._data))
             told = {"ready": health.is_ready, "reasons": health.reasons, "warnings": health.warnings}
             return Answer(200 if health.is_ready else 503, JSON, json.dumps(told).encode() + b"\n")
-        debug = {"version": __version__, "cores": cores, "listeners": self._listeners()}
+        debug = {"version": __version__, "cores": cores, "listeners": self._listeners(),
+                 "backend": self._backend._asdict()}  # fmt: skip
         return Answer(200, JSON, json.dumps(debug).encode() + b"\n")
 
     def _metrics(self, cores: list[CoreStatus], request: h11.Request) -> Answer:
         accept = next((value.decode("latin-1") for name, value in request.headers if name == b"accept"), "")
         encode, content_type = choose_encoder(accept)
         registry = CollectorRegistry()
-        registry.register(cast("Any", CoreMetrics(cores, self._data, self._listeners())))
+        registry.register(cast("Any", CoreMetrics(cores, self._data, self._listeners(), self._backend)))
         return Answer(200, content_type, encode(registry))
 
 

@@ -44,8 +44,8 @@ from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import CoreOptions, StartError
-from tpc_broker.runtime.ring import RingUnavailable
-from tpc_broker.runtime.trio_ring import current_ring, current_task_queues
+from tpc_broker.runtime.ring import Backend, RingUnavailable
+from tpc_broker.runtime.trio_ring import RingOptions, current_ring, current_task_queues
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.task_queue import TaskQueue, in_queue
 
@@ -84,7 +84,9 @@ def main(arguments: list[str]) -> int:
     if options.cluster is not None:
         import tpc_broker.runtime.cluster.node  # noqa: PLC0415 (before the loop, which they would hold up)
         import tpc_broker.runtime.cluster.replication  # noqa: F401, PLC0415
-    return run_on_ring(_recover_only if options.recover_only else _serve, options)
+    backend = Backend(options.backend) if options.backend else None
+    main_task = _recover_only if options.recover_only else _serve
+    return run_on_ring(main_task, options, options=RingOptions(backend=backend))
 
 
 def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailboxes) -> Links | None:

@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import platform
-import re
 import resource
 import time
 from dataclasses import asdict, dataclass
@@ -22,16 +21,16 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker import limits
 from tpc_broker.ebpf.loaders import LoaderUnavailableError, find_bcc, loaders
 from tpc_broker.ebpf.steering import Select, Steering
+from tpc_broker.runtime.backend import COSTS, KERNEL_MIN, choose_backend, kernel_version
 from tpc_broker.runtime.journal_probe import best_journal_mode, measure_journal_modes
 from tpc_broker.runtime.options import cpu_quota, usable_cpus
-from tpc_broker.runtime.ring import FEATURE_KERNELS, HIDE_VARIABLE, Feature, Ring, RingUnavailable
+from tpc_broker.runtime.ring import FEATURE_KERNELS, HIDE_VARIABLE, Backend, Feature, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpc_broker.log.journal import JournalMode
 
-KERNEL_MIN: Final = (5, 8)
 KERNEL_RINGS_NOT_LOCKED: Final = (5, 12)
 """From here on rings are charged to the control group, not to RLIMIT_MEMLOCK."""
 MEMLOCK_BYTES_MIN: Final = 64 * limits.MIB
@@ -97,25 +96,21 @@ def report(findings: list[Finding], *, as_json: bool) -> str:
 # -- kernel and ring --------------------------------------------------------------------------------------------------
 
 
-def kernel_version(release: str) -> tuple[int, int]:
-    """``6.1.0-18-amd64`` to (6, 1); (0, 0) where there are no numbers."""
-    found = re.match(r"(\d+)\.(\d+)", release)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
 def judge_kernel(release: str) -> Finding:
     version = kernel_version(release)
     if version < KERNEL_MIN:
-        text = f"Linux {release}; {_dotted(KERNEL_MIN)} or newer is needed"
-        return Finding("kernel", Severity.FAILURE, text, "apt-get install linux-image-amd64, then reboot")
+        text = f"Linux {release}; {_dotted(KERNEL_MIN)} or newer is needed for io_uring"
+        return Finding("kernel", Severity.WARNING, text, "apt-get install linux-image-amd64, then reboot")
     return Finding("kernel", Severity.OK, f"Linux {release}")
 
 
 def examine_ring() -> Finding:
     try:
+        chosen = choose_backend()
+        if chosen.name == Backend.PLAIN:
+            text = f"{chosen.reason}; the plain backend is taken instead: {COSTS}"
+            return Finding("io_uring", Severity.WARNING, text, chosen.mend)
         ring = Ring(PROBE_ENTRIES)
-    except RingUnavailable as error:
-        return Finding("io_uring", Severity.FAILURE, str(error), "sysctl -w kernel.io_uring_disabled=0")
     except ValueError as error:
         return Finding("io_uring", Severity.FAILURE, str(error), f"unset {HIDE_VARIABLE}")
     try:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -18,12 +19,13 @@ from tpc_broker.cli.examples import TPC_BROKER, add_examples
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
+from tpc_broker.runtime.backend import CHOICES, choose_backend
 from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
-from tpc_broker.runtime.ring import Ring, RingUnavailable
+from tpc_broker.runtime.ring import RingUnavailable
 from tpc_broker.runtime.supervisor import (
     CHECK_ONLY_VARIABLE,
     EXIT_CANNOT_RUN,
@@ -36,7 +38,6 @@ from tpc_broker.runtime.supervisor import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PROBE_ENTRIES = 8
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 KCAT_HINT = """
 Try it:
@@ -63,6 +64,12 @@ _CONFIGURATION: Final = (
     click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names."),
     click.option(
         "--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable."
+    ),
+    click.option(
+        "--backend",
+        type=click.Choice(CHOICES),
+        default=None,
+        help="io_uring, or plain where it is refused: slower. Default: auto, io_uring where it is there.",
     ),
     click.option(
         "--admin",
@@ -285,9 +292,10 @@ def _serve(arguments: dict[str, object]) -> int:
     node = load_settings(options.settings_text, options.overrides).settings.node_id
     set_up_logging("supervisor", log_facts(node), style=options.log_style, level=options.log_level)
     try:
-        Ring(PROBE_ENTRIES).close()
+        chosen = choose_backend(load_settings(options.settings_text, options.overrides).settings.ring_backend)
     except (RingUnavailable, ValueError) as error:  # ValueError: TPC_HIDE_FEATURES names what there is not
         raise StartError(str(error)) from error
+    options = replace(options, backend=chosen)
     _raise_descriptor_limit()
 
     def say(text: str) -> None:
@@ -332,9 +340,9 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
 
 def _of_node(arguments: dict[str, object]) -> tuple[str, ...]:
     """What the command line says of the node, as the settings that it is."""
-    if arguments.get("cluster") is None:
-        return ()
-    given = {"node.id": arguments.get("node_id"), "broker.rack": arguments.get("rack")}
+    given = {"ring.backend": arguments.get("backend")}
+    if arguments.get("cluster") is not None:
+        given |= {"node.id": arguments.get("node_id"), "broker.rack": arguments.get("rack")}
     return tuple(f"{name}={value}" for name, value in given.items() if value is not None)
 
 

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from tpc_broker import __version__
 from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.health import cluster_of, disk_of
+from tpc_broker.runtime.options import ON_IO_URING, ChosenBackend
 from tpc_broker.runtime.scrub_report import FINISHED, read_report
 
 if TYPE_CHECKING:
@@ -160,7 +161,14 @@ SPANS: Final = (
 class CoreMetrics:
     """One look at the cores, as a collector: to be registered and rendered once."""
 
-    def __init__(self, cores: list[CoreStatus], data: Path, listeners: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        cores: list[CoreStatus],
+        data: Path,
+        listeners: Sequence[dict[str, Any]] = (),
+        backend: ChosenBackend = ON_IO_URING,
+    ) -> None:
+        self._backend = backend
         self._cores = cores
         self._listeners = listeners
         self._told = [(str(core["core"]), core["counters"]) for core in cores if "counters" in core]
@@ -168,6 +176,8 @@ class CoreMetrics:
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("tpc_build", "Which release this is.", {"version": __version__})
+        told = {"backend": self._backend.name, "reason": self._backend.reason}
+        yield InfoMetricFamily("tpc_backend", "What carries out system calls, and why it is not io_uring.", told)
         yield from self._of_cores()
         yield from cluster_metrics(cluster_of(self._cores))
         yield from replica_metrics([(core, counters["replicas"]) for core, counters in self._told])

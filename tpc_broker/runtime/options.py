@@ -54,6 +54,17 @@ class ClusterOptions:
         )
 
 
+class ChosenBackend(NamedTuple):
+    """`name` of `runtime.ring.Backend`; why it is not io_uring, and what mends that ("": it is)."""
+
+    name: str
+    reason: str
+    mend: str
+
+
+ON_IO_URING: Final = ChosenBackend("io_uring", "", "")
+
+
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     data: Path
@@ -69,6 +80,7 @@ class ServeOptions:
     admin: AdminAddress | None = None
     datagram: Address | None = None
     cluster: ClusterOptions | None = None
+    backend: ChosenBackend = ON_IO_URING
 
 
 class AdminAddress(NamedTuple):
@@ -130,6 +142,8 @@ class CoreOptions:
     cluster: ClusterOptions | None = None
     cluster_fds: tuple[int, ...] = ()
     """Its sockets for what comes from other nodes: links, at core 0 datagrams too."""
+    backend: str = ""
+    """Of its ring; "": as the environment has it."""
 
     def to_file(self) -> int:
         """The descriptor of a file in memory that has them; whose it is closes it."""

@@ -21,6 +21,7 @@ from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.files import HANDOVER_FILE, partition_folder_name
 from tpc_broker.log.journal import JournalUnreadableError
 from tpc_broker.model import METADATA_TOPIC, CoreId
+from tpc_broker.runtime.backend import ring_options
 from tpc_broker.runtime.cluster.identity import START_EMPTY, IdentityFile, is_in_cluster, refuse_of_cluster
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.disk import RingDisk
@@ -144,7 +145,7 @@ def repair(data: Path, request: RepairRequest) -> str:
         raise StartError(f"{data} is no data directory of a broker")
     with DataDirectory.open(data) as directory:
         try:
-            return run_on_ring(_run, data, directory, request)
+            return run_on_ring(_run, data, directory, request, options=ring_options())
         except (JournalDamagedError, JournalUnreadableError, CheckpointError, JournalLockedError) as error:
             raise StartError(f"{error}; nothing was repaired") from error
         except (OSError, StorageFailedError) as error:

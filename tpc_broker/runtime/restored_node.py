@@ -22,6 +22,7 @@ from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import CheckpointError
 from tpc_broker.log.journal import JournalUnreadableError
 from tpc_broker.model import LeaderEpoch, Offset
+from tpc_broker.runtime.backend import ring_options
 from tpc_broker.runtime.data_directory import PROPERTIES_FILE, new_cluster_id, read_properties, write_properties
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.options import StartError
@@ -42,7 +43,7 @@ def make_alone(data: Path, node: NodeCopy) -> dict[str, Any]:
     """What is to be told of it. StartError: one line. OSError: the disk."""
     cluster_id = new_cluster_id()
     try:
-        shorter = run_on_ring(_make_alone, data, node, cluster_id)
+        shorter = run_on_ring(_make_alone, data, node, cluster_id, options=ring_options())
     except (JournalDamagedError, JournalUnreadableError, CheckpointError, StorageFailedError) as error:
         raise StartError(f"{data} cannot be recovered: {error}; it is not whole, remove it") from error
     except RingUnavailable as error:

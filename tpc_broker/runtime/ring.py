@@ -55,6 +55,9 @@ assert _EVENT.size == ffi.sizeof("tpc_event")
 class RingUnavailable(Exception):  # noqa: N818 (a state of the host, like trio's Cancelled)
     """There is no io_uring here. The text is one sentence for the operator, who gets exit code 2."""
 
+    errno: int = 0
+    """As io_uring_setup(2) gave it."""
+
 
 class Feature(IntEnum):
     """What kernels differ in; the value is the bit in C."""
@@ -161,7 +164,7 @@ SECCOMP_NEEDED: Final = "a seccomp filter that allows io_uring_setup, io_uring_e
 KERNEL_NEEDED: Final = "Linux 5.8 or newer, built with CONFIG_IO_URING, is needed"
 
 
-def _is_filtered() -> bool:
+def is_filtered() -> bool:
     """Whether a seccomp filter judges this process's system calls (proc(5))."""
     try:
         return "Seccomp:\t2\n" in Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
@@ -170,27 +173,34 @@ def _is_filtered() -> bool:
 
 
 def unavailable(error: int) -> RingUnavailable:
+    """That a ring was refused with this errno."""
+    refused = RingUnavailable(_sentence(error))
+    refused.errno = error
+    return refused
+
+
+def _sentence(error: int) -> str:
     """What it means that a ring was refused with this errno.
 
     Docker's filter answers EPERM, Podman's ENOSYS, which is also what a kernel without io_uring says.
     """
-    if error == errno.ENOSYS and _is_filtered():
-        return RingUnavailable(
+    if error == errno.ENOSYS and is_filtered():
+        return (
             f"there is no io_uring here: a container or a service needs {SECCOMP_NEEDED}; "
             f"or else it is the kernel: {KERNEL_NEEDED}"
         )
     if error == errno.ENOSYS:
-        return RingUnavailable(f"this kernel has no io_uring: {KERNEL_NEEDED}")
+        return f"this kernel has no io_uring: {KERNEL_NEEDED}"
     if error in {errno.EPERM, errno.EACCES}:
-        return RingUnavailable(
+        return (
             "io_uring is forbidden here: set the sysctl kernel.io_uring_disabled to 0, or, "
             f"in a container or a service, run with {SECCOMP_NEEDED}"
         )
     if error == errno.ENOMEM:
-        return RingUnavailable(
+        return (
             "not even a small io_uring fits into the locked-memory limit: raise memlock (ulimit -l, LimitMEMLOCK=)"
         )
-    return RingUnavailable(f"io_uring cannot be set up: {os.strerror(error)} (errno {error})")
+    return f"io_uring cannot be set up: {os.strerror(error)} (errno {error})"
 
 
 class _Waiter:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import trio
 
 from tpc_broker import limits
+from tpc_broker.runtime.backend import described
 from tpc_broker.runtime.cluster_report import cluster_lines
 from tpc_broker.runtime.health import cluster_of
-from tpc_broker.runtime.options import StartError
+from tpc_broker.runtime.options import ON_IO_URING, ChosenBackend, StartError
 from tpc_broker.runtime.scrub_report import read_report, report_lines, report_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class BrokerStatus(TypedDict):
     cores: list[CoreStatus]
     listeners: list[dict[str, Any]]
     """See `ListeningSockets.report`."""
+    backend: dict[str, str]
+    """Of all cores' rings: `name`, the `reason` why it is not io_uring, and what can `mend` that."""
     scrub: dict[str, Any] | None
     """Of the last scrub, or of the one that is under way: fields of `ScrubReport`."""
 
@@ -81,7 +84,10 @@ def bind_status(data: Path, name: str = SOCKET_NAME) -> socket.socket | None:
 
 
 async def serve_status(
-    data: Path, look: Callable[[], Awaitable[list[CoreStatus]]], listeners: Callable[[], list[dict[str, Any]]] = list
+    data: Path,
+    look: Callable[[], Awaitable[list[CoreStatus]]],
+    listeners: Callable[[], list[dict[str, Any]]] = list,
+    backend: ChosenBackend = ON_IO_URING,
 ) -> None:
     """Answer one after the other, until cancelled."""
 
@@ -89,7 +95,7 @@ async def serve_status(
         scrubbed = read_report(data)
         status = BrokerStatus(
             pid=os.getpid(), cores=await look(), listeners=listeners(),
-            scrub=None if scrubbed is None else scrubbed.as_json(),
+            backend=backend._asdict(), scrub=None if scrubbed is None else scrubbed.as_json(),
         )  # fmt: skip
         return json.dumps(status).encode()
 
@@ -184,6 +190,9 @@ def status_report(status: BrokerStatus, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(status)
     lines = [line for core in status["cores"] for line in _core_lines(core)]
+    backend = status.get("backend")  # an earlier release's broker does not tell
+    if backend is not None:
+        lines.append(f"backend: {described(ChosenBackend(**backend))}")
     lines += [f"listener {row['listener']}: {_of_listener(row)}" for row in listener_rows(status)]
     cluster = cluster_of(status["cores"])
     if cluster is not None:

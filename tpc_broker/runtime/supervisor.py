@@ -38,6 +38,7 @@ import trio
 from tpc_broker import __version__, limits
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
+from tpc_broker.runtime.backend import described
 from tpc_broker.runtime.backup_staging import keep_removing_left
 from tpc_broker.runtime.cluster.identity import check_directory
 from tpc_broker.runtime.cluster.options import bind_cluster
@@ -50,7 +51,7 @@ from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities, le
 from tpc_broker.runtime.logs import end_logging
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
-from tpc_broker.runtime.options import CoreOptions, ServeOptions, StartError
+from tpc_broker.runtime.options import ON_IO_URING, CoreOptions, ServeOptions, StartError
 from tpc_broker.runtime.status import serve_control, serve_status
 
 if TYPE_CHECKING:
@@ -147,6 +148,8 @@ class Supervisor:
             self._tell_start()
             store_at_service_manager(self._lasting())
             self._lent = drop_capabilities()
+            level = logging.INFO if options.backend == ON_IO_URING else logging.WARNING
+            log.log(level, "the backend is %s", described(options.backend))
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
             await self._recover_if_cores_changed(data)
             data.write_cores(options.cores)
@@ -159,7 +162,7 @@ class Supervisor:
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
                 nursery.start_soon(keep_removing_left, options.data)
-                nursery.start_soon(serve_status, options.data, self._look, self._report_listeners)
+                nursery.start_soon(serve_status, options.data, self._look, self._report_listeners, options.backend)
                 nursery.start_soon(serve_control, options.data, self._control)
                 nursery.start_soon(admin)
         if self._given_up:  # behind the last words of all cores: what there is to do is the last line
@@ -211,7 +214,8 @@ class Supervisor:
 
         listening = bind_admin(self._options.admin, handed)
         self._admin_sockets = [listening]
-        server = AdminServer(self._options.data, self._look, lambda: self._draining, self._report_listeners)
+        data, backend = self._options.data, self._options.backend
+        server = AdminServer(data, self._look, lambda: self._draining, self._report_listeners, backend)
         return partial(server.serve, listening.dup())  # closed at its end; the next life takes the other one
 
     # -- start ----------------------------------------------------------------------------------------------------
@@ -254,6 +258,7 @@ class Supervisor:
             beats_fd=beats_fd,
             loads_fd=self._listening.loads_fd,
             datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
+            backend=self._options.backend.name,
             cluster=self._options.cluster,
             cluster_fds=()
             if recover_only or not self._cluster_sockets
