@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -14,14 +15,13 @@ import pytest
 
 from tests.support import seccomp
 from tests.support.broker_process import TpcBroker, run_command
+from tests.support.seccomp import IO_URING, refusing, under
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PACKAGING = Path(__file__).parent.parent.parent / "packaging"
-IO_URING = ["io_uring_setup", "io_uring_enter", "io_uring_register"]
-EPERM, ENOSYS = 1, 38
 
 
 @pytest.fixture(autouse=True)
@@ -32,21 +32,8 @@ def libseccomp() -> None:
         pytest.skip(f"no libseccomp: {reason}")
 
 
-def under(profile: dict[str, Any], tmp_path: Path) -> list[str]:
-    """What to write before a command so that it runs under the profile."""
-    path = tmp_path / "seccomp.json"
-    path.write_text(json.dumps(profile))
-    return [sys.executable, "-m", "tests.support.seccomp", str(path)]
-
-
 def container_profile() -> dict[str, Any]:
     return json.loads((PACKAGING / "container" / "seccomp.json").read_text())
-
-
-def refusing(error: int, *more: str) -> dict[str, Any]:
-    """io_uring, and what else is named."""
-    rule = {"names": [*IO_URING, *more], "action": "SCMP_ACT_ERRNO", "errnoRet": error}
-    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}
 
 
 def unit_profile() -> dict[str, Any]:
@@ -66,7 +53,7 @@ def unit_profile() -> dict[str, Any]:
             names.add(word)
     assert len(names) > 200
     rule = {"names": sorted(names), "action": "SCMP_ACT_ALLOW"}
-    return {"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": EPERM, "syscalls": [rule]}
+    return {"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": errno.EPERM, "syscalls": [rule]}
 
 
 @pytest.mark.parametrize("profile", [container_profile, unit_profile])
@@ -101,19 +88,19 @@ def tpc(command: str, topic: str, broker: TpcBroker, text: str = "", options: Se
 
 
 @pytest.mark.parametrize(
-    ("error", "says", "reason"),
+    ("number", "says", "reason"),
     [
-        (EPERM, "io_uring is forbidden here: ", "a seccomp filter refuses io_uring; "),
+        (errno.EPERM, "io_uring is forbidden here: ", "a seccomp filter refuses io_uring; "),
         (
-            ENOSYS,
+            errno.ENOSYS,
             "there is no io_uring here: a container or a service needs ",
             "a seccomp filter or the kernel refuses io_uring; ",
         ),
     ],
 )
-def test_who_insists_on_io_uring_is_told_what_is_needed(error: int, says: str, reason: str, tmp_path: Path) -> None:
+def test_who_insists_on_io_uring_is_told_what_is_needed(number: int, says: str, reason: str, tmp_path: Path) -> None:
     """Docker's filter answers EPERM, Podman's ENOSYS, which is also what a kernel without io_uring says."""
-    prefix = under(refusing(error), tmp_path)
+    prefix = under(refusing(number, *IO_URING), tmp_path)
     done = run_command("serve", "--data", str(tmp_path / "data"), "--backend", "io_uring", prefix=prefix)
     assert done.returncode == 2
     assert done.stdout == ""

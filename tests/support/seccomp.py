@@ -19,6 +19,7 @@ from typing import Any, Final
 ACTIONS: Final = {"SCMP_ACT_ALLOW": 0x7FFF0000, "SCMP_ACT_ERRNO": 0x00050000}
 COMPARISONS: Final = {"SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
 UNKNOWN: Final = -1
+IO_URING: Final = ("io_uring_setup", "io_uring_enter", "io_uring_register")
 
 
 class Comparison(ctypes.Structure):
@@ -41,6 +42,19 @@ def libseccomp() -> ctypes.CDLL:
 
 def _action(name: str, errno: int) -> int:
     return ACTIONS[name] | (errno if name == "SCMP_ACT_ERRNO" else 0)
+
+
+def refusing(errno: int, *names: str) -> dict[str, Any]:
+    """A profile that allows all else."""
+    rule = {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno}
+    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}
+
+
+def under(profile: dict[str, Any], folder: Path) -> list[str]:
+    """What to write before a command so that it runs under the profile, which is kept in the folder."""
+    path = folder / "seccomp.json"
+    path.write_text(json.dumps(profile))
+    return [sys.executable, "-m", "tests.support.seccomp", str(path)]
 
 
 def load(profile: dict[str, Any]) -> None:
