@@ -238,6 +238,7 @@ class Core:
         return answers
 
     def mend(self):
+        self.bench.settle()  # what failed in a thread is known then, also where the answer did not wait for it
         self.bench.mend_disk()
         if self.bench.plane.journal_statistics()["error"]:
             self.run += 1
