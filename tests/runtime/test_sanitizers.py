@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1"
 TESTED = {
-    "ring": ["ring_wait", "ring_disk", "trio_ring"],
+    "ring": ["ring_wait", "ring_disk", "trio_ring", "plain_ring"],
     "journal and plane": ["journal", "plane_life", "plane_partitions", "plane_produce", "produce_decoded"],
     "fetch": ["plane_fetch", "plane_fetch_random", "plane_fetch_segments", "fetch_bounds"],
     "links": ["links", "links_fetch"],
