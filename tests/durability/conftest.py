@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable, kafka_jars
+from tpc_broker.runtime.ring import BACKEND_VARIABLE
 
 
 @pytest.fixture
@@ -19,6 +20,12 @@ def kafka_tools() -> None:
         kafka_jars()
     except PeerUnavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture
+def backend(request, monkeypatch) -> None:
+    """Of the brokers of a test that runs on both: `pytest.mark.parametrize("backend", BACKENDS, indirect=True)`."""
+    monkeypatch.setenv(BACKEND_VARIABLE, request.param)
 
 
 def against_kafka() -> bool:

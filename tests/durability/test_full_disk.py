@@ -18,6 +18,7 @@ from tests.support.waiting import eventually
 
 DISK_BYTES = 256 << 20
 VALUE_BYTES = 200_000
+BACKENDS = ["io_uring", pytest.param("plain", marks=pytest.mark.plain)]
 
 pytestmark = [
     pytest.mark.crash,
@@ -77,6 +78,8 @@ class Kept:
         assert not invented, f"refused records are there: {invented[:5]}"
 
 
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_a_full_disk_refuses_and_heals(tmp_path):
     with ExitStack() as stack:
         disk = stack.enter_context(new_file_system(tmp_path / "disk", DISK_BYTES))

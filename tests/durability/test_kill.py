@@ -23,7 +23,14 @@ RELAXED_KILLS = 6
 KILLS_MIN = 3
 """With one alone nothing may have been written in place since the last checkpoint."""
 
-LOADS = {"mixed": (MIXED, 1), "large": (LARGE, 5), "once": (ONCE, 5), "many": (MANY, 5)}
+LOADS = [
+    pytest.param(MIXED, 1, "io_uring", id="mixed"),
+    pytest.param(LARGE, 5, "io_uring", id="large"),
+    pytest.param(ONCE, 5, "io_uring", id="once"),
+    pytest.param(MANY, 5, "io_uring", id="many"),
+    pytest.param(MIXED, 5, "plain", id="mixed-plain", marks=pytest.mark.plain),
+    pytest.param(ONCE, 5, "plain", id="once-plain", marks=pytest.mark.plain),
+]
 """Each with its share of the kills: one of so many."""
 WRITTEN_ONCE = re.compile(r"(\d+) of these found where they were written in place")
 
@@ -86,7 +93,8 @@ def recovered_in_place(broker: TpcBroker) -> bool:
     return against_kafka() or sum(map(int, WRITTEN_ONCE.findall(broker.log_text()))) > 0
 
 
-@pytest.mark.parametrize(("load", "share"), LOADS.values(), ids=LOADS)
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize(("load", "share", "backend"), LOADS, indirect=["backend"])
 def test_nothing_acknowledged_is_lost_or_doubled(load, share, tmp_path, seed, request):
     kills = max(KILLS_MIN, request.config.getoption("--kills") // share)
     end_at = time.monotonic() + request.config.getoption("--kill-seconds")

@@ -22,6 +22,7 @@ from tests.durability.workload import Workload
 IMAGE_BYTES = 600 << 20
 ROUNDS = 5
 TOPICS = {"power-a": 3, "power-b": 2}
+BACKENDS = ["io_uring", pytest.param("plain", marks=pytest.mark.plain)]
 SMALL = {"journal.bytes.max": str(8 << 20), "log.segment.bytes": str(1 << 20)}
 
 pytestmark = pytest.mark.crash
@@ -35,6 +36,8 @@ def stop_the_world(processes: list[psutil.Process]) -> None:
             pass
 
 
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 def test_nothing_acknowledged_is_lost_with_the_power(tmp_path, seed):
     chooser = random.Random(seed)
     with new_file_system(tmp_path / "disk", IMAGE_BYTES) as disk:

@@ -12,8 +12,9 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from tests.support import seccomp
+from tests.support import cluster_nodes, seccomp
 from tests.support.broker_process import TpcBroker
+from tests.support.cluster_nodes import cluster, consume, create_topic
 from tests.support.seccomp import IO_URING, refusing, under
 from tests.support.waiting import PATIENCE_S, patiently
 from tpc_broker.runtime.status import read_status
@@ -24,14 +25,18 @@ KNOWN_SINCE_LONG = ("epoll_pwait2", "preadv2", "pwritev2", "cachestat")
 """What a sandbox may lack besides; each has an older call in its place."""
 
 
-@pytest.fixture(params=[(errno.EPERM, IO_URING), (errno.ENOSYS, (*IO_URING, *KNOWN_SINCE_LONG))], ids=["filter", "old"])
-def broker(request, tmp_path: Path):
+def under_filter(error: int, names: tuple[str, ...], folder: Path) -> list[str]:
     try:
         seccomp.libseccomp()
     except OSError as reason:
         pytest.skip(f"no libseccomp: {reason}")
+    return under(refusing(error, *names), folder)
+
+
+@pytest.fixture(params=[(errno.EPERM, IO_URING), (errno.ENOSYS, (*IO_URING, *KNOWN_SINCE_LONG))], ids=["filter", "old"])
+def broker(request, tmp_path: Path):
     made = TpcBroker(tmp_path, cores_count=2, overrides={"num.partitions": "4"})
-    made.prefix = under(refusing(request.param[0], *request.param[1]), tmp_path)
+    made.prefix = under_filter(*request.param, tmp_path)
     made.start()
     yield made
     made.kill()
@@ -92,6 +97,28 @@ def test_produce_consume_group_and_restarts_by_kill(broker: TpcBroker) -> None:
     assert sorted(take_from_group(broker, COUNT)) == list(range(2 * COUNT, 3 * COUNT))
     broker.stop()
     assert "Traceback" not in broker.log_text()
+
+
+@pytest.mark.plain
+def test_three_nodes_go_on_without_one_that_is_killed_and_it_comes_back(tmp_path: Path) -> None:
+    """Replicated records and a group, by a stock client; then all nodes are killed at once."""
+    prefix = under_filter(errno.EPERM, IO_URING, tmp_path)
+    with cluster(tmp_path) as three:
+        for node in three.nodes:
+            node.prefix = prefix
+        three.start(1, 2, 3)
+        create_topic(three[1].bootstrap, TOPIC, 3, replicas=3)
+        written = [f"{number:05}" for number in range(300)]
+        cluster_nodes.produce(three[2].bootstrap, TOPIC, written, 3)
+        three.kill(3)
+        more = [f"{number:05}" for number in range(300, 600)]
+        cluster_nodes.produce(three[1].bootstrap, TOPIC, more, 3)
+        three.start(3)
+        assert consume(three[3].bootstrap, TOPIC, 600) == [*written, *more]
+        three.kill_all()
+        three.start(1, 2, 3)
+        assert consume(three[2].bootstrap, TOPIC, 600, group="others") == [*written, *more]
+        assert {read_status(node.data_folder)["backend"]["name"] for node in three.nodes} == {"plain"}
 
 
 def broker_processes(broker: TpcBroker) -> list[psutil.Process]:

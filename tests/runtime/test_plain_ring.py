@@ -9,11 +9,14 @@ import fcntl
 import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support import seccomp
 from tests.support.waiting import patiently
 from tpc_broker._ring import ffi, lib
 
@@ -285,3 +288,32 @@ def test_a_held_file_keeps_its_lock_until_the_ring_is_closed(tmp_path):
             fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert lib.tpc_ring_close(ring.pointer, 60_000_000_000) == 0
         fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+DURABLE_WRITE = """
+import os, sys
+from tests.runtime.test_plain_ring import PlainRing
+from tpc_broker._ring import ffi, lib
+ring = PlainRing()
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+data = ffi.new("char[]", b"0123456789")
+for token, flags in ((1, os.RWF_DSYNC), (2, 0)):
+    assert lib.tpc_operation_write(ring.pointer, token, fd, data, 10, 0, flags) > 0
+    print(ring.result_of(token))
+"""
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(("flush_fails", "durable"), [(True, -errno.EIO), (False, 10)])
+def test_a_durable_write_without_its_flag_is_flushed(tmp_path, flush_fails, durable):
+    """Where pwritev2(2) is not known: what could not be flushed was not written, and nobody flushes without need."""
+    try:
+        seccomp.libseccomp()
+    except OSError as reason:
+        pytest.skip(f"no libseccomp: {reason}")
+    profile = seccomp.refusing(errno.ENOSYS, "pwritev2")
+    if flush_fails:
+        profile["syscalls"] += seccomp.refusing(errno.EIO, "fdatasync", "fsync")["syscalls"]
+    command = [*seccomp.under(profile, tmp_path), sys.executable, "-c", DURABLE_WRITE, str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(durable), "10"]

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 class TpcPeer(KafkaLikePeer):
-    """`durable` is the default of every topic; `relaxed` answers before the journal's write has ended."""
+    """`durable` is the default of every topic; `relaxed` answers before the journal's write has ended; `plain` is
+    durable, without io_uring.
+    """
 
     name: ClassVar[str] = "tpc"
-    modes: ClassVar[dict[str, bool]] = {"durable": True, "relaxed": False}
+    modes: ClassVar[dict[str, bool]] = {"durable": True, "relaxed": False, "plain": True}
     cores_count: ClassVar[int] = 1
     """Of all brokers this bench starts: on a machine of two CPUs the generator needs the other one."""
 
@@ -39,7 +41,8 @@ class TpcPeer(KafkaLikePeer):
         _compile_once()
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(folder / "data")]
         place = ["--listen", f"{host}:{port}", "--cores", str(self.cores_count), "--oversubscribe"]
-        return Server([*prefix, *command, *place, *more], folder / "tpc.log", self.environment, host)
+        backend = ["--backend", "plain" if self.mode == "plain" else "io_uring"]
+        return Server([*prefix, *command, *place, *backend, *more], folder / "tpc.log", self.environment, host)
 
     def topic_settings(self) -> dict[str, str]:
         return {"durability": "relaxed"} if self.mode == "relaxed" else {}
