@@ -31,13 +31,13 @@ class Part(NamedTuple):
 
 
 PARTS: Final = {
-    "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 16),
+    "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 19),
     "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 25),
     "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 7),
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 14),
     "asan": Part("the C under AddressSanitizer and UBSan: the gate's ring tests once more, and a million mutations", 7),
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
-    "plain": Part("the ring's tests without io_uring, and a broker's whole life on the plain backend", 4),
+    "plain": Part("the ring's tests, kills, loss of power and three nodes without io_uring", 6),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 6),
     "sim": Part("the simulators' planted faults, and every state of small clusters", 3),
     "clients": Part("stock clients under load: a million records, large groups, herds", 2),
