@@ -37,8 +37,8 @@ FOR_NODE: Final = "for_node"
 # they are sent everything at the next start of the link. Held by tests/broker/test_leader_news.py,
 # tests/simulator/test_cuts.py.
 class LeaderNews:
-    """On core 0. `leaders_here`: all that are on this node; `encode`: what a message says of some; `others`: nodes,
-    whether there is a link to them or not.
+    """On core 0. `leaders_here`: all that are on this node; `encode`: what a message says of some; `others`: nodes that
+    seem to be there, whether there is a link to them or not.
     """
 
     def __init__(
@@ -98,6 +98,8 @@ class LeaderNews:
     async def _have_passed_on(self, node: NodeId, payload: dict[str, Any]) -> None:
         """By the first who can; where nobody can, the node is told everything when it is there again."""
         for helper in self._cluster.linked():
+            if node in self._cluster.linked():
+                return  # it is sent everything
             try:
                 await self._cluster.ask(helper, "leaders", {**payload, FOR_NODE: int(node)})
             except MailboxError as error:

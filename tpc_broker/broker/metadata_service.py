@@ -119,7 +119,7 @@ class MetadataService:
         mailboxes.serve("nodes.facts", self._serve_facts)
         if cluster is not None:
             cluster.serve("leaders", self._serve_leaders_of_node)
-            others = lambda: view.image.nodes.keys() - {view.node}  # noqa: E731
+            others = lambda: view.image.nodes.keys() - {view.node} - view.absent  # noqa: E731
             self._news = LeaderNews(cluster, lambda: view.leaders_here(here=True), _leaders_to_json, others)
             cluster.on_absent_changed = self._absent_changed
             cluster.on_controller_changed = self._controller_changed
