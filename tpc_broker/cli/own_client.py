@@ -6,14 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpc_broker.cli.connection import (
-    REQUEST_TIMEOUT_S,
-    Exit,
-    client_configuration,
-    fail,
-    given_configuration,
-    no_topic,
-)
+from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, client_configuration, fail, given_configuration
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import (
     AuthenticationError,
@@ -43,14 +36,14 @@ _DENIED = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION
 
 @contextlib.contextmanager
 def own_client(bootstrap: str, *, topic: str = "") -> Iterator[Cluster]:
-    """What goes wrong with it ends the command with one line. `topic`: the one that is meant when there is none."""
+    """What goes wrong with it ends the command with one line. `topic`: one that has to be there."""
     settings = _settings(bootstrap, client_configuration(bootstrap))
     try:
         with Cluster(settings) as cluster:
+            if topic:
+                cluster.topic(topic)
             yield cluster
     except RefusedError as error:
-        if topic and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            no_topic(topic)
         code = Exit.NOT_FOUND if error.code in _NOT_FOUND else Exit.DENIED if error.code in _DENIED else Exit.FAILED
         fail(str(error), code)
     except UnknownTopicError as error:
