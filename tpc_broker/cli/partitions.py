@@ -13,7 +13,14 @@ from tpc_broker.cli.core_loads import NodeUse, loads_measured, node_uses
 from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.cli.partition_list import list_partitions
-from tpc_broker.cli.placement import elect_leaders, list_sizes, parse_partition, place_partitions
+from tpc_broker.cli.placement import (
+    elect_leaders,
+    list_sizes,
+    listed_moves,
+    parse_partition,
+    place_partitions,
+    raise_refused,
+)
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
@@ -111,13 +118,7 @@ def alter(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
     answer, _frame = client.any_connection().call_tagged(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS, make, IDS_ARE_CORES_TAG
     )
-    if answer.error_code:
-        raise RefusedError(answer.error_code, answer.error_message or "moving partitions")
-    for topic in answer.responses:
-        for one in topic.partitions:
-            if one.error_code:
-                label = f"{topic.name}-{one.partition_index}"
-                raise RefusedError(one.error_code, f"{label}: {one.error_message or 'it cannot be moved'}")
+    raise_refused(answer)
 
 
 def _of_any_version(request: Any, _version: int) -> Any:
@@ -126,14 +127,9 @@ def _of_any_version(request: Any, _version: int) -> Any:
 
 def ongoing(client: Cluster) -> list[tuple[str, int, int, int]]:
     """Topic, partition, and the brokers from and to which it is on its way."""
-    request = messages.ListPartitionReassignmentsRequest(timeout_ms=REQUEST_TIMEOUT_MS, topics=None)
-    answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, partial(_of_any_version, request))
-    if answer.error_code:
-        raise RefusedError(answer.error_code, answer.error_message or "asking which partitions move")
     return sorted(
-        (topic.name, one.partition_index, (one.removing_replicas or [-1])[0], (one.adding_replicas or [-1])[0])
-        for topic in answer.topics
-        for one in topic.partitions
+        (topic, one.partition_index, (one.removing_replicas or [-1])[0], (one.adding_replicas or [-1])[0])
+        for topic, one in listed_moves(client)
     )
 
 

@@ -147,16 +147,20 @@ def _reassign(client: Cluster, wanted: dict[Place, list[int]]) -> None:
     request = kind(timeout_ms=REQUEST_TIMEOUT_MS, topics=topics)
 
     def ask() -> None:
-        answer = client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, partial(_given, request))
-        if answer.error_code:
-            raise RefusedError(answer.error_code, answer.error_message or "moving partitions")
-        for topic in answer.responses:
-            for one in topic.partitions:
-                if one.error_code:
-                    label = f"{topic.name}-{one.partition_index}"
-                    raise RefusedError(one.error_code, f"{label}: {one.error_message or 'it cannot be moved'}")
+        raise_refused(client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, partial(_given, request)))
 
     _until_led(client, ask)
+
+
+def raise_refused(answer: Any) -> None:
+    """RefusedError: of the whole request, or the first partition that cannot be moved."""
+    if answer.error_code:
+        raise RefusedError(answer.error_code, answer.error_message or "moving partitions")
+    for topic in answer.responses:
+        for one in topic.partitions:
+            if one.error_code:
+                label = f"{topic.name}-{one.partition_index}"
+                raise RefusedError(one.error_code, f"{label}: {one.error_message or 'it cannot be moved'}")
 
 
 def _until_led(client: Cluster, ask: Callable[[], None]) -> None:
@@ -170,18 +174,18 @@ def _until_led(client: Cluster, ask: Callable[[], None]) -> None:
         return
 
 
-def _moving(client: Cluster) -> set[Place]:
-    """What is under way, as the leader of the metadata says."""
+def listed_moves(client: Cluster) -> list[tuple[str, Any]]:
+    """What is under way, as the leader of the metadata says: a topic, and the row of one of its partitions."""
     request = messages.ListPartitionReassignmentsRequest(timeout_ms=REQUEST_TIMEOUT_MS, topics=None)
+    answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, partial(_given, request))
+    if answer.error_code:
+        raise RefusedError(answer.error_code, answer.error_message or "asking which partitions move")
+    return [(topic.name, one) for topic in answer.topics for one in topic.partitions]
+
+
+def _moving(client: Cluster) -> set[Place]:
     found: set[Place] = set()
-
-    def ask() -> None:
-        answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, partial(_given, request))
-        if answer.error_code:
-            raise RefusedError(answer.error_code, answer.error_message or "asking which partitions move")
-        found.update((topic.name, one.partition_index) for topic in answer.topics for one in topic.partitions)
-
-    _until_led(client, ask)
+    _until_led(client, lambda: found.update((name, one.partition_index) for name, one in listed_moves(client)))
     return found
 
 
