@@ -25,7 +25,9 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.runtime import assembly
+from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage.recovery import recover_core
 
@@ -174,3 +176,21 @@ def on_core(tmp_path, body, bench_type: type[Bench] = Bench) -> None:
     """`body` gets a `Bench`. In other modes nothing is written in place, and a busy disk may seem to lack this one."""
     with mock.patch.object(assembly, "probe_journal_mode", return_value=JournalMode.DIRECT_DSYNC):
         run_on_ring(partial(_on_core, tmp_path / "data", body, bench_type))
+
+
+def recover(data: Path):
+    return recover_core(RingDisk(current_ring()), data, CoreId(0), new_journal_id=bytes(16))
+
+
+def recovered(data: Path) -> dict[int, bytes]:
+    """What the partition holds after another start."""
+
+    async def body():
+        core = await recover(data)
+        try:
+            assert not core.offline
+            return await held(core.storages[KEY])
+        finally:
+            await core.close()
+
+    return run_on_ring(body)

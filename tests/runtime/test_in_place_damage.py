@@ -19,24 +19,22 @@ import trio
 from click.testing import CliRunner
 
 from tests.durability.test_repair import read_journal
-from tests.runtime.in_place_core import KEY, held, on_core
+from tests.runtime.in_place_core import KEY, on_core, recover, recovered
 from tests.support.crash_copy import copy_as_crashed
 from tpc_broker._ring import lib
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
 from tpc_broker.log.files import HANDOVER_FILE, encode_partition_metadata
 from tpc_broker.log.in_place import decode_extent
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.model import CoreId, TopicId
+from tpc_broker.model import TopicId
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.main import main
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.repair import PartlyRepairedError, RepairRequest, repair
 from tpc_broker.runtime.ring import Ring, name_of
-from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage import in_place_replay
-from tpc_broker.storage.recovery import JournalDamagedError, recover_core
+from tpc_broker.storage.recovery import JournalDamagedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,24 +42,6 @@ if TYPE_CHECKING:
 PARTITION = "topic-0"
 JOURNAL = "journals/0000.journal"
 FAULTS = ["first byte", "last byte", "zeros"]
-
-
-def recover(data: Path):
-    return recover_core(RingDisk(current_ring()), data, CoreId(0), new_journal_id=bytes(16))
-
-
-def recovered(data: Path) -> dict[int, bytes]:
-    """What the partition holds after another start."""
-
-    async def body():
-        core = await recover(data)
-        try:
-            assert not core.offline
-            return await held(core.storages[KEY])
-        finally:
-            await core.close()
-
-    return run_on_ring(body)
 
 
 def set_aside(data: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.log.log_batches import batch
-from tests.runtime.in_place_core import KEY, held, on_core
+from tests.runtime.in_place_core import KEY, on_core, recovered
 from tests.support.crash_copy import copy_as_crashed
 from tpc_broker._ring import lib
 from tpc_broker.cluster.founding import Founding
@@ -96,16 +96,7 @@ class Stored:
 
     def held(self) -> dict[int, bytes]:
         """By another start, which opens it."""
-
-        async def body() -> dict[int, bytes]:
-            core = await recover_core(RingDisk(current_ring()), self.data, CoreId(0), new_journal_id=bytes(16))
-            try:
-                assert not core.offline
-                return await held(core.storages[KEY])
-            finally:
-                await core.close()
-
-        return run_on_ring(body)
+        return recovered(self.data)
 
     @property
     def left(self) -> dict[int, bytes]:
