@@ -32,7 +32,8 @@ from tpc_broker.bench.measured import Round, Stage, Workload, check_stored
 from tpc_broker.bench.peers.clusters import NODES, TpcClusterPeer
 from tpc_broker.bench.plots import DRAINED_AT, JOINED_AT
 from tpc_broker.cli.cluster_facts import cluster_facts
-from tpc_broker.cli.nodes import BROKERS_PER_NODE, DRAINING
+from tpc_broker.cli.info import CORES_PER_NODE
+from tpc_broker.cli.nodes import DRAINING
 from tpc_broker.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _drain(peer: TpcClusterPeer, nodes: set[int]) -> None:
     """As `tpc node drain` does."""
     change = ConfigEntry(DRAINING, "true", incremental_operation=AlterConfigOpType.SET)
     wanted = [
-        ConfigResource(ResourceType.BROKER, str(node * BROKERS_PER_NODE), incremental_configs=[change])
+        ConfigResource(ResourceType.BROKER, str(node * CORES_PER_NODE), incremental_configs=[change])
         for node in sorted(nodes)
     ]
     admin = AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 0})

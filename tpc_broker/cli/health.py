@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tpc_broker.cli.cluster_facts import asked_facts
 from tpc_broker.cli.connection import Exit, common_options, print_json
+from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client, patient_client
 from tpc_broker.cli.partition_list import lacks_replicas, partition_rows
 from tpc_broker.client.errors import AuthenticationError, ClientError
-from tpc_broker.client.requests import metadata_request
+from tpc_broker.client.requests import in_any_version, metadata_request
 from tpc_broker.kafka import ApiKey
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.5
 NAMES_MAX: Final = 3
 WELL: Final = frozenset({"alive", "draining"})
-BROKERS_PER_NODE: Final = 1024
 
 
 @click.command()
@@ -75,7 +74,7 @@ def _looked(client: Any) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
 
 def partitions_of(client: Any) -> list[dict[str, Any]]:
     request = metadata_request(None)
-    answer = client.any_connection().call(ApiKey.METADATA, partial(_given, request))
+    answer = client.any_connection().call(ApiKey.METADATA, in_any_version(request))
     return list(partition_rows(answer.topics, internal=True))
 
 
@@ -98,7 +97,7 @@ def reasons_of(facts: dict[str, Any] | None, partitions: Sequence[dict[str, Any]
 
 def left_on(number: int, facts: dict[str, Any] | None, partitions: Sequence[dict[str, Any]]) -> list[str]:
     """What a node that drains still leads, and which replicas are to go from it to nodes that can have them."""
-    led = [row for row in partitions if row["leader"] is not None and row["leader"] // BROKERS_PER_NODE == number]
+    led = [row for row in partitions if row["leader"] is not None and row["leader"] // CORES_PER_NODE == number]
     nodes, moves = (facts or {}).get("nodes", ()), (facts or {}).get("moves", ())
     others = {row["node"] for row in nodes if row["state"] == "alive" and not row.get("full")}
     moving = {(move["topic"], move["partition"]) for move in moves if number in move["removing"]}
@@ -111,7 +110,7 @@ def left_on(number: int, facts: dict[str, Any] | None, partitions: Sequence[dict
 
 
 def _nodes_of(row: dict[str, Any]) -> set[int]:
-    return {broker // BROKERS_PER_NODE for broker in row["replicas"]}
+    return {broker // CORES_PER_NODE for broker in row["replicas"]}
 
 
 def _said(rows: Sequence[dict[str, Any]], what: str) -> str:
@@ -119,7 +118,3 @@ def _said(rows: Sequence[dict[str, Any]], what: str) -> str:
     more = f" and {len(rows) - NAMES_MAX} more" if len(rows) > NAMES_MAX else ""
     count = "1 partition has" if len(rows) == 1 else f"{len(rows)} partitions have"
     return f"{count} {what} ({', '.join(names)}{more})"
-
-
-def _given(message: Any, _version: int) -> Any:
-    return message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from tpc_broker.cli.told_facts import facts_told
 from tpc_broker.client import configs
 from tpc_broker.client.configs import Resource
 from tpc_broker.client.errors import ClientError, RefusedError
-from tpc_broker.client.requests import metadata_request
+from tpc_broker.client.requests import in_any_version, metadata_request
 from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.kafka.api_keys import api
 
@@ -58,7 +57,7 @@ def info(apis: bool, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
 def _look(cluster: Cluster) -> dict[str, Any]:
     connection = cluster.any_connection()
     offered = connection.call(ApiKey.API_VERSIONS, _asked_versions)
-    everything = connection.call(ApiKey.METADATA, partial(_given, metadata_request(None)))
+    everything = connection.call(ApiKey.METADATA, in_any_version(metadata_request(None)))
     is_ours = _is_ours(cluster, everything.brokers[0].node_id)
     releases = _releases(connection) if is_ours else {}
     levels = {row.name: row.max_version_level for row in offered.finalized_features}
@@ -108,10 +107,6 @@ def _asked_cluster(_version: int) -> Any:
 
 
 _KNOWN = frozenset(int(key) for key in ApiKey)
-
-
-def _given(message: Any, _version: int) -> Any:
-    return message
 
 
 def _asked_versions(_version: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +13,7 @@ from tpc_broker.cli.placement import parse_partition
 from tpc_broker.client import configs
 from tpc_broker.client.configs import Resource
 from tpc_broker.client.errors import RefusedError
+from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def cancel_at(client: Cluster, places: list[tuple[str, int]]) -> dict[tuple[str,
         by_topic.setdefault(topic, []).append(kind.ReassignablePartition(partition_index=index, replicas=None))
     topics = [kind.ReassignableTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
     request = kind(timeout_ms=TIMEOUT_MS, topics=topics)
-    answer = client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, partial(_of_any_version, request))
+    answer = client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, in_any_version(request))
     if answer.error_code:
         raise RefusedError(answer.error_code, answer.error_message or "cancelling moves")
     too_late = {}
@@ -125,10 +125,6 @@ def cancel_at(client: Cluster, places: list[tuple[str, int]]) -> dict[tuple[str,
                 label = f"{told.name}-{one.partition_index}"
                 raise RefusedError(one.error_code, f"{label}: {one.error_message or 'it cannot be cancelled'}")
     return too_late
-
-
-def _of_any_version(request: Any, _version: int) -> Any:
-    return request
 
 
 def _set_paused(bootstrap: str, value: str | None) -> None:

@@ -9,6 +9,7 @@ import click
 from tpc_broker.cli.cluster_facts import asked_facts
 from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json
 from tpc_broker.cli.health import left_on, partitions_of, waited
+from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client.configs import Resource
 from tpc_broker.client.errors import ClientError, RefusedError
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.cluster import Cluster
     from tpc_broker.client.connection import Connection
 
-BROKERS_PER_NODE: Final = 1024
-NODE_ID_MAX: Final = (2**31 - 1) // BROKERS_PER_NODE - 1
+NODE_ID_MAX: Final = (2**31 - 1) // CORES_PER_NODE - 1
 ACCEPT_LOSS_TAG: Final = 10_000
 DRAINING: Final = "node.draining"
 SET, DELETE = 0, 1
@@ -68,7 +68,7 @@ def drain(  # noqa: PLR0913 (click hands each option over by name)
         name=DRAINING, config_operation=DELETE if cancel else SET, value=None if cancel else "true"
     )
     resource = request.AlterConfigsResource(
-        resource_type=int(Resource.BROKER), resource_name=str(number * BROKERS_PER_NODE), configs=[change]
+        resource_type=int(Resource.BROKER), resource_name=str(number * CORES_PER_NODE), configs=[change]
     )
     message = request(resources=[resource])
 
@@ -116,7 +116,7 @@ def remove(number: int, accept_loss: bool, bootstrap: str, as_json: bool) -> Non
     """Forget the node ID, which is not alive: its vote on the metadata counts no more, another node takes its place,
     and its data directory cannot come back.
     """
-    message = messages.UnregisterBrokerRequest(broker_id=number * BROKERS_PER_NODE)
+    message = messages.UnregisterBrokerRequest(broker_id=number * CORES_PER_NODE)
 
     def ask(one: Connection) -> Any:
         if accept_loss:
@@ -154,7 +154,7 @@ def _nodes(bootstrap: str) -> list[int]:
     message = messages.DescribeClusterRequest()
     with own_client(bootstrap) as client:
         answer = client.any_connection().call(ApiKey.DESCRIBE_CLUSTER, lambda _version: message)
-    return sorted({row.broker_id // BROKERS_PER_NODE for row in answer.brokers})
+    return sorted({row.broker_id // CORES_PER_NODE for row in answer.brokers})
 
 
 def _said(result: Any, number: int) -> str:

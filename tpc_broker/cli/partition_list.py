@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpc_broker.cli.connection import common_options, fail, no_topic, print_json, print_table
 from tpc_broker.cli.own_client import own_client
-from tpc_broker.client.requests import metadata_request
+from tpc_broker.client.requests import in_any_version, metadata_request
 from tpc_broker.kafka import ApiKey, ErrorCode
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def list_partitions(  # noqa: PLR0913 (click hands each option over by name)
       tpc partition list --broker 3072              what is on core 0 of node 3
     """  # noqa: D301 (click's mark for text that keeps its lines)
     with own_client(bootstrap) as client:
-        answer = client.any_connection().call(ApiKey.METADATA, partial(_given, metadata_request(list(topics) or None)))
+        answer = client.any_connection().call(ApiKey.METADATA, in_any_version(metadata_request(list(topics) or None)))
     for topic in answer.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             no_topic(topic.name)
@@ -89,7 +88,3 @@ def partition_rows(topics: Any, *, internal: bool) -> Iterator[dict[str, Any]]:
 
 def _ids(brokers: list[int]) -> str:
     return ",".join(map(str, brokers))
-
-
-def _given(message: Any, _version: int) -> Any:
-    return message

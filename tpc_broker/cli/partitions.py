@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,7 +21,7 @@ from tpc_broker.cli.placement import (
     raise_refused,
 )
 from tpc_broker.client.errors import ClientError, RefusedError
-from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.requests import TopicPartition, in_any_version
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.routing import plan_balance
 
@@ -114,15 +113,11 @@ def alter(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
         allow_replication_factor_change=False,
         topics=[kind.ReassignableTopic(name=name, partitions=parts) for name, parts in by_topic.items()],
     )
-    make = partial(_of_any_version, request)
+    make = in_any_version(request)
     answer, _frame = client.any_connection().call_tagged(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS, make, IDS_ARE_CORES_TAG
     )
     raise_refused(answer)
-
-
-def _of_any_version(request: Any, _version: int) -> Any:
-    return request
 
 
 def ongoing(client: Cluster) -> list[tuple[str, int, int, int]]:

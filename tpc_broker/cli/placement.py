@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,7 +14,7 @@ from tpc_broker.cli.connection import Exit, common_options, fail, no_topic, prin
 from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client.errors import ClientError, RefusedError
-from tpc_broker.client.requests import metadata_request
+from tpc_broker.client.requests import in_any_version, metadata_request
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
@@ -84,11 +83,7 @@ def _parse_nodes(text: str) -> list[int]:
 
 
 def _metadata(client: Cluster) -> Any:
-    return client.any_connection().call(ApiKey.METADATA, partial(_given, metadata_request(None)))
-
-
-def _given(message: Any, _version: int) -> Any:
-    return message
+    return client.any_connection().call(ApiKey.METADATA, in_any_version(metadata_request(None)))
 
 
 def _replicas(told: Any) -> dict[Place, list[int]]:
@@ -147,7 +142,7 @@ def _reassign(client: Cluster, wanted: dict[Place, list[int]]) -> None:
     request = kind(timeout_ms=REQUEST_TIMEOUT_MS, topics=topics)
 
     def ask() -> None:
-        raise_refused(client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, partial(_given, request)))
+        raise_refused(client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, in_any_version(request)))
 
     _until_led(client, ask)
 
@@ -177,7 +172,7 @@ def _until_led(client: Cluster, ask: Callable[[], None]) -> None:
 def listed_moves(client: Cluster) -> list[tuple[str, Any]]:
     """What is under way, as the leader of the metadata says: a topic, and the row of one of its partitions."""
     request = messages.ListPartitionReassignmentsRequest(timeout_ms=REQUEST_TIMEOUT_MS, topics=None)
-    answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, partial(_given, request))
+    answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, in_any_version(request))
     if answer.error_code:
         raise RefusedError(answer.error_code, answer.error_message or "asking which partitions move")
     return [(topic.name, one) for topic in answer.topics for one in topic.partitions]
@@ -235,7 +230,7 @@ def elect_leaders(partitions: tuple[str, ...], everything: bool, bootstrap: str,
     )
     with own_client(bootstrap) as client:
         _require(_replicas(_metadata(client)), places)
-        answer = client.any_connection().call(ApiKey.ELECT_LEADERS, partial(_given, request))
+        answer = client.any_connection().call(ApiKey.ELECT_LEADERS, in_any_version(request))
     if answer.error_code:
         fail(f"electing leaders: {ErrorCode(answer.error_code).name}")
     results = [
@@ -276,7 +271,7 @@ def list_sizes(topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None: 
             connection = client.connection_to_broker(broker)
             if connection is None:
                 continue
-            answer = connection.call(ApiKey.DESCRIBE_LOG_DIRS, partial(_given, request))
+            answer = connection.call(ApiKey.DESCRIBE_LOG_DIRS, in_any_version(request))
             for folder in answer.results:
                 if folder.error_code:
                     fail(f"broker {broker}, {folder.log_dir}: {ErrorCode(folder.error_code).name}")

@@ -7,8 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tpc_broker.client import requests
 from tpc_broker.client.connection import Connection
@@ -59,10 +58,6 @@ def _is_news(name: str, facts: requests.ClusterFacts, believed: Mapping[str, byt
     """Whether an answer takes away what the caller believed to be there."""
     before, found = believed.get(name), facts.topics.get(name)
     return before != b"" if found is None else bool(before) and found.topic_id != before
-
-
-def _of_any_version(message: Any, _version: int) -> Any:
-    return message
 
 
 class Cluster:
@@ -201,7 +196,7 @@ class Cluster:
         refusals = []
         for connection, part in by_leader.items():
             request = requests.offsets_request(part, isolation)
-            response = connection.call(ApiKey.LIST_OFFSETS, partial(_of_any_version, request))
+            response = connection.call(ApiKey.LIST_OFFSETS, requests.in_any_version(request))
             for where, answer in requests.offsets_answer(response).items():
                 if answer.error_code:
                     refusals.append(RefusedError(answer.error_code, f"offsets of {where}"))
@@ -219,7 +214,7 @@ class Cluster:
                 by_leader.setdefault(self.connection_to_leader(where), []).append(where)
             for connection, part in by_leader.items():
                 request = requests.log_dirs_request(part)
-                response = connection.call(ApiKey.DESCRIBE_LOG_DIRS, partial(_of_any_version, request))
+                response = connection.call(ApiKey.DESCRIBE_LOG_DIRS, requests.in_any_version(request))
                 found.update(requests.log_dirs_answer(response))
         except ClientError as error:
             logger.info("how large partitions are is not known: %s", error)
@@ -230,7 +225,7 @@ class Cluster:
         request = requests.create_topic_request(name, partitions_count, configuration or {})
         for failed in self.attempts():
             try:
-                response = self.any_connection().call(ApiKey.CREATE_TOPICS, partial(_of_any_version, request))
+                response = self.any_connection().call(ApiKey.CREATE_TOPICS, requests.in_any_version(request))
                 code = response.topics[0].error_code
                 if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     raise RefusedError(code, f"making the topic {name}")
@@ -258,7 +253,7 @@ class Cluster:
         raise AssertionError
 
     def _metadata_once(self, names: list[str] | None) -> requests.ClusterFacts:
-        make = partial(_of_any_version, requests.metadata_request(names))
+        make = requests.in_any_version(requests.metadata_request(names))
         facts = requests.metadata_answer(self.any_connection().call(ApiKey.METADATA, make))
         self._nodes = facts.nodes
         for name, code in facts.errors.items():

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from typing import Any, Final
 
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.connection import Connection
 from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, messages
 
 _SET, _DELETE = 0, 1
@@ -40,10 +40,6 @@ class Setting:
     documentation: str
 
 
-def _given(message: Any, _version: int) -> Any:
-    return message
-
-
 def describe(cluster: Cluster, kind: Resource, name: str) -> list[Setting]:
     """All settings of a topic, or of the broker with this id ("": what was altered for all brokers), by name."""
     request = messages.DescribeConfigsRequest
@@ -51,7 +47,7 @@ def describe(cluster: Cluster, kind: Resource, name: str) -> list[Setting]:
     message = request(resources=[resource], include_synonyms=True, include_documentation=True)
     for failed in cluster.attempts():
         try:
-            response = _place(cluster, kind, name).call(ApiKey.DESCRIBE_CONFIGS, partial(_given, message))
+            response = _place(cluster, kind, name).call(ApiKey.DESCRIBE_CONFIGS, in_any_version(message))
             (result,) = response.results
             _check(result)
         except ClientError as error:
@@ -74,7 +70,7 @@ def alter(
     message = request(resources=[resource], validate_only=validate_only)
     for failed in cluster.attempts():
         try:
-            response = _place(cluster, kind, name).call(ApiKey.INCREMENTAL_ALTER_CONFIGS, partial(_given, message))
+            response = _place(cluster, kind, name).call(ApiKey.INCREMENTAL_ALTER_CONFIGS, in_any_version(message))
             for result in response.responses:
                 _check(result)
         except ClientError as error:

@@ -8,14 +8,13 @@ durable; the answers are looked at by the next `begin` or by `finish`, which sen
 """
 
 from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity, RecordsPart, make_batch, next_sequence
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import ClientError, RefusedError
-from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.requests import TopicPartition, in_any_version
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.kafka.compression import Compression
 
@@ -94,7 +93,7 @@ class Producer:
             by_leader.setdefault(self._cluster.connection_to_leader(where), {})[where] = batch
         for connection, batches in by_leader.items():
             request = requests.produce_request(batches, PRODUCE_TIMEOUT_MS)
-            connection.send(ApiKey.PRODUCE, partial(_of_any_version, request))
+            connection.send(ApiKey.PRODUCE, in_any_version(request))
             self._in_flight.append(connection)
 
     def _take_answers(self, appended: dict[TopicPartition, int]) -> None:
@@ -127,10 +126,6 @@ class Producer:
                 continue
             return ProducerIdentity(response.producer_id, response.producer_epoch)
         raise AssertionError
-
-
-def _of_any_version(message: Any, _version: int) -> Any:
-    return message
 
 
 def _settle(

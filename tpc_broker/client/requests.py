@@ -4,7 +4,7 @@ Every ``…_request`` makes a message, every ``…_answer`` turns the response i
 are kept in the values, as one answer may hold good and bad ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tpc_broker.client.isolation import Isolation
@@ -72,6 +72,11 @@ class ProduceAnswer(NamedTuple):
     error_code: int
     base_offset: int
     message: str | None
+
+
+def in_any_version(message: Any) -> Callable[[int], Any]:
+    """For `Connection.call`: the same message, whichever version the connection uses."""
+    return lambda _version: message
 
 
 def metadata_request(topics: Iterable[str] | None) -> Any:
