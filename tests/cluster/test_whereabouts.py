@@ -76,11 +76,11 @@ def test_full_are_registered_nodes_that_are_there_and_say_so():
     assert state_of({"state": "alive"}) == "alive", "told by an earlier release"
 
 
-def looked(states, voters, heard):
-    """Who is gone, and whether it is cut off, as node 1 of four finds that has heard all of them before."""
+def looked(states, voters, heard, nodes=4):
+    """Who is gone, and whether it is cut off, as node 1 of so many finds that has heard all of them before."""
     whereabouts = Whereabouts(None, "/data")
-    image = SimpleNamespace(nodes={NodeId(node): None for node in range(1, 5)})
-    assert not whereabouts.look(SimpleNamespace(state_of={}.get), image, 1, voters, {2, 3, 4})
+    image = SimpleNamespace(nodes={NodeId(node): None for node in range(1, nodes + 1)})
+    assert not whereabouts.look(SimpleNamespace(state_of={}.get), image, 1, voters, set(range(2, nodes + 1)))
     is_changed = whereabouts.look(SimpleNamespace(state_of=states.get), image, 1, voters, heard)
     assert is_changed == (whereabouts.absent != frozenset() or whereabouts.is_cut_off)
     return set(whereabouts.absent), whereabouts.is_cut_off
@@ -108,6 +108,7 @@ def test_who_may_be_the_only_one_that_is_left_is_not_cut_off():
     assert looked(dead, (1, 2), ()) == ({2, 3}, False), "of two voters it cannot know"
     assert looked(dead, (2,), ()) == ({2, 3}, False), "nor of one, which is dead"
     assert looked(dead, (1, 2, 3), {3, 4}) == ({2}, False)
+    assert looked(dead, (1, 2, 3), {4, 5}, nodes=5) == ({2, 3}, False), "most nodes are here, two voters are dead"
 
 
 def test_who_starts_is_not_cut_off_before_it_has_heard_the_others():
