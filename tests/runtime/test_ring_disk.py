@@ -15,6 +15,7 @@ from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.disk import RingDisk
 from tpc_broker.runtime.ring import Backend, Feature, Ring
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring
+from tpc_broker.storage.disk_watch import DiskWatch
 from tpc_broker.storage.ports import Disk, FileSpace, FileWrite
 
 HOW = {
@@ -256,3 +257,70 @@ def test_many_writes_in_one_job_and_what_came_of_each(run, tmp_path):
 
     run(main)
     assert [(tmp_path / str(number)).read_bytes() for number in range(3)] == [b"\0\0firstsecond", b"x" * 3_000_000, b""]
+
+
+MANY = disk_module.TOGETHER_MAX * 2 + 1
+JOBS = [disk_module.TOGETHER_MAX] * 2 + [1]
+
+
+class Jobs(DiskWatch):
+    """How many files each operation was for; `ended` is called after the first."""
+
+    def __init__(self, ended=lambda: None):
+        super().__init__()
+        self.sizes = []
+        self._ended = ended
+
+    def begin(self, name, what, *, is_long=False):
+        self.sizes.append(len(what))
+        return super().begin(name, what, is_long=is_long)
+
+    def end(self, number):
+        super().end(number)
+        if len(self.sizes) == 1:
+            self._ended()
+
+
+def paths_of(folder):
+    return [folder / f"{number}" for number in range(MANY)]
+
+
+def test_the_disk_makes_many_folders_without_seeming_to_hang(run, tmp_path):
+    async def main(disk):
+        disk.watch, paths = Jobs(), paths_of(tmp_path)
+        paths[1].mkdir()
+        assert await disk.make_folders(paths, "name", b"content") == [path != paths[1] for path in paths]
+        assert {(path / "name").read_bytes() for path in paths if path != paths[1]} == {b"content"}
+        assert disk.watch.sizes == JOBS
+        assert await disk.make_folders([], "name", b"content") == []
+
+    run(main)
+
+
+def test_the_disk_writes_many_files_without_seeming_to_hang(run, tmp_path):
+    async def main(disk):
+        paths = paths_of(tmp_path)
+        fds = await disk.open_many(paths, os.O_RDWR | os.O_CREAT)
+        disk.watch = Jobs()
+        assert await disk.reserve_many([FileSpace(fd, 0, 4096) for fd in fds]) == [None] * MANY
+        writes = [FileWrite(fd, b"%d" % number, 0) for number, fd in enumerate([*fds[:-1], -1])]
+        failures = await disk.write_many(writes)
+        assert [failure and failure.errno for failure in failures] == [None] * (MANY - 1) + [errno.EBADF]
+        assert disk.watch.sizes == JOBS * 2
+        await disk.close_many(fds)
+        assert [path.read_bytes() for path in paths[:-1]] == [b"%d" % number for number in range(MANY - 1)]
+
+    run(main)
+
+
+def test_who_is_cancelled_while_many_files_are_opened_has_all_of_them(run, tmp_path):
+    async def main(disk):
+        with trio.CancelScope() as scope:
+            disk.watch = Jobs(ended=scope.cancel)
+            opened = await disk.open_many(paths_of(tmp_path), os.O_RDWR | os.O_CREAT)
+        assert scope.cancel_called
+        assert disk.watch.sizes == JOBS
+        assert len(set(opened)) == MANY
+        await disk.close_many(opened)
+
+    run(main)

@@ -38,6 +38,8 @@ IN_PARTS_BYTES_MAX: Final = 3 * 1024 * 1024
 PART_BYTES: Final = 256 * 1024
 """Writes up to that size go to the disk in parts of this one, one after the other: a commit of the journal, for which
 clients wait, has one part before it then. Where more is to be written at once, it is the rate that counts."""
+TOGETHER_MAX: Final = 128
+"""Files for which one job asks the disk, of as many as there are: a disk that gets on with them does not hang."""
 PARTS_MAX: Final = 1024
 """Buffers per vectored entry (UIO_MAXIOV)."""
 FALLOC_FL_KEEP_SIZE: Final = 1
@@ -50,6 +52,7 @@ LOST_BY_THE_DISK: Final = frozenset({errno.EIO, errno.ENODATA, errno.EREMOTEIO, 
 """
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 _uncleared: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
@@ -78,6 +81,23 @@ def _watched(
     return watched
 
 
+def _short_for_many(
+    function: Callable[Concatenate[RingDisk, Sequence[T], P], Awaitable[list[R]]],
+) -> Callable[Concatenate[RingDisk, Sequence[T], P], Coroutine[Any, Any, list[R]]]:
+    """A short operation for each `TOGETHER_MAX` of what it is given; from the first on it is not cancelled."""
+    watched = _watched(function, is_long=False)
+
+    @functools.wraps(function)
+    async def for_many(disk: RingDisk, items: Sequence[T], /, *arguments: P.args, **named: P.kwargs) -> list[R]:
+        results = await watched(disk, items[:TOGETHER_MAX], *arguments, **named)
+        with trio.CancelScope(shield=True):
+            for first in range(TOGETHER_MAX, len(items), TOGETHER_MAX):
+                results += await watched(disk, items[first : first + TOGETHER_MAX], *arguments, **named)
+        return results
+
+    return for_many
+
+
 _short: Final = functools.partial(_watched, is_long=False)
 _long: Final = functools.partial(_watched, is_long=True)
 
@@ -96,7 +116,7 @@ class RingDisk:
     async def open(self, path: Path, flags: int, mode: int = 0o644) -> int:
         return await self._ring.open(str(path), flags, mode)
 
-    @_short
+    @_short_for_many
     async def open_many(self, paths: Sequence[Path], flags: int) -> list[int | OSError]:
         """By a helper thread: the ring hands each to a worker of its own, which costs several times what the kernel
         needs.
@@ -176,7 +196,7 @@ class RingDisk:
             if count:
                 views[first] = views[first][count:]
 
-    @_short
+    @_short_for_many
     async def write_many(self, writes: Sequence[FileWrite]) -> list[OSError | None]:
         """By a helper thread: the ring hands each write to a worker of its own, which costs several times what the
         kernel needs for a short one.
@@ -206,7 +226,7 @@ class RingDisk:
     async def fallocate(self, fd: int, position: int, length: int, *, keep_size: bool) -> None:
         await self._ring.fallocate(fd, FALLOC_FL_KEEP_SIZE if keep_size else 0, position, length)
 
-    @_short
+    @_short_for_many
     async def reserve_many(self, spaces: Sequence[FileSpace]) -> list[OSError | None]:
         """By a helper thread, as `write_many`."""
         entries = ffi.new("tpc_file_space[]", [(position, length, fd, 0) for fd, position, length in spaces])
@@ -252,7 +272,7 @@ class RingDisk:
         await self._in_thread(os.mkdir, path)
         lib.tpc_disk_record_name(lib.TPC_DISK_RECORD_CREATE, os.fsencode(path), ffi.NULL)
 
-    @_short
+    @_short_for_many
     async def make_folders(self, paths: Sequence[Path], name: str, content: bytes) -> list[bool]:
         return await self._in_thread(make_folders, paths, name, content)
 
