@@ -138,6 +138,7 @@ LEAVE_RATIO: Final = "p99 while nodes leave / before"
 UNEVEN: Final = "replicas of the fullest node above those of the emptiest"
 CPU_AT_REST: Final = "% of a core at rest, busiest node"
 KIB_A_REPLICA: Final = "KiB a replica"
+LED_AFTER_ANSWER_S: Final = "s from the last topic's answer until all have a leader"
 
 
 def after_fault(fault: str, which: str) -> str:
@@ -213,4 +214,5 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("cluster-catch-up", "MB/s", mb_per_s, 300.0, peer=_US_3),
     at_most("cluster-idle", CPU_AT_REST, Extra(CPU_AT_REST), 2.0, peer=_US_3),
     at_most("cluster-idle", KIB_A_REPLICA, Extra(KIB_A_REPLICA), 24.0, peer=_US_3),
+    at_most("cluster-idle", LED_AFTER_ANSWER_S, Extra(LED_AFTER_ANSWER_S), 10.0, peer=_US_3),
 )

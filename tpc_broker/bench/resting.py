@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.bench.bars import CPU_AT_REST, KIB_A_REPLICA
+from tpc_broker.bench.bars import CPU_AT_REST, KIB_A_REPLICA, LED_AFTER_ANSWER_S
 from tpc_broker.bench.load import LoadFailed
 from tpc_broker.bench.measured import Round, Stage, Workload, figures_round
 from tpc_broker.bench.peers.clusters import KafkaLikeCluster
@@ -37,6 +37,7 @@ def cluster_at_rest(workload: Workload, stage: Stage) -> Round:
     topics = {f"rest-{first}": min(_A_TOPIC, count - first) for first in range(0, count, _A_TOPIC)}
     for topic, partitions in topics.items():
         peer.ask_for_topic(topic, partitions)
+    answered_s = time.monotonic() - began_s
     _wait_all_led(peer, topics)
     led_s = time.monotonic() - began_s
     if count > _MANY:
@@ -51,6 +52,7 @@ def cluster_at_rest(workload: Workload, stage: Stage) -> Round:
             "% of a core at rest, mean of the nodes": sum(percent.values()) / len(percent),
             KIB_A_REPLICA: max(grown) / 1024 / count,
             "s until all have a leader": led_s,
+            LED_AFTER_ANSWER_S: led_s - answered_s,
             "partitions": count,
         },
     )
