@@ -116,6 +116,7 @@ def at_most(
 
 
 _US: Final = "tpc durable"
+_PLAIN: Final = "tpc plain"
 _BARE: Final = "bare durable"
 _DEFAULT: Final = "kafka default"
 _DURABLES: Final = ("redis durable", "nats durable", "kafka durable")
@@ -163,6 +164,9 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("connections", "requests/s", requests_per_s, 0.65, _BARE),
     *(at_least("connections", "requests/s", requests_per_s, 1.0, peer) for peer in _DEFAULTS),
     *(at_most("connections", "p99", p99_us, 1.0, peer) for peer in _DEFAULTS),
+    at_most("latency", "p50", p50_us, 1.5, _US, peer=_PLAIN),
+    at_least("connections", "requests/s", requests_per_s, 0.6, _US, peer=_PLAIN),
+    at_least("connections", "requests/s", requests_per_s, 1.5, "kafka durable", peer=_PLAIN),
     at_least("small", "requests/s", requests_per_s, 0.75, _BARE),
     at_least("small", "requests/s", requests_per_s, 0.6, "bare echo", peer="tpc relaxed"),
     at_least("small", "requests per CPU second", requests_per_cpu_s, 0.6, "bare echo", peer="tpc relaxed"),

@@ -90,12 +90,12 @@ def _cluster(name: str, title: str, shape: Shape) -> Workload:
 WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "latency", "one producer, 1 KiB, one in flight", produce, Shape(), peers=_ALL,
-        brief=("bare durable", "bare echo", "tpc durable", "kafka", "redis", "nats"),
+        brief=("bare durable", "bare echo", "tpc durable", "tpc plain", "kafka", "redis", "nats"),
     ),
     Workload(
         "connections", "64 connections, 1 KiB, one in flight each", produce, Shape(connections=64, partitions=8),
         peers=_BARE_BEHIND,
-        brief=("bare durable", "bare echo", "tpc durable", "kafka", "redis default", "nats default"),
+        brief=("bare durable", "bare echo", "tpc durable", "tpc plain", "kafka", "redis default", "nats default"),
     ),
     Workload(
         "small", "32 connections x 8 x 100 B", produce, Shape(32, 8, 1, 100, 8), peers=_ALL,
