@@ -6,14 +6,18 @@ import pytest
 
 from tpc_broker.bench.bars import BARS, MET, NOT_MEASURED, UNEVEN, Extra
 from tpc_broker.bench.histogram import Histogram
+from tpc_broker.bench.machine import describe
 from tpc_broker.bench.measured import Round, Workload
 from tpc_broker.bench.page import render_page
 from tpc_broker.bench.peers import kinds
+from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.plots import draw
 from tpc_broker.bench.results import Cell, Results, Spread
 from tpc_broker.bench.soak import growth_mib, is_growth
 from tpc_broker.bench.table import number, render
 from tpc_broker.bench.workloads import WORKLOADS
+from tpc_broker.runtime.backend import choose_backend, described
+from tpc_broker.runtime.ring import BACKEND_VARIABLE
 
 
 def a_round(requests_per_s: float, p50_us: int) -> Round:
@@ -66,6 +70,18 @@ def test_a_figure_of_zero_was_measured(workload: str, peer: str, name: str) -> N
     assert (bar.measured(results), bar.verdict(results)) == (None, NOT_MEASURED)
     one.extra[name] = 0.0
     assert (bar.measured(results), bar.verdict(results)) == (0.0, MET)
+
+
+def test_the_backend_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, "plain")
+    report = render(Results(describe(tmp_path), {"rounds": 1}))
+    assert "- backend: plain, without io_uring: it was asked for" in report
+
+
+def test_a_start_is_noted_with_its_backend_and_its_journal(tmp_path: Path) -> None:
+    said = f"core 0: journal mode DIRECT_DSYNC (medians)\nthe backend is {described(choose_backend('plain'))}\n"
+    (tmp_path / "tpc.log").write_text(said)
+    assert TpcPeer(tmp_path, "plain").remark() == "backend plain, journal DIRECT_DSYNC"
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpc_broker.bench.compiled import SOURCES, program
 from tpc_broker.bench.histogram import Histogram
-from tpc_broker.runtime.backend import choose_backend
+from tpc_broker.runtime.backend import choose_backend, described
 
 
 def _text(path: str) -> str:
@@ -46,7 +46,7 @@ def describe(data: Path) -> dict[str, Any]:
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory": _line("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
-        "backend": choose_backend().name,
+        "backend": described(choose_backend()),
         "python": platform.python_version(),
         "file_system": " ".join(mount.split()[-2:]),
         "load_average_at_start": os.getloadavg(),

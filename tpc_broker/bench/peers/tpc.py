@@ -48,9 +48,13 @@ class TpcPeer(KafkaLikePeer):
         return {"durability": "relaxed"} if self.mode == "relaxed" else {}
 
     def remark(self) -> str:
-        """How the journals are written: each core tries what there is at its start, and noise may mislead it."""
-        modes = re.findall(r"journal mode (\w+)", (self.folder / "tpc.log").read_text())
-        return f"journal {', '.join(modes)}" if modes else ""
+        """The backend, and how the journals are written: each core tries what there is at its start, and noise may
+        mislead it.
+        """
+        said = (self.folder / "tpc.log").read_text()
+        backends = [f"backend {name}" for name in re.findall(r"the backend is (\w+)", said)]
+        modes = re.findall(r"journal mode (\w+)", said)
+        return ", ".join([*backends, *(f"journal {mode}" for mode in modes)])
 
     def version(self) -> str:
         return __version__
