@@ -48,7 +48,8 @@ async def wait_lock(fd: int, seconds_max: float = LOCK_SECONDS_MAX) -> None:
     raise JournalLockedError(f"the journal was locked by another process for {seconds_max:g} s")
 
 
-# Rule: The journal's lock outlives the process as long as its ring may write. Held by tests/durability/test_kill.py.
+# Rule: The journal's lock outlives the process as long as its ring may write. Held by tests/durability/test_kill.py,
+# tests/durability/test_last_write.py.
 class JournalLock:
     """One core's lock, from `take` to `release` or the end of the ring."""
 
