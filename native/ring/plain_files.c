@@ -189,10 +189,13 @@ static void fail_chain(plain_operation *head, int32_t result) {
 
 /* ------------------------------------------------------------------------------------------------ threads */
 
+/* Who is woken finds the lock free. */
 static void report(plain_files *files, plain_operation *head) {
     uint64_t one = 1;
+    pthread_mutex_lock(&files->lock);
     bool is_first = !files->reports.first;
     plain_list_add(&files->reports, head);
+    pthread_mutex_unlock(&files->lock);
     if (!is_first) return;
     ssize_t written = write(files->reports_fd, &one, sizeof one);
     (void)written; /* it can fail only when it says something already */
@@ -213,8 +216,8 @@ static void *work(void *context) {
         head->is_running = true;
         pthread_mutex_unlock(&files->lock);
         perform_chain(head);
-        pthread_mutex_lock(&files->lock);
         report(files, head);
+        pthread_mutex_lock(&files->lock);
     }
     pthread_mutex_unlock(&files->lock);
     return NULL;
@@ -242,11 +245,9 @@ static bool hand_over(plain_crew *crew, plain_operation *head) {
     plain_list_add(&crew->queued, head);
     if (crew->idle_count < crew->queued.count && crew->threads_count < crew->threads_max) start_thread(crew);
     bool has_thread = crew->threads_count > 0;
-    if (has_thread)
-        pthread_cond_signal(&crew->wanted);
-    else
-        plain_list_remove(&crew->queued, head);
+    if (!has_thread) plain_list_remove(&crew->queued, head);
     pthread_mutex_unlock(&files->lock);
+    if (has_thread) pthread_cond_signal(&crew->wanted); /* who is woken finds the lock free */
     return has_thread;
 }
 
