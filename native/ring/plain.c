@@ -7,6 +7,11 @@
  * back for another file: then arming it anew finds it gone, and who waited for the old one is told so (-EBADF). An event that
  * is still on its way for the old file has another generation, and is nobody's.
  *
+ * Connections wait for their next request again and again, so the registration of one that does nothing but receive stays
+ * armed in between, which spares a system call for each request. That is safe only because the user_data of a connection's
+ * receives is that of one life, and its descriptor is closed at the end of that: who waits with the same user_data waits for
+ * the same file. An event that finds nobody waiting, and a cancel, disarm it.
+ *
  * Accept. A listener is shared with the next process at a change of versions, and its flags with it: it stays blocking, or
  * io_uring would answer -EAGAIN there. So poll(2) looks first. Who was faster than us may take what it saw; that wait is
  * bounded by the shortest SO_RCVTIMEO.
@@ -31,9 +36,11 @@ enum {
     ALWAYS_READY = POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM, /* what poll(2) says of a regular file */
 };
 #define REPORTS_EVENT UINT64_MAX
+#define KEPT_FOR_NOBODY 1 /* not the user_data of a connection's receive */
 
 typedef struct {
     plain_list waiting;
+    uint64_t keeper; /* the user_data for whose waits it is armed until further notice; 0: for one event only */
     uint32_t generation;
 } plain_descriptor;
 
@@ -196,24 +203,50 @@ static void end_all_waits(tpc_plain *plain, plain_descriptor *descriptor, const 
     }
 }
 
-/* For the events of all who wait for it, of whom `added` is new (NULL: none is). */
-static void arm(tpc_plain *plain, int number, const plain_operation *added) {
+/* Who waits alone, for a connection's next bytes; 0: it is somebody else, or several. Such waits are all for POLLIN. */
+static uint64_t keeper_of(const plain_descriptor *descriptor) {
+    const plain_operation *only = descriptor->waiting.first;
+    bool keeps = only && !only->next && only->entry.opcode == IORING_OP_POLL_ADD &&
+                 only->entry.user_data >> 56 == TPC_KIND_RECEIVE;
+    return keeps ? only->entry.user_data : 0;
+}
+
+/* For the events of all who wait for it. 0 or -errno. */
+static int32_t enroll(tpc_plain *plain, int number, int how) {
     plain_descriptor *descriptor = &plain->descriptors[number];
-    struct epoll_event event = {.events = EPOLLONESHOT};
+    uint64_t keeper = keeper_of(descriptor);
+    struct epoll_event event = {.events = keeper ? 0 : EPOLLONESHOT};
     for (plain_operation *each = descriptor->waiting.first; each; each = each->next)
         event.events |= events_of(&each->entry);
     event.data.u64 = (uint64_t)descriptor->generation << 32 | (uint32_t)number;
-    if (epoll_ctl(plain->epoll_fd, EPOLL_CTL_MOD, number, &event) == 0) return;
-    int32_t result = -errno;
-    if (errno == ENOENT || errno == EPERM) { /* the first one, or the number is another file's now */
+    int32_t result = epoll_ctl(plain->epoll_fd, how, number, &event) < 0 ? -errno : 0;
+    descriptor->keeper = result == 0 ? keeper : 0;
+    return result;
+}
+
+/* What stays armed and is nobody's would be told of without end. The end of the connection may still be, once. */
+static void disarm(tpc_plain *plain, int number) {
+    plain_descriptor *descriptor = &plain->descriptors[number];
+    struct epoll_event event = {.events = EPOLLONESHOT,
+                                .data.u64 = (uint64_t)descriptor->generation << 32 | (uint32_t)number};
+    descriptor->keeper = 0;
+    epoll_ctl(plain->epoll_fd, EPOLL_CTL_MOD, number, &event); /* one that is closed already is not in the set */
+}
+
+/* `added` is new among those who wait for it (NULL: none is). */
+static void arm(tpc_plain *plain, int number, const plain_operation *added) {
+    plain_descriptor *descriptor = &plain->descriptors[number];
+    if (descriptor->keeper && descriptor->keeper == keeper_of(descriptor)) return;
+    int32_t result = enroll(plain, number, EPOLL_CTL_MOD);
+    if (result == 0) return;
+    if (result == -ENOENT || result == -EPERM) { /* the first one, or the number is another file's now */
         end_all_waits(plain, descriptor, added, -EBADF);
         if (!added) return;
     }
     if (result == -ENOENT) {
-        event.events = events_of(&added->entry) | EPOLLONESHOT;
-        event.data.u64 = (uint64_t)++descriptor->generation << 32 | (uint32_t)number;
-        if (epoll_ctl(plain->epoll_fd, EPOLL_CTL_ADD, number, &event) == 0) return;
-        result = -errno;
+        descriptor->generation++;
+        result = enroll(plain, number, EPOLL_CTL_ADD);
+        if (result == 0) return;
     }
     if (result == -EPERM) /* a kind of file that cannot be waited for, because it is always ready */
         result = (int32_t)(events_of(&added->entry) & ALWAYS_READY);
@@ -233,6 +266,11 @@ static bool has_descriptor(tpc_plain *plain, int number) {
     return true;
 }
 
+void tpc_plain_keep_nothing(tpc_plain *plain) {
+    for (uint32_t i = 0; i < plain->descriptors_count; i++)
+        if (plain->descriptors[i].keeper) plain->descriptors[i].keeper = KEPT_FOR_NOBODY;
+}
+
 static void wait_until_ready(tpc_plain *plain, plain_operation *operation) {
     int number = operation->entry.fd;
     if (!has_descriptor(plain, number)) {
@@ -249,6 +287,7 @@ static void on_ready(tpc_plain *plain, const struct epoll_event *event) {
     int number = (int)(uint32_t)event->data.u64;
     plain_descriptor *descriptor = &plain->descriptors[number];
     if (event->data.u64 >> 32 != descriptor->generation) return;
+    if (descriptor->keeper && !descriptor->waiting.first) disarm(plain, number);
     for (plain_operation *each = descriptor->waiting.first, *next; each; each = next) {
         next = each->next;
         uint32_t seen = event->events & (events_of(&each->entry) | EPOLLERR | EPOLLHUP);
@@ -264,7 +303,9 @@ static void on_ready(tpc_plain *plain, const struct epoll_event *event) {
 /* 0, or -EALREADY: it runs, and its result comes. */
 static int32_t cancel(tpc_plain *plain, plain_operation *operation) {
     if (operation->state == PLAIN_WAITING) {
+        int number = operation->entry.fd;
         end_wait(plain, operation, -ECANCELED);
+        if (plain->descriptors[number].keeper) disarm(plain, number);
         return 0;
     }
     plain_operation *head = operation->head;

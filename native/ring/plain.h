@@ -41,6 +41,9 @@ int tpc_plain_wait(tpc_plain *plain, bool waits, int64_t timeout_ns);
 unsigned tpc_plain_completed(const tpc_plain *plain);
 bool tpc_plain_next(tpc_plain *plain, tpc_plain_completion *completion);
 
+/* A kind's user_data may mean something else from here on. */
+void tpc_plain_keep_nothing(tpc_plain *plain);
+
 /* As tpc_ring_hold_file(). */
 int tpc_plain_hold_file(tpc_plain *plain, int descriptor);
 

@@ -280,6 +280,7 @@ bool tpc_ring_queued(const tpc_ring *ring) {
 int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler handler, void *context) {
     if ((unsigned)kind >= TPC_KINDS_MAX) return -EINVAL;
     ring->handlers[kind] = (tpc_handler_entry){handler, context};
+    if (ring->plain) tpc_plain_keep_nothing(ring->plain);
     return 0;
 }
 

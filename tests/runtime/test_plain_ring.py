@@ -17,8 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import seccomp
+from tests.support.connection_bench import Bench, frame_of
 from tests.support.waiting import patiently
 from tpc_broker._ring import ffi, lib
+from tpc_broker.runtime.connections import ConnectionLimits, Connections
+from tpc_broker.runtime.ring import BACKEND_VARIABLE, Backend, Ring
 
 EVENTS_MAX = 64
 TASKS = Path("/proc/self/task")
@@ -63,6 +66,51 @@ def pair():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
+
+
+EPOLLONESHOT = 1 << 30
+
+
+def armed_events(number):
+    """What the set of a ring with this descriptor in it waits for there."""
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "[eventpoll]" not in str(path.readlink()):
+                continue
+            for line in Path("/proc/self/fdinfo", path.name).read_text().splitlines():
+                if line.startswith("tfd:") and int(line.split()[1]) == number:
+                    return int(line.split()[3], 16)
+    return None
+
+
+def turn_until(ring, condition):
+    for _ in patiently("it did not come about"):
+        if condition():
+            break
+        count = ring.wait(10_000_000)
+        if count > 0:
+            ring.dispatch(count)
+
+
+def descriptor_of(bench, connection):
+    info = ffi.new("tpc_connection_info *")
+    assert lib.tpc_connection_describe(bench.connections.pointer, connection, info) == 0
+    return info.descriptor
+
+
+@pytest.fixture
+def make_connections(monkeypatch):
+    """A bench of connections on the plain backend, and its first client."""
+    benches = []
+
+    def make(**limits):
+        monkeypatch.setenv(BACKEND_VARIABLE, Backend.PLAIN)
+        benches.append(Bench(ConnectionLimits(**limits)))
+        return benches[-1], benches[-1].connect()
+
+    yield make
+    for bench in benches:
+        bench.close()
 
 
 class FullPipe:
@@ -179,6 +227,69 @@ def test_what_is_cancelled_while_it_waits_is_not_told_of_events(ring, pair):
     theirs.send(b"x")
     assert ring.result_of(1) == -errno.ECANCELED
     assert ring.result_of(2) == select.POLLIN
+
+
+def test_a_connection_that_only_receives_stays_armed(make_connections):
+    bench, client = make_connections()
+    for _ in range(3):
+        bench.exchange(client)
+        [(connection, _peer)] = bench.opened
+        number = descriptor_of(bench, connection)
+        bench.turn(0)
+        assert armed_events(number) == select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP
+
+
+def test_a_connection_that_is_paused_is_not_armed_and_loses_nothing(make_connections):
+    """What it is sent meanwhile is told of once."""
+    bench, client = make_connections(pipelined_requests_max=1)
+    bench.on_request = bench.held.append
+    client.sendall(frame_of(b"first"))
+    bench.until(lambda: bench.held)
+    number = descriptor_of(bench, bench.held[0].connection)
+    client.sendall(frame_of(b"second"))
+    bench.until(lambda: bench.connections.statistics().pauses)
+    client.sendall(frame_of(b"third"))
+    bench.until(lambda: armed_events(number) & EPOLLONESHOT)
+    bench.turn()
+    assert not armed_events(number) & select.EPOLLIN
+    bodies = []
+    while len(bodies) < 3:
+        bench.until(lambda: bench.held)
+        request = bench.held.pop()
+        bodies.append(bytes(request.body))
+        bench.connections.answer(request, b"pong")
+        assert bench.read_frame(client) == b"pong"
+    assert bodies == [b"first", b"second", b"third"]
+
+
+def served_by_a_table(ring, number, body):
+    """Two requests by the first connection of a table of its own, with this descriptor; the connection's id."""
+    ours, theirs = socket.socketpair()
+    os.dup2(ours.fileno(), number)
+    ours.close()
+    connections = Connections(ring, ConnectionLimits())
+    got = []
+    connections.on_request = got.append
+    connection = connections.adopt(number)
+    for _ in range(2):
+        theirs.sendall(frame_of(body))
+        turn_until(ring, lambda: got)
+        request = got.pop()
+        assert bytes(request.body) == body
+        connections.answer_none(request)
+    theirs.close()
+    turn_until(ring, lambda: connections.quiet)
+    connections.free()
+    return connection
+
+
+def test_connections_of_another_table_are_armed_anew(monkeypatch):
+    """With the same slot, generation and number of the descriptor."""
+    monkeypatch.setenv(BACKEND_VARIABLE, Backend.PLAIN)
+    ring = Ring(64)
+    number = 500  # above what is open
+    assert served_by_a_table(ring, number, b"one") == served_by_a_table(ring, number, b"two")
+    ring.close()
 
 
 def test_a_regular_file_is_ready_and_a_closed_number_is_not(ring, tmp_path):
