@@ -35,7 +35,7 @@ PARTS: Final = {
     "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 25),
     "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 7),
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 14),
-    "asan": Part("the C under AddressSanitizer and UBSan: the gate's ring tests once more, and a million mutations", 7),
+    "asan": Part("the C under AddressSanitizer and UBSan: the ring's tests, both backends, and a million mutations", 9),
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
     "plain": Part("the ring's tests, kills, loss of power and three nodes without io_uring", 6),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 6),
