@@ -1,6 +1,7 @@
 # make run    everything from a fresh machine to a running broker on 127.0.0.1:9092, data in ./data
 # make test   the gate: every test that a change must pass, with its own set-up, in a quarter of an hour of two cores
 # make test-long   what needs minutes, chance or a machine of its own, with a fresh seed; PART=crash runs a part of it
+# make test-plain   the gate as on a host that refuses io_uring: the same tests, on the plain backend
 # make build  the set-up without the start
 # make lint   ruff, mypy, and the format of the C
 # make format   puts the C into its format
@@ -33,7 +34,7 @@ HOURS   ?= 8
 SIM     := $(BIN)/python -m tests.simulator $(if $(STEPS),--steps $(STEPS)) $(if $(ONLY),--only $(ONLY))
 EXPLORE := $(BIN)/python -m tests.raft.explore --states $(STATES)
 
-.PHONY: run test test-long test-asan durations build lint format sim sim-long bench demo clean
+.PHONY: run test test-plain test-long test-asan durations build lint format sim sim-long bench demo clean
 
 run: $(BIN)/.built
 	@echo "Starting on $(LISTEN) with data in $(DATA). Talk to it from another terminal, for example with kcat:"
@@ -49,6 +50,9 @@ test: $(BIN)/.built-test $(BIN)/.fetched
 
 test-long: $(BIN)/.built-test $(BIN)/.fetched-long
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-skips --part=$(PART) --seed=$(SEED_OF_TESTS) $(TESTS) $(ARGS)
+
+test-plain: $(BIN)/.built-test $(BIN)/.fetched
+	@$(BIN)/python -m tests.support.seccomp no-io_uring $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
 
 test-asan: PART = asan
 test-asan: test-long

@@ -1,17 +1,19 @@
-"""What pytest reads only from this place: options of single tests, what is skipped without io_uring, and
+"""What pytest reads only from this place: options of single tests, the backend where io_uring is refused, and
 fixtures for tests in several folders."""
 
+import os
 import shutil
 import signal
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from tests.support.backends import OURS, WHY_NO_IO_URING
 from tests.support.kafka_peer import PeerUnavailable, kafka_jars
+from tests.support.seccomp import libseccomp
 from tests.support.tls_proxy import make_certificates
 from tpc_broker.cli.connection import leave_interrupts_alone
-from tpc_broker.runtime.ring import Ring, RingUnavailable
+from tpc_broker.runtime.ring import BACKEND_VARIABLE, Backend
 
 PLUGINS = ("tiers", "workers", "skips", "kept_files", "mutants", "shared_servers")
 pytest_plugins = [f"tests.support.{name}" for name in PLUGINS]
@@ -26,29 +28,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--moved-partitions", type=int, default=8, help="partitions that move between nodes (default 8)")
 
 
-def why_no_ring() -> str | None:
-    """Why there is no io_uring on this host, in the broker's words; None where there is one."""
-    try:
-        Ring(8).close()
-    except RingUnavailable as reason:
-        return str(reason)
-    return None
+def pytest_report_header() -> list[str]:
+    return [] if WHY_NO_IO_URING is None else [f"on the plain backend: {WHY_NO_IO_URING}"]
 
 
-WHY_NO_RING = why_no_ring()
+if OURS is Backend.PLAIN:
+    os.environ[BACKEND_VARIABLE] = Backend.PLAIN
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: processes of tests would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 leave_interrupts_alone()  # commands run in this process, and so does trio, which wants the signals' descriptor
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where the host has no io_uring, a test that failed for that reason, and says so, counts as skipped."""
-    report = yield
-    if report.failed and WHY_NO_RING is not None and WHY_NO_RING in report.longreprtext:
-        report.outcome = "skipped"
-        report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {WHY_NO_RING}")
-    return report
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +46,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no openssl to make certificates with")
     folder: Path = make_certificates(tmp_path_factory.mktemp("certificates"))
     return folder
+
+
+@pytest.fixture(scope="session")
+def system_call_filters() -> None:
+    """`tests.support.seccomp` can make filters; otherwise the test is skipped."""
+    try:
+        libseccomp()
+    except OSError as reason:
+        pytest.skip(f"no libseccomp: {reason}")
 
 
 @pytest.fixture(scope="session")

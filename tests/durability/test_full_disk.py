@@ -14,11 +14,12 @@ from tests.durability.conftest import against_kafka, new_broker_on_disk
 from tests.durability.loop_device import new_file_system
 from tests.durability.raw_produce import KAFKA_STORAGE_ERROR, PartitionClient
 from tests.durability.workload import client_settings, create_topics
+from tests.support.backends import on_io_uring
 from tests.support.waiting import eventually
 
 DISK_BYTES = 256 << 20
 VALUE_BYTES = 200_000
-BACKENDS = ["io_uring", pytest.param("plain", marks=pytest.mark.plain)]
+BACKENDS = [on_io_uring("io_uring"), pytest.param("plain", marks=pytest.mark.plain)]
 
 pytestmark = [
     pytest.mark.crash,

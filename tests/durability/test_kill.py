@@ -16,6 +16,7 @@ from tests.durability.conftest import against_kafka, new_broker
 from tests.durability.loads import CORES_MAX, LARGE, MANY, MIXED, ONCE, SMALL, problems_of_log
 from tests.durability.readback import compare, problems_of_progress, problems_of_records, read_everything
 from tests.durability.workload import Workload
+from tests.support.backends import on_io_uring
 from tests.support.broker_process import TpcBroker
 from tests.support.raw_client import RawConnection
 
@@ -24,10 +25,10 @@ KILLS_MIN = 3
 """With one alone nothing may have been written in place since the last checkpoint."""
 
 LOADS = [
-    pytest.param(MIXED, 1, "io_uring", id="mixed"),
-    pytest.param(LARGE, 5, "io_uring", id="large"),
-    pytest.param(ONCE, 5, "io_uring", id="once"),
-    pytest.param(MANY, 5, "io_uring", id="many"),
+    on_io_uring(MIXED, 1, "io_uring", name="mixed"),
+    on_io_uring(LARGE, 5, "io_uring", name="large"),
+    on_io_uring(ONCE, 5, "io_uring", name="once"),
+    on_io_uring(MANY, 5, "io_uring", name="many"),
     pytest.param(MIXED, 5, "plain", id="mixed-plain", marks=pytest.mark.plain),
     pytest.param(ONCE, 5, "plain", id="once-plain", marks=pytest.mark.plain),
 ]

@@ -18,11 +18,12 @@ from tests.durability.conftest import against_kafka, new_broker_on_disk
 from tests.durability.loop_device import mounted, new_file_system
 from tests.durability.readback import compare
 from tests.durability.workload import Workload
+from tests.support.backends import on_io_uring
 
 IMAGE_BYTES = 600 << 20
 ROUNDS = 5
 TOPICS = {"power-a": 3, "power-b": 2}
-BACKENDS = ["io_uring", pytest.param("plain", marks=pytest.mark.plain)]
+BACKENDS = [on_io_uring("io_uring"), pytest.param("plain", marks=pytest.mark.plain)]
 SMALL = {"journal.bytes.max": str(8 << 20), "log.segment.bytes": str(1 << 20)}
 
 pytestmark = pytest.mark.crash

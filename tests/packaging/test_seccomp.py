@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import seccomp
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.seccomp import IO_URING, refusing, under
 from tests.support.waiting import PATIENCE_S
@@ -24,12 +23,7 @@ if TYPE_CHECKING:
 PACKAGING = Path(__file__).parent.parent.parent / "packaging"
 
 
-@pytest.fixture(autouse=True)
-def libseccomp() -> None:
-    try:
-        seccomp.libseccomp()
-    except OSError as reason:
-        pytest.skip(f"no libseccomp: {reason}")
+pytestmark = pytest.mark.usefixtures("system_call_filters")
 
 
 def container_profile() -> dict[str, Any]:

@@ -4,11 +4,12 @@ without io_uring.
 What C does differently without a feature is in how it accepts, receives and sends: the modules that look at that run
 with both sets in the gate (`DIFFER`), as do those that choose their features themselves. The others run with 5.8's in
 the long tier, as its part ``as-5.8``. Likewise a handful of modules run on the plain backend in the gate (`PLAIN`), and
-the others in the part ``plain``.
+the others in the part ``plain``; where io_uring is refused all of them do so in the gate.
 """
 
 import pytest
 
+from tests.support.backends import OURS, on_io_uring
 from tests.support.connection_bench import Bench
 from tests.support.link_bench import LinkedNode
 from tests.support.plane_bench import PlaneBench, StalledBench
@@ -27,11 +28,11 @@ def pytest_itemcollected(item):
     features = getattr(item, "callspec", None) and item.callspec.params.get("features")
     if features == "as-5.8" and item.path.stem not in DIFFER:
         item.add_marker("as_5_8")
-    if features == "plain" and item.path.stem not in PLAIN:
+    if features == "plain" and item.path.stem not in PLAIN and OURS is not Backend.PLAIN:
         item.add_marker("plain")
 
 
-@pytest.fixture(params=HOW)
+@pytest.fixture(params=[name if name == "plain" else on_io_uring(name) for name in HOW])
 def features(request, monkeypatch):
     hidden, backend = HOW[request.param]
     monkeypatch.setenv(HIDE_VARIABLE, hidden)

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.support.backends import on_io_uring
 from tests.support.connection_bench import Bench, frame_of
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, ConnectionLimits
 
@@ -109,8 +110,11 @@ def step(bench, random, sizes, clients):
 
 @pytest.mark.parametrize(
     ("hidden", "backend"),
-    [("", "io_uring"), ("5.8", "io_uring"), ("", "plain")],
-    ids=["all-features", "as-5.8", "plain"],
+    [
+        on_io_uring("", "io_uring", name="all-features"),
+        on_io_uring("5.8", "io_uring", name="as-5.8"),
+        pytest.param("", "plain", id="plain"),
+    ],
 )
 def test_random_lives(hidden, backend, monkeypatch, seed):
     monkeypatch.setenv("TPC_HIDE_FEATURES", hidden)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.support.backends import OURS_IN_C
 from tests.support.waiting import eventually
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
@@ -144,7 +145,7 @@ def test_a_supervisor_that_cannot_look_takes_no_core_for_one_that_hangs() -> Non
 
 def test_the_counter_grows_while_the_ring_turns_and_between_the_steps_of_a_long_turn() -> None:
     out = ffi.new("tpc_ring **")
-    assert lib.tpc_ring_new(64, 0, lib.TPC_BACKEND_IO_URING, out) == 0
+    assert lib.tpc_ring_new(64, 0, OURS_IN_C, out) == 0
     beats_fd = os.eventfd(0, os.EFD_NONBLOCK)
     events = ffi.new("tpc_event[]", 8)
     try:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.backends import on_io_uring
 from tests.support.journal_file import BLOCK_BYTES
 from tests.support.journal_harness import ALL_HIDDEN, JOURNAL_ID, TOPIC, Core, Journal, JournalFile
 from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
@@ -23,8 +24,11 @@ MODES = {
 
 
 @pytest.fixture(
-    params=[(0, lib.TPC_BACKEND_IO_URING), (ALL_HIDDEN, lib.TPC_BACKEND_IO_URING), (0, lib.TPC_BACKEND_PLAIN)],
-    ids=["all-features", "as-5.8", "plain"],
+    params=[
+        on_io_uring((0, lib.TPC_BACKEND_IO_URING), name="all-features"),
+        on_io_uring((ALL_HIDDEN, lib.TPC_BACKEND_IO_URING), name="as-5.8"),
+        pytest.param((0, lib.TPC_BACKEND_PLAIN), id="plain"),
+    ]
 )
 def core(request):
     core = Core(*request.param)

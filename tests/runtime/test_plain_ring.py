@@ -415,13 +415,10 @@ for token, flags in ((1, os.RWF_DSYNC), (2, 0)):
 
 
 @pytest.mark.plain
+@pytest.mark.usefixtures("system_call_filters")
 @pytest.mark.parametrize(("flush_fails", "durable"), [(True, -errno.EIO), (False, 10)])
 def test_a_durable_write_without_its_flag_is_flushed(tmp_path, flush_fails, durable):
     """Where pwritev2(2) is not known: what could not be flushed was not written, and nobody flushes without need."""
-    try:
-        seccomp.libseccomp()
-    except OSError as reason:
-        pytest.skip(f"no libseccomp: {reason}")
     profile = seccomp.refusing(errno.ENOSYS, "pwritev2")
     if flush_fails:
         profile["syscalls"] += seccomp.refusing(errno.EIO, "fdatasync", "fsync")["syscalls"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.support.backends import on_io_uring
 from tests.support.contents import content
 from tpc_broker.bench.page_cache import cached_share, drop_cached
 from tpc_broker.runtime import disk as disk_module
@@ -25,7 +26,7 @@ HOW = {
 }
 
 
-@pytest.fixture(params=HOW)
+@pytest.fixture(params=[name if name == "plain" else on_io_uring(name) for name in HOW])
 def run(request):
     def run_with_disk(function, *arguments):
         async def main():

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from tests.support.backends import on_io_uring
 from tests.support.waiting import PATIENCE_S, takes_at_least
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.ring import unavailable
@@ -30,7 +31,7 @@ plain_rings = set()
 """An io_uring of another test, which was closed a moment ago, ends one wait of its thread in epoll as a signal does."""
 
 
-@pytest.fixture(params=HOW)
+@pytest.fixture(params=[name if name.startswith("plain") else on_io_uring(name) for name in HOW])
 def ring(request):
     out = ffi.new("tpc_ring **")
     if error := lib.tpc_ring_new(256, *HOW[request.param], out):

@@ -16,6 +16,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.backends import on_io_uring
 from tests.support.contents import content
 from tests.support.waiting import PATIENCE_S, eventually, let_pass, stopwatch, takes_at_least
 from tpc_broker._ring import lib
@@ -33,7 +34,7 @@ HOW = {
 }
 
 
-@pytest.fixture(params=HOW, autouse=True)
+@pytest.fixture(params=[name if name == "plain" else on_io_uring(name) for name in HOW], autouse=True)
 def run(request):
     def run_on_ring(function, *arguments, **more):
         options = replace(HOW[request.param], stall_ms=more.pop("stall_ms", 0))

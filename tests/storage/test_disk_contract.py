@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.disk_contract import PROMISES
+from tests.support.backends import on_io_uring
 from tests.support.disk_operations import OPERATIONS
 from tests.support.fake_disk import SECTOR_BYTES, FakeDisk
 from tests.support.plain_disk import PlainDisk
@@ -41,11 +42,10 @@ async def test_the_disk_of_plain_calls(body, tmp_path):
 @pytest.mark.parametrize(
     ("hidden", "backend"),
     [
-        (frozenset(), Backend.IO_URING),
-        (frozenset(Feature), Backend.IO_URING),
-        (frozenset(), Backend.PLAIN),
+        on_io_uring(frozenset(), Backend.IO_URING, name="all-features"),
+        on_io_uring(frozenset(Feature), Backend.IO_URING, name="as-5.8"),
+        pytest.param(frozenset(), Backend.PLAIN, id="plain"),
     ],
-    ids=["all-features", "as-5.8", "plain"],
 )
 @each
 def test_the_real_disk(body, hidden, backend, tmp_path):

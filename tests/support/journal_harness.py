@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+from tests.support.backends import OURS_IN_C
 from tests.support.journal_file import BLOCK_BYTES, NOTE, Commit, read_chain
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime.ring import unavailable
@@ -19,7 +20,7 @@ TOPIC = bytes(range(100, 116))
 class Core:
     """One ring; `turn()` runs it once and returns the events as tuples (kind, token, a, b)."""
 
-    def __init__(self, hidden: int = 0, backend: int = lib.TPC_BACKEND_IO_URING) -> None:
+    def __init__(self, hidden: int = 0, backend: int = OURS_IN_C) -> None:
         out = ffi.new("tpc_ring **")
         if error := lib.tpc_ring_new(256, hidden, backend, out):
             raise unavailable(-error)

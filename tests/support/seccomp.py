@@ -2,24 +2,31 @@
 
     python -m tests.support.seccomp PROFILE COMMAND…
 
-PROFILE is a file in the engines' format (`--security-opt seccomp=`). The filter is made by libseccomp, which every
-Debian has because apt needs it; names that it does not know are left out, as the engines do. What it sets cannot be
-taken back, so the command replaces this process.
+PROFILE is a file in the engines' format (`--security-opt seccomp=`), or `no-io_uring`, which refuses io_uring alone.
+The filter is made by libseccomp, which every Debian has because apt needs it; names that it does not know are left
+out, as the engines do. What it sets cannot be taken back, so the command replaces this process. It is the thread's, so
+a test can have a thread under a filter (`called_under`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 ACTIONS: Final = {"SCMP_ACT_ALLOW": 0x7FFF0000, "SCMP_ACT_ERRNO": 0x00050000}
 COMPARISONS: Final = {"SCMP_CMP_EQ": 4, "SCMP_CMP_MASKED_EQ": 7}
 UNKNOWN: Final = -1
 IO_URING: Final = ("io_uring_setup", "io_uring_enter", "io_uring_register")
+NO_IO_URING: Final = "no-io_uring"
 
 
 class Comparison(ctypes.Structure):
@@ -48,6 +55,29 @@ def refusing(errno: int, *names: str) -> dict[str, Any]:
     """A profile that allows all else."""
     rule = {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno}
     return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}
+
+
+def refusing_flag(errno: int, name: str, argument: int, flag: int) -> dict[str, Any]:
+    """The same of one call where this argument of it has the flag."""
+    has_flag = {"index": argument, "op": "SCMP_CMP_MASKED_EQ", "value": flag, "valueTwo": flag}
+    profile = refusing(errno, name)
+    profile["syscalls"][0]["args"] = [has_flag]
+    return profile
+
+
+def together(*profiles: dict[str, Any]) -> dict[str, Any]:
+    """What any of them refuses, of profiles that allow all else."""
+    return {**refusing(0), "syscalls": [rule for profile in profiles for rule in profile["syscalls"]]}
+
+
+WAYS: Final = {
+    "CPU pinning": refusing(errno.EPERM, "sched_setaffinity"),
+    "O_DIRECT": refusing_flag(errno.EINVAL, "openat", 2, os.O_DIRECT),
+    "RWF_DSYNC": refusing_flag(errno.EOPNOTSUPP, "pwritev2", 5, os.RWF_DSYNC),
+    "fallocate": refusing(errno.EOPNOTSUPP, "fallocate"),
+    "sendfile": refusing(errno.EINVAL, "sendfile"),
+}
+"""What hosts refuse besides io_uring, by its name in `tpc_broker.runtime.fallbacks`."""
 
 
 def under(profile: dict[str, Any], folder: Path) -> list[str]:
@@ -81,6 +111,14 @@ def load(profile: dict[str, Any]) -> None:
         raise OSError(-error, f"seccomp filter: {os.strerror(-error)}")
 
 
+def called_under(profile: dict[str, Any], function: Callable[[], T]) -> T:
+    """What it gives in a thread of its own whose calls, and no others, are judged by the profile."""
+    with ThreadPoolExecutor(1) as one_thread:
+        one_thread.submit(load, profile).result()
+        return one_thread.submit(function).result()
+
+
 if __name__ == "__main__":
-    load(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    chosen = sys.argv[1]
+    load(refusing(errno.EPERM, *IO_URING) if chosen == NO_IO_URING else json.loads(Path(chosen).read_text("utf-8")))
     os.execvp(sys.argv[2], sys.argv[2:])
