@@ -1,6 +1,7 @@
 """Long runs past the page cache: the files are what they would be without it, block by block, and after any crash."""
 
 import errno
+import logging
 import random
 
 import pytest
@@ -124,6 +125,7 @@ async def test_a_sealed_segment_ends_with_its_last_batch_also_after_a_crash():
 
 @pytest.mark.parametrize("refuses", ["open", "write"])
 async def test_a_file_system_without_direct_writes_gets_the_same(refuses, caplog):
+    caplog.set_level(logging.INFO)
     disk = FakeDisk(refuses=refuses)
     chooser = random.Random(1)
     batches = made_batches(chooser, 60)

@@ -8,6 +8,7 @@ start where it stands, as `kill -9` would: no client was answered yet, and other
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import signal
@@ -35,6 +36,7 @@ from tpc_broker.runtime.assembly import (
     rebuild_hint,
     recover_all,
 )
+from tpc_broker.runtime.backend import AUTO, described, why_refused
 from tpc_broker.runtime.backup_hold import hold_for_backup
 from tpc_broker.runtime.collector import Collector
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
@@ -43,7 +45,7 @@ from tpc_broker.runtime.links import Links
 from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
-from tpc_broker.runtime.options import CoreOptions, StartError
+from tpc_broker.runtime.options import ChosenBackend, CoreOptions, StartError
 from tpc_broker.runtime.ring import Backend, RingUnavailable
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring, current_task_queues
 from tpc_broker.runtime.trio_ring import run as run_on_ring
@@ -76,17 +78,39 @@ def main(arguments: list[str]) -> int:
     for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)  # blocked by the supervisor, for the time up to here
-    facts = log_facts(load_settings(options.settings, options.overrides).settings.node_id)
+    settings = load_settings(options.settings, options.overrides).settings
+    facts = log_facts(settings.node_id)
     set_up_logging(f"core {options.core}", facts, style=options.log_style, level=options.log_level)
     if options.cpu is not None:
-        os.sched_setaffinity(0, {options.cpu})
+        _pin(options.cpu)
     sys.setswitchinterval(GIL_SWITCH_S)
     if options.cluster is not None:
         import tpc_broker.runtime.cluster.node  # noqa: PLC0415 (before the loop, which they would hold up)
         import tpc_broker.runtime.cluster.replication  # noqa: F401, PLC0415
-    backend = Backend(options.backend) if options.backend else None
+    return _run_on_backend(options, may_be_plain=settings.ring_backend == AUTO)
+
+
+def _run_on_backend(options: CoreOptions, *, may_be_plain: bool) -> int:
+    """On the supervisor's choice. Its own small ring may have been the last for which there was locked memory."""
     main_task = _recover_only if options.recover_only else _serve
-    return run_on_ring(main_task, options, options=RingOptions(backend=backend))
+    backend = Backend(options.backend) if options.backend else None
+    try:
+        return run_on_ring(main_task, options, options=RingOptions(backend=backend))
+    except RingUnavailable as refused:
+        if refused.errno != errno.ENOMEM or not may_be_plain:
+            log.critical("%s", refused)
+            return EXIT_FAILED
+    reason, mend = why_refused(errno.ENOMEM, sysctl=None, filtered=False)
+    log.warning("the backend is %s", described(ChosenBackend(Backend.PLAIN, reason, mend)))
+    return run_on_ring(main_task, options, options=RingOptions(backend=Backend.PLAIN))
+
+
+def _pin(cpu: int) -> None:
+    """A CPU that was there at the supervisor's start may have been taken away since."""
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError as error:
+        log.warning("CPU %d is refused (%s): the kernel moves this core between the others", cpu, error.strerror)
 
 
 def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailboxes) -> Links | None:

@@ -22,6 +22,7 @@ from tpc_broker.metadata.settings import listener_settings, load_settings, witho
 from tpc_broker.runtime.backend import CHOICES, choose_backend
 from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
+from tpc_broker.runtime.fallbacks import without_pins
 from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
@@ -296,6 +297,9 @@ def _serve(arguments: dict[str, object]) -> int:
     except (RingUnavailable, ValueError) as error:  # ValueError: TPC_HIDE_FEATURES names what there is not
         raise StartError(str(error)) from error
     options = replace(options, backend=chosen)
+    unpinned = without_pins() if options.cpus else None
+    if unpinned is not None:
+        options = replace(options, cpus=None, fallbacks=(str(unpinned),))
     _raise_descriptor_limit()
 
     def say(text: str) -> None:

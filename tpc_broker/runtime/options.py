@@ -81,6 +81,8 @@ class ServeOptions:
     datagram: Address | None = None
     cluster: ClusterOptions | None = None
     backend: ChosenBackend = ON_IO_URING
+    fallbacks: tuple[str, ...] = ()
+    """What was refused up to here, and what is done instead: lines for the log."""
 
 
 class AdminAddress(NamedTuple):
@@ -173,6 +175,15 @@ class CoreOptions:
 
 def usable_cpus() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def why_not_pinned() -> str | None:
+    """Why a process cannot be given CPUs here; None where it can. Tried with those that it has."""
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return None
 
 
 def cpu_quota() -> float | None:

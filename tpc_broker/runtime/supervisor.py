@@ -46,6 +46,7 @@ from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.core_watch import CoreWatch, Judgement, activity_of
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.datagram_port import DatagramPort
+from tpc_broker.runtime.fallbacks import find_fallbacks
 from tpc_broker.runtime.handed_sockets import HandedSockets, environment_with, store_at_service_manager
 from tpc_broker.runtime.listening import ListeningSockets, drop_capabilities, lend_capabilities
 from tpc_broker.runtime.logs import end_logging
@@ -150,6 +151,8 @@ class Supervisor:
             self._lent = drop_capabilities()
             level = logging.INFO if options.backend == ON_IO_URING else logging.WARNING
             log.log(level, "the backend is %s", described(options.backend))
+            for fallback in (*options.fallbacks, *find_fallbacks(options.data)):
+                log.warning("%s", fallback)
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
             await self._recover_if_cores_changed(data)
             data.write_cores(options.cores)

@@ -237,7 +237,8 @@ class FileCache:
     @contextmanager
     def noting_refusal(self, path: Path) -> Iterator[None]:
         """Around what goes past the page cache. Where the file system refuses it, the block ends there, and everything
-        goes through the page cache from now on. Other errors go on.
+        goes through the page cache from now on. Other errors go on. The operator has been told at the start
+        (`runtime.fallbacks`).
         """
         try:
             yield
@@ -245,9 +246,7 @@ class FileCache:
             if error.errno != errno.EINVAL:
                 raise
             if not self.direct_refused:
-                log.warning(
-                    "%s: the file system refuses direct writes; segments are written through the page cache", path
-                )
+                log.info("%s: the file system refuses direct writes; segments are written through the page cache", path)
             self.direct_refused = True
 
     async def sync(self, path: Path) -> None:
