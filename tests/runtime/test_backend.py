@@ -9,7 +9,7 @@ import pytest
 
 from tpc_broker.runtime import backend as backend_module
 from tpc_broker.runtime.backend import choose_backend, described, why_refused
-from tpc_broker.runtime.ring import BACKEND_VARIABLE, Backend, RingUnavailable, unavailable
+from tpc_broker.runtime.ring import BACKEND_VARIABLE, HIDE_VARIABLE, Backend, RingUnavailable, unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,20 @@ def test_a_kernel_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert chosen.name == Backend.PLAIN
     assert "Linux 5.6.19-amd64 is too old" in chosen.reason
     assert choose_backend("io_uring").name == Backend.IO_URING
+
+
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("name", [BACKEND_VARIABLE, HIDE_VARIABLE])
+@pytest.mark.parametrize("asked", ["auto", "plain"])
+def test_a_variable_that_names_what_there_is_not_is_refused(
+    name: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "warp")
+    if (name, asked) == (BACKEND_VARIABLE, "plain"):
+        assert choose_backend(asked).name == Backend.PLAIN, "what is asked for by option or setting has the last word"
+    else:
+        with pytest.raises(ValueError, match=rf"{name}: 'warp'.*(io_uring|multishot)"):
+            choose_backend(asked)
 
 
 @pytest.mark.usefixtures("refused")

@@ -124,10 +124,17 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     assert "cannot listen on 192.0.2.1:9092" in line
 
 
-def test_a_switch_for_features_that_do_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TPC_HIDE_FEATURES", "warp_drive")
+@pytest.mark.parametrize(
+    ("name", "allowed"), [("TPC_HIDE_FEATURES", "send_zc"), ("TPC_BACKEND", "auto, io_uring, plain")]
+)
+def test_a_variable_that_names_what_does_not_exist_is_refused(
+    name: str, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TPC_BACKEND", raising=False)
+    monkeypatch.setenv(name, "warp_drive")
     line = refused(tmp_path)
-    assert "TPC_HIDE_FEATURES: 'warp_drive'" in line
+    assert f"{name}: 'warp_drive'" in line
+    assert allowed in line
 
 
 def test_a_core_that_cannot_run_ends_the_broker_with_its_reason(tmp_path: Path) -> None:

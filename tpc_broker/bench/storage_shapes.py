@@ -29,6 +29,7 @@ from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.native_bytes import ffi, find_batches_end, lib
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.assembly import CoreAssembly, open_assembly
+from tpc_broker.runtime.backend import ring_options
 from tpc_broker.runtime.data_directory import DataDirectory
 from tpc_broker.runtime.options import CoreOptions
 
@@ -161,7 +162,8 @@ def main(arguments: list[str]) -> None:
     data = Path(arguments[0]) / "storage-shapes"
     try:
         with DataDirectory.open(data):
-            shapes = trio_ring.run(measure, data, int(arguments[1]) if len(arguments) > 1 else 15)
+            rounds = int(arguments[1]) if len(arguments) > 1 else 15
+            shapes = trio_ring.run(measure, data, rounds, options=ring_options())
     finally:
         shutil.rmtree(data, ignore_errors=True)
     print(json.dumps([shape._asdict() for shape in shapes]))

@@ -17,11 +17,13 @@ from typing import Final
 from tpc_broker.runtime.options import ChosenBackend
 from tpc_broker.runtime.ring import (
     BACKEND_VARIABLE,
+    HIDE_VARIABLE,
     KERNEL_NEEDED,
     SECCOMP_NEEDED,
     Backend,
     Ring,
     RingUnavailable,
+    hidden_features,
     is_filtered,
 )
 from tpc_broker.runtime.trio_ring import RingOptions
@@ -40,9 +42,14 @@ COSTS: Final = "all works, with more system calls for each request and threads f
 
 
 def choose_backend(asked: str = AUTO) -> ChosenBackend:
-    """RingUnavailable: io_uring is insisted on, and refused. ValueError: TPC_HIDE_FEATURES names what there is not."""
+    """RingUnavailable: io_uring is insisted on, and refused. ValueError: TPC_HIDE_FEATURES or TPC_BACKEND names what
+    there is not.
+    """
+    hidden_features(os.environ.get(HIDE_VARIABLE, ""))
     if asked == AUTO:
-        asked = os.environ.get(BACKEND_VARIABLE, AUTO)
+        asked = os.environ.get(BACKEND_VARIABLE) or AUTO
+    if asked not in CHOICES:
+        raise ValueError(f"{BACKEND_VARIABLE}: {asked!r} is no backend: {', '.join(CHOICES)} are")
     if asked == Backend.PLAIN:
         return ChosenBackend(Backend.PLAIN, "it was asked for", "--backend auto")
     try:

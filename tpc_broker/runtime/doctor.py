@@ -112,7 +112,7 @@ def examine_ring() -> Finding:
             return Finding("io_uring", Severity.WARNING, text, chosen.mend)
         ring = Ring(PROBE_ENTRIES)
     except ValueError as error:
-        return Finding("io_uring", Severity.FAILURE, str(error), f"unset {HIDE_VARIABLE}")
+        return Finding("io_uring", Severity.FAILURE, str(error), f"unset {str(error).partition(':')[0]}")
     try:
         return judge_ring(frozenset(ring.features), platform.release())
     finally:
