@@ -37,7 +37,7 @@ PARTS: Final = {
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 14),
     "asan": Part("the C under AddressSanitizer and UBSan: the ring's tests, both backends, and a million mutations", 9),
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
-    "plain": Part("the ring's tests, kills, loss of power and three nodes without io_uring", 6),
+    "plain": Part("the ring's tests, kills, loss of power, three nodes and an overlay without io_uring", 7),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 6),
     "sim": Part("the simulators' planted faults, and every state of small clusters", 3),
     "clients": Part("stock clients under load: a million records, large groups, herds", 2),

@@ -294,7 +294,9 @@ def _serve(arguments: dict[str, object]) -> int:
     set_up_logging("supervisor", log_facts(node), style=options.log_style, level=options.log_level)
     try:
         chosen = choose_backend(load_settings(options.settings_text, options.overrides).settings.ring_backend)
-    except (RingUnavailable, ValueError) as error:  # ValueError: a variable names what there is not
+    except RingUnavailable as error:
+        raise StartError(f"{error}; or let it do without, slower: --backend auto") from error
+    except ValueError as error:  # a variable names what there is not
         raise StartError(str(error)) from error
     options = replace(options, backend=chosen)
     unpinned = without_pins() if options.cpus else None
