@@ -8,6 +8,7 @@
  *   - for the disk: cachestat(2) (kernel 6.5) says whether the pages are there. If not, or where the kernel cannot say, a stretch
  *     is read through the ring into memory, takes its place in the answer, and is sent from there. A page that is dropped
  *     between the two calls makes us wait for it; nothing worse.
+ * Where sendfile is refused (a filter, a sandbox, a file system without it) all stretches are read.
  * A connection sends at most SEND_FILE_BYTES_PER_TURN before the others have their turn.
  */
 #include "connection_state.h"
@@ -47,7 +48,12 @@ static bool is_cached(const connection *it, const tpc_file_range *range, int64_t
     return counts.cached >= ((uint64_t)position + bytes - 1) / PAGE_BYTES - (uint64_t)position / PAGE_BYTES + 1;
 }
 
-/* Bytes sent, -errno, -ENODATA: not in the page cache. */
+/* Of the call, and not of the connection. EPERM: by a filter, or by a firewall, which meets what is read, too. */
+static bool is_refusal(int error) {
+    return error == ENOSYS || error == EINVAL || error == EOPNOTSUPP || error == EPERM || error == EACCES;
+}
+
+/* Bytes sent, -errno, -ENODATA: it is to be read. */
 static int64_t send_file(connection *it, const tpc_slice *slice, uint64_t bytes_max) {
     const tpc_file_range *range = tpc_frame_file(slice->frame);
     off_t position = range->position + it->head_offset;
@@ -59,6 +65,7 @@ static int64_t send_file(connection *it, const tpc_slice *slice, uint64_t bytes_
     ssize_t sent = sendfile(it->descriptor, range->descriptor, &position, bytes);
     int error = sent < 0 ? errno : EIO; /* 0: the file is shorter than it was */
     if (!(flags & O_NONBLOCK)) fcntl(it->descriptor, F_SETFL, flags);
+    if (sent < 0 && is_refusal(error)) return -ENODATA;
     it->owner->statistics.sends_of_files++;
     return sent > 0 ? sent : -error;
 }

@@ -19,6 +19,7 @@ from tests.support.fetch_bench import FetchBench
 from tests.support.plain_disk import PlainDisk
 from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches
+from tests.support.seccomp import WAYS, called_under
 from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.log.segment import LogSettings
@@ -142,6 +143,23 @@ def test_a_stretch_that_has_to_be_read_may_be_the_last_of_its_answer(tmp_path, s
         assert bench.connections.statistics().reads_of_files > 0
     finally:
         bench.shut()
+
+
+@pytest.mark.usefixtures("system_call_filters")
+def test_where_sendfile_is_refused_each_stretch_is_read(tmp_path, stored):
+    def read():
+        bench = FetchBench(tmp_path / "s.journal", in_c=True, region_blocks=1024)
+        try:
+            bench.make("t", files=stored.files)
+            data = read_all(bench, bench.connect(), 300_000, stored.files.written_end_offset)
+            return data, bench.connections.statistics()
+        finally:
+            bench.shut()
+
+    data, counts = called_under(WAYS["sendfile"], read)
+    assert data == stored.data
+    assert counts.sends_of_files == 0
+    assert counts.reads_of_files > 0
 
 
 def test_both_answer_alike(make_bench, stored, seed):
