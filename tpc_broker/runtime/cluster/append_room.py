@@ -78,13 +78,13 @@ class AppendRoom:
 
     def let_through(self, frame: Frame, tasks: trio.Nursery) -> Frame:
         """A frame without the appends that have to wait."""
-        passed = tuple(one for one in frame.messages if type(one) is not AppendEntries or self._passes(one))
-        if len(passed) == len(frame.messages):
-            return frame
+        passed: list[Message] = []
         for message in frame.messages:
-            if type(message) is AppendEntries and not any(message is one for one in passed):
+            if type(message) is not AppendEntries or self._passes(message):
+                passed.append(message)
+            else:
                 self._keep(frame._replace(messages=(message,)), str(message.group), tasks)
-        return frame._replace(messages=passed)
+        return frame if len(passed) == len(frame.messages) else frame._replace(messages=tuple(passed))
 
     def _passes(self, message: AppendEntries) -> bool:
         group, size = str(message.group), _size(message)
@@ -102,8 +102,6 @@ class AppendRoom:
             return True
         if has_room:
             self._passed[group] += size
-        else:
-            self._waiting[group] = deque()
         return has_room
 
     def _on_its_way(self, group: str, replica: Replica) -> int:
@@ -116,27 +114,28 @@ class AppendRoom:
         return not all(machine_log.contains(item.position) for item in message.items)
 
     def _keep(self, frame: Frame, group: str, tasks: trio.Nursery) -> None:
-        """Or drop it. What is kept is bounded for each group, and for all of them: their disk may hang."""
-        waiting = self._waiting.get(group)
+        """Or drop it. What is kept is bounded for each group, and for all of them: their disk may hang. Room is made
+        also for what is dropped: its leader sends it again, and may not find it in the way of others once more.
+        """
         size, settings = sum(map(_size, frame.messages)), self._core.settings
-        if waiting is None or self._waiting_bytes.total() + size > settings.link_inflight_bytes_max:
-            if waiting is not None and not waiting:
-                del self._waiting[group]
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            waiting = self._waiting[group] = deque()
+            tasks.start_soon(self._make, group, size, waiting)
+        if self._waiting_bytes.total() + size > settings.link_inflight_bytes_max:
             return
-        if not waiting:
-            tasks.start_soon(self._make, group, waiting)
         fits = self._waiting_bytes[group] + size <= settings.inflight_bytes_max
         if not waiting or (fits and len(waiting) < settings.inflight_messages_max):
             waiting.append(frame)
             self._waiting_bytes[group] += size
 
-    async def _make(self, group: str, waiting: deque[Frame]) -> None:
-        """For the first: where space is short, what is behind it must not keep it out."""
+    async def _make(self, group: str, size: int, waiting: deque[Frame]) -> None:
+        """For the first, of `size`: where space is short, what is behind it must not keep it out."""
         replica = self._replicas.get(group)
         try:
             if replica is not None:
-                size = sum(map(_size, waiting[0].messages)) + self._on_its_way(group, replica)
-                await self._storage.make_replica_room(replica.files, replica.handle, size)
+                needed = size + self._on_its_way(group, replica)
+                await self._storage.make_replica_room(replica.files, replica.handle, needed)
         except (PartitionOfflineError, OSError) as error:  # of a full disk the storage tells, once
             log.debug("%s: what its leader has sent is dropped: %s", group, error)
             await trio.sleep(RETRY_S)
