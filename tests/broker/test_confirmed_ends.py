@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from tests.broker.test_offsets import EARLIEST, LARGEST, LATEST, delete_records, list_offset
-from tests.support.memory_clients import create_topic, fetch_request, fetched, produce
+from tests.support.memory_clients import create_topic, fetch_of_several, fetch_request, fetched, produce
 from tests.support.memory_node import running_node
-from tpc_broker.broker.confirmed import CONFIRM_S, confirm
+from tpc_broker.broker.confirmed import BESIDE_S, CONFIRM_S, confirm
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 
@@ -38,12 +38,16 @@ class Quorum:
 
 
 @asynccontextmanager
-async def leader_of_replicas(says=True):
-    """A node with `RECORDS` records in a partition that it leads in `EPOCH`, and the quorum of that."""
+async def leader_of_replicas(says=True, others=0):
+    """A node with `RECORDS` records in a partition that it leads in `EPOCH`, and the quorum of that. `others`: so many
+    more partitions of its topic without replicas, of which all but the last hold a record.
+    """
     quorum = Quorum(says)
     async with running_node(cores=1) as node:
-        await create_topic(node, 0, "t", 1)
+        await create_topic(node, 0, "t", 1 + others)
         await produce(node, 0, "t", 0, [b"v"] * RECORDS)
+        for index in range(1, others):
+            await produce(node, 0, "t", index, [b"v"])
         core, partition = node[0], node[0].partitions.find("t", 0)
         partition.is_replicated, partition.led_epoch = True, EPOCH
         core.partitions._replicated = lambda *_which: partition
@@ -79,6 +83,29 @@ async def test_that_an_offset_is_nowhere_a_quorum_says(says, took_s, autojump_cl
         assert quorum.asked == 2
         assert await fetch_error(node, 2) is NONE
         assert quorum.asked == 2, "what it has it gives"
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside others without records"])
+async def test_who_waits_for_a_quorum_holds_no_memory(others, autojump_clock):
+    async with leader_of_replicas(others=others) as (node, _partition, quorum):
+        reserved = []
+        quorum.then = lambda: reserved.extend(fetch.is_reserved for fetch in node[0].plane.fetches)
+        await node.ask(0, fetch_of_several("t", {0: RECORDS + 1, 1: 0} if others else {0: RECORDS + 1}), 12)
+        assert reserved == [False]
+
+
+@pytest.mark.parametrize(("says", "took_s"), [*SAYS[:2], (None, BESIDE_S)], ids=IDS)
+async def test_what_others_have_waits_for_a_quorum_no_longer_than_for_a_few_rounds(says, took_s, autojump_clock):
+    async with leader_of_replicas(says, others=2) as (node, _partition, quorum):
+        begun_s = trio.current_time()
+        answer = await node.ask(0, fetch_of_several("t", {0: RECORDS + 1, 1: 0, 2: 0}), 12)
+        assert trio.current_time() - begun_s == pytest.approx(took_s, abs=0.05)
+        doubted, full, empty = answer.responses[0].partitions
+        assert doubted.error_code == (ErrorCode.OFFSET_OUT_OF_RANGE if says else REFUSED)
+        assert not full.error_code
+        assert full.records
+        assert (empty.error_code, bytes(empty.records)) == (NONE, b"")
+        assert quorum.asked == 1
 
 
 @pytest.mark.parametrize(("says", "took_s"), SAYS, ids=IDS)

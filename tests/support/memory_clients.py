@@ -56,9 +56,17 @@ async def produce(node, core, name, index, values, **how):
 
 
 def fetch_request(name, index, offset, *, min_bytes=1, wait_ms=500):
+    return fetch_of_several(name, {index: offset}, min_bytes=min_bytes, wait_ms=wait_ms)
+
+
+def fetch_of_several(name, offsets, *, min_bytes=1, wait_ms=500):
+    """`offsets`: by partition."""
     kind = messages.FetchRequest
-    part = kind.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
-    topics = [kind.FetchTopic(topic=name, partitions=[part])]
+    parts = [
+        kind.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index, offset in offsets.items()
+    ]
+    topics = [kind.FetchTopic(topic=name, partitions=parts)]
     return kind(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, topics=topics)
 
 

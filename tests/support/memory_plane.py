@@ -90,6 +90,7 @@ class MemoryFetch:
             for topic in message.topics
             for asked in topic.partitions
         ]  # fmt: skip
+        self.is_reserved = False
         self._plane = plane
         plane.fetches.add(self)
 
@@ -98,10 +99,11 @@ class MemoryFetch:
         return [True] * len(outcomes)
 
     def reserve(self):
-        return self.bytes_max if self._plane.has_memory else None
+        self.is_reserved = self._plane.has_memory
+        return self.bytes_max if self.is_reserved else None
 
     def unreserve(self):
-        pass
+        self.is_reserved = False
 
     def end(self):
         self._plane.fetches.remove(self)

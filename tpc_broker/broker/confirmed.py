@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tpc_broker.model import LeaderEpoch, TopicPartition
 
 CONFIRM_S: Final = 2.0
-"""For so long a quorum is asked who leads: as long as an election takes."""
+"""For so long a quorum is asked who leads: as long as an election takes ..."""
+BESIDE_S: Final = 0.25
+"""... and so long, if what the same request has to give of other partitions waits for that: time for a few rounds."""
 
 
 class Confirmed:
@@ -50,7 +52,7 @@ class Confirmed:
 # NOT_LEADER_OR_FOLLOWER. Why: docs/raft-rules.md. See also native/ring/fetch.c, tpc_broker/broker/handlers/fetch.py,
 # tpc_broker/broker/handlers/offsets.py. Held by tests/broker/test_confirmed_ends.py, tests/runtime/test_near_reads.py,
 # tests/simulator/test_paused_leaders.py, tests/cluster/test_paused_leaders.py.
-async def confirm(core: Core, partitions: Iterable[Partition]) -> Confirmed:
+async def confirm(core: Core, partitions: Iterable[Partition], within_s: float = CONFIRM_S) -> Confirmed:
     """Asks the quorums of those that have one, all at once; of which none answers in time, no one is confirmed."""
     confirmed, replicated = Confirmed(), core.replicated
     asked = {partition.key: partition for partition in partitions if partition.is_replicated}
@@ -63,7 +65,7 @@ async def confirm(core: Core, partitions: Iterable[Partition]) -> Confirmed:
         if await replication.confirm(partition.key):
             confirmed.add(partition)
 
-    with trio.move_on_after(CONFIRM_S):
+    with trio.move_on_after(within_s):
         async with trio.open_nursery() as nursery:
             for partition in asked.values():
                 nursery.start_soon(ask, partition)

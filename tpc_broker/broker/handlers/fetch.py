@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpc_broker.broker.confirmed import Confirmed, confirm
+from tpc_broker.broker.confirmed import BESIDE_S, CONFIRM_S, Confirmed, confirm
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import FetchOutcome
 from tpc_broker.error_codes import ErrorCode
@@ -54,6 +54,8 @@ class Reading:
     leader: tuple[int, int] | None = None
     preferred: int | None = None
     """The broker to read from, in place of this leader."""
+    is_doubted: bool = False
+    """What is asked for lies where the log of this leader does not tell, and no quorum has confirmed it."""
 
     def outcome(self) -> FetchOutcome:
         return FetchOutcome(
@@ -76,26 +78,42 @@ async def handle_fetch(core: Core, request: Request, message: messages.FetchRequ
 async def _read_enough(
     core: Core, request: Request, message: messages.FetchRequest, fetch: Fetch
 ) -> list[Reading] | None:
-    """What there is when it is enough or the time is over; None when the connection is gone."""
+    """What there is when it is enough or the time is over; None when the connection is gone. Who waits, for more or
+    for a quorum, has no memory reserved.
+    """
     deadline_ms = fetch.deadline_ms
+    confirmed: Confirmed | None = None
     while True:
-        bytes_max = fetch.reserve()
+        bytes_max = await _reserve(core, request, fetch)
         if bytes_max is None:
-            is_open = functools.partial(core.dispatcher.is_open, request.connection)
-            bytes_max = await core.purgatory.wait_reserved(fetch.reserve, is_open)
-            if bytes_max is None:
-                return None
-        readings = await _read_all(core, request, message, fetch, bytes_max)
+            return None
+        readings = await _read_all(core, request, message, fetch, bytes_max, confirmed or Confirmed())
+        doubted = [one.partition for one in readings if one.is_doubted and one.partition is not None]
         remaining_ms = deadline_ms - core.clock.monotonic_ms()
-        is_shortened = bytes_max < fetch.bytes_max and any(reading.size for reading in readings)
-        if is_shortened or _is_enough(readings, message.min_bytes) or remaining_ms <= 0:
+        has_some = any(reading.size for reading in readings)
+        asks = bool(doubted) and confirmed is None
+        is_shortened = bytes_max < fetch.bytes_max and has_some
+        if not asks and (is_shortened or _is_enough(readings, message.min_bytes) or remaining_ms <= 0):
             return readings
         _release(readings)
         fetch.unreserve()
-        if not await _wait(core, readings, message.isolation_level, remaining_ms):
-            deadline_ms = 0
+        if asks:
+            confirmed = await confirm(core, doubted, BESIDE_S if has_some else CONFIRM_S)
+        else:
+            confirmed = None
+            if not await _wait(core, readings, message.isolation_level, remaining_ms):
+                deadline_ms = 0
         if not core.dispatcher.is_open(request.connection):
             return None
+
+
+async def _reserve(core: Core, request: Request, fetch: Fetch) -> int | None:
+    """How many bytes the answer may have; None when the connection is gone."""
+    bytes_max = fetch.reserve()
+    if bytes_max is None:
+        is_open = functools.partial(core.dispatcher.is_open, request.connection)
+        bytes_max = await core.purgatory.wait_reserved(fetch.reserve, is_open)
+    return bytes_max
 
 
 def _is_follower(version: int, message: messages.FetchRequest) -> bool:
@@ -104,12 +122,16 @@ def _is_follower(version: int, message: messages.FetchRequest) -> bool:
     return replica_id >= 0
 
 
-async def _read_all(
-    core: Core, request: Request, message: messages.FetchRequest, fetch: Fetch, bytes_max: int
+async def _read_all(  # noqa: PLR0913  (one pass with all that it depends on)
+    core: Core,
+    request: Request,
+    message: messages.FetchRequest,
+    fetch: Fetch,
+    bytes_max: int,
+    confirmed: Confirmed,
 ) -> list[Reading]:
     is_follower = _is_follower(request.api_version, message)
     rack = message.rack_id if request.api_version >= FOLLOWERS_VERSION and not is_follower else ""
-    confirmed = await _confirm_ends(core, fetch, request.api_version)
     readings = []
     left = bytes_max
     for asked in fetch.parts:
@@ -122,19 +144,6 @@ async def _read_all(
         left = max(0, left - reading.size)
         readings.append(reading)
     return readings
-
-
-async def _confirm_ends(core: Core, fetch: Fetch, version: int) -> Confirmed:
-    """Ask the quorums of partitions that are led here, and are asked for what seems to lie outside of their logs, or
-    whether a log is the same as theirs.
-    """
-    doubted = [
-        found
-        for asked in fetch.parts
-        if (found := core.partitions.find_written(asked.topic, asked.partition)) is not None
-        and (_asks_divergence(asked, version) or not _is_inside(asked.fetch_offset, found.bounds()))
-    ]
-    return await confirm(core, doubted)
 
 
 def _asks_divergence(asked: FetchPart, version: int) -> bool:
@@ -229,7 +238,7 @@ async def _out_of_range(core: Core, reading: Reading, found: Partition) -> None:
     if reading.confirmed.has(found):
         reading.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
     elif found.is_led:
-        reading.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        reading.error_code, reading.is_doubted = ErrorCode.NOT_LEADER_OR_FOLLOWER, True
     else:
         reading.error_code = ErrorCode.OFFSET_NOT_AVAILABLE
         assert core.replicated is not None, "followers are those of a cluster"
