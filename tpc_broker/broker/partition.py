@@ -135,14 +135,17 @@ class Partition:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    async def read(self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool) -> tuple[list[Piece], int]:
+    async def read(
+        self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool, starts: int | None = None
+    ) -> tuple[list[Piece], int]:
         """Whole batches of [offset, upto) from the one that holds ``offset`` on: (buffers, bytes).
 
-        At most ``bytes_max`` bytes, but one batch whatever its size with ``at_least_one``. Raises
+        At most ``bytes_max`` bytes, but one batch whatever its size with ``at_least_one``. ``starts``: where the log
+        does, for who has just looked. Raises
         OffsetOutOfRangeError below the log's start, PartitionOfflineError when the files cannot be read,
         RecordsDamagedError when there are no sound batches.
         """
-        if offset < self.bounds().log_start_offset:
+        if offset < (self.bounds().log_start_offset if starts is None else starts):
             raise OffsetOutOfRangeError
         found = self._plane.read(self.handle, offset, upto, bytes_max, at_least_one)
         if found is not None:

@@ -192,7 +192,8 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
             await _out_of_range(core, reading, found)
             return
         if asked.fetch_offset < upto and (size_max > 0 or may_exceed):
-            read = await found.read(asked.fetch_offset, upto, size_max, at_least_one=may_exceed)
+            starts = bounds.log_start_offset
+            read = await found.read(asked.fetch_offset, upto, size_max, at_least_one=may_exceed, starts=starts)
             reading.buffers, reading.size = read
         if isolation_level == READ_COMMITTED:
             reading.aborted = await found.aborted_transactions(asked.fetch_offset, upto)
