@@ -44,7 +44,7 @@ from tpc_broker.storage.repair import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.model import TopicPartition
@@ -432,7 +432,8 @@ async def _bring_back(disk: RingDisk, data: Path, cores: list[CoreId], request: 
     wanted = [one for one in found if one.label not in labels_left]
     reports, refused = await _repair_all(disk, data, sound, wanted, groups, every_partition=request.every_partition)
     unread.partitions.extend(refused)
-    return _told(_show_reports(reports, left, unread, request), unread)
+    open_labels = {one.label for one in found if one.is_open}
+    return _told(_show_reports(reports, left, open_labels, unread, request), unread)
 
 
 def _told(text: str, unread: _Unread) -> str:
@@ -569,15 +570,19 @@ def _show_plans(plans: list[RepairPlan], unread: _Unread, request: RepairRequest
 def _show_reports(
     reports: list[RepairReport],
     left: list[RepairPlan],
+    open_labels: Container[str],
     unread: _Unread,
     request: RepairRequest,
 ) -> str:
+    """`open_labels`: the partitions that are online, though damaged."""
     if request.as_json:
         shown = [asdict(report) for report in reports]
         told = {"partitions": shown, "left": [_plan_json(plan) for plan in left], **unread.as_json()}
         return json.dumps(told if request.every_partition else shown[0])
     lines = [line for report in reports for line in _describe_repair(report)]
-    lines += [f"{plan.label} stays offline: {_ranges(plan.lost)} would be lost; see: --accept-loss" for plan in left]
+    for plan in left:
+        stays = "online and damaged" if plan.label in open_labels else "offline"
+        lines.append(f"{plan.label} stays {stays}: {_ranges(plan.lost)} would be lost; see: --accept-loss")
     lines += unread.lines()
     return "\n".join(lines) or "nothing is offline that could be brought back"
 
