@@ -12,6 +12,7 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, on_core, recovered
 from tests.support.crash_copy import copy_as_crashed
+from tpc_broker import limits
 from tpc_broker._ring import lib
 from tpc_broker.cluster.founding import Founding
 from tpc_broker.cluster.raft_codec import encode_entry
@@ -28,6 +29,7 @@ from tpc_broker.runtime.repair import PartlyRepairedError, RepairRequest, repair
 from tpc_broker.runtime.repair_damaged import take_offline
 from tpc_broker.runtime.ring import Ring, name_of
 from tpc_broker.runtime.scrub import Scrub
+from tpc_broker.runtime.scrub_report import read_report
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage.recovery import recover_core
@@ -153,6 +155,17 @@ def test_all_repairs_what_a_scrub_has_named_and_without_one_it_is_named_by_hand(
     left = repair(stored.data, RepairRequest(every_partition=True, apply=True))
     assert left.startswith(f"{PARTITION} stays online and damaged: offsets [5, 6), offsets [9, 10) would be lost;")
     assert "(2 records)" in repair(stored.data, everything)
+    assert stored.held() == stored.left
+
+
+def test_what_a_scrub_has_not_named_goes_with_what_it_has(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair sees to all of a partition, and is not followed by an alarm about what is mended."""
+    monkeypatch.setattr(limits, "SCRUB_DAMAGES_TOLD_MAX", 1)
+    assert stored.scrub() == len(HURT)
+    repair(stored.data, RepairRequest(every_partition=True, apply=True, accept_loss=True))
+    report = read_report(stored.data)
+    assert report is not None
+    assert (report.damaged_count, report.damaged) == (0, [])
     assert stored.held() == stored.left
 
 

@@ -12,6 +12,7 @@ import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.support.broker_process import TpcBroker, run_here
 from tests.support.ports import free_port_range
 from tests.support.today import now_ms
 from tests.support.waiting import PATIENCE_S, eventually
+from tpc_broker import limits
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.journal import EntryKind, JournalEntry
@@ -38,7 +40,7 @@ from tpc_broker.model import CoreId, LeaderEpoch, Offset
 from tpc_broker.runtime import scrub as scrub_module
 from tpc_broker.runtime.cluster.damaged import is_damaged
 from tpc_broker.runtime.scrub import Scrub, SegmentFile
-from tpc_broker.runtime.scrub_report import FINISHED, INTERRUPTED, Damage, read_report
+from tpc_broker.runtime.scrub_report import FINISHED, INTERRUPTED, Damage, read_report, report_lines
 
 SEGMENT_BYTES = 1024 * 1024
 RECORDS = 120
@@ -257,6 +259,28 @@ def test_a_stopped_broker_s_files_and_journals(stopped: Path) -> None:
     with Flipped(checkpoint, 30, b"\xff\xff"):
         [one] = scrub(stopped, code=1)["damaged"]
     assert one["reason"] == "the CRC does not fit; nothing of its partitions was checked"
+    assert scrub(stopped)["damaged_count"] == 0
+
+
+def test_each_damaged_partition_is_told_however_many_stretches_there_are(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever repairs, or fills again from other replicas, goes by the report."""
+    monkeypatch.setattr(limits, "SCRUB_DAMAGES_TOLD_MAX", 2)
+    damaged = [segments(stopped, partition)[0] for partition in (0, 1)]
+    places = [(path, batch_at(path, number)[0] + 100) for path in damaged for number in (2, 4, 6, 8)]
+    with ExitStack() as stack:
+        for path, position in places:
+            stack.enter_context(Flipped(path, position, b"\0\xff\0"))
+        Scrub(stopped, 1e12, lambda _checked, _total: None).run()
+        found = read_report(stopped)
+        assert found is not None
+        assert (found.damaged_count, found.damaged_by_partition) == (8, {"t-0": 4, "t-1": 4})
+        first, second, other = (one.partition for one in found.damaged)
+        assert (first, {first, other}) == (second, {"t-0", "t-1"})
+        assert report_lines(found)[-1] == "  … and 6 more"
+        found.keep(found.damaged[2:])
+        assert (found.damaged_count, found.damaged_by_partition) == (4, {other: 4}), "also what was not named"
     assert scrub(stopped)["damaged_count"] == 0
 
 

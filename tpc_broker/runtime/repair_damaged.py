@@ -78,6 +78,5 @@ def forget_damage(data: Path, labels: Iterable[str]) -> None:
         return
     left = [one for one in report.damaged if one.partition not in gone]
     if len(left) < len(report.damaged):
-        report.damaged_count -= len(report.damaged) - len(left)
-        report.damaged = left
+        report.keep(left)
         write_report(data, report)

@@ -19,6 +19,7 @@ import fcntl
 import mmap
 import os
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -171,7 +172,9 @@ class Scrub:
         self._earlier = read_report(data) or ScrubReport()
         self._left = list(self._earlier.damaged)
         self._found: list[Damage] = []
-        self._found_count = 0
+        """The first, and the first of each partition."""
+        self._counts: Counter[str] = Counter()
+        """All of it, by partition."""
         self._told_s = 0.0
         self._removals: dict[TopicPartition, int] = {}
         """Up to which offset the journals say that records were removed."""
@@ -278,8 +281,8 @@ class Scrub:
         self._suspects.clear()
 
     def _add(self, damage: Damage) -> None:
-        self._found_count += 1
-        if len(self._found) < limits.SCRUB_DAMAGES_TOLD_MAX:
+        self._counts[damage.partition] += 1
+        if self._counts[damage.partition] == 1 or len(self._found) < limits.SCRUB_DAMAGES_TOLD_MAX:
             self._found.append(replace(damage, found_ms=time.time_ns() // 1_000_000))
 
     def _is_still_so(self, segment: _Segment, damage: Damage) -> bool:
@@ -392,8 +395,7 @@ class Scrub:
             return
         self._told_s = now_s
         report = self.report
-        report.damaged_count = self._found_count + len(self._left)
-        report.damaged = [*self._found, *self._left][: limits.SCRUB_DAMAGES_TOLD_MAX]
+        report.tell([*self._found, *self._left], self._counts + Counter(one.partition for one in self._left))
         try:
             write_report(self._data, report)
         except OSError as error:

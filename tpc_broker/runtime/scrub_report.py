@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from tpc_broker import limits
 from tpc_broker.log.files import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 REPORT_FILE: Final = "scrub.json"
@@ -76,12 +78,49 @@ class ScrubReport:
     damaged_count: int = 0
     """Stretches; those that an earlier scrub found and that this one has not come to yet are among them."""
     damaged: list[Damage] = field(default_factory=list)
-    """The first `limits.SCRUB_DAMAGES_TOLD_MAX` of them."""
+    """As `told` chooses them."""
+    damaged_by_partition: dict[str, int] = field(default_factory=dict)
+    """How many stretches each of those partitions has that are named."""
     notes: list[str] = field(default_factory=list)
     """What is not damage and should be known."""
 
+    def tell(self, found: Sequence[Damage], counts: Mapping[str, int]) -> None:
+        """What is damaged: of what was `found` as much as can be named, and how many stretches by partition."""
+        self.damaged, self.damaged_by_partition = told(found), dict(counts)
+        self.damaged_count = sum(counts.values())
+
+    def keep(self, left: Sequence[Damage]) -> None:
+        """Of what is named only this is damaged still. Of a partition of which nothing is, what was not named goes,
+        too.
+        """
+        named = Counter(one.partition for one in self.damaged)
+        still = Counter(one.partition for one in left)
+        for partition, count in named.items():
+            counted = self.damaged_by_partition.get(partition, count)
+            kept = counted - count + still[partition] if still[partition] else 0
+            self.damaged_count -= counted - kept
+            if not still[partition]:
+                self.damaged_by_partition.pop(partition, None)
+            elif partition in self.damaged_by_partition:
+                self.damaged_by_partition[partition] = kept
+        self.damaged = list(left)
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def told(found: Iterable[Damage]) -> list[Damage]:
+    """The first `limits.SCRUB_DAMAGES_TOLD_MAX` and, behind these, the first of each partition that is not among them:
+    whoever is to mend them all has to know of each.
+    """
+    chosen: list[Damage] = []
+    partitions: set[str] = set()
+    for one in found:
+        is_first = one.partition not in partitions and len(partitions) < limits.SCRUB_PARTITIONS_TOLD_MAX
+        if is_first or len(chosen) < limits.SCRUB_DAMAGES_TOLD_MAX:
+            chosen.append(one)
+            partitions.add(one.partition)
+    return chosen
 
 
 def read_report(data: Path) -> ScrubReport | None:
@@ -96,8 +135,7 @@ def read_report(data: Path) -> ScrubReport | None:
         return None
     rebuilt = _all_rebuilt(data)
     still = [one for one in report.damaged if rebuilt.get(one.partition, 0) <= (one.found_ms or report.started_ms)]
-    report.damaged_count -= len(report.damaged) - len(still)
-    report.damaged = still
+    report.keep(still)
     return report
 
 
@@ -148,7 +186,8 @@ def report_lines(report: ScrubReport) -> list[str]:
     elif report.state == INTERRUPTED:
         checked += f" of {report.total_bytes / 2**20:,.1f} MiB, then interrupted"
     found = "no damage found" if not report.damaged_count else f"{report.damaged_count:,} DAMAGED"
-    lines = [f"{checked}; {found}", *(f"  {one}" for one in report.damaged)]
-    if report.damaged_count > len(report.damaged):
-        lines.append(f"  … and {report.damaged_count - len(report.damaged):,} more")
+    shown = report.damaged[: limits.SCRUB_DAMAGES_TOLD_MAX]
+    lines = [f"{checked}; {found}", *(f"  {one}" for one in shown)]
+    if report.damaged_count > len(shown):
+        lines.append(f"  … and {report.damaged_count - len(shown):,} more")
     return [*lines, *(f"  note: {note}" for note in report.notes)]
