@@ -312,18 +312,25 @@ def test_what_probes_carry_is_bounded_for_all_groups_of_a_link() -> None:
     assert link.inflight_bytes == 0
 
 
-def test_who_was_asked_again_is_sent_one_message_at_a_time_until_it_gets_somewhere() -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_who_was_asked_again_is_sent_one_message_at_a_time_until_it_gets_somewhere(*, is_lost: bool) -> None:
+    """And nothing, as long as it says that it has what it was sent."""
     settings = Settings(append_items_max=1)
     cluster = Cluster(settings=settings)
     leader = cluster.hand_to(0)
     cluster.run(500, STEP_MS)
     peer, most = mute_peer(leader, GROUP), {0: 0, 1: 0, 2: 0}
     cluster.nodes[MUTE].persists = False
+    if is_lost:
+        cluster.dropped = lambda frame, message: (
+            frame.target.node == MUTE and isinstance(message, AppendEntries) and bool(message.items)
+        )
     for _ in range(10):
         cluster.propose(leader)
     for _ in range(100):
         cluster.run(50, STEP_MS)
         most[min(peer.resent, 2)] = max(most[min(peer.resent, 2)], len(peer.inflight))
-    assert most == {0: 10, 1: 1, 2: 1}
+    assert most == {0: 0 if is_lost else 10, 1: 0, 2: 1}
     cluster.nodes[MUTE].persists = True
+    cluster.dropped = lambda _frame, _message: False
     cluster.run_until(lambda: peer.is_in_sync, 5_000)

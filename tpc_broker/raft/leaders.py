@@ -8,7 +8,7 @@ A leader that has won appends its marker, arms the steady machine, and treats ev
 at the position in front of its marker. A probe carries items at once; its answer is an Ack, or a Reject that says
 where to try. A peer whose acknowledged position is of this leader's own epoch replicates: items leave without
 waiting for answers, within bounds of messages, bytes per peer and bytes per link. Items of older epochs are sent
-from PROBE, one message at a time.
+from PROBE, one message at a time. What is under way is not sent again before the peer has said that it lacks it.
 
     PROBE       one message under way; its answer says where the logs part
     REPLICATE   steady: pipelined
@@ -16,8 +16,9 @@ from PROBE, one message at a time.
     INSTALL     it has nothing, or what it needs is not in items any more: the driver ships segments (`ShipSegments`)
 
 Nothing is queued per slow peer: `next` is a place in the log. A peer whose link is silent is not sent anything, and a
-message without an answer makes its peer a PROBE again after `resend_ms`, which is asked without items where its log
-ends. So when all who can be heard have everything and know the commit, the group asks for no time at all.
+message without an answer makes its peer a PROBE again after `resend_ms`, which is asked without items where what it was
+sent ends: it has that, be it durable or not, or says what it lacks. So when all who can be heard have everything and
+know the commit, the group asks for no time at all.
 
 A peer that is heard and takes nothing is *mute* after two of these, and left alone: it holds up nobody (`mute_peers`).
 
@@ -278,7 +279,9 @@ class Leaders(Reading):
         """The answer to a probe, to an Install, or to something sent before a probe."""
         position = message.position
         peer.known = max(peer.known, known)
-        if self._counts(message):
+        if peer.state in (PROBE, CATCH_UP) and position < peer.upto:
+            self._ack_on_the_way(peer, message, now_ms)
+        elif self._counts(message):
             assert position.offset <= self.log.end_offset, (peer.voter, position, self.log.last)
             self._forget_inflight(peer)
             if peer.state is not REPLICATE:
@@ -288,9 +291,24 @@ class Leaders(Reading):
             self._probe(peer, position)
         self.host.flush_later(self.group)
 
+    # Rule: What a peer was sent is not sent again because only some of it is durable there so far, or because the
+    # answer takes long: it is asked where that ends, and says whether it has that. A needless message is answered, too,
+    # and if an answer made the next one, there would be as many copies of everything as there are answers under way.
+    # Held by tests/raft/test_sent_twice.py.
+    def _ack_on_the_way(self, peer: Peer, message: Ack, now_ms: int) -> None:
+        """Of some of what it was sent, or of what it was sent before: the answer to the last of it is still to come."""
+        position = message.position
+        if peer.state is PROBE and position > peer.prev and self.log.contains(position):
+            peer.prev = position
+        if self._counts(message):
+            self._raise_match(peer, position.offset, now_ms)
+
     def _match(self, peer: Peer, offset: int, now_ms: int) -> None:
-        assert self.steady is not None
         peer.next = max(peer.match, offset)
+        self._raise_match(peer, offset, now_ms)
+
+    def _raise_match(self, peer: Peer, offset: int, now_ms: int) -> None:
+        assert self.steady is not None
         if offset > peer.match:
             peer.match = offset
             self.on_outcome(self.steady.advance(), now_ms)
@@ -312,22 +330,24 @@ class Leaders(Reading):
             self._answers(peer)
             self.host.flush_later(self.group)
             return
-        tried = Position(self.term, peer.next) if peer.state is REPLICATE else peer.prev
-        if message.prev > tried or (peer.state is PROBE and message.prev != peer.prev):
+        tried = Position(self.term, peer.next) if peer.state is REPLICATE else peer.upto
+        if message.prev > tried or (peer.state is PROBE and message.prev not in (peer.prev, peer.upto)):
             return
         matched = Position(self.term, peer.match) if peer.match != NONE else START
         if message.prev <= matched or peer.state in (CATCH_UP, INSTALL):
             return
         found = self.log.common_with(message.end.epoch, message.end.offset)
         if found < message.prev:  # never forward
-            if peer.state is PROBE:
+            if peer.state is PROBE and (message.prev == peer.prev or found > peer.prev):
                 self._answers(peer)
             self._probe(peer, max(found, matched))
+            peer.asks = False
             self.host.flush_later(self.group)
 
     def _probe(self, peer: Peer, prev: Position) -> None:
         self._forget_inflight(peer)
-        peer.state, peer.prev, peer.awaiting, peer.install = PROBE, prev, False, None
+        peer.state, peer.awaiting, peer.install = PROBE, False, None
+        peer.prev = peer.upto = prev
 
     def _forget_inflight(self, peer: Peer) -> None:
         self._released_inflight(peer, peer.inflight_bytes)
@@ -443,7 +463,7 @@ class Leaders(Reading):
             self._fetch_from_files(peer)
             return
         peer.awaiting = True
-        self._tell_with(peer, peer.prev, items, now_ms)
+        self._tell_with(peer, peer.upto if peer.asks else peer.prev, items, now_ms)
 
     def _tell_with(self, peer: Peer, prev: Position, items: Sequence[Item], now_ms: int) -> None:
         """A message from the unsteady side carries the commit too."""
@@ -451,6 +471,7 @@ class Leaders(Reading):
             peer.told = self.commit.offset
         length, link = sum(map(item_bytes, items)), self.link_to(peer.voter)
         peer.inflight_bytes += length
+        peer.upto = items[-1].position if items else prev
         if link is not None:
             link.inflight_bytes += length
         self._send_items(peer, prev, items, now_ms)
@@ -499,7 +520,7 @@ class Leaders(Reading):
 
     def _read_items(self, peer: Peer, prev: Position) -> None:
         self._forget_inflight(peer)
-        peer.state, peer.prev, peer.awaiting = CATCH_UP, prev, True
+        peer.state, peer.prev, peer.upto, peer.awaiting = CATCH_UP, prev, prev, True
         self.host.tell(ReadItems(self.group, peer.voter, prev, self.settings.append_bytes_max))
 
     def items_read(self, target: Voter, prev: Position, batches: Sequence[Batch], now_ms: int) -> None:
@@ -595,7 +616,9 @@ class Leaders(Reading):
             if peer.state is REPLICATE:
                 peer.told = peer.known
                 if peer.inflight:
+                    sent = Position(self.term, peer.next)
                     self._probe(peer, self._known_of(peer))
+                    peer.upto = sent
             elif peer.state is PROBE:
                 self._forget_inflight(peer)
                 peer.awaiting = False

@@ -103,6 +103,7 @@ class Peer(SteadyPeer):
     """A row of the leader's table, with what only the unsteady side needs.
 
     prev        PROBE: where the next message begins
+    upto        PROBE: where what was sent last ends, and CATCH_UP: what was sent before; `prev`, if nothing was
     awaiting    PROBE: an answer is due. CATCH_UP, INSTALL: the driver is at it, or the Install is under way
     sent_ms     when something was last sent that wants an answer
     waits_ms    REPLICATE: since when what is under way has brought nothing
@@ -115,13 +116,13 @@ class Peer(SteadyPeer):
 
     __slots__ = (
         "asks", "awaiting", "install", "lacks", "link", "prev", "resent", "round_began_ms", "round_end", "round_ms",
-        "sent_ms", "voter", "waits_ms",
+        "sent_ms", "upto", "voter", "waits_ms",
     )  # fmt: skip
 
     def __init__(self, voter: Voter, prev: Position) -> None:
         super().__init__()
         self.voter = voter
-        self.prev = prev
+        self.prev = self.upto = prev
         self.awaiting = self.asks = False
         self.lacks = self.sent_ms = self.waits_ms = self.resent = 0
         self.install: Position | None = None
