@@ -149,8 +149,10 @@ async def test_a_partition_that_could_not_be_made_is_tried_again(core, autojump_
             nursery.start_soon(core.partitions.wait_lacking)
             await trio.testing.wait_all_tasks_blocked()
             assert await core.follow(created(1, "t")) == []
+    assert core.partitions.is_offline(key(1))
     assert core.partitions.find("t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
     assert await core.partitions.make_what_could_not_be_made() == [(key(1), 1)]
+    assert not core.partitions.is_offline(key(1))
     assert isinstance(core.partitions.find("t", 0), Partition)
 
 

@@ -27,7 +27,7 @@ READY = ([], [])
 class Watched:
     """A core of node 1 of five; topics are named by the nodes of their replicas: t145 is on nodes 1, 4 and 5."""
 
-    def __init__(self, *names, damaged=()):
+    def __init__(self, *names, damaged=(), refused=()):
         self.view = ClusterView(HERE, 1, (), None, in_cluster=True)
         self.core_id = CoreId(0)
         self.leaders, self.epoch = {}, 0
@@ -35,7 +35,10 @@ class Watched:
         topics = [_topic(number, name) for number, name in enumerate(names)]
         self.view.image = replace(ClusterImage(), nodes=nodes, topics={topic.topic_id: topic for topic in topics})
         self.log_limiter = LogLimiter(trio.current_time)
-        self.partitions = SimpleNamespace(damaged=lambda: [self.key(name) for name in damaged])
+        self.partitions = SimpleNamespace(
+            damaged=lambda: [self.key(name) for name in damaged],
+            is_offline=lambda key: key in [self.key(name) for name in refused],
+        )
         self.watch = ReplicaWatch(self, self)
 
     def key(self, name):
@@ -177,6 +180,11 @@ async def test_who_serves_all_that_can_be_served_is_ready_also_beside_half_of_th
 async def test_a_replica_that_is_alone_and_offline_is_told_elsewhere(autojump_clock):
     assert Watched("t1", damaged=["t1"]).findings() == READY
     assert Watched("t123", damaged=["t123"]).findings()[0], "the others have it, and it is to be rebuilt"
+
+
+async def test_a_partition_that_could_not_be_made_keeps_its_node_out_only_if_it_is_elsewhere(autojump_clock):
+    assert Watched("t1", refused=["t1"]).findings() == READY
+    assert Watched("t123", refused=["t123"]).findings()[0]
 
 
 async def test_topics_that_are_deleted_or_have_moved_are_not_waited_for(autojump_clock):

@@ -77,6 +77,10 @@ class Partitions:
         """How many have no leader."""
         return len(self._offline)
 
+    def is_offline(self, key: TopicPartition) -> bool:
+        """It could not be opened or made here, or was given up."""
+        return key in self._offline
+
     def __len__(self) -> int:
         return len(self._open)
 

@@ -112,11 +112,13 @@ class ReplicaWatch:
         return topic is not None and topic.is_replicated(key.partition) and self._here in topic.replicas[key.partition]
 
     def _has_returned(self, image: ClusterImage, key: TopicPartition) -> bool:
-        """With what nobody misses any more, too; and with what is offline and nowhere else, which is told otherwise."""
+        """With what nobody misses any more, too; and with what is offline and nowhere else, damaged or not made yet,
+        which is told otherwise.
+        """
         if not self._is_replica(image, key):
             return True
-        topic = image.topics[key.topic_id]
-        if len(topic.replicas[key.partition]) == 1 and key in self._core.partitions.damaged():
+        topic, partitions = image.topics[key.topic_id], self._core.partitions
+        if len(topic.replicas[key.partition]) == 1 and (partitions.is_offline(key) or key in partitions.damaged()):
             return True
         told = self._core.view.told(key)
         if told.place is None or told.place == NOBODY:
