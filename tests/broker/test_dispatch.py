@@ -11,6 +11,7 @@ import trio.testing
 from tests.support.definitions import encode_request
 from tpc_broker.broker import dispatch
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.handlers.table import PROMPT_APIS
 from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.kafka.api_keys import ApiKey
@@ -47,7 +48,7 @@ class SlowHandlers:
             connections=connections, disk=disk, produce_now=self.produce_now, clock=self.clock,
             log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
-        self.dispatcher = Dispatcher(core, handlers, nursery)
+        self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery)
 
     def send(self, connection, api_key, body_values=None, version=0, fallback_reason=0):
         body = encode_request(api_key.name.title().replace("_", ""), version, body_values or {}, 1, None)[10:]

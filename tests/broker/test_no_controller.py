@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from tpc_broker.broker.handlers.no_controller import answer_without_controller
+from tpc_broker.broker.handlers.no_controller import what_is_said
+from tpc_broker.broker.handlers.table import ROWS
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import CoreDownError, NotDeliveredError
 from tpc_broker.kafka import messages
@@ -50,7 +51,7 @@ def test_each_item_is_answered_in_every_version(key, error, code):
     first, last = advertised_versions(key)
     for version in range(first, last + 1):
         message = REQUESTS[key](version)
-        answer = answer_without_controller(key, version, message, error)
+        answer = ROWS[key].place.without(version, message, what_is_said(error))
         body = b"".join(codec(api(key).response_name, version).encode_parts(answer))
         decoded = codec(api(key).response_name, version).decode(memoryview(body))
         field = {ApiKey.CREATE_TOPICS: "topics", ApiKey.CREATE_PARTITIONS: "results"}.get(key, "responses")
@@ -67,7 +68,7 @@ def test_reassignments_have_one_error_for_all(name, error, code):
     first, last = advertised_versions(key)
     for version in range(first, last + 1):
         message = getattr(messages, f"{name}Request")()
-        answer = answer_without_controller(key, version, message, error)
+        answer = ROWS[key].place.without(version, message, what_is_said(error))
         body = b"".join(codec(f"{name}Response", version).encode_parts(answer))
         decoded = codec(f"{name}Response", version).decode(memoryview(body))
         assert (decoded.error_code, decoded.error_message) == (code, str(error))

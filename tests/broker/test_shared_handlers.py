@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpc_broker.broker.handlers.shared import for_shared
+from tpc_broker.broker.handlers.table import ROWS
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import CoreDownError, MailboxFullError
 from tpc_broker.kafka import messages
@@ -46,7 +46,7 @@ ERRORS = pytest.mark.parametrize("error", [CoreDownError("down"), MailboxFullErr
 @ERRORS
 async def test_groups_are_not_listed_twice_and_the_list_is_not_taken_for_whole(error):
     own = messages.ListGroupsResponse.ListedGroup(group_id="own", protocol_type="consumer")
-    handle = for_shared(ApiKey.LIST_GROUPS, lambda *_asked: messages.ListGroupsResponse(groups=[own]))
+    handle = ROWS[ApiKey.LIST_GROUPS].place.serving(lambda *_asked: messages.ListGroupsResponse(groups=[own]))
     answer = await handle(LonelyCore(error), request(ApiKey.LIST_GROUPS, 4), messages.ListGroupsRequest())
     assert [group.group_id for group in answer.groups] == ["own"]
     assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -57,7 +57,7 @@ async def test_a_directory_that_is_not_whole_says_so(error):
     kind = messages.DescribeLogDirsResponse
     topic = kind.DescribeLogDirsTopic(name="t", partitions=[kind.DescribeLogDirsPartition(partition_index=3)])
     own = kind(results=[kind.DescribeLogDirsResult(log_dir="/data", topics=[topic])])
-    handle = for_shared(ApiKey.DESCRIBE_LOG_DIRS, lambda *_asked: own)
+    handle = ROWS[ApiKey.DESCRIBE_LOG_DIRS].place.serving(lambda *_asked: own)
     asked = messages.DescribeLogDirsRequest(topics=None)
     (result,) = (await handle(LonelyCore(error), request(ApiKey.DESCRIBE_LOG_DIRS, 4), asked)).results
     assert (result.log_dir, result.error_code) == ("/data", ErrorCode.KAFKA_STORAGE_ERROR)
@@ -67,7 +67,7 @@ async def test_a_directory_that_is_not_whole_says_so(error):
 @ERRORS
 async def test_a_group_of_a_core_that_is_down_is_refused_as_any_core_refuses_it(error):
     refused = messages.HeartbeatResponse(error_code=int(ErrorCode.NOT_COORDINATOR))
-    handle = for_shared(ApiKey.HEARTBEAT, lambda *_asked: refused)
+    handle = ROWS[ApiKey.HEARTBEAT].place.serving(lambda *_asked: refused)
     core = LonelyCore(error)
     asked = messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert await handle(core, request(ApiKey.HEARTBEAT, 3), asked) is refused
@@ -75,5 +75,5 @@ async def test_a_group_of_a_core_that_is_down_is_refused_as_any_core_refuses_it(
 
 
 def test_on_other_listeners_the_handler_alone_answers():
-    handle = for_shared(ApiKey.HEARTBEAT, lambda *_asked: "its own")
+    handle = ROWS[ApiKey.HEARTBEAT].place.serving(lambda *_asked: "its own")
     assert handle(LonelyCore(CoreDownError("")), request(ApiKey.HEARTBEAT, 3, listener=0), None) == "its own"

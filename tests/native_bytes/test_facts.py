@@ -5,7 +5,9 @@ import runpy
 from pathlib import Path
 
 from tests.support import journal_file
+from tpc_broker import _bytes, _ring
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.log import in_place
 from tpc_broker.log.journal import ENTRY_MAY_SKIP, EntryKind
 
@@ -24,6 +26,12 @@ def test_no_other_c_file_defines_an_error_code():
     assert len(files) > 30
     defined = [(path.name, name) for path in files for name in ERROR_DEFINED.findall(path.read_text())]
     assert [(file, name) for file, name in defined if name in names] == []
+
+
+def test_c_has_room_for_every_api():
+    """A request whose key is beyond it would be refused, or not be counted."""
+    rooms = (_bytes.lib.TPC_API_KEYS_COUNT, _ring.lib.TPC_LATENCY_APIS)
+    assert rooms == (max(ApiKey) + 1,) * 2
 
 
 FORMAT = (ROOT / "native" / "bytes" / "journal_format.h").read_text()

@@ -22,7 +22,7 @@ from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
-from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS
+from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS, PROMPT_APIS
 from tpc_broker.broker.holders import Holders
 from tpc_broker.broker.lacking_partitions import RETRY_S
 from tpc_broker.broker.leadership import Leadership, LeadershipOnDemand
@@ -185,7 +185,7 @@ class Core:
         self.loads = CoreLoads(self)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
-        self.dispatcher = Dispatcher(self, HANDLERS, nursery)
+        self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery)
         self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = 0

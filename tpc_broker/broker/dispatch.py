@@ -24,7 +24,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,17 +58,6 @@ Handled = Message | EncodedResponse | None
 Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
 """Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
 
-PROMPT_APIS = frozenset(
-    (
-        ApiKey.HEARTBEAT,
-        ApiKey.JOIN_GROUP,
-        ApiKey.SYNC_GROUP,
-        ApiKey.LEAVE_GROUP,
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.FIND_COORDINATOR,
-    )
-)
-"""Of group members."""
 SHARE_NS = 2_000_000
 """Of a turn, for beginning requests."""
 TURN_CPU_NS_MAX = 20_000_000
@@ -97,9 +86,13 @@ class DispatchStatistics:
 
 
 class Dispatcher:
-    def __init__(self, core: Core, handlers: dict[ApiKey, Handler], nursery: trio.Nursery) -> None:
+    def __init__(
+        self, core: Core, handlers: dict[ApiKey, Handler], prompt: Collection[ApiKey], nursery: trio.Nursery
+    ) -> None:
+        """`prompt`: the APIs of group members."""
         self._core = core
         self._handlers = {int(key): handler for key, handler in handlers.items()}
+        self._prompt_apis = frozenset(int(key) for key in prompt)
         self._names = {key: api(key).request_name for key in self._handlers}
         self._nursery = nursery
         self._connections: dict[int, ConnectionState] = {}
@@ -201,7 +194,7 @@ class Dispatcher:
 
     def _line_up(self, state: ConnectionState) -> None:
         assert state.queue
-        (self._prompt if state.queue[0].api_key in PROMPT_APIS else self._others).append(state)
+        (self._prompt if state.queue[0].api_key in self._prompt_apis else self._others).append(state)
         self._share_wanted.unpark()
 
     # Rule: A turn of Python begins a share of the requests, fair over connections, members of groups first. Sessions
@@ -260,7 +253,7 @@ class Dispatcher:
             self._go_on(state)
             return
         self._starts_left -= 1
-        if request.api_key in PROMPT_APIS:
+        if request.api_key in self._prompt_apis:
             with in_queue(TaskQueue.COORDINATORS):
                 self._nursery.start_soon(self._finish, state, request, result)
         else:

@@ -11,22 +11,29 @@ from __future__ import annotations
 import inspect
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker.broker.handlers.no_controller import answer_without_controller
+from tpc_broker.broker.handlers.api_rows import Served
+from tpc_broker.broker.handlers.no_controller import Said, what_is_said
+from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MailboxError, NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.dispatch import Handled, Handler
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import Request
     from tpc_broker.model import CoreId
+
+    WithoutController = Callable[[int, Any, Said], Message]
+    """The answer to a version and its message where no controller gave one. `Any`: that of its API."""
 
 log = logging.getLogger(__name__)
 
@@ -62,26 +69,33 @@ class EncodedResponse:
     body: bytes
 
 
-def on_core(target: CoreId, handler: Handler) -> Handler:
-    """The handler itself on the target core; on any other, a handler that forwards there."""
+@dataclass(frozen=True, slots=True)
+class AtController:
+    """A place (`api_rows.Place`): core 0 of the node that leads the metadata decides."""
 
-    async def handle(core: Core, request: Request, message: Message) -> Handled:
-        if core.core_id == target:
-            if core.cluster is None or (isinstance(request, ForwardedRequest) and request.is_from_node):
-                return await _here(core, request, message, handler)
-            return await _at_controller(core, request, message, handler)
-        body = bytes(request.body)
-        core.note_forwarded()
-        deadline_s = trio.current_time() + FORWARD_TIMEOUT_MS / 1000
-        while True:
-            try:
-                return await carry(core, request, target, body)
-            except NotDeliveredError:
-                if trio.current_time() > deadline_s:
-                    raise
-                await trio.sleep(FORWARD_RETRY_S)
+    without: WithoutController
+    served: Served = Served.CONTROLLER
 
-    return handle
+    def serving(self, handler: Handler) -> Handler:
+        """The handler itself on core 0; on any other, a handler that forwards there."""
+
+        async def handle(core: Core, request: Request, message: Message) -> Handled:
+            if core.core_id == METADATA_CORE:
+                if core.cluster is None or (isinstance(request, ForwardedRequest) and request.is_from_node):
+                    return await _here(core, request, message, handler, self.without)
+                return await _at_controller(core, request, message, handler, self.without)
+            body = bytes(request.body)
+            core.note_forwarded()
+            deadline_s = trio.current_time() + FORWARD_TIMEOUT_MS / 1000
+            while True:
+                try:
+                    return await carry(core, request, METADATA_CORE, body)
+                except NotDeliveredError:
+                    if trio.current_time() > deadline_s:
+                        raise
+                    await trio.sleep(FORWARD_RETRY_S)
+
+        return handle
 
 
 async def result_of(handler: Handler, core: Core, request: Request, message: Message) -> Handled:
@@ -90,12 +104,14 @@ async def result_of(handler: Handler, core: Core, request: Request, message: Mes
     return await result if inspect.isawaitable(result) else result
 
 
-async def _here(core: Core, request: Request, message: Message, handler: Handler) -> Handled:
+async def _here(
+    core: Core, request: Request, message: Message, handler: Handler, without: WithoutController
+) -> Handled:
     try:
         return await result_of(handler, core, request, message)
     except PartitionOfflineError as error:
         _tell(core, request, error)
-        return answer_without_controller(request.api_key, request.api_version, message, error)
+        return without(request.api_version, message, what_is_said(error))
 
 
 def _tell(core: Core, request: Request, error: Exception) -> None:
@@ -104,7 +120,9 @@ def _tell(core: Core, request: Request, error: Exception) -> None:
     core.log_limiter.say(log, "not carried out", f"API {request.api_key}", text)
 
 
-async def _at_controller(core: Core, request: Request, message: Message, handler: Handler) -> Handled:
+async def _at_controller(
+    core: Core, request: Request, message: Message, handler: Handler, without: WithoutController
+) -> Handled:
     """By this node if it leads the metadata, else by the one that does."""
     payload = {**_facts(core, request), "node": core.view.node}
     answers: list[Handled] = []
@@ -117,7 +135,7 @@ async def _at_controller(core: Core, request: Request, message: Message, handler
         _payload, blobs = await core.metadata.at_controller("api", payload, [bytes(request.body)], here)
     except MailboxError as error:
         _tell(core, request, error)
-        return answer_without_controller(request.api_key, request.api_version, message, error)
+        return without(request.api_version, message, what_is_said(error))
     return answers[0] if answers else EncodedResponse(blobs[0])
 
 

@@ -4,24 +4,20 @@ was there, or its journal took no change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, NotDeliveredError, PartitionOfflineError
 from tpc_broker.kafka import messages
-from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tpc_broker.errors import MailboxError
-    from tpc_broker.kafka.message import Message
 
 _NAMES_ONLY_VERSION = 5
 """DeleteTopics up to here has names only."""
 
 
-class _Said(TypedDict):
+class Said(TypedDict):
     error_code: int
     error_message: str
 
@@ -31,9 +27,7 @@ class _Named(TypedDict):
     resource_name: str
 
 
-def answer_without_controller(
-    api_key: int, version: int, message: Message, error: MailboxError | PartitionOfflineError
-) -> Message:
+def what_is_said(error: MailboxError | PartitionOfflineError) -> Said:
     """NOT_CONTROLLER or KAFKA_STORAGE_ERROR where nothing was done, for which clients try again; REQUEST_TIMED_OUT
     where that is not known.
     """
@@ -42,13 +36,10 @@ def answer_without_controller(
         code = ErrorCode.NOT_CONTROLLER
     elif isinstance(error, PartitionOfflineError) and not isinstance(error, JournalStoppedError | LeadershipLostError):
         code = ErrorCode.KAFKA_STORAGE_ERROR
-    said: _Said = {"error_code": int(code), "error_message": str(error)}
-    return _ANSWERS[ApiKey(api_key)](version, message, said)
+    return {"error_code": int(code), "error_message": str(error)}
 
 
-def _create_topics(
-    _version: int, message: messages.CreateTopicsRequest, said: _Said
-) -> messages.CreateTopicsResponse:
+def create_topics(_version: int, message: messages.CreateTopicsRequest, said: Said) -> messages.CreateTopicsResponse:
     result = messages.CreateTopicsResponse.CreatableTopicResult
     names = dict.fromkeys(topic.name for topic in message.topics)
     return messages.CreateTopicsResponse(
@@ -56,9 +47,7 @@ def _create_topics(
     )
 
 
-def _delete_topics(
-    version: int, message: messages.DeleteTopicsRequest, said: _Said
-) -> messages.DeleteTopicsResponse:
+def delete_topics(version: int, message: messages.DeleteTopicsRequest, said: Said) -> messages.DeleteTopicsResponse:
     result = messages.DeleteTopicsResponse.DeletableTopicResult
     if version <= _NAMES_ONLY_VERSION:
         return messages.DeleteTopicsResponse(responses=[result(name=name, **said) for name in message.topic_names])
@@ -67,22 +56,20 @@ def _delete_topics(
     )
 
 
-def _create_partitions(
-    _version: int, message: messages.CreatePartitionsRequest, said: _Said
+def create_partitions(
+    _version: int, message: messages.CreatePartitionsRequest, said: Said
 ) -> messages.CreatePartitionsResponse:
     result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
     return messages.CreatePartitionsResponse(results=[result(name=topic.name, **said) for topic in message.topics])
 
 
-def _alter_configs(
-    _version: int, message: messages.AlterConfigsRequest, said: _Said
-) -> messages.AlterConfigsResponse:
+def alter_configs(_version: int, message: messages.AlterConfigsRequest, said: Said) -> messages.AlterConfigsResponse:
     result = messages.AlterConfigsResponse.AlterConfigsResourceResponse
     return messages.AlterConfigsResponse(responses=[result(**_resource(each), **said) for each in message.resources])
 
 
-def _incremental_alter_configs(
-    _version: int, message: messages.IncrementalAlterConfigsRequest, said: _Said
+def incremental_alter_configs(
+    _version: int, message: messages.IncrementalAlterConfigsRequest, said: Said
 ) -> messages.IncrementalAlterConfigsResponse:
     result = messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     return messages.IncrementalAlterConfigsResponse(
@@ -90,41 +77,39 @@ def _incremental_alter_configs(
     )
 
 
-def _alter_reassignments(
-    _version: int, message: messages.AlterPartitionReassignmentsRequest, said: _Said
+def alter_reassignments(
+    _version: int, message: messages.AlterPartitionReassignmentsRequest, said: Said
 ) -> messages.AlterPartitionReassignmentsResponse:
     return messages.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=message.allow_replication_factor_change, responses=[], **said
     )
 
 
-def _list_reassignments(
-    _version: int, _message: messages.ListPartitionReassignmentsRequest, said: _Said
+def list_reassignments(
+    _version: int, _message: messages.ListPartitionReassignmentsRequest, said: Said
 ) -> messages.ListPartitionReassignmentsResponse:
     return messages.ListPartitionReassignmentsResponse(topics=[], **said)
 
 
-def _describe_quorum(
-    _version: int, _message: messages.DescribeQuorumRequest, said: _Said
+def describe_quorum(
+    _version: int, _message: messages.DescribeQuorumRequest, said: Said
 ) -> messages.DescribeQuorumResponse:
     return messages.DescribeQuorumResponse(**said)
 
 
-def _unregister_broker(
-    _version: int, _message: messages.UnregisterBrokerRequest, said: _Said
+def unregister_broker(
+    _version: int, _message: messages.UnregisterBrokerRequest, said: Said
 ) -> messages.UnregisterBrokerResponse:
     return messages.UnregisterBrokerResponse(**said)
 
 
-def _update_features(
-    _version: int, _message: messages.UpdateFeaturesRequest, said: _Said
+def update_features(
+    _version: int, _message: messages.UpdateFeaturesRequest, said: Said
 ) -> messages.UpdateFeaturesResponse:
     return messages.UpdateFeaturesResponse(**said)
 
 
-def _elect_leaders(
-    version: int, message: messages.ElectLeadersRequest, said: _Said
-) -> messages.ElectLeadersResponse:
+def elect_leaders(version: int, message: messages.ElectLeadersRequest, said: Said) -> messages.ElectLeadersResponse:
     response = messages.ElectLeadersResponse
     if version:
         return response(error_code=said["error_code"])
@@ -143,18 +128,3 @@ def _resource(
     | messages.IncrementalAlterConfigsRequest.AlterConfigsResource,
 ) -> _Named:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
-
-
-_ANSWERS: dict[ApiKey, Callable[[int, Any, _Said], Message]] = {  # `Any`: each takes the message of its API
-    ApiKey.CREATE_TOPICS: _create_topics,
-    ApiKey.DELETE_TOPICS: _delete_topics,
-    ApiKey.CREATE_PARTITIONS: _create_partitions,
-    ApiKey.ALTER_CONFIGS: _alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
-    ApiKey.DESCRIBE_QUORUM: _describe_quorum,
-    ApiKey.UNREGISTER_BROKER: _unregister_broker,
-    ApiKey.UPDATE_FEATURES: _update_features,
-    ApiKey.ELECT_LEADERS: _elect_leaders,
-}

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
+from tpc_broker.broker.handlers.api_rows import Served
 from tpc_broker.broker.handlers.forward import EncodedResponse, ForwardedRequest, carry, result_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.kafka import messages
-from tpc_broker.kafka.api_keys import ApiKey, api
+from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.message import Message
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NOT_HERE, CoreId, coordinator_partition
@@ -64,6 +65,9 @@ WAIT_MS_MAX: Final = 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
+    """A place (`api_rows.Place`): on listeners that share one address the owners are asked."""
+
+    served: Served
     split: Split
     """The cores that answer, with the part of the message that each gets."""
     merge: Merge
@@ -71,22 +75,16 @@ class Sharing:
     of_missing: Callable[[], Message] | None = None
     """The part of a core that cannot be asked; None: this core refuses it, as what is not its own."""
 
+    def serving(self, handler: Handler) -> Handler:
+        def handle(core: Core, request: Request, message: Message) -> Handled | Awaitable[Handled]:
+            if isinstance(request, ForwardedRequest) or not core.view.is_shared(request.listener):
+                return handler(core, request, message)
+            parts = self.split(core, message)
+            if set(parts) <= {core.core_id}:
+                return handler(core, request, message)
+            return _ask_owners(core, request, parts, self, handler)
 
-def for_shared(key: ApiKey, handler: Handler) -> Handler:
-    """The handler, which on listeners that share one address asks the owners."""
-    sharing = _SHARED.get(key)
-    if sharing is None:
-        return handler
-
-    def handle(core: Core, request: Request, message: Message) -> Handled | Awaitable[Handled]:
-        if isinstance(request, ForwardedRequest) or not core.view.is_shared(request.listener):
-            return handler(core, request, message)
-        parts = sharing.split(core, message)
-        if set(parts) <= {core.core_id}:
-            return handler(core, request, message)
-        return _ask_owners(core, request, parts, sharing, handler)
-
-    return handle
+        return handle
 
 
 async def _ask_owners(
@@ -243,32 +241,20 @@ def _with(message: M, field: str, value: object) -> M:
     return changed
 
 
-_GROUP: Final = Sharing(_one_group, partial(_merge_lists, "topics"))
-_SHARED: Final = {
-    **dict.fromkeys(
-        (
-            ApiKey.JOIN_GROUP,
-            ApiKey.SYNC_GROUP,
-            ApiKey.HEARTBEAT,
-            ApiKey.LEAVE_GROUP,
-            ApiKey.OFFSET_COMMIT,
-            ApiKey.OFFSET_DELETE,
-        ),
-        _GROUP,
-    ),
-    ApiKey.OFFSET_FETCH: Sharing(_offset_fetch, partial(_merge_lists, "groups")),
-    ApiKey.DESCRIBE_GROUPS: Sharing(
-        partial(_several_groups, "groups", lambda group: group), partial(_merge_lists, "groups")
-    ),
-    ApiKey.DELETE_GROUPS: Sharing(
-        partial(_several_groups, "groups_names", lambda group: group), partial(_merge_lists, "results")
-    ),
-    ApiKey.LIST_GROUPS: Sharing(_every_core, partial(_merge_lists, "groups"), _groups_missing),
-    ApiKey.DESCRIBE_LOG_DIRS: Sharing(_every_core, _merge_log_dirs, _log_dir_missing),
-    ApiKey.LIST_OFFSETS: Sharing(partial(_partitions, "name", "partition_index"), partial(_merge_topics, "name")),
-    ApiKey.DELETE_RECORDS: Sharing(partial(_partitions, "name", "partition_index"), partial(_merge_topics, "name")),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Sharing(
-        partial(_partitions, "topic", "partition"), partial(_merge_topics, "topic")
-    ),
-    ApiKey.DESCRIBE_PRODUCERS: Sharing(_producers, partial(_merge_topics, "name")),
-}
+OF_GROUP: Final = Sharing(Served.BY_GROUP, _one_group, partial(_merge_lists, "topics"))
+OF_OFFSETS_OF_GROUPS: Final = Sharing(Served.BY_GROUP, _offset_fetch, partial(_merge_lists, "groups"))
+OF_DESCRIBED_GROUPS: Final = Sharing(
+    Served.BY_GROUP, partial(_several_groups, "groups", lambda group: group), partial(_merge_lists, "groups")
+)
+OF_DELETED_GROUPS: Final = Sharing(
+    Served.BY_GROUP, partial(_several_groups, "groups_names", lambda group: group), partial(_merge_lists, "results")
+)
+OF_ALL_GROUPS: Final = Sharing(Served.EVERY_CORE, _every_core, partial(_merge_lists, "groups"), _groups_missing)
+OF_LOG_DIRS: Final = Sharing(Served.EVERY_CORE, _every_core, _merge_log_dirs, _log_dir_missing)
+OF_PARTITIONS: Final = Sharing(
+    Served.BY_PARTITION, partial(_partitions, "name", "partition_index"), partial(_merge_topics, "name")
+)
+OF_EPOCHS: Final = Sharing(
+    Served.BY_PARTITION, partial(_partitions, "topic", "partition"), partial(_merge_topics, "topic")
+)
+OF_PRODUCERS: Final = Sharing(Served.BY_PARTITION, _producers, partial(_merge_topics, "name"))

@@ -1,9 +1,13 @@
-"""Which function answers which API. What is not here is not advertised, and closes the connection."""
+"""A row for each API (`api_rows`). What has none is not advertised, and closes the connection.
+
+What a client needs is Kafka's: "Operations and Resources on Protocols" of its documentation, and what 4.3.1 does.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tpc_broker.broker.authorized_operations import Operation
 from tpc_broker.broker.handlers import (
     configs,
     elections,
@@ -13,6 +17,7 @@ from tpc_broker.broker.handlers import (
     groups,
     log_dirs,
     metadata,
+    no_controller,
     nodes,
     offsets,
     produce,
@@ -21,69 +26,212 @@ from tpc_broker.broker.handlers import (
     quotas,
     reassignments,
     security,
+    shared,
     topics,
     transactions,
 )
-from tpc_broker.broker.handlers.forward import on_core
-from tpc_broker.broker.handlers.shared import for_shared
-from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.broker.handlers.api_rows import LOCAL, SENT_ON_BY_C, ApiRow, Need, Resource, Throttle
+from tpc_broker.broker.handlers.forward import AtController
 from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tpc_broker.broker.dispatch import Handler
 
-_ON_THIS_CORE: dict[ApiKey, Handler] = {
-    ApiKey.PRODUCE: produce.handle_produce,
-    ApiKey.FETCH: fetch.handle_fetch,
-    ApiKey.LIST_OFFSETS: offsets.handle_list_offsets,
-    ApiKey.METADATA: metadata.handle_metadata,
-    ApiKey.OFFSET_COMMIT: group_offsets.handle_offset_commit,
-    ApiKey.OFFSET_FETCH: group_offsets.handle_offset_fetch,
-    ApiKey.FIND_COORDINATOR: metadata.handle_find_coordinator,
-    ApiKey.JOIN_GROUP: groups.handle_join_group,
-    ApiKey.HEARTBEAT: groups.handle_heartbeat,
-    ApiKey.LEAVE_GROUP: groups.handle_leave_group,
-    ApiKey.SYNC_GROUP: groups.handle_sync_group,
-    ApiKey.DESCRIBE_GROUPS: groups.handle_describe_groups,
-    ApiKey.LIST_GROUPS: groups.handle_list_groups,
-    ApiKey.API_VERSIONS: metadata.handle_api_versions,
-    ApiKey.CREATE_TOPICS: on_core(METADATA_CORE, topics.handle_create_topics),
-    ApiKey.DELETE_TOPICS: on_core(METADATA_CORE, topics.handle_delete_topics),
-    ApiKey.DELETE_RECORDS: offsets.handle_delete_records,
-    ApiKey.INIT_PRODUCER_ID: producers.handle_init_producer_id,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.handle_offset_for_leader_epoch,
-    ApiKey.DESCRIBE_ACLS: security.handle_describe_acls,
-    ApiKey.CREATE_ACLS: security.handle_create_acls,
-    ApiKey.DELETE_ACLS: security.handle_delete_acls,
-    ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
-    ApiKey.ALTER_CONFIGS: on_core(METADATA_CORE, topics.handle_alter_configs),
-    ApiKey.DESCRIBE_LOG_DIRS: log_dirs.handle_describe_log_dirs,
-    ApiKey.CREATE_PARTITIONS: on_core(METADATA_CORE, topics.handle_create_partitions),
-    ApiKey.CREATE_DELEGATION_TOKEN: security.handle_create_delegation_token,
-    ApiKey.RENEW_DELEGATION_TOKEN: security.handle_renew_delegation_token,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: security.handle_expire_delegation_token,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: security.handle_describe_delegation_token,
-    ApiKey.DELETE_GROUPS: groups.handle_delete_groups,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: on_core(METADATA_CORE, topics.handle_incremental_alter_configs),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: on_core(
-        METADATA_CORE, reassignments.handle_alter_partition_reassignments
+_READ_TOPIC: Final = Need(Operation.READ, Resource.TOPIC)
+_DESCRIBE_TOPIC: Final = Need(Operation.DESCRIBE, Resource.TOPIC)
+_DELETE_TOPIC: Final = Need(Operation.DELETE, Resource.TOPIC)
+_READ_GROUP: Final = Need(Operation.READ, Resource.GROUP)
+_DESCRIBE_GROUP: Final = Need(Operation.DESCRIBE, Resource.GROUP)
+_DELETE_GROUP: Final = Need(Operation.DELETE, Resource.GROUP)
+_DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, Resource.CLUSTER)
+_ALTER_CLUSTER: Final = Need(Operation.ALTER, Resource.CLUSTER)
+_CLUSTERS_CONFIGS: Final = Need(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
+_DESCRIBE_TRANSACTIONS: Final = Need(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID)
+
+
+def _of_each_kind(operation: Operation) -> tuple[Need, ...]:
+    """On settings."""
+    return (
+        Need(operation, Resource.TOPIC, "of a topic"),
+        Need(operation, Resource.GROUP, "of a group"),
+        Need(operation, Resource.CLUSTER, "of all else"),
+    )
+
+
+_OF_TOKENS_OWNER = "the token's owner and renewers may, nobody else"
+
+ROWS: Final[dict[ApiKey, ApiRow]] = {
+    ApiKey.PRODUCE: ApiRow(
+        produce.handle_produce,
+        SENT_ON_BY_C,
+        (
+            Need(Operation.WRITE, Resource.TOPIC),
+            Need(Operation.WRITE, Resource.TRANSACTIONAL_ID, "of transactional records"),
+        ),
+        Throttle.PRODUCE,
     ),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: on_core(METADATA_CORE, reassignments.handle_list_partition_reassignments),
-    ApiKey.OFFSET_DELETE: group_offsets.handle_offset_delete,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.handle_describe_client_quotas,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security.handle_describe_user_scram_credentials,
-    ApiKey.DESCRIBE_QUORUM: on_core(METADATA_CORE, quorum.handle_describe_quorum),
-    ApiKey.ELECT_LEADERS: on_core(METADATA_CORE, elections.handle_elect_leaders),
-    ApiKey.UPDATE_FEATURES: on_core(METADATA_CORE, features.handle_update_features),
-    ApiKey.UNREGISTER_BROKER: on_core(METADATA_CORE, nodes.handle_unregister_broker),
-    ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
-    ApiKey.DESCRIBE_PRODUCERS: transactions.handle_describe_producers,
-    ApiKey.LIST_TRANSACTIONS: transactions.handle_list_transactions,
-    ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
+    ApiKey.FETCH: ApiRow(
+        fetch.handle_fetch,
+        SENT_ON_BY_C,
+        (_READ_TOPIC, Need(Operation.CLUSTER_ACTION, Resource.CLUSTER, "in its place, of a follower")),
+        Throttle.FETCH,
+    ),
+    ApiKey.LIST_OFFSETS: ApiRow(offsets.handle_list_offsets, shared.OF_PARTITIONS, (_DESCRIBE_TOPIC,)),
+    ApiKey.METADATA: ApiRow(
+        metadata.handle_metadata,
+        LOCAL,
+        (
+            _DESCRIBE_TOPIC,
+            Need(Operation.CREATE, Resource.TOPIC, "for one that is made"),
+            Need(Operation.CREATE, Resource.CLUSTER, "in its place, for any"),
+        ),
+    ),
+    ApiKey.OFFSET_COMMIT: ApiRow(
+        group_offsets.handle_offset_commit, shared.OF_GROUP, (_READ_GROUP, _READ_TOPIC), is_prompt=True
+    ),
+    ApiKey.OFFSET_FETCH: ApiRow(
+        group_offsets.handle_offset_fetch, shared.OF_OFFSETS_OF_GROUPS, (_DESCRIBE_GROUP, _DESCRIBE_TOPIC)
+    ),
+    ApiKey.FIND_COORDINATOR: ApiRow(
+        metadata.handle_find_coordinator,
+        LOCAL,
+        (
+            Need(Operation.DESCRIBE, Resource.GROUP, "for a group"),
+            Need(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, "for a transactional id"),
+        ),
+        is_prompt=True,
+    ),
+    ApiKey.JOIN_GROUP: ApiRow(groups.handle_join_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
+    ApiKey.HEARTBEAT: ApiRow(groups.handle_heartbeat, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
+    ApiKey.LEAVE_GROUP: ApiRow(groups.handle_leave_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
+    ApiKey.SYNC_GROUP: ApiRow(groups.handle_sync_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
+    ApiKey.DESCRIBE_GROUPS: ApiRow(groups.handle_describe_groups, shared.OF_DESCRIBED_GROUPS, (_DESCRIBE_GROUP,)),
+    ApiKey.LIST_GROUPS: ApiRow(
+        groups.handle_list_groups,
+        shared.OF_ALL_GROUPS,
+        (
+            Need(Operation.DESCRIBE, Resource.GROUP, "for each that is told"),
+            Need(Operation.DESCRIBE, Resource.CLUSTER, "in its place, for all"),
+        ),
+    ),
+    ApiKey.API_VERSIONS: ApiRow(
+        metadata.handle_api_versions, LOCAL, (), free_because="asked before it is known who asks"
+    ),
+    ApiKey.CREATE_TOPICS: ApiRow(
+        topics.handle_create_topics,
+        AtController(no_controller.create_topics),
+        (
+            Need(Operation.CREATE, Resource.TOPIC),
+            Need(Operation.CREATE, Resource.CLUSTER, "in its place, for any"),
+            Need(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, "to be told its settings"),
+        ),
+        Throttle.MUTATION,
+    ),
+    ApiKey.DELETE_TOPICS: ApiRow(
+        topics.handle_delete_topics,
+        AtController(no_controller.delete_topics),
+        (_DELETE_TOPIC, Need(Operation.DESCRIBE, Resource.TOPIC, "to be told the name behind an id")),
+        Throttle.MUTATION,
+    ),
+    ApiKey.DELETE_RECORDS: ApiRow(offsets.handle_delete_records, shared.OF_PARTITIONS, (_DELETE_TOPIC,)),
+    ApiKey.INIT_PRODUCER_ID: ApiRow(
+        producers.handle_init_producer_id,
+        LOCAL,
+        (
+            Need(Operation.WRITE, Resource.TRANSACTIONAL_ID, "with a transactional id"),
+            Need(Operation.WRITE, Resource.TOPIC, "without one, on whatever topic"),
+            Need(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, "in its place"),
+        ),
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiRow(
+        offsets.handle_offset_for_leader_epoch,
+        shared.OF_EPOCHS,
+        (_DESCRIBE_TOPIC, Need(Operation.CLUSTER_ACTION, Resource.CLUSTER, "in its place, of a follower")),
+    ),
+    ApiKey.DESCRIBE_ACLS: ApiRow(security.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,)),
+    ApiKey.CREATE_ACLS: ApiRow(security.handle_create_acls, LOCAL, (_ALTER_CLUSTER,)),
+    ApiKey.DELETE_ACLS: ApiRow(security.handle_delete_acls, LOCAL, (_ALTER_CLUSTER,)),
+    ApiKey.DESCRIBE_CONFIGS: ApiRow(configs.handle_describe_configs, LOCAL, _of_each_kind(Operation.DESCRIBE_CONFIGS)),
+    ApiKey.ALTER_CONFIGS: ApiRow(
+        topics.handle_alter_configs,
+        AtController(no_controller.alter_configs),
+        _of_each_kind(Operation.ALTER_CONFIGS),
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiRow(log_dirs.handle_describe_log_dirs, shared.OF_LOG_DIRS, (_DESCRIBE_CLUSTER,)),
+    ApiKey.CREATE_PARTITIONS: ApiRow(
+        topics.handle_create_partitions,
+        AtController(no_controller.create_partitions),
+        (Need(Operation.ALTER, Resource.TOPIC),),
+        Throttle.MUTATION,
+    ),
+    ApiKey.CREATE_DELEGATION_TOKEN: ApiRow(
+        security.handle_create_delegation_token,
+        LOCAL,
+        (Need(Operation.CREATE_TOKENS, Resource.USER, "for another user"),),
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: ApiRow(
+        security.handle_renew_delegation_token, LOCAL, (), free_because=_OF_TOKENS_OWNER
+    ),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ApiRow(
+        security.handle_expire_delegation_token, LOCAL, (), free_because=_OF_TOKENS_OWNER
+    ),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: ApiRow(
+        security.handle_describe_delegation_token,
+        LOCAL,
+        (
+            Need(Operation.DESCRIBE, Resource.DELEGATION_TOKEN, "of another user"),
+            Need(Operation.DESCRIBE_TOKENS, Resource.USER, "in its place"),
+        ),
+    ),
+    ApiKey.DELETE_GROUPS: ApiRow(groups.handle_delete_groups, shared.OF_DELETED_GROUPS, (_DELETE_GROUP,)),
+    ApiKey.ELECT_LEADERS: ApiRow(
+        elections.handle_elect_leaders, AtController(no_controller.elect_leaders), (_ALTER_CLUSTER,)
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiRow(
+        topics.handle_incremental_alter_configs,
+        AtController(no_controller.incremental_alter_configs),
+        _of_each_kind(Operation.ALTER_CONFIGS),
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiRow(
+        reassignments.handle_alter_partition_reassignments,
+        AtController(no_controller.alter_reassignments),
+        (_ALTER_CLUSTER,),
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiRow(
+        reassignments.handle_list_partition_reassignments,
+        AtController(no_controller.list_reassignments),
+        (_DESCRIBE_CLUSTER,),
+    ),
+    ApiKey.OFFSET_DELETE: ApiRow(group_offsets.handle_offset_delete, shared.OF_GROUP, (_DELETE_GROUP, _READ_TOPIC)),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(quotas.handle_describe_client_quotas, LOCAL, (_CLUSTERS_CONFIGS,)),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
+        security.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
+    ),
+    ApiKey.DESCRIBE_QUORUM: ApiRow(
+        quorum.handle_describe_quorum,
+        AtController(no_controller.describe_quorum),
+        (_DESCRIBE_CLUSTER,),
+        Throttle.NONE,
+    ),
+    ApiKey.UPDATE_FEATURES: ApiRow(
+        features.handle_update_features, AtController(no_controller.update_features), (_ALTER_CLUSTER,)
+    ),
+    ApiKey.DESCRIBE_CLUSTER: ApiRow(
+        metadata.handle_describe_cluster,
+        LOCAL,
+        (Need(Operation.DESCRIBE, Resource.CLUSTER, "to be told more than which brokers there are"),),
+    ),
+    ApiKey.DESCRIBE_PRODUCERS: ApiRow(transactions.handle_describe_producers, shared.OF_PRODUCERS, (_READ_TOPIC,)),
+    ApiKey.UNREGISTER_BROKER: ApiRow(
+        nodes.handle_unregister_broker, AtController(no_controller.unregister_broker), (_ALTER_CLUSTER,)
+    ),
+    ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiRow(configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,)),
 }
 
 # Rule: Answers are Kafka's. Held by tests/integration/differential (Kafka 4.3.1 beside us, intended differences
 # listed).
-HANDLERS: dict[ApiKey, Handler] = {key: for_shared(key, handler) for key, handler in _ON_THIS_CORE.items()}
+HANDLERS: dict[ApiKey, Handler] = {key: row.place.serving(row.handler) for key, row in ROWS.items()}
 
 OFFERED_APIS: tuple[ApiKey, ...] = tuple(sorted(HANDLERS))
+PROMPT_APIS: Final = frozenset(key for key, row in ROWS.items() if row.is_prompt)

@@ -1,0 +1,92 @@
+"""What is known of an API besides its messages, in one row: who answers it and where, what it needs, which quota.
+
+The rows are in `table`; `docs/apis.md` is made from them. What a client needs is named and not asked for yet: there is
+no authorizer, and no quota either. A row that lacks something fails the tests (`tests/tidy/test_api_rows.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.authorized_operations import Operation
+    from tpc_broker.broker.dispatch import Handler
+
+
+class Served(Enum):
+    """Which core answers."""
+
+    LOCAL = "the one it comes to"
+    BY_GROUP = "the group's"
+    BY_PARTITION = "the partition's"
+    EVERY_CORE = "all of the node"
+    CONTROLLER = "the controller's"
+
+
+class Place(Protocol):
+    """Where an API is served, and how a request gets there that came elsewhere."""
+
+    @property
+    def served(self) -> Served: ...
+
+    def serving(self, handler: Handler) -> Handler:
+        """The handler for whatever core a request comes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsItComes:
+    """Python sends no request on."""
+
+    served: Served
+
+    def serving(self, handler: Handler) -> Handler:
+        return handler
+
+
+LOCAL: Final = AsItComes(Served.LOCAL)
+SENT_ON_BY_C: Final = AsItComes(Served.BY_PARTITION)
+"""On listeners that the cores share (`native/ring/forward.h`)."""
+
+
+class Resource(Enum):
+    """What an operation is on, as Kafka's ACLs name it."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    operation: Operation
+    resource: Resource
+    when: str = ""
+    """Where it is not always, or not alone."""
+
+
+class Throttle(Enum):
+    """The quota that a request uses up."""
+
+    NONE = "none"
+    REQUEST = "requests"
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    MUTATION = "mutations"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRow:
+    handler: Handler
+    place: Place
+    needs: tuple[Need, ...]
+    """With an authorizer; without a condition each of them."""
+    throttle: Throttle = Throttle.REQUEST
+    is_prompt: bool = False
+    """It is of a group's member, whose session ends when it is late: begun before the others."""
+    free_because: str = ""
+    """Why nothing is needed."""
