@@ -49,6 +49,7 @@ CONNECTIONS_PER_IP_MIN = 2  # of an administrator: one to the address that was g
 DESCRIPTORS_KEPT = 256  # for what is neither a client's connection nor a segment
 PIPELINED_REQUESTS_MAX = 64
 PRODUCE_PARTITIONS_MAX = 10_000  # of one request
+PARTITIONS_A_PAGE_MAX = 2_000  # of an answer to DescribeTopicPartitions; Kafka's max.request.partition.size.limit
 REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing else; the budget grows with that
 CORE_BUDGET_BYTES = 1024 * MIB
 SEND_DEADLINE_MS = 60_000

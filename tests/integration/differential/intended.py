@@ -109,6 +109,15 @@ INTENDED: list[Intended] = [
         ours=re.escape("<connection closed>"),
     ),
     Intended(
+        "topic-without-a-name",
+        "An empty name is an invalid one, no error of the server.",
+        api="DescribeTopicPartitions",
+        scenario="describe-topic-partitions",
+        path=r"Topics\[,.*\]\.(ErrorCode|TopicAuthorizedOperations)",
+        kafka="-1|-2147483648",
+        ours="17|3576",
+    ),
+    Intended(
         "unknown-config-operation",
         "An operation that does not exist is the client's fault (INVALID_REQUEST), no error of the server.",
         api="IncrementalAlterConfigs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from tests.integration.differential.dialogue import Dialogue, scenario, stable_versions
 
@@ -36,6 +37,38 @@ def metadata(d: Dialogue) -> None:
             asked = {"IncludeTopicAuthorizedOperations": True, "IncludeClusterAuthorizedOperations": True}
             d.anywhere.ask("Metadata", version, {"Topics": [{"Name": one}], **asked, **quiet})
             d.anywhere.ask("Metadata", version, {"Topics": [{"Name": f"{d.prefix}-absent"}], **asked, **quiet})
+
+
+@scenario
+def describe_topic_partitions(d: Dialogue) -> None:
+    one, three, two = d.topic("a-one"), d.topic("b-three", 3), d.topic("c-two", 2)
+    absent = f"{d.prefix}-bb-absent"
+
+    def ask(names: list[str], limit: int | None = None, cursor: tuple[str, int] | None = None) -> None:
+        asked: dict[str, Any] = {"Topics": [{"Name": name} for name in names]}
+        if limit is not None:
+            asked["ResponsePartitionLimit"] = limit
+        if cursor is not None:
+            asked["Cursor"] = {"TopicName": cursor[0], "PartitionIndex": cursor[1]}
+        told = d.anywhere.ask("DescribeTopicPartitions", 0, asked).get("Topics", [])
+        d.note("the order", 0, asked, " ".join(topic["Name"] for topic in told if topic["Name"].startswith(d.prefix)))
+
+    for name in (one, absent, *WRONG_NAMES):
+        ask([name])
+    ask([two, absent, one, three, one])
+    ask([one, "__consumer_offsets_absent", "__transaction_state"])
+    for limit in (-1, 0, 1, 2, 3, 4, 5, 6, 7, 2000, 2**31 - 1):
+        ask([three, two, one], limit)
+        ask([three, two, one, absent], limit)
+    for cursor in ((three, 0), (three, 1), (three, 2), (three, 3), (three, 9), (three, -1), (two, 0), (one, 1)):
+        for limit in (1, 2, 3, 100):
+            ask([three, two, one], limit, cursor)
+            ask([], min(limit, 3), cursor)
+    for cursor in ((absent, 0), (f"{d.prefix}-b", 1), ("", 0), (absent, -1)):
+        ask([three, two, one, one], 2, cursor)
+        ask([absent, two], 2, cursor)
+    for cursor in ((absent, 0), (absent, 1), (f"{d.prefix}-b", 1), (f"{d.prefix}-b", -1)):
+        ask([], 2, cursor)
 
 
 @scenario

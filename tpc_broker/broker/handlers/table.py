@@ -27,6 +27,7 @@ from tpc_broker.broker.handlers import (
     reassignments,
     security,
     shared,
+    topic_pages,
     topics,
     transactions,
 )
@@ -227,6 +228,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
     ApiKey.LIST_CONFIG_RESOURCES: ApiRow(configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,)),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRow(topic_pages.handle_describe_topic_partitions, LOCAL, (_DESCRIBE_TOPIC,)),
 }
 
 # Rule: Answers are Kafka's. Held by tests/integration/differential (Kafka 4.3.1 beside us, intended differences
