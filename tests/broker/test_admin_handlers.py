@@ -93,6 +93,33 @@ async def test_each_core_tells_the_sizes_of_its_own_partitions(autojump_clock):
         assert sorted(sizes, key=sizes.get) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_replicas_are_in_the_one_directory_and_go_to_no_other(autojump_clock, monkeypatch, shared):
+    async with running_node() as node:
+        await create_topic(node, 0, "t", 4)
+        monkeypatch.setattr(type(node[0].view), "is_shared", lambda _view, _listener: shared)
+        kind = messages.AlterReplicaLogDirsRequest
+        topics = [
+            kind.AlterReplicaLogDirTopic(name="t", partitions=[*range(5), -1]),
+            kind.AlterReplicaLogDirTopic(name="none", partitions=[0]),
+        ]
+
+        async def moved(core, *paths):
+            dirs = [kind.AlterReplicaLogDir(path=path, topics=topics) for path in paths]
+            topics_told = (await node.ask(core, kind(dirs=dirs))).results
+            told = [(topic.topic_name, part) for topic in topics_told for part in topic.partitions]
+            return {(name, part.partition_index): part.error_code for name, part in told}
+
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for core in range(2):
+            found = await moved(core, "/data")
+            assert [found.pop(key) for key in (("t", 4), ("t", -1), ("none", 0))] == [unknown] * 3
+            for index in range(4):
+                is_here = shared or owner_of(node, "t", index) == core
+                assert found["t", index] == (NONE if is_here else ErrorCode.REPLICA_NOT_AVAILABLE)
+            assert set((await moved(core, "/data", "/other")).values()) == {ErrorCode.LOG_DIR_NOT_FOUND}
+
+
 async def test_answers_for_everybody_are_kept_until_anything_in_them_changes(autojump_clock):
     async with running_node() as node:
         await create_topic(node, 0, "t", 4)

@@ -193,6 +193,32 @@ def describe_log_dirs(d: Dialogue) -> None:
 
 
 @scenario
+def alter_replica_log_dirs(d: Dialogue) -> None:
+    one, two = d.topic("one"), d.topic("two", 2)
+    line = d.leader(one)
+    own = line.ask("DescribeLogDirs", 4, {"Topics": []})["Results"][0]["LogDir"]
+
+    def ask(version: int, *dirs: tuple[str, str, list[int]]) -> None:
+        named = [{"Path": path, "Topics": [{"Name": name, "Partitions": found}]} for path, name, found in dirs]
+        line.ask("AlterReplicaLogDirs", version, {"Dirs": named})
+
+    for version in stable_versions("AlterReplicaLogDirs"):
+        line.ask("AlterReplicaLogDirs", version, {"Dirs": []})
+        line.ask("AlterReplicaLogDirs", version, {"Dirs": [{"Path": own, "Topics": []}]})
+        for path in (own, "/absent", "relative", "", f"{own}/"):
+            ask(version, (path, one, [0]))
+            ask(version, (path, one, [0, 5, -1, 0]))
+            ask(version, (path, one, []))
+            ask(version, (path, f"{d.prefix}-absent", [0]))
+            ask(version, (path, "bad name", [0]))
+        d.leader(two, 0).ask(
+            "AlterReplicaLogDirs", version, {"Dirs": [{"Path": own, "Topics": [{"Name": two, "Partitions": [0]}]}]}
+        )
+        ask(version, (own, one, [0]), ("/absent", one, [0]))
+        ask(version, ("/absent", one, [0]), (own, one, [0]))
+
+
+@scenario
 def produce_idempotent_first_of_all(d: Dialogue) -> None:
     """Where no record has ever been, something is missing in front of a first sequence that is not 0."""
     identifier = d.anywhere.ask("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 1000})[

@@ -16,7 +16,7 @@ OURS = [
     "UpdateFeatures", "ElectLeaders", "DescribeAcls", "CreateAcls", "DeleteAcls", "CreateDelegationToken",
     "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken", "DescribeClientQuotas",
     "DescribeUserScramCredentials", "DescribeProducers", "ListTransactions", "ListConfigResources",
-    "DescribeTopicPartitions",
+    "DescribeTopicPartitions", "AlterReplicaLogDirs",
 ]  # fmt: skip
 """The APIs that are implemented; every scenario file takes its names from here or spells them itself."""
 

@@ -158,6 +158,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         AtController(no_controller.alter_configs),
         _of_each_kind(Operation.ALTER_CONFIGS),
     ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ApiRow(log_dirs.handle_alter_replica_log_dirs, LOCAL, (_ALTER_CLUSTER,)),
     ApiKey.DESCRIBE_LOG_DIRS: ApiRow(log_dirs.handle_describe_log_dirs, shared.OF_LOG_DIRS, (_DESCRIBE_CLUSTER,)),
     ApiKey.CREATE_PARTITIONS: ApiRow(
         topics.handle_create_partitions,
