@@ -1,10 +1,11 @@
-/* Made by tools/generate_facts.py from tpc_broker/limits.py and error_codes.py: change those. */
+/* Made by tools/generate_facts.py from tpc_broker/limits.py, error_codes.py and the rows of APIs: change those. */
 #ifndef TPC_FACTS_H
 #define TPC_FACTS_H
 
 #define TPC_BLOCK_BYTES 4096u
 #define TPC_JOURNAL_REGION_BLOCK_FIRST 2u
 #define TPC_FETCH_SESSION_BYTES_MAX 268435456u
+#define TPC_API_MAY_WAIT(key) ((key) == 1 || (key) == 11 || (key) == 14)
 
 enum tpc_error {
     TPC_ERROR_UNKNOWN_SERVER_ERROR = -1,

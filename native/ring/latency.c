@@ -13,18 +13,12 @@
 
 #include "bytes.h"
 
-enum { JOIN_GROUP = 11, SYNC_GROUP = 14 };
-
 #define WINDOW_NS 60000000000
 
 static unsigned span_of(int64_t took_ns) {
     uint64_t us = (uint64_t)took_ns / 1000;
     unsigned place = us ? 64u - (unsigned)__builtin_clzll(us) : 0;
     return place < TPC_LATENCY_SPANS ? place : TPC_LATENCY_SPANS - 1;
-}
-
-static bool waits_by_design(int16_t api_key) {
-    return api_key == TPC_API_FETCH || api_key == JOIN_GROUP || api_key == SYNC_GROUP;
 }
 
 static tpc_slow_request *fastest_of(tpc_slow_request *slowest) {
@@ -43,7 +37,7 @@ void latency_note(connection *it, const answer *place, uint64_t answer_bytes) {
         api->spans[span_of(took_ns)]++;
         api->sum_ns += (uint64_t)took_ns;
     }
-    if (took_ns <= latencies->floor_ns || waits_by_design(place->api_key)) return;
+    if (took_ns <= latencies->floor_ns || TPC_API_MAY_WAIT(place->api_key)) return;
     *fastest_of(latencies->slowest) = (tpc_slow_request){.took_ns = took_ns,
                                                          .answered_ns = now_ns,
                                                          .connection = connection_id(it),

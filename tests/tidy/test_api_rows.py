@@ -87,6 +87,12 @@ def test_a_request_about_groups_is_their_coordinators_and_a_members_is_prompt(ke
 
 
 @EACH
+def test_a_request_that_says_how_long_it_waits_is_not_slow(key):
+    if "MaxWaitMs" in own_fields(api(key).request_name):
+        assert ROWS[key].may_wait
+
+
+@EACH
 def test_who_has_something_is_asked_by_who_may_do_something_to_it(key):
     row = ROWS[key]
     resources = {need.resource for need in row.needs}

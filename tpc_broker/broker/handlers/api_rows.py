@@ -88,5 +88,7 @@ class ApiRow:
     throttle: Throttle = Throttle.REQUEST
     is_prompt: bool = False
     """It is of a group's member, whose session ends when it is late: begun before the others."""
+    may_wait: bool = False
+    """As long as its client allows: it is never among the slowest requests that are told (`native/ring/latency.c`)."""
     free_because: str = ""
     """Why nothing is needed."""

@@ -76,6 +76,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         SENT_ON_BY_C,
         (_READ_TOPIC, Need(Operation.CLUSTER_ACTION, Resource.CLUSTER, "in its place, of a follower")),
         Throttle.FETCH,
+        may_wait=True,
     ),
     ApiKey.LIST_OFFSETS: ApiRow(offsets.handle_list_offsets, shared.OF_PARTITIONS, (_DESCRIBE_TOPIC,)),
     ApiKey.METADATA: ApiRow(
@@ -102,10 +103,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         ),
         is_prompt=True,
     ),
-    ApiKey.JOIN_GROUP: ApiRow(groups.handle_join_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
+    ApiKey.JOIN_GROUP: ApiRow(groups.handle_join_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True, may_wait=True),
     ApiKey.HEARTBEAT: ApiRow(groups.handle_heartbeat, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
     ApiKey.LEAVE_GROUP: ApiRow(groups.handle_leave_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
-    ApiKey.SYNC_GROUP: ApiRow(groups.handle_sync_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True),
+    ApiKey.SYNC_GROUP: ApiRow(groups.handle_sync_group, shared.OF_GROUP, (_READ_GROUP,), is_prompt=True, may_wait=True),
     ApiKey.DESCRIBE_GROUPS: ApiRow(groups.handle_describe_groups, shared.OF_DESCRIBED_GROUPS, (_DESCRIBE_GROUP,)),
     ApiKey.LIST_GROUPS: ApiRow(
         groups.handle_list_groups,
