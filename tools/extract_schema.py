@@ -4,7 +4,7 @@ Only facts are taken: names, types, versions, nullability, tags, defaults, wheth
 versions are flexible, which listeners serve an API, and whether its latest version is unstable. Documentation stays
 where it is. Run::
 
-    python tools/extract_schema.py --kafka-version 4.3.1
+    python tools/extract_schema.py --kafka-version 4.4.0
 
 which fetches the jars with Maven, or name jar files on the command line. A later jar that defines a message again is
 refused: a name is one message.
@@ -22,6 +22,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+KAFKA_VERSION = "4.4.0"
+"""What is committed is made from its jars."""
 ROOT = Path(__file__).resolve().parent.parent / "tpc_broker" / "kafka"
 ARTIFACTS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator", "kafka-share-coordinator")
 INTEGERS = {"int8", "int16", "int32", "int64", "uint16", "uint32"}
@@ -154,7 +156,7 @@ def api_table_text(messages: dict[str, dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jars", nargs="*", type=Path, help="jar files with common/message/*.json inside")
-    parser.add_argument("--kafka-version", default="4.3.1", help="version to fetch when no jar is named")
+    parser.add_argument("--kafka-version", default=KAFKA_VERSION, help="version to fetch when no jar is named")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         jars = arguments.jars or fetch_jars(arguments.kafka_version, Path(folder))

@@ -1,4 +1,4 @@
-"""The error codes of Apache Kafka 4.3: expected results of a request, not exceptions."""
+"""The error codes of Apache Kafka 4.4: expected results of a request, not exceptions."""
 
 from enum import IntEnum
 
@@ -141,6 +141,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
     @property
     def is_retriable(self) -> bool:

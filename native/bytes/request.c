@@ -12,7 +12,7 @@
 enum { NEVER = 127, UNKNOWN = -1 };
 
 /* clang-format off */
-/* First flexible version by API key, as of Kafka 4.3. */
+/* First flexible version by API key, as of Kafka 4.4. */
 static const int8_t flexible_from[TPC_API_KEYS_COUNT] = {
     /*  0 */ 9, 12, 6, 9, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 8, 6,
     /* 10 */ 3, 6, 4, 4, 4, 5, 3, NEVER, 3, 5,
@@ -23,7 +23,7 @@ static const int8_t flexible_from[TPC_API_KEYS_COUNT] = {
     /* 60 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     /* 70 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     /* 80 */ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    /* 90 */ 0, 0, 0,
+    /* 90 */ 0, 0, 0, 0, 0,
 };
 /* clang-format on */
 

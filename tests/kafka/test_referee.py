@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_peer import KAFKA_VERSION, PeerUnavailable, kafka_jars
+from tests.support.kafka_peer import PeerUnavailable, kafka_jars
 from tools import extract_schema, golden_vectors
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.fixture(scope="module")
 def jars():
     try:
-        return kafka_jars()
+        return kafka_jars(extract_schema.KAFKA_VERSION)
     except PeerUnavailable as reason:
         pytest.skip(str(reason))
 
@@ -32,7 +32,8 @@ def referee(jars, program, *arguments):
 
 
 def test_the_schema_is_what_the_jars_say(jars):
-    messages = extract_schema.read_messages([jars / f"{name}-{KAFKA_VERSION}.jar" for name in extract_schema.ARTIFACTS])
+    names = [f"{name}-{extract_schema.KAFKA_VERSION}.jar" for name in extract_schema.ARTIFACTS]
+    messages = extract_schema.read_messages([jars / name for name in names])
     folder = ROOT / "tpc_broker" / "kafka"
     assert extract_schema.schema_text(messages) == (folder / "schema.jsonl").read_text()
     assert extract_schema.api_table_text(messages) == (folder / "api_table.py").read_text()

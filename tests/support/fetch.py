@@ -1,8 +1,8 @@
 """Fetches beforehand, and says so, what tests would else fetch in fixtures: ``python -m tests.support.fetch gate``.
 
-For the gate Apache Kafka's jars and those of Spark's Kafka connector; for the long tier (``long``) also the checker of
-histories, which Go builds. What cannot be had is said, with exit code 1: without it tests are skipped, and a run that
-is to skip nothing fails.
+For the gate Apache Kafka's jars and those of Spark's Kafka connector; for the long tier (``long``) also those of the
+Kafka that the schema is made from, and the checker of histories, which Go builds. What cannot be had is said, with exit
+code 1: without it tests are skipped, and a run that is to skip nothing fails.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.support.histories import CheckerUnavailable, build_checker
+from tools import extract_schema
 from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, KAFKA_VERSION, connector_jars, kafka_jars
 from tpc_broker.bench.server import PeerUnavailable
 
@@ -26,7 +28,11 @@ GATE: dict[str, Callable[[], object]] = {
     f"Apache Kafka {KAFKA_VERSION}, by Maven": kafka_jars,
     f"Spark's Kafka connector {CONNECTOR_VERSION}, by Maven": connector_jars,
 }
-LONG = {**GATE, "Porcupine, the checker of histories, by Go": _checker}
+LONG = {
+    **GATE,
+    f"Apache Kafka {extract_schema.KAFKA_VERSION}, by Maven": partial(kafka_jars, extract_schema.KAFKA_VERSION),
+    "Porcupine, the checker of histories, by Go": _checker,
+}
 
 
 def main(wanted: dict[str, Callable[[], object]]) -> int:

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 KAFKA_VERSION = "4.3.1"
 _SLF4J_BINDING_VERSION = "1.7.36"
-_WANTED = [
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
-]
-"""Group, artifact, version; what these need at run time comes with them."""
 CONNECTOR_VERSION = "4.2.0"
 _CONNECTOR = [
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
@@ -34,7 +28,7 @@ _CONNECTOR = [
     ("org.apache.kafka", "kafka-clients", "3.9.1"),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 ]
-"""What PySpark lacks to read Kafka; the rest of what these need is in PySpark."""
+"""Group, artifact, version: what PySpark lacks to read Kafka; the rest of what these need is in PySpark."""
 _NO_OTHERS = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
@@ -67,9 +61,14 @@ def java_command() -> str:
     return java
 
 
-def kafka_jars() -> Path:
+def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     """Folder with Kafka's jars and all they need at run time."""
-    return _fetched(f"kafka-{KAFKA_VERSION}", _pom(_WANTED, with_what_they_need=True))
+    wanted = [
+        ("org.apache.kafka", "kafka_2.13", version),
+        ("org.apache.kafka", "kafka-tools", version),
+        ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
+    ]
+    return _fetched(f"kafka-{version}", _pom(wanted, with_what_they_need=True))
 
 
 def connector_jars() -> list[Path]:

@@ -95,6 +95,8 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE = 93
+    UNREGISTER_CONTROLLER = 94
 
 
 # (key, Kafka's name, first version, last version, first flexible version, last one is unstable, listeners)
@@ -113,7 +115,7 @@ API_ROWS: tuple[tuple[int, str, int, int, int, bool, tuple[str, ...]], ...] = (
     (15, "DescribeGroups", 0, 6, 5, False, ("broker",)),
     (16, "ListGroups", 0, 5, 3, False, ("broker",)),
     (17, "SaslHandshake", 0, 1, 32767, False, ("broker", "controller")),
-    (18, "ApiVersions", 0, 4, 3, False, ("broker", "controller")),
+    (18, "ApiVersions", 0, 5, 3, False, ("broker", "controller")),
     (19, "CreateTopics", 2, 7, 5, False, ("broker", "controller")),
     (20, "DeleteTopics", 1, 6, 4, False, ("broker", "controller")),
     (21, "DeleteRecords", 0, 2, 2, False, ("broker",)),
@@ -123,7 +125,7 @@ API_ROWS: tuple[tuple[int, str, int, int, int, bool, tuple[str, ...]], ...] = (
     (25, "AddOffsetsToTxn", 0, 4, 3, False, ("broker",)),
     (26, "EndTxn", 0, 5, 3, False, ("broker",)),
     (27, "WriteTxnMarkers", 1, 2, 1, False, ("broker",)),
-    (28, "TxnOffsetCommit", 0, 5, 3, False, ("broker",)),
+    (28, "TxnOffsetCommit", 0, 6, 3, False, ("broker",)),
     (29, "DescribeAcls", 1, 3, 2, False, ("broker", "controller")),
     (30, "CreateAcls", 1, 3, 2, False, ("broker", "controller")),
     (31, "DeleteAcls", 1, 3, 2, False, ("broker", "controller")),
@@ -137,7 +139,7 @@ API_ROWS: tuple[tuple[int, str, int, int, int, bool, tuple[str, ...]], ...] = (
     (39, "RenewDelegationToken", 1, 2, 2, False, ("broker", "controller")),
     (40, "ExpireDelegationToken", 1, 2, 2, False, ("broker", "controller")),
     (41, "DescribeDelegationToken", 1, 3, 2, False, ("broker", "controller")),
-    (42, "DeleteGroups", 0, 2, 2, False, ("broker",)),
+    (42, "DeleteGroups", 0, 3, 2, False, ("broker",)),
     (43, "ElectLeaders", 0, 2, 2, False, ("broker", "controller")),
     (44, "IncrementalAlterConfigs", 0, 1, 1, False, ("broker", "controller")),
     (45, "AlterPartitionReassignments", 0, 1, 0, False, ("broker", "controller")),
@@ -183,9 +185,11 @@ API_ROWS: tuple[tuple[int, str, int, int, int, bool, tuple[str, ...]], ...] = (
     (85, "WriteShareGroupState", 0, 1, 0, False, ("broker",)),
     (86, "DeleteShareGroupState", 0, 0, 0, False, ("broker",)),
     (87, "ReadShareGroupStateSummary", 0, 1, 0, False, ("broker",)),
-    (88, "StreamsGroupHeartbeat", 0, 0, 0, False, ("broker",)),
-    (89, "StreamsGroupDescribe", 0, 0, 0, False, ("broker",)),
+    (88, "StreamsGroupHeartbeat", 0, 1, 0, False, ("broker",)),
+    (89, "StreamsGroupDescribe", 0, 1, 0, False, ("broker",)),
     (90, "DescribeShareGroupOffsets", 0, 1, 0, False, ("broker",)),
     (91, "AlterShareGroupOffsets", 0, 0, 0, False, ("broker",)),
     (92, "DeleteShareGroupOffsets", 0, 0, 0, False, ("broker",)),
+    (93, "StreamsGroupTopologyDescriptionUpdate", 0, 0, 0, False, ("broker",)),
+    (94, "UnregisterController", 0, 0, 0, False, ("broker", "controller")),
 )

@@ -183,11 +183,15 @@ class AlterReplicaLogDirsResponse(Message):
 class ApiVersionsRequest(Message):
     client_software_name: str
     client_software_version: str
+    cluster_id: str | None
+    node_id: int
     def __init__(
         self,
         *,
         client_software_name: str = ...,
         client_software_version: str = ...,
+        cluster_id: str | None = ...,
+        node_id: int = ...,
     ) -> None: ...
 
 class ApiVersionsResponse(Message):
@@ -565,11 +569,13 @@ class DeleteGroupsResponse(Message):
     class DeletableGroupResult(Message):
         group_id: str
         error_code: int
+        error_message: str | None
         def __init__(
             self,
             *,
             group_id: str = ...,
             error_code: int = ...,
+            error_message: str | None = ...,
         ) -> None: ...
     throttle_time_ms: int
     results: list[DeleteGroupsResponse.DeletableGroupResult]

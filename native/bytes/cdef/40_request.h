@@ -1,6 +1,6 @@
 /* Strings are pointers into the frame with their length; -1 (and NULL) is null. Nothing is copied, nothing allocated. */
 
-enum { TPC_API_KEYS_COUNT = 93, TPC_API_PRODUCE = 0, TPC_API_FETCH = 1, TPC_API_API_VERSIONS = 18 };
+enum { TPC_API_KEYS_COUNT = 95, TPC_API_PRODUCE = 0, TPC_API_FETCH = 1, TPC_API_API_VERSIONS = 18 };
 
 enum {
     TPC_PRODUCE_VERSION_MIN = 3,
@@ -20,7 +20,7 @@ typedef struct {
 } tpc_request_header;
 
 /*
- * The header of a frame (without its 4 bytes of size). 0; -EBADMSG: malformed; -ENOSYS: an API key that Kafka 4.3 does
+ * The header of a frame (without its 4 bytes of size). 0; -EBADMSG: malformed; -ENOSYS: an API key that Kafka 4.4 does
  * not know, so that the header's form is not known either: key, version and correlation id are filled in. Whether the
  * version is served is the caller's question.
  */

@@ -112,7 +112,7 @@ typedef struct {
     uint64_t connections; /* now */
 } tpc_listener_statistics;
 
-enum { TPC_LATENCY_APIS = 93, TPC_LATENCY_SPANS = 25, TPC_SLOWEST = 16 };
+enum { TPC_LATENCY_APIS = 95, TPC_LATENCY_SPANS = 25, TPC_SLOWEST = 16 };
 
 /* The times of one API's requests, from the arrival of the whole request until its answer was ready to be sent:
  * spans[i] are those of less than 2^i us, the last one all longer ones too. */
