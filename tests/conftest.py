@@ -12,6 +12,7 @@ from tests.support.backends import OURS, WHY_NO_IO_URING
 from tests.support.kafka_peer import PeerUnavailable, kafka_jars
 from tests.support.seccomp import libseccomp
 from tests.support.tls_proxy import make_certificates
+from tools import extract_schema
 from tpc_broker.cli.connection import leave_interrupts_alone
 from tpc_broker.runtime.ring import BACKEND_VARIABLE, Backend
 
@@ -64,3 +65,13 @@ def kafka_tools() -> None:
         kafka_jars()
     except PeerUnavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def newest_kafka() -> str:
+    """The version of Kafka that the schema is made from, whose tools are there; otherwise the test is skipped."""
+    try:
+        kafka_jars(extract_schema.KAFKA_VERSION)
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    return extract_schema.KAFKA_VERSION

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 import trio.testing
@@ -118,6 +120,35 @@ async def test_replicas_are_in_the_one_directory_and_go_to_no_other(autojump_clo
                 is_here = shared or owner_of(node, "t", index) == core
                 assert found["t", index] == (NONE if is_here else ErrorCode.REPLICA_NOT_AVAILABLE)
             assert set((await moved(core, "/data", "/other")).values()) == {ErrorCode.LOG_DIR_NOT_FOUND}
+
+
+async def test_who_means_another_cluster_or_broker_is_sent_back_to_where_it_began(autojump_clock):
+    """The answers are those of Kafka 4.4.0."""
+    async with running_node() as node:
+        cluster_id = node[1].view.image.cluster_id
+        assert cluster_id
+
+        async def asked(version=5, **meant):
+            named = {"client_software_name": "a", "client_software_version": "1"} | meant
+            answer = await node.ask(1, messages.ApiVersionsRequest(**named), version)
+            told = [one.api_key for one in answer.api_keys]
+            assert bool(told) == (answer.error_code == NONE)
+            return ErrorCode(answer.error_code)
+
+        misrouted, invalid = ErrorCode.REBOOTSTRAP_REQUIRED, ErrorCode.INVALID_REQUEST
+        for _ in range(2):  # also when the answer for everybody is there
+            assert await asked() is NONE
+            assert await asked(cluster_id=cluster_id, node_id=1) is NONE
+            assert await asked(cluster_id=cluster_id, node_id=0) is misrouted, "core 0 is another broker"
+            assert await asked(cluster_id="another", node_id=1) is misrouted
+            assert await asked(cluster_id="", node_id=1) is misrouted
+        assert await asked(cluster_id=cluster_id) is invalid, "both or neither"
+        assert await asked(node_id=1) is invalid
+        assert await asked(node_id=-2) is invalid
+        assert await asked(cluster_id="another", node_id=1, client_software_name="-") is invalid
+        assert await asked(4) is NONE
+        node[1].view.image = replace(node[1].view.image, cluster_id="")
+        assert await asked(cluster_id="another", node_id=1) is NONE, "it does not know its own yet"
 
 
 async def test_answers_for_everybody_are_kept_until_anything_in_them_changes(autojump_clock):

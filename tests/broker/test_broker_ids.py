@@ -75,3 +75,24 @@ def test_a_broker_alone_has_its_nodes_id_where_its_cores_share_the_listener():
     assert [each.broker_id for each in view.endpoints(0)] == [5]
     assert list(view.places_of_broker("ONE", 5)) == [(5, 0), (5, 1)]
     assert view.places_of_broker("ONE", 5 * 1024) == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "core", "meant", "others"),
+    [
+        (EACH, 0, [1024], [1025, 1026, 2048, 1, 0, -1, -2, 2**31 - 1]),
+        (EACH, 1, [1025], [1024, 2049]),
+        (ONE, 0, [1024, 1025], [2048, 3073, 1, -1]),
+        (ONE, 1, [1024, 1025], [2048, 3073]),
+    ],
+)
+def test_who_means_a_broker_is_right_at_its_core_and_at_any_that_shares_its_address(view, number, core, meant, others):
+    for image in (view.image, ClusterImage()):  # before it is known which nodes there are as after
+        view.image = image
+        found = [each for each in [*meant, *others] if view.is_meant(number, CoreId(core), each)]
+        assert found == meant
+
+
+def test_the_one_broker_of_a_node_alone_is_meant_by_the_nodes_number():
+    view = ClusterView(NodeId(5), 2, [listener("ONE", ListenerMode.SHARED, [20, 20])], None)
+    assert [each for each in (5, 0, 6, 1024, -1) if view.is_meant(0, CoreId(1), each)] == [5]

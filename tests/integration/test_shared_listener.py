@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.integration.test_listeners import CLIENTS, values
 from tests.support.broker_process import TpcBroker, run_command, run_here
 from tests.support.cluster_nodes import run_tpc
+from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 from tests.support.server_process import ServerFailed
 from tests.support.steering_loader import skip_without
@@ -204,6 +205,18 @@ def test_offsets_are_committed_and_read_by_librdkafka(broker, filled_topic):
     read = consumer.committed([TopicPartition(filled_topic, index) for index in range(PARTITIONS)], PATIENCE_S)
     assert [one.offset for one in read] == [one.offset for one in committed]
     consumer.close()
+
+
+@pytest.mark.kafka
+def test_clients_that_say_which_broker_they_mean_are_right_at_every_core(broker, filled_topic, newest_kafka):
+    """As Java's do since 4.4; who is told that it means another begins anew, for ever."""
+    for address in (broker.shared_bootstrap, broker.bootstrap):
+        bounds = ["--max-messages", str(RECORDS), "--timeout-ms", "60000", "--from-beginning", "--group", filled_topic]
+        command = ["--bootstrap-server", address, "--topic", filled_topic, *bounds]
+        done = run_tool("console-consumer", *command, version=newest_kafka)
+        assert sorted(done.stdout.splitlines()) == sorted(f"value {number}" for number in range(RECORDS)), done.stderr
+        done = run_tool("consumer-groups", *command[:2], "--delete", "--group", filled_topic, version=newest_kafka)
+        assert "was successful" in done.stdout, done.stderr
 
 
 def test_the_one_broker_is_described_and_altered_on_every_core(broker, clients):

@@ -56,23 +56,30 @@ def message_definitions_jar() -> Path:
     return kafka_jars() / f"kafka-clients-{KAFKA_VERSION}.jar"
 
 
-def _java(heap_mebibytes: int, class_name: str, arguments: Sequence[str], level: str) -> list[str]:
+def _java(
+    heap_mebibytes: int, class_name: str, arguments: Sequence[str], level: str, version: str = KAFKA_VERSION
+) -> list[str]:
     return [
         java_command(), f"-Xmx{heap_mebibytes}m", *JAVA_FLAGS,
         f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}", "-Dorg.slf4j.simpleLogger.showDateTime=true",
-        "-cp", f"{kafka_jars()}/*", class_name, *arguments,
+        "-cp", f"{kafka_jars(version)}/*", class_name, *arguments,
     ]  # fmt: skip
 
 
 def run_tool(
-    tool: str, *arguments: str, standard_input: str | None = None, timeout_seconds: float = 300, level: str = "error"
+    tool: str,
+    *arguments: str,
+    standard_input: str | None = None,
+    timeout_seconds: float = 300,
+    level: str = "error",
+    version: str = KAFKA_VERSION,
 ) -> subprocess.CompletedProcess[str]:
     """Run one of `TOOLS` to its end; its log lines of `level` and above go to standard error.
 
     The exit code is the caller's to judge: some of the tools exit with 0 whatever happened.
     """
     return subprocess.run(
-        _java(256, TOOLS[tool], arguments, level),
+        _java(256, TOOLS[tool], arguments, level, version),
         input=standard_input if standard_input is not None else "",
         capture_output=True, text=True, timeout=timeout_seconds, check=False,
     )  # fmt: skip

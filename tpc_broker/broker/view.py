@@ -202,6 +202,14 @@ class ClusterView:
         cores = range(known.cores) if not core and self._shares(listener_name, known.node) else (core,)
         return tuple(Replica(known.node, CoreId(each)) for each in cores)
 
+    def is_meant(self, listener: int, core: CoreId, broker: int) -> bool:
+        """Whether a client of a listener that means a broker is right at this core. Where the cores share an address it
+        cannot choose, so any core of the node is right.
+        """
+        if broker == self.endpoint(listener, core).broker_id:
+            return True
+        return self.is_shared(listener) and node_of(BrokerId(broker)) == self.node
+
     def _shares(self, listener_name: str, node: NodeId) -> bool:
         """Whether all cores of a node of the cluster are at one address, to clients of a listener."""
         return (listener_name, node) in self._sharing

@@ -45,6 +45,9 @@ GROUP_KEY, TRANSACTION_KEY = 0, 1
 TEXT_IS_SHOWN_VERSION = 3
 NO_TRANSACTIONS = "This broker has no transactions yet: produce without a transactional.id"
 BROKER_ENDPOINTS = 1
+SOFTWARE_VERSION = 3
+"""From here on ApiVersions names the client's software."""
+NO_BROKER = -1
 CORRELATION_ID_BYTES = 4
 TOPIC_IDS_VERSION = 12
 CREATION_ASKED_VERSION = 4
@@ -62,13 +65,33 @@ def handle_api_versions(
         response = messages.ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
         response.api_keys.append(_api_version(ApiKey.API_VERSIONS))
         return response
-    if request.api_version >= 3 and not all(
-        SOFTWARE_TEXT.fullmatch(text) for text in (message.client_software_name, message.client_software_version)
-    ):
-        return messages.ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+    fault = _fault_of_client(message, request.api_version) or _misrouted(core, request, message)
+    if fault:
+        return messages.ApiVersionsResponse(error_code=int(fault))
     response = messages.ApiVersionsResponse(api_keys=[_api_version(key) for key in core.offered_apis])
     tell_features(core, response, request.api_version)
     return _for_everybody(core, request, response)
+
+
+def _fault_of_client(message: messages.ApiVersionsRequest, version: int) -> ErrorCode:
+    software = (message.client_software_name, message.client_software_version)
+    if version >= SOFTWARE_VERSION and not all(map(SOFTWARE_TEXT.fullmatch, software)):
+        return ErrorCode.INVALID_REQUEST
+    if (message.cluster_id is None) != (message.node_id == NO_BROKER):
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE
+
+
+def _misrouted(core: Core, request: Request, message: messages.ApiVersionsRequest) -> ErrorCode:
+    """Whether the client means another cluster, or a broker that is not here (KIP-1242): it is to begin anew with the
+    addresses that it was given.
+    """
+    if message.cluster_id is None:
+        return ErrorCode.NONE
+    is_this_cluster = message.cluster_id == core.view.image.cluster_id or not core.view.image.cluster_id
+    if is_this_cluster and core.view.is_meant(request.listener, core.core_id, message.node_id):
+        return ErrorCode.NONE
+    return ErrorCode.REBOOTSTRAP_REQUIRED
 
 
 def _for_everybody(core: Core, request: Request, response: Message) -> EncodedResponse:
