@@ -10,13 +10,16 @@ import pytest
 import trio
 
 from tpc_broker.broker import leader_news
-from tpc_broker.broker.leader_news import FOR_NODE, LeaderNews
+from tpc_broker.broker.leader_news import ASKED_BY, FOR_NODE, LED_ON, LeaderNews
 from tpc_broker.broker.view import Leader
 from tpc_broker.errors import MailboxFullError, NotDeliveredError
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
 
 TOPIC = TopicId(uuid.UUID(int=3))
+OWN = NodeId(1)
 OTHERS = [NodeId(2), NodeId(3)]
+LED_BY = {OWN: 7, OTHERS[0]: 8, OTHERS[1]: 9}
+"""One partition each, as is known here."""
 
 
 def led(index: int, epoch: int = 1) -> tuple[TopicPartition, Leader]:
@@ -34,6 +37,7 @@ class Nodes:
         self.takes = trio.Event()
         self.refuses = 0
         self.passes_on: Callable[[dict[str, Any]], Awaitable[object]] = self._has_no_link
+        self.asked_of: list[tuple[NodeId, list[int]]] = []
 
     def linked(self) -> list[NodeId]:
         return list(self.up)
@@ -44,6 +48,11 @@ class Nodes:
             raise NotDeliveredError("there is no link")
         if FOR_NODE in payload:
             await self.passes_on(payload)
+            return
+        if ASKED_BY in payload:
+            assert payload["leaders"] == [], "an earlier release takes it for news"
+            assert payload[ASKED_BY] == OWN
+            self.asked_of.append((node, payload[LED_ON]))
             return
         if self.refuses:
             self.refuses -= 1
@@ -63,7 +72,8 @@ def nodes(nursery: trio.Nursery) -> Nodes:
 @pytest.fixture
 def news(nodes: Nodes) -> LeaderNews:
     rows = lambda told: [[key.partition, leader.epoch] for key, leader in told]  # noqa: E731
-    return LeaderNews(nodes, lambda: [led(7)], rows, lambda: OTHERS)  # type: ignore[arg-type]
+    known = lambda on: [led(LED_BY[node]) for node in sorted(on)]  # noqa: E731
+    return LeaderNews(nodes, OWN, known, rows, lambda: OTHERS)  # type: ignore[arg-type]
 
 
 async def test_what_comes_while_a_message_is_under_way_goes_with_the_next_one(
@@ -147,3 +157,52 @@ async def test_news_are_passed_on_as_they_are_to_who_is_named(
     nodes.up = OTHERS[:1]
     with pytest.raises(NotDeliveredError):
         await news.pass_on({**told, FOR_NODE: 3})
+
+
+async def test_who_has_started_asks_who_hears_it_of_leaders_on_nodes_that_it_does_not_hear(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    nodes.takes.set()
+    nodes.up = OTHERS[:1]
+    nodes.on_peer_up(OTHERS[0])
+    await trio.sleep(2 * leader_news.LINKED_S)
+    assert nodes.asked_of == [(OTHERS[0], [OTHERS[1]])]
+
+
+async def test_who_hears_all_soon_asks_nobody(nodes: Nodes, news: LeaderNews, autojump_clock: object) -> None:
+    nodes.takes.set()
+    nodes.up = OTHERS[:1]
+    nodes.on_peer_up(OTHERS[0])
+    await trio.sleep(leader_news.LINKED_S / 2)
+    nodes.up = list(OTHERS)
+    nodes.on_peer_up(OTHERS[1])
+    news.are_back(frozenset(OTHERS))
+    await trio.sleep(2 * leader_news.LINKED_S)
+    assert nodes.asked_of == []
+    assert nodes.asked == {node: [{7: 1}] for node in OTHERS}
+
+
+async def test_who_asks_is_told_what_is_known_of_leaders_on_other_nodes(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    nodes.takes.set()
+    assert not await news.pass_on({"leaders": [], LED_ON: [OTHERS[1]], ASKED_BY: OTHERS[0]})
+    await trio.testing.wait_all_tasks_blocked()
+    assert nodes.asked == {OTHERS[0]: [{9: 1}], OTHERS[1]: []}
+
+
+async def test_who_was_taken_for_gone_is_told_by_others_and_they_are_asked(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object
+) -> None:
+    helped: list[tuple[NodeId, list[list[int]]]] = []
+    nodes.takes.set()
+
+    async def pass_on(payload: dict[str, Any]) -> None:
+        helped.append((NodeId(payload[FOR_NODE]), payload["leaders"]))
+
+    nodes.passes_on = pass_on
+    nodes.up = OTHERS[:1]
+    news.are_back(frozenset(OTHERS[1:]))
+    await trio.sleep(2 * leader_news.LINKED_S)
+    assert helped == [(OTHERS[1], [[7, 1]])]
+    assert nodes.asked_of == [(OTHERS[0], [OTHERS[1]])]

@@ -4,7 +4,8 @@ Of each other node one message is under way, with what is newest of so many part
 the next one. So thousands of leaders that are elected in one second need a few messages, and what a node was not told,
 because its link was full or it did not answer, is told again. A node whose link ends is told everything when it is
 there again. Until then others pass the news on: two nodes may not hear each other while everybody else hears both, and
-clients of the one are to find what the other one leads.
+clients of the one are to find what the other one leads. A node that has started meanwhile, or was taken for gone, was
+told nothing: it asks those that it hears for what they know of leaders on nodes that it does not hear.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tpc_broker.errors import MailboxError
 from tpc_broker.model import NodeId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from tpc_broker.broker.ports import ClusterNode
     from tpc_broker.broker.view import Leader
@@ -30,26 +31,32 @@ log = logging.getLogger(__name__)
 TOLD_AT_ONCE: Final = 2_000
 """Partitions in one message: some hundred kilobytes, and some ten milliseconds at each end."""
 AGAIN_S: Final = 0.2
+LINKED_S: Final = 1.0
+"""After so long behind the first one, there are links to all that a node which has started can hear."""
 FOR_NODE: Final = "for_node"
+LED_ON, ASKED_BY = "led_on", "asked_by"
+"""What is known of leaders on some nodes is to be told to one."""
 
 
 # Rule: Other nodes hear of each leader, whatever a full link refused, by another node while there is no link, until
-# they are sent everything at the next start of the link. Held by tests/broker/test_leader_news.py,
-# tests/simulator/test_cuts.py.
+# they are sent everything at the next start of the link; so does a node that starts where it does not hear all. Held
+# by tests/broker/test_leader_news.py, tests/simulator/test_cuts.py.
 class LeaderNews:
-    """On core 0. `leaders_here`: all that are on this node; `encode`: what a message says of some; `others`: nodes that
-    seem to be there, whether there is a link to them or not.
+    """On core 0 of the node `own`. `leaders_on`: those that are known to be on some nodes; `encode`: what a message
+    says of some; `others`: nodes that seem to be there, whether there is a link to them or not.
     """
 
     def __init__(
         self,
         cluster: ClusterNode,
-        leaders_here: Callable[[], Iterable[tuple[TopicPartition, Leader]]],
+        own: NodeId,
+        leaders_on: Callable[[Collection[NodeId]], Iterable[tuple[TopicPartition, Leader]]],
         encode: Callable[[list[tuple[TopicPartition, Leader]]], list[list[Any]]],
         others: Callable[[], Iterable[NodeId]],
     ) -> None:
         self._cluster = cluster
-        self._leaders_here = leaders_here
+        self._own = own
+        self._leaders_on = leaders_on
         self._encode = encode
         self._others = others
         self._news: dict[NodeId, dict[TopicPartition, Leader]] = {}
@@ -63,7 +70,34 @@ class LeaderNews:
             self._put(node, told)
 
     def _peer_is_up(self, node: NodeId) -> None:
-        self._put(node, dict(self._leaders_here()))
+        self._put(node, dict(self._leaders_on({self._own})))
+        self._cluster.start_soon(self._ask_of_unheard, node)
+
+    def are_back(self, nodes: Collection[NodeId]) -> None:
+        """They were taken for gone, so they and this node told each other nothing by others."""
+        if nodes:
+            self._cluster.start_soon(self._make_up_for, nodes)
+
+    async def _make_up_for(self, nodes: Collection[NodeId]) -> None:
+        await trio.sleep(LINKED_S)  # over a link they are told everything
+        for node in sorted(set(nodes) - set(self._cluster.linked())):
+            self._put(node, dict(self._leaders_on({self._own})))
+            for helper in self._cluster.linked():
+                self._cluster.start_soon(self._ask_of, {node}, helper)
+
+    async def _ask_of_unheard(self, helper: NodeId) -> None:
+        await trio.sleep(LINKED_S)
+        linked = set(self._cluster.linked())
+        if helper in linked:
+            await self._ask_of(set(self._others()) - linked, helper)
+
+    async def _ask_of(self, nodes: Collection[NodeId], helper: NodeId) -> None:
+        asked = {"leaders": [], LED_ON: sorted(map(int, nodes)), ASKED_BY: int(self._own)}
+        try:
+            if nodes:
+                await self._cluster.ask(helper, "leaders", asked)
+        except MailboxError as error:
+            log.debug("node %d was not asked who leads on %s: %s", helper, asked[LED_ON], error)
 
     def _put(self, node: NodeId, leaders: dict[TopicPartition, Leader]) -> None:
         self._news.setdefault(node, {}).update(leaders)
@@ -108,8 +142,12 @@ class LeaderNews:
                 return
 
     async def pass_on(self, payload: dict[str, Any]) -> bool:
-        """What another node tells one to which it has no link; False: it is for this node. MailboxError."""
+        """What another node tells one to which it has no link, or asks of one; False: it is for this node.
+        MailboxError.
+        """
         node = payload.get(FOR_NODE)
+        if ASKED_BY in payload:
+            self._put(NodeId(int(payload[ASKED_BY])), dict(self._leaders_on(set(map(NodeId, payload[LED_ON])))))
         if node is not None:
             await self._cluster.ask(NodeId(int(node)), "leaders", {"leaders": payload["leaders"]})
         return node is not None

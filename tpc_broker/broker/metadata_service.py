@@ -120,7 +120,7 @@ class MetadataService:
         if cluster is not None:
             cluster.serve("leaders", self._serve_leaders_of_node)
             others = lambda: view.image.nodes.keys() - {view.node} - view.absent  # noqa: E731
-            self._news = LeaderNews(cluster, lambda: view.leaders_here(here=True), _leaders_to_json, others)
+            self._news = LeaderNews(cluster, view.node, view.leaders_on, _leaders_to_json, others)
             cluster.on_absent_changed = self._absent_changed
             cluster.on_controller_changed = self._controller_changed
 
@@ -290,8 +290,10 @@ class MetadataService:
 
     def _absent_changed(self, absent: frozenset[NodeId]) -> None:
         assert self._cluster is not None
+        back = self._view.absent - absent
         self._view.note_absent(absent, is_cut_off=self._cluster.is_cut_off())
         self._tell_new_word()
+        self._news.are_back(back)
 
     def _controller_changed(self, node: NodeId | None) -> None:
         self._view.controller = node
@@ -407,7 +409,7 @@ class MetadataService:
             return {"ready": False}, []
         async with self._changing:
             self._subscribers.add(caller)
-            others = list(self._view.leaders_here(here=False))
+            others = list(self._view.leaders_elsewhere())
             return {"ready": True, **self._about_nodes(others)}, [self._view.image.to_bytes()]
 
     # -- the other cores ---------------------------------------------------------------------------------------------

@@ -371,11 +371,18 @@ class ClusterView:
                 found[(place or topic.leader_place(partition.partition, self.node)).node] += 1
         return found
 
-    def leaders_here(self, *, here: bool) -> Iterator[tuple[TopicPartition, Leader]]:
-        """Those led on this node, or on the others."""
+    def leaders_elsewhere(self) -> Iterator[tuple[TopicPartition, Leader]]:
+        """Those not led on this node."""
         for partition, leader in self._leaders.items():
             place = self._place(partition, leader)
-            if place is not None and (place.node == self.node) == here:
+            if place is not None and place.node != self.node:
+                yield partition, leader
+
+    def leaders_on(self, nodes: Collection[NodeId]) -> Iterator[tuple[TopicPartition, Leader]]:
+        """Those that are known to be led on some nodes."""
+        for partition, leader in self._leaders.items():
+            place = self._place(partition, leader)
+            if place is not None and place.node in nodes:
                 yield partition, leader
 
     def _forget_leaders_on(self, node: NodeId) -> None:
