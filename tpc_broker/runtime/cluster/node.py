@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
@@ -22,7 +21,7 @@ from tpc_broker import __version__
 from tpc_broker.cluster.founding import Founding, SeedAddress
 from tpc_broker.cluster.link_codec import Hello, LinkDecodeError, Reason
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
-from tpc_broker.errors import CoreDownError, MailboxError, NotDeliveredError
+from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.metadata.controller import Controller
 from tpc_broker.metadata.image import ClusterImage
@@ -38,6 +37,7 @@ from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Position, Voter
 from tpc_broker.rounds import next_round
 from tpc_broker.runtime.cluster.cluster_news import ClusterNews
+from tpc_broker.runtime.cluster.controller_calls import ControllerCalls
 from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_counters
 from tpc_broker.runtime.cluster.greeting import refusal_of, refusal_of_registration, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
@@ -75,7 +75,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_S: Final = 0.2
-CONTROLLER_TIMEOUT_MS: Final = 15_000
 TEND_S: Final = 0.5
 LEAVE_S: Final = 2.0
 FINAL_REASONS: Final = (Reason.REMOVED, Reason.LEVEL)
@@ -109,7 +108,11 @@ class ClusterNodeMain:
         self._observer = Observer(
             self.links, follows=lambda: self._follows, newest=lambda: self.image, committed=self._committed
         )
-        self._at_controller: dict[str, NodeHandler] = {}
+        self._calls = ControllerCalls(
+            self.links, is_controller=lambda: self.is_controller, known=lambda: self._controller_node,
+            followed=lambda: self._followed, is_by_hearsay=lambda: self._is_told_more, told=self._told_of_controller,
+            check=self._check_member,
+        )  # fmt: skip
         self._whereabouts = Whereabouts(disk, options.data)
         self._conflict, self._news = "", ClusterNews(self._options.node_id)
         self.on_peer_up: Callable[[NodeId], None] = lambda _node: None
@@ -193,22 +196,10 @@ class ClusterNodeMain:
     async def call_controller(
         self, method: str, payload: dict[str, Any], blobs: Sequence[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
-        node = self._controller_node
-        peer = None if node is None else self.links.peer_of(node)
-        if peer is None:
-            raise NotDeliveredError("no leader of the metadata is known")
-        calling = partial(
-            peer.call, "controller", {"method": method, "payload": payload}, blobs, timeout_ms=CONTROLLER_TIMEOUT_MS
-        )
-        answer, found = await self._while_it_leads(node, calling)
-        if "not_controller" in answer:
-            self._observer.controller = answer.get("leader")
-            raise NotDeliveredError("the leader of the metadata is another one")
-        return answer["payload"], found
+        return await self._calls.call(method, payload, blobs)
 
     def serve_controller(self, method: str, handler: NodeHandler) -> None:
-        assert method not in self._at_controller, method
-        self._at_controller[method] = handler
+        self._calls.serve(method, handler)
 
     def serve(self, method: str, handler: NodeHandler) -> None:
         async def serve(hello: Hello, payload: dict[str, Any], blobs: list[bytes]) -> Any:
@@ -440,64 +431,25 @@ class ClusterNodeMain:
     # -- the controller ---
 
     @property
-    def _controller_node(self) -> int | None:
-        """The node that leads the metadata, as far as this one knows."""
+    def _followed(self) -> int | None:
+        """The node that leads the metadata, as this one's replica of them knows."""
         leader = None if self._group is None else self._group.leader
-        return leader.node if leader is not None else self._observer.controller
+        return None if leader is None else leader.node
+
+    @property
+    def _controller_node(self) -> int | None:
+        """The same, also by hearsay."""
+        followed = self._followed
+        return self._observer.controller if followed is None else followed
+
+    def _told_of_controller(self, node: int | None) -> None:
+        self._observer.controller = node
 
     def _look_who_controls(self) -> None:
         node = self._controller_node
         if node != self._told_controller:
             self._told_controller = node
             self.on_controller_changed(None if node is None else NodeId(node))
-
-    async def _while_it_leads(self, node: int | None, call: Callable[[], Awaitable[T]]) -> T:
-        """What the controller answers; given up when another one has taken its place: it may be paused for long."""
-        found: list[T] = []
-        failures: list[MailboxError] = []
-
-        async def ask() -> None:
-            try:
-                found.append(await call())
-            except MailboxError as error:
-                failures.append(error)
-            nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
-            while self._controller_node in (None, node):
-                await trio.sleep(LOOK_S)
-            nursery.cancel_scope.cancel()
-        if failures:
-            raise failures[0]
-        if not found:
-            raise CoreDownError("another node leads the metadata by now; whether this was carried out is not known")
-        return found[0]
-
-    async def _serve_controller(self, hello: Hello, payload: dict[str, Any], blobs: list[bytes]) -> Any:
-        self._check_member(hello)
-        handler = self._at_controller.get(str(payload["method"]))
-        if handler is None:
-            raise MailboxError(f"a controller knows no {payload['method']!r:.60}")
-        try:
-            answer, found = await handler(payload["payload"], blobs) if self.is_controller else (None, [])
-        except NotControllerError:
-            answer = None
-        if answer is None:
-            leader = self._group.leader if self._group is not None else None
-            return {"not_controller": True, "leader": None if leader is None else leader.node}, []
-        return {"payload": answer}, found
-
-    async def _ask_controller(self, method: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Here or there, for as long as it takes."""
-        while True:
-            try:
-                if self.is_controller:
-                    return (await self._at_controller[method](payload, []))[0]
-                return (await self.call_controller(method, payload, ()))[0]
-            except MailboxError as error:
-                log.debug("%s: %s", method, error)
-                await trio.sleep(LOOK_S)
 
     async def _register(self) -> None:
         answer: dict[str, Any] = {}
@@ -506,7 +458,7 @@ class ClusterNodeMain:
                 nursery.start_soon(say_what_is_waited_for, self.links)
                 if self._founding.data_node == self._identity.node and not self.image.cluster_id:
                     local = {"image": base64.b64encode(self._joining.local.to_bytes()).decode()}
-                    await self._ask_controller("cluster.begin", local)
+                    await self._calls.ask("cluster.begin", local)
                 if counts := self._identity.counts_to_tell:  # nothing is placed on other cores before it is written
                     answer = await self._ask_to_register(counts[-1], counts)
                     if "refused" not in answer:
@@ -521,10 +473,10 @@ class ClusterNodeMain:
         """With so many of its cores; `counts` as `Controller.register_node` has them."""
         record = registration_of(self._identity, self._core_options, cores)
         fields = {"record": encode_record(record).decode(), "counts": list(counts)}
-        answer = await self._ask_controller("nodes.register", fields)
+        answer = await self._calls.ask("nodes.register", fields)
         while "wait" in answer:
             await trio.sleep(LOOK_S)
-            answer = await self._ask_controller("nodes.register", fields)
+            answer = await self._calls.ask("nodes.register", fields)
         return answer
 
     @property
@@ -578,7 +530,7 @@ class ClusterNodeMain:
     # by tests/cluster/test_nodes.py, tests/cluster/test_partitions.py.
     async def _be_up_to_date(self) -> None:
         """An old image must not be acted on: what it does not know yet would be put aside as unknown."""
-        answer = await self._ask_controller("metadata.version", {})
+        answer = await self._calls.ask("metadata.version", {})
         while self.image.version < answer["version"]:
             await trio.sleep(LOOK_S / 10)
 
@@ -665,7 +617,6 @@ class ClusterNodeMain:
         self.links.serve(APPLIED, self._serve_applied)
         self.links.serve(SHIP, self._take_shipped)
         self.links.serve("metadata.become_replica", self._become_replica)
-        self.links.serve("controller", self._serve_controller)
         self.serve_controller("nodes.register", self._serve_register)
         self.serve_controller("cluster.begin", self._serve_begin)
         self.serve_controller("metadata.version", self._serve_version)
