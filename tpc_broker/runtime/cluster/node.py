@@ -419,7 +419,10 @@ class ClusterNodeMain:
 
     @property
     def _follows(self) -> bool:
-        return self._is_voter and self._group is not None and self._group.leader is not None
+        """Its own replica of the metadata votes, and hears who leads them."""
+        group = self._group
+        leader = None if group is None or not self._is_voter else group.leader
+        return leader is not None and group is not None and leader.node in {self._identity.node, *group.heard()}
 
     async def _serve_pull(self, hello: Hello, payload: dict[str, Any], _blobs: list[bytes]) -> Any:
         self._check_member(hello)
@@ -439,7 +442,7 @@ class ClusterNodeMain:
     @property
     def _controller_node(self) -> int | None:
         """The same, also by hearsay."""
-        followed = self._followed
+        followed = None if self._is_told_more else self._followed
         return self._observer.controller if followed is None else followed
 
     def _told_of_controller(self, node: int | None) -> None:
@@ -623,7 +626,7 @@ class ClusterNodeMain:
 
     @property
     def _is_told_more(self) -> bool:
-        """Than its replica knows, which seems to vote and has no leader."""
+        """Than its replica knows, which seems to vote and has no leader, or does not hear it."""
         return not self._follows and self._observer.is_told
 
     def _voters_known(self) -> tuple[int | None, set[int]]:
