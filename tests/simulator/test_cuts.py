@@ -11,8 +11,9 @@ from functools import partial
 import pytest
 import trio
 
-from tests.simulator.nodes_clients import Client, Producer
+from tests.simulator.nodes_clients import Client
 from tests.simulator.nodes_cluster import simulate
+from tests.simulator.nodes_cuts import ALL, PARTITIONS, SETTLED_S, TOGETHER_S, Cuts, edges_of, text_of, together
 from tests.simulator.nodes_load import TOPIC, Load
 from tests.simulator.nodes_network import TCP, UDP
 from tests.simulator.nodes_oracle import partition_key
@@ -20,66 +21,16 @@ from tpc_broker.kafka import messages
 from tpc_broker.model import node_of
 from tpc_broker.swim.model import State
 
-PARTITIONS = 3
-PACE_S = 0.8
-SETTLED_S = 5.0
 CUT_S = 3.0
 GIVEN_UP_S = 30.0
-TOGETHER_S = 30.0
 ALONE = "alone"
+NOTHING = frozenset()
 IT, OTHERS, ANOTHER = "it", "the others", "another"
 WAYS = [(OTHERS, IT), (IT, OTHERS), (ANOTHER, IT), (IT, ANOTHER)]
 
 
-class LoyalProducer(Producer):
-    """Asks one node who leads, as clients do that prefer who has the least to do, for as long as that names itself."""
-
-    def __init__(self, cluster, name, index, node):
-        super().__init__(cluster, name, TOPIC, index)
-        self.asks, self.last_s = node, 0.0
-
-    async def leader(self, topic, index):
-        kind = messages.MetadataRequest
-        asked = kind(topics=[kind.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        answer = await self.ask(self.cluster.broker(self.asks * 1024), asked, 12)
-        if answer is None:
-            return None
-        nodes = {int(node_of(broker.node_id)) for broker in answer.brokers}
-        if self.asks not in nodes:
-            self.asks = self.chance.choice(sorted(nodes))
-        found = {part.partition_index: part.leader_id for part in answer.topics[0].partitions}
-        return self.cluster.broker(found[index]) if found[index] >= 0 else None
-
-
-class Cuts:
+class CutsOfOne(Cuts):
     """Of one node from others, or of others from it; a client of each partition asks this one who leads."""
-
-    def __init__(self, cluster):
-        self.cluster, self.load = cluster, Load(cluster, PARTITIONS)
-        self.clients = [LoyalProducer(cluster, f"client {index}", index, node=1) for index in range(PARTITIONS)]
-
-    async def begin(self):
-        await self.load.begin(writes=False)
-        for client in self.clients:
-            self.cluster.nursery.start_soon(self._write, client)
-        await self.until_all_write("at first")
-
-    async def end(self):
-        self.load.read()
-        await self.load.end()
-
-    async def _write(self, client):
-        while not self.load.is_over:
-            await client.send()
-            client.last_s = trio.current_time()
-            await trio.sleep(client.chance.uniform(0.5, 1.5) * PACE_S)
-
-    async def until_all_write(self, what):
-        """Also by those who ask the node that is cut."""
-        since_s = trio.current_time()
-        await self.load.until(
-            SETTLED_S, lambda: all(client.last_s > since_s for client in self.clients), f"not all is written: {what}"
-        )
 
     async def cut(self, leads_metadata, source, target, kinds):
         what = f"{kinds} from {source} to {target}, of which it {'leads' if leads_metadata else 'follows'} the metadata"
@@ -98,7 +49,7 @@ class Cuts:
         await self.until_all_write(what)
         await trio.sleep(CUT_S)
         if UDP in kinds and ANOTHER not in (source, target):
-            is_given_up = partial(self._are_all, State.DEAD, [it], others)
+            is_given_up = partial(self.are_all, State.DEAD, [it], others)
             await self.load.until(GIVEN_UP_S, is_given_up, f"membership knows nothing: {what}")
             await trio.sleep(CUT_S)
         assert self.is_settled(near), f"not any more: {what}"
@@ -107,34 +58,8 @@ class Cuts:
         await self.load.until(SETTLED_S, lambda: self.is_settled(nodes), f"not settled after {what}")
         await self.until_all_write(f"after {what}")
         await self.load.until(
-            TOGETHER_S, lambda: self._are_all(State.ALIVE, nodes, nodes), f"not together after {what}"
+            TOGETHER_S, lambda: self.are_all(State.ALIVE, nodes, nodes), f"not together after {what}"
         )
-
-    def is_settled(self, near):
-        """One node leads the metadata, and each partition one, of those that hear each other; and these tell so."""
-        topic, nodes = self.load.topic(), self.cluster.nodes.values()
-        leading = [
-            node.number
-            for index in range(PARTITIONS) for node in nodes
-            if self.leads(node, topic, index)
-        ]  # fmt: skip
-        if len(self.load.controllers()) != 1 or len(leading) != PARTITIONS:
-            return False
-        return all(self._told(node) == leading for node in near) and {node.number for node in near} >= set(leading)
-
-    @staticmethod
-    def _are_all(state, nodes, to):
-        """What membership says of some to others."""
-        return all(one.first.node_main._members.states()[two.number][0] is state for one in to for two in nodes)
-
-    @staticmethod
-    def leads(node, topic, index):
-        return node.first.replication.machine_of(partition_key(topic, index)).is_leader
-
-    @staticmethod
-    def _told(node):
-        core = node.first.core
-        return [node_of(row.leader_id) for row in core.told.of_topic(0, core.view.topic(TOPIC))]
 
 
 FOLLOWS, LEADS = pytest.param(False, id="follows the metadata"), pytest.param(True, id="leads them")
@@ -142,7 +67,7 @@ FOLLOWS, LEADS = pytest.param(False, id="follows the metadata"), pytest.param(Tr
 
 def cut_in_turn(ways, leads_metadata, kinds):
     async def story(cluster):
-        cuts = Cuts(cluster)
+        cuts = CutsOfOne(cluster)
         await cuts.begin()
         for source, target in ways:
             await cuts.cut(leads_metadata, source, target, kinds)
@@ -184,7 +109,7 @@ def test_a_node_that_hears_nobody_is_asked_for_what_it_has_alone_only():
 
 def test_of_who_leads_two_that_do_not_hear_each_other_are_told_by_the_third():
     async def story(cluster):
-        cuts = Cuts(cluster)
+        cuts = CutsOfOne(cluster)
         await cuts.begin()
         one, two, third = cluster.nodes.values()
         for source, target in ((one, two), (two, one)):
@@ -199,6 +124,49 @@ def test_of_who_leads_two_that_do_not_hear_each_other_are_told_by_the_third():
         await cuts.end()
 
     simulate(31, story, nodes_count=3)
+
+
+def stand(links, datagrams, restarts=None):
+    async def story(cluster):
+        cuts = Cuts(cluster)
+        await cuts.begin()
+        await cuts.stand(links, datagrams, restarts)
+        await cuts.end()
+
+    simulate(33, story, nodes_count=3)
+
+
+def test_combinations_of_cuts_are_told_apart_by_the_links_they_leave():
+    assert len(ALL) == 35
+    assert [sum(len(together(edges)) == count for edges in ALL) for count in (3, 2, 0)] == [5, 15, 15]
+
+
+@pytest.mark.parametrize(
+    ("cut", "restarts"),
+    [("M>a a>M", 1), ("a>b", 2), ("M>a b>M", None), ("M>a a>b b>M", None)],
+    ids=["all, who leads them hears one of two", "all, two others do not hear each other", "two", "nobody"],
+)
+def test_who_can_hear_each_other_goes_on_within_five_seconds_and_all_do_afterwards(cut, restarts):
+    stand(edges_of(cut), edges_of(cut), restarts)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+@pytest.mark.parametrize("edges", ALL, ids=text_of)
+def test_each_combination_of_cuts_and_each_node_restarts_behind_it(edges, restarts):
+    stand(edges, edges, restarts)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("edges", ALL, ids=text_of)
+def test_each_combination_of_cuts_of_links_only(edges):
+    stand(edges, NOTHING)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("edges", ALL, ids=text_of)
+def test_each_combination_of_cuts_of_datagrams_only(edges):
+    stand(NOTHING, edges)
 
 
 @pytest.mark.sim
