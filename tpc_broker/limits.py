@@ -50,6 +50,7 @@ DESCRIPTORS_KEPT = 256  # for what is neither a client's connection nor a segmen
 PIPELINED_REQUESTS_MAX = 64
 PRODUCE_PARTITIONS_MAX = 10_000  # of one request
 PARTITIONS_A_PAGE_MAX = 2_000  # of an answer to DescribeTopicPartitions; Kafka's max.request.partition.size.limit
+PRODUCERS_TOLD_MAX = 100_000  # in one answer
 REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing else; the budget grows with that
 CORE_BUDGET_BYTES = 1024 * MIB
 SEND_DEADLINE_MS = 60_000

@@ -427,6 +427,26 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
     return (int)bytes;
 }
 
+int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    if (partition->producers_stale) return -EAGAIN;
+    if (partition->producers.count > told_max) return -ENOBUFS;
+    uint32_t count = 0;
+    for (uint32_t slot = 0; slot < partition->producers.capacity; slot++) {
+        const tpc_producer_state *state = &partition->producers.states[slot];
+        if (state->producer_id < 0) continue;
+        const tpc_producer_batch *last = state->batches_count ? &state->batches[state->batches_count - 1] : NULL;
+        told[count++] = (tpc_told_producer){.producer_id = state->producer_id,
+                                            .last_timestamp_ms = last ? last->timestamp_ms : -1,
+                                            .transaction_first_offset = state->transaction_first_offset,
+                                            .last_sequence = last ? last->last_sequence : -1,
+                                            .coordinator_epoch = state->coordinator_epoch,
+                                            .producer_epoch = state->producer_epoch};
+    }
+    return (int)count;
+}
+
 int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle) {
     const tpc_partition *partition = tpc_partition_of(plane, handle);
     return partition ? (int)tpc_producers_longest_search(&partition->producers) : -ENOENT;

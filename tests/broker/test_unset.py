@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
+
 import pytest
 
-from tests.support.memory_clients import create_topic, leaders
+from tests.support.memory_clients import create_topic, leaders, produce
 from tests.support.memory_node import running_node
+from tpc_broker import limits
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -190,17 +194,22 @@ async def test_there_are_no_transactions(autojump_clock):
             assert found.error_code == code, pattern
 
 
-async def test_no_producer_is_open_where_a_partition_is_led(autojump_clock):
+async def producers_told(node, core, name, *indexes):
+    kind = messages.DescribeProducersRequest
+    asked = kind(topics=[kind.TopicRequest(name=name, partition_indexes=list(indexes))])
+    (topic,) = (await node.ask(core, asked)).topics
+    assert topic.name == name
+    return topic.partitions
+
+
+async def test_producers_are_told_where_a_partition_is_led(autojump_clock):
     async with running_node() as node:
         await create_topic(node, 0, "t", 8)
-        kind = messages.DescribeProducersRequest
 
         async def told(core, name, *indexes):
-            asked = kind(topics=[kind.TopicRequest(name=name, partition_indexes=list(indexes))])
-            (topic,) = (await node.ask(core, asked)).topics
-            assert topic.name == name
-            assert all(one.active_producers == [] for one in topic.partitions)
-            return [(one.partition_index, one.error_code, one.error_message) for one in topic.partitions]
+            found = await producers_told(node, core, name, *indexes)
+            assert all(one.active_producers == [] for one in found)
+            return [(one.partition_index, one.error_code, one.error_message) for one in found]
 
         leader_of = {index: leader for index, (leader, _epoch) in (await leaders(node, 0, "t")).items()}
         assert set(leader_of.values()) == {0, 1}
@@ -210,6 +219,55 @@ async def test_no_producer_is_open_where_a_partition_is_led(autojump_clock):
         assert await told(0, "t", 8, -1) == [(8, 3, None), (-1, 3, None)]
         assert await told(0, "absent", 0) == [(0, 3, "This server does not host this topic-partition.")]
         assert await told(0, "", 0) == [(0, 17, "Topic name is invalid: the empty string is not allowed")]
+
+
+def fields_of(producer):
+    return (
+        producer.producer_id, producer.producer_epoch, producer.last_sequence, producer.last_timestamp,
+        producer.coordinator_epoch, producer.current_txn_start_offset,
+    )  # fmt: skip
+
+
+async def test_idempotent_producers_are_told_with_their_last_batch(autojump_clock):
+    async with running_node(cores=1) as node:
+        await create_topic(node, 0, "t", 2)
+        for producer, values in (((9, 1, 0), [b"a", b"b"]), ((7, 0, 0), [b"c"]), ((9, 1, 2), [b"d"])):
+            assert await produce(node, 0, "t", 1, values, producer=producer, timestamp=1000) == (0, ANY)
+        assert await produce(node, 0, "t", 0, [b"of nobody"]) == (0, 0)
+        none, both = await producers_told(node, 0, "t", 0, 1)
+        assert none.active_producers == []
+        assert [fields_of(one) for one in both.active_producers] == [(7, 0, 0, 1000, -1, -1), (9, 1, 2, 1000, -1, -1)]
+
+
+async def test_an_answer_tells_of_so_many_producers_and_no_more(autojump_clock, monkeypatch):
+    monkeypatch.setattr(limits, "PRODUCERS_TOLD_MAX", 3)
+    async with running_node(cores=1) as node:
+        await create_topic(node, 0, "t", 2)
+        for producer_id in range(2):
+            for index in range(2):
+                await produce(node, 0, "t", index, [b"a"], producer=(producer_id, 0, 0))
+        first, second, again = await producers_told(node, 0, "t", 0, 1, 0)
+        assert [len(one.active_producers) for one in (first, second, again)] == [2, 0, 0]
+        assert (first.error_code, second.error_code, again.error_code) == (0, 42, 42)
+        assert second.error_message.endswith("ask for fewer partitions at once.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PartitionOfflineError("withdrawn"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (LeadershipLostError("cut"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+async def test_producers_that_cannot_be_told_are_an_error(autojump_clock, error, code):
+    def refuse(_handle, _count_max):
+        raise error
+
+    async with running_node(cores=1) as node:
+        await create_topic(node, 0, "t", 1)
+        node.lives[0].plane.producers = refuse
+        (found,) = await producers_told(node, 0, "t", 0)
+        assert (found.error_code, found.active_producers) == (code, [])
 
 
 async def test_features_have_kafkas_names_too(autojump_clock):

@@ -41,10 +41,10 @@ def owner_of(node, name, index):
     return next(iter(node.lives.values())).core.view.topic(name).assignment.owner_of(index)
 
 
-def produce_request(name, index, values, acks=-1, timestamp=1_700_000_000_000, topic_id=NO_ID):
+def produce_request(name, index, values, acks=-1, topic_id=NO_ID, **header):
     """By name; from version 13 on by `topic_id`."""
     kind = messages.ProduceRequest
-    part = kind.PartitionProduceData(index=index, records=batch(0, values, timestamp=timestamp))
+    part = kind.PartitionProduceData(index=index, records=batch(0, values, **header))
     topic = kind.TopicProduceData(name=name, topic_id=topic_id, partition_data=[part])
     return kind(acks=acks, timeout_ms=1000, topic_data=[topic])
 

@@ -1,8 +1,9 @@
 """The data plane in memory: one partition's log is a list of batches, which becomes durable when it is let.
 
-It keeps the promises of the ports `ProducePort`, `FetchPort`, `PreparedAnswers` and `Forwarding` that Python relies on:
-offsets, durability before visibility, refusals, answers of the plane's own. It takes nothing by itself (`produce` says
-no), so that what is tested is Python's part. Replicated partitions are not in it: those are tested on the real one.
+It keeps the promises of the ports `ProducePort`, `ProducersPort`, `FetchPort`, `PreparedAnswers` and `Forwarding` that
+Python relies on: offsets, durability before visibility, refusals, answers of the plane's own. It takes nothing by
+itself (`produce` says no), so that what is tested is Python's part. Replicated partitions are not in it: those are
+tested on the real one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import trio
 
 from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, FetchOutcome, FetchPart, ProduceFallback
+from tpc_broker.broker.producers_port import ToldProducer
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -22,6 +24,7 @@ from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.protocol import decode_request, encode_response, encode_response_header
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, PartitionState
 
@@ -118,6 +121,16 @@ class _Pending:
     ends: dict[int, int] = field(default_factory=dict)
     parts: dict[int, Any] = field(default_factory=dict)
     """Of the response, by handle."""
+
+
+def _told(known):
+    return sorted(
+        ToldProducer(
+            one.producer_id, one.last_timestamp, one.transaction_first_offset,
+            one.batches[-1].last_sequence if one.batches else -1, one.coordinator_epoch, one.epoch,
+        )
+        for one in known
+    )  # fmt: skip
 
 
 class MemoryPlane:
@@ -262,6 +275,14 @@ class MemoryPlane:
             await self._durable.wait()
             if handle in self._files and self._files[handle].leader_epoch != leader_epoch:
                 raise LeadershipLostError("its epoch has ended")
+
+    # -- ProducersPort ------------------------------------------------------------------------------------------------
+
+    def producers(self, handle, count_max):
+        known = ProducerState()
+        for batch in self._log(handle).batches:
+            known.apply(decode_header(batch), batch)
+        return _told(known) if len(known) <= count_max else None
 
     # -- FetchPort ----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tpc_broker.broker.ports import CoreStorage, DataPlane
+    from tpc_broker.broker.producers_port import ToldProducer
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -246,6 +247,12 @@ class Partition:
         data = await self.read_bytes(start, upto, 1)
         found, _next = await trio.to_thread.run_sync(find_in_batches, data, best_ms, start, upto)
         return found
+
+    def producers(self, count_max: int) -> list[ToldProducer] | None:
+        """As of the log's end; None: they are more than that. Raises PartitionOfflineError, LeadershipLostError."""
+        if not self.is_open:
+            raise PartitionOfflineError(self.label)
+        return self._plane.producers(self.handle, count_max)
 
     # -- writing of the broker's own ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from tpc_broker.broker.producers_port import ProducersPort
 from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -545,7 +546,7 @@ class Forwarding(Protocol):
         ...
 
 
-class DataPlane(ProducePort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol):
+class DataPlane(ProducePort, ProducersPort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol):
     """All of the data plane that requests use."""
 
 

@@ -32,6 +32,7 @@ from tpc_broker.runtime.produces import asked_produce
 from tpc_broker.runtime.replication import ReplicatingPlane
 from tpc_broker.runtime.steady_plane import SteadyPlane
 from tpc_broker.runtime.taken_batches import TakenBatches
+from tpc_broker.runtime.told_producers import told_producers
 from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState, ShortRun
 from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from tpc_broker._ring import tpc_slice
     from tpc_broker.broker.ports import AskedProduce
+    from tpc_broker.broker.producers_port import ToldProducer
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.model import TopicPartition
@@ -372,6 +374,9 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     def expire_producers(self, handle: int) -> None:
         lib.tpc_partition_expire_producers(self._plane, handle)
+
+    def producers(self, handle: int, count_max: int) -> list[ToldProducer] | None:
+        return told_producers(self._plane, handle, count_max)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

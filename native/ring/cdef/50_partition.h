@@ -110,6 +110,17 @@ typedef struct {
     tpc_producer_batch batches[5];
 } tpc_producer_state;
 
+/* What clients are told of one producer. Where no batch of its epoch is known, its sequence and timestamp are -1. */
+typedef struct {
+    int64_t producer_id;
+    int64_t last_timestamp_ms; /* of its last batch, the largest */
+    int64_t transaction_first_offset;
+    int32_t last_sequence;
+    int32_t coordinator_epoch;
+    int32_t producer_epoch;
+    int32_t reserved;
+} tpc_told_producer;
+
 /* An entry that the reopened journal has to begin with: the partition is cut at this offset, behind the beginning of
  * this leader epoch. */
 typedef struct {
@@ -310,6 +321,9 @@ int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_
                                  bool sequence_lost);
 int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_t upto_offset, uint8_t *encoded,
                                  uint32_t bytes_max);
+/* All producers as of the log's end, in no order; how many. -ENOBUFS: they are more than there is room for; -EAGAIN: the log was
+ * cut, and they are found out anew. */
+int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max);
 /* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle);
 /* How many slots of the hash table of producers a search looks at, at most. For tests. */

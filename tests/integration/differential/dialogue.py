@@ -399,7 +399,7 @@ class Normaliser:
             return symbols.of("producer", value) if value >= 0 else value
         if key == "LogAppendTimeMs":
             return "<time>" if value > 0 else value
-        if key == "Timestamp" and value > _CLOCK_FROM_MS:
+        if key in ("Timestamp", "LastTimestamp") and value > _CLOCK_FROM_MS:
             return "<time>"
         if key in ("TotalBytes", "UsableBytes"):
             return "<bytes>" if value > 0 else value
@@ -467,6 +467,12 @@ class Normaliser:
         for node in values.get("Nodes", ()):
             for listener in node["Listeners"]:
                 listener["Name"] = "<name>" if listener["Name"] else ""
+        return values
+
+    def _DescribeProducers(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """In no order."""
+        for partition in (one for topic in values["Topics"] for one in topic["Partitions"]):
+            partition["ActiveProducers"].sort(key=lambda one: str(one["ProducerId"]))
         return values
 
     def _ListGroups(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.integration.differential.dialogue import Dialogue, scenario, stable_versions
+from tests.integration.differential.dialogue import BASE_MS, Dialogue, scenario, stable_versions
 from tests.integration.differential.scenarios_admin import APPEND, DELETE, SET, SUBTRACT, alter, change, describe
+from tests.integration.differential.scenarios_data import a_batch, produce
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 EXACT, DEFAULT, SPECIFIED = range(3)
@@ -160,3 +161,36 @@ def producers_of_nobody(d: Dialogue) -> None:
     for name in (f"{d.prefix}-absent", "", "bad name"):
         line.ask("DescribeProducers", 0, {"Topics": [{"Name": name, "PartitionIndexes": [0, 7]}]})
     line.ask("DescribeProducers", 0, {"Topics": []})
+
+
+@scenario
+def idempotent_producers(d: Dialogue) -> None:
+    topic, stamped = d.topic("one", 2), d.topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+    one, other = [
+        d.anywhere.ask("InitProducerId", 4, {"TransactionalId": None, "TransactionTimeoutMs": 1000})["ProducerId"]
+        for _ in range(2)
+    ]
+
+    def told(name: str = topic) -> None:
+        asked = [{"Name": name, "PartitionIndexes": [0]}]
+        d.leader(name).ask("DescribeProducers", 0, {"Topics": asked})
+
+    def send(producer: int, epoch: int, sequence: int, timestamp_ms: int = BASE_MS, name: str = topic) -> None:
+        produce(d, name, a_batch(producer=(producer, epoch, sequence), base_timestamp_ms=timestamp_ms))
+        told(name)
+
+    send(one, 0, 0)
+    send(one, 0, 0)
+    produce(d, topic, a_batch())
+    told()
+    send(other, 3, 0, BASE_MS - 1000)
+    send(one, 0, 3, BASE_MS - 500)
+    for refused in ((one, 0, 100), (one, 1, 5), (other, 2, 0)):
+        send(*refused)
+    send(one, 1, 0, BASE_MS + 7)
+    send(4711, 0, 2**31 - 2)
+    send(one, 0, 0, name=stamped)
+    records = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Offset": -1}]}]
+    d.leader(topic).ask("DeleteRecords", 2, {"Topics": records, "TimeoutMs": 5000})
+    told()
+    d.leader(topic, 1).ask("DescribeProducers", 0, {"Topics": [{"Name": topic, "PartitionIndexes": [1]}]})

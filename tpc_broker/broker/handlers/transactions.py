@@ -1,17 +1,24 @@
-"""As long as there are no transactions: nothing is listed or open, and who asks for one is told so."""
+"""As long as there are no transactions: nothing is listed or open, and who asks for one is told so.
+
+Producers that are only idempotent are known of, and told.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from tpc_broker import limits
+from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.topic_names import topic_name_fault
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.producers_port import ToldProducer
 
 ASKED_FOR = "transactions"
 STATES = frozenset(
@@ -27,6 +34,7 @@ STATES = frozenset(
     )
 )
 """The names that are known; case counts."""
+TOO_MANY_PRODUCERS = f"An answer tells {limits.PRODUCERS_TOLD_MAX} producers at most: ask for fewer partitions at once."
 
 
 def note_transactions(core: Core, request: Request) -> None:
@@ -57,28 +65,54 @@ def _is_pattern(text: str) -> bool:
 def handle_describe_producers(
     core: Core, _request: Request, message: messages.DescribeProducersRequest
 ) -> messages.DescribeProducersResponse:
-    kind = messages.DescribeProducersResponse
-    return kind(
-        topics=[
-            kind.TopicResponse(
-                name=topic.name,
-                partitions=[_no_producers(core, topic.name, index) for index in topic.partition_indexes],
+    """Of partitions that are led here, idempotent producers too: all that are known."""
+    kind, room = messages.DescribeProducersResponse, limits.PRODUCERS_TOLD_MAX
+    answer = kind()
+    for topic in message.topics:
+        told = kind.TopicResponse(name=topic.name)
+        answer.topics.append(told)
+        for index in topic.partition_indexes:
+            told.partitions.append(_producers(core, topic.name, index, room))
+            room -= len(told.partitions[-1].active_producers)
+    return answer
+
+
+def _producers(core: Core, name: str, index: int, room: int) -> messages.DescribeProducersResponse.PartitionResponse:
+    """`room`: for so many."""
+    found, why = _led_here(core, name, index)
+    producers: list[ToldProducer] | None = []
+    if isinstance(found, Partition):
+        try:
+            producers, found = found.producers(room), ErrorCode.NONE
+        except LeadershipLostError:
+            found = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        except PartitionOfflineError:
+            found = ErrorCode.KAFKA_STORAGE_ERROR
+        if producers is None:
+            found, why = ErrorCode.INVALID_REQUEST, TOO_MANY_PRODUCERS
+    state = messages.DescribeProducersResponse.ProducerState
+    return messages.DescribeProducersResponse.PartitionResponse(
+        partition_index=index,
+        error_code=int(found),
+        error_message=why,
+        active_producers=[
+            state(
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_timestamp_ms,
+                coordinator_epoch=one.coordinator_epoch,
+                current_txn_start_offset=one.transaction_first_offset,
             )
-            for topic in message.topics
-        ]
+            for one in producers or ()
+        ],
     )
 
 
-def _no_producers(core: Core, name: str, index: int) -> messages.DescribeProducersResponse.PartitionResponse:
-    code, why = ErrorCode.NONE, None
+def _led_here(core: Core, name: str, index: int) -> tuple[Partition | ErrorCode, str | None]:
     fault = topic_name_fault(name)
     if fault is not None:
-        code, why = ErrorCode.INVALID_TOPIC_EXCEPTION, fault
-    elif core.view.topic(name) is None:
-        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
-    else:
-        found = core.partitions.find(name, index)
-        code = found if isinstance(found, ErrorCode) else ErrorCode.NONE
-    return messages.DescribeProducersResponse.PartitionResponse(
-        partition_index=index, error_code=int(code), error_message=why
-    )
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, fault
+    if core.view.topic(name) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+    return core.partitions.find(name, index), None

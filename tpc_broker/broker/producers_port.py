@@ -1,0 +1,32 @@
+"""What the data plane tells of a partition's idempotent producers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class ToldProducer(NamedTuple):
+    """One producer, as clients may hear of it."""
+
+    producer_id: int
+    last_timestamp_ms: int
+    """The largest of its last batch. -1: no batch of its epoch is known."""
+    transaction_first_offset: int
+    """-1: none is open."""
+    last_sequence: int
+    """-1 as well."""
+    coordinator_epoch: int
+    """-1: none was heard of."""
+    producer_epoch: int
+
+
+class ProducersPort(Protocol):
+    """Of the partitions led here."""
+
+    def producers(self, handle: int, count_max: int) -> list[ToldProducer] | None:
+        """All of a partition's as of its log's end, by id; None: they are more than that.
+
+        Raises PartitionOfflineError when it was withdrawn, LeadershipLostError while they are not known because the log
+        was cut.
+        """
+        ...
