@@ -31,10 +31,10 @@ def lines_of(caplog):
 async def test_what_is_not_offered_is_said_once_an_hour_with_who_asked(autojump_clock, caplog):
     async with running_node(cores=1) as node:
         for connection in range(1, 4):  # each is closed
-            asked = messages.AlterClientQuotasRequest()
+            asked = messages.AlterReplicaLogDirsRequest()
             assert await node.ask(0, asked, 1, connection=connection) is None
         (line,) = lines_of(caplog)
-        assert line == f"{REFUSED}: AlterClientQuotas is not offered {WHO}"
+        assert line == f"{REFUSED}: AlterReplicaLogDirs is not offered {WHO}"
         (kept,) = node.lives[CoreId(0)].core.log_limiter._lines.values()
         assert (kept.swallowed, kept.period_s) == (2, limits.VAIN_LINE_S)
 
@@ -62,7 +62,7 @@ async def test_that_the_connection_is_closed_is_not_said_again(autojump_clock, c
         connections = node.lives[CoreId(0)].connections
         connections.close = lambda connection, _reason: None  # as over TCP: it is closed after this turn
         for connection in (1, 2):
-            request = node.send(0, messages.AlterClientQuotasRequest(), 1, connection=connection)
+            request = node.send(0, messages.AlterReplicaLogDirsRequest(), 1, connection=connection)
             await request.done.wait()
             connections.dispatcher.on_closed(connection, "its request could not be carried out", "")
         assert len(lines_of(caplog)) == 1
@@ -85,3 +85,20 @@ async def test_transactions_are_refused_in_the_clearest_words_and_logged(autojum
         assert (await node.ask(0, asked, 5)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         said = "127.0.0.1:1: a producer with a transactional.id is refused: there are no transactions yet"
         assert lines_of(caplog) == [f"{said} {WHO}"]
+
+
+async def test_quotas_and_users_are_refused_and_logged(autojump_clock, caplog):
+    async with running_node(cores=1) as node:
+        kind = messages.AlterClientQuotasRequest
+        entity, taken_away = [kind.EntityData(entity_type="user", entity_name=None)], kind.OpData(remove=True)
+        await node.ask(0, kind(entries=[kind.EntryData(entity=entity, ops=[taken_away])]))
+        assert lines_of(caplog) == []
+        wanted = [kind.OpData(key="request_percentage", value=50.0)]
+        await node.ask(0, kind(entries=[kind.EntryData(entity=entity, ops=wanted)]))
+        kind = messages.AlterUserScramCredentialsRequest
+        upsertion = kind.ScramCredentialUpsertion(name="a", mechanism=1, iterations=4096, salted_password=b"secret")
+        await node.ask(0, kind(upsertions=[upsertion]))
+        assert lines_of(caplog) == [
+            f"127.0.0.1:1: a quota is refused: there are none yet {WHO}",
+            f"127.0.0.1:1: a user's credential is refused: there is no authentication yet {WHO}",
+        ]

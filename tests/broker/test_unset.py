@@ -106,6 +106,95 @@ async def test_there_are_no_quotas_and_no_users(autojump_clock):
         ]
 
 
+USER, CLIENT, ADDRESS = ("user", "u"), ("client-id", None), ("ip", "127.0.0.1")
+BYTES, PERCENT, CONNECTIONS = "producer_byte_rate", "request_percentage", "connection_creation_rate"
+IP_BESIDE_OTHERS = "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
+QUOTAS_REFUSED = "it cannot be set, because this broker has no quotas yet."
+
+
+async def altered_quotas(node, *changes):
+    kind = messages.AlterClientQuotasRequest
+    entries = [
+        kind.EntryData(
+            entity=[kind.EntityData(entity_type=of_type, entity_name=name) for of_type, name in entity],
+            ops=[kind.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in ops],
+        )
+        for entity, ops in changes
+    ]
+    answers = [await node.ask(0, kind(entries=entries, validate_only=only), 1) for only in (False, True)]
+    assert answers[0].entries == answers[1].entries
+    return [
+        ([(each.entity_type, each.entity_name) for each in one.entity], one.error_code, one.error_message)
+        for one in answers[0].entries
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entity", "ops", "code", "said"),
+    [
+        ([USER], [(BYTES, 1000.0)], 40, f"{BYTES}: {QUOTAS_REFUSED}"),
+        ([USER, CLIENT], [(PERCENT, 0.5)], 40, f"{PERCENT}: {QUOTAS_REFUSED}"),
+        ([ADDRESS], [(CONNECTIONS, 2.0**31 - 1)], 40, f"{CONNECTIONS}: {QUOTAS_REFUSED}"),
+        ([("ip", None)], [(CONNECTIONS, 1.0)], 40, f"{CONNECTIONS}: {QUOTAS_REFUSED}"),
+        ([USER], [(BYTES, None), ("absent", None)], 0, None),
+        ([USER], [], 0, None),
+        ([], [(BYTES, 1.0)], 42, "Invalid empty client quota entity"),
+        ([("group", "g")], [(BYTES, 1.0)], 42, "Unhandled client quota entity type: group"),
+        ([("user", "")], [(BYTES, None)], 42, "Empty user not supported"),
+        ([USER, ADDRESS], [], 42, IP_BESIDE_OTHERS),
+        ([("ip", "no host")], [], 42, "no host is not a valid IP or resolvable host."),
+        ([USER], [(CONNECTIONS, 1.0)], 42, f"Invalid configuration key {CONNECTIONS}"),
+        ([ADDRESS], [(BYTES, 1.0)], 42, f"Invalid configuration key {BYTES}"),
+        ([USER], [(PERCENT, -1.0)], 42, f"Quota {PERCENT} must be greater than 0"),
+        ([USER], [(BYTES, 1.5)], 42, f"{BYTES} cannot be a fractional value."),
+        ([ADDRESS], [(CONNECTIONS, 2.0**31)], 42, f"Proposed value for {CONNECTIONS} is too large."),
+        ([USER], [(BYTES, 1.0), (BYTES, 2.0)], 42, "Duplicate quota key"),
+    ],
+)  # fmt: skip
+async def test_quotas_are_checked_and_none_is_taken(autojump_clock, entity, ops, code, said):
+    async with running_node(cores=1) as node:
+        assert await altered_quotas(node, (entity, ops)) == [(sorted(entity), code, said)]
+        assert await quotas(node) == (0, "", [])
+
+
+async def test_each_entity_is_answered_once(autojump_clock):
+    async with running_node(cores=1) as node:
+        twice = [USER, ("user", "v")]
+        assert await altered_quotas(node, (twice, []), ([USER], []), ([("user", "v")], []), ([CLIENT, USER], [])) == [
+            ([("user", "v")], 42, "Ignoring duplicate entity"), ([USER], 0, None), ([CLIENT, USER], 0, None),
+        ]  # fmt: skip
+
+
+async def test_users_are_checked_and_none_is_taken(autojump_clock):
+    kind = messages.AlterUserScramCredentialsRequest
+
+    def deletion(name, mechanism=1):
+        return kind.ScramCredentialDeletion(name=name, mechanism=mechanism)
+
+    def upsertion(name, mechanism=1, iterations=4096):
+        return kind.ScramCredentialUpsertion(name=name, mechanism=mechanism, iterations=iterations, salt=b"s")
+
+    async with running_node(cores=1) as node:
+        asked = kind(
+            deletions=[deletion("gone"), deletion("gone"), deletion("both"), deletion("odd", 3)],
+            upsertions=[
+                upsertion("both"), upsertion("new"), upsertion("other", 2, 16_384), upsertion("twice", 1),
+                upsertion("twice", 2), upsertion("twice"), upsertion("few", 1, 4095), upsertion("many", 2, 16_385),
+                upsertion("strange", 0), upsertion(""),
+            ],
+        )  # fmt: skip
+        found = await node.ask(0, asked, 0)
+        assert {one.user: one.error_code for one in found.results} == {
+            "gone": 91, "both": 91, "odd": 33, "new": 33, "other": 33, "twice": 92, "few": 93, "many": 93,
+            "strange": 33, "": 93,
+        }  # fmt: skip
+        said = {one.user: one.error_message for one in found.results}
+        assert said["new"] == said["other"] == "This broker has no authentication yet, so it keeps no users."
+        assert (said["strange"], said["few"]) == ("Unknown SCRAM mechanism", "Too few iterations")
+        listed = await node.ask(0, messages.DescribeUserScramCredentialsRequest(users=None), 0)
+        assert listed.results == []
+
+
 async def described(node, kind, name, keys=None):
     request = messages.DescribeConfigsRequest
     resource = request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
@@ -192,6 +281,15 @@ async def test_there_are_no_transactions(autojump_clock):
                               ("a{99999999999999}", 128), ("(" * 3000 + ")" * 3000, 128)):
             found = await node.ask(1, kind(transactional_id_pattern=pattern), 2)
             assert found.error_code == code, pattern
+
+
+async def test_no_transactional_id_is_found(autojump_clock):
+    async with running_node() as node:
+        asked = messages.DescribeTransactionsRequest(transactional_ids=["a", "", "a"])
+        for core in range(2):
+            found = (await node.ask(core, asked, 0)).transaction_states
+            told = [(one.transactional_id, one.error_code, one.transaction_state, one.topics) for one in found]
+            assert told == [("a", 105, "", []), ("", 42, "", []), ("a", 105, "", [])]
 
 
 async def producers_told(node, core, name, *indexes):

@@ -12,6 +12,7 @@ from tests.integration.matrix import owned_exactly_once
 from tests.support.kafka_peer import run_tool, start_tool
 from tests.support.waiting import PATIENCE_S, eventually
 
+NO_QUOTAS = "it cannot be set, because this broker has no quotas yet."
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
 
@@ -77,6 +78,23 @@ def test_idempotent_producers_are_described(broker, topic):
     assert names[3:] == ["LastSequence", "LastTimestamp", "CurrentTransactionStartOffset"]
     assert (epoch, coordinator_epoch, sequence, start) == ("0", "-1", "1", "None")
     assert int(timestamp) > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "said"),
+    [
+        ("users", "a", "producer_byte_rate=1000", f"producer_byte_rate: {NO_QUOTAS}"),
+        ("clients", "a", "request_percentage=50", f"request_percentage: {NO_QUOTAS}"),
+        ("ips", "127.0.0.1", "connection_creation_rate=10", f"connection_creation_rate: {NO_QUOTAS}"),
+        ("users", "a", "SCRAM-SHA-256=[iterations=4096,password=secret]",
+         "This broker has no authentication yet, so it keeps no users."),
+    ],
+)  # fmt: skip
+def test_quotas_and_users_are_refused_with_the_reason(broker, kind, name, setting, said):
+    entity = ["--alter", "--entity-type", kind, "--entity-name", name, "--add-config", setting]
+    done = run_tool("configs", "--bootstrap-server", broker.bootstrap, *entity)
+    assert (done.returncode, said in done.stderr) == (1, True), done
+    assert not tool(broker, "configs", "--describe", "--entity-type", kind).strip()
 
 
 def test_acls_need_an_authorizer(broker):

@@ -7,6 +7,75 @@ from .message import Message
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Records: TypeAlias = Any  # one buffer, or the buffers of an answer one behind the other
 
+class AlterClientQuotasRequest(Message):
+    class EntityData(Message):
+        entity_type: str
+        entity_name: str | None
+        def __init__(
+            self,
+            *,
+            entity_type: str = ...,
+            entity_name: str | None = ...,
+        ) -> None: ...
+    class OpData(Message):
+        key: str
+        value: float
+        remove: bool
+        def __init__(
+            self,
+            *,
+            key: str = ...,
+            value: float = ...,
+            remove: bool = ...,
+        ) -> None: ...
+    class EntryData(Message):
+        entity: list[AlterClientQuotasRequest.EntityData]
+        ops: list[AlterClientQuotasRequest.OpData]
+        def __init__(
+            self,
+            *,
+            entity: Sequence[AlterClientQuotasRequest.EntityData] = ...,
+            ops: Sequence[AlterClientQuotasRequest.OpData] = ...,
+        ) -> None: ...
+    entries: list[AlterClientQuotasRequest.EntryData]
+    validate_only: bool
+    def __init__(
+        self,
+        *,
+        entries: Sequence[AlterClientQuotasRequest.EntryData] = ...,
+        validate_only: bool = ...,
+    ) -> None: ...
+
+class AlterClientQuotasResponse(Message):
+    class EntityData(Message):
+        entity_type: str
+        entity_name: str | None
+        def __init__(
+            self,
+            *,
+            entity_type: str = ...,
+            entity_name: str | None = ...,
+        ) -> None: ...
+    class EntryData(Message):
+        error_code: int
+        error_message: str | None
+        entity: list[AlterClientQuotasResponse.EntityData]
+        def __init__(
+            self,
+            *,
+            error_code: int = ...,
+            error_message: str | None = ...,
+            entity: Sequence[AlterClientQuotasResponse.EntityData] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    entries: list[AlterClientQuotasResponse.EntryData]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        entries: Sequence[AlterClientQuotasResponse.EntryData] = ...,
+    ) -> None: ...
+
 class AlterConfigsRequest(Message):
     class AlterableConfig(Message):
         name: str
@@ -178,6 +247,61 @@ class AlterReplicaLogDirsResponse(Message):
         *,
         throttle_time_ms: int = ...,
         results: Sequence[AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = ...,
+    ) -> None: ...
+
+class AlterUserScramCredentialsRequest(Message):
+    class ScramCredentialDeletion(Message):
+        name: str
+        mechanism: int
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            mechanism: int = ...,
+        ) -> None: ...
+    class ScramCredentialUpsertion(Message):
+        name: str
+        mechanism: int
+        iterations: int
+        salt: Bytes
+        salted_password: Bytes
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            mechanism: int = ...,
+            iterations: int = ...,
+            salt: Bytes = ...,
+            salted_password: Bytes = ...,
+        ) -> None: ...
+    deletions: list[AlterUserScramCredentialsRequest.ScramCredentialDeletion]
+    upsertions: list[AlterUserScramCredentialsRequest.ScramCredentialUpsertion]
+    def __init__(
+        self,
+        *,
+        deletions: Sequence[AlterUserScramCredentialsRequest.ScramCredentialDeletion] = ...,
+        upsertions: Sequence[AlterUserScramCredentialsRequest.ScramCredentialUpsertion] = ...,
+    ) -> None: ...
+
+class AlterUserScramCredentialsResponse(Message):
+    class AlterUserScramCredentialsResult(Message):
+        user: str
+        error_code: int
+        error_message: str | None
+        def __init__(
+            self,
+            *,
+            user: str = ...,
+            error_code: int = ...,
+            error_message: str | None = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    results: list[AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        results: Sequence[AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult] = ...,
     ) -> None: ...
 
 class ApiVersionsRequest(Message):
@@ -1384,6 +1508,54 @@ class DescribeTopicPartitionsResponse(Message):
         throttle_time_ms: int = ...,
         topics: Sequence[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic] = ...,
         next_cursor: DescribeTopicPartitionsResponse.Cursor | None = ...,
+    ) -> None: ...
+
+class DescribeTransactionsRequest(Message):
+    transactional_ids: list[str]
+    def __init__(
+        self,
+        *,
+        transactional_ids: Sequence[str] = ...,
+    ) -> None: ...
+
+class DescribeTransactionsResponse(Message):
+    class TopicData(Message):
+        topic: str
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic: str = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    class TransactionState(Message):
+        error_code: int
+        transactional_id: str
+        transaction_state: str
+        transaction_timeout_ms: int
+        transaction_start_time_ms: int
+        producer_id: int
+        producer_epoch: int
+        topics: list[DescribeTransactionsResponse.TopicData]
+        def __init__(
+            self,
+            *,
+            error_code: int = ...,
+            transactional_id: str = ...,
+            transaction_state: str = ...,
+            transaction_timeout_ms: int = ...,
+            transaction_start_time_ms: int = ...,
+            producer_id: int = ...,
+            producer_epoch: int = ...,
+            topics: Sequence[DescribeTransactionsResponse.TopicData] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    transaction_states: list[DescribeTransactionsResponse.TransactionState]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        transaction_states: Sequence[DescribeTransactionsResponse.TransactionState] = ...,
     ) -> None: ...
 
 class DescribeUserScramCredentialsRequest(Message):

@@ -469,6 +469,13 @@ class Normaliser:
                 listener["Name"] = "<name>" if listener["Name"] else ""
         return values
 
+    def _AlterClientQuotas(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """In no order."""
+        for entry in values["Entries"]:
+            entry["Entity"].sort(key=lambda one: one["EntityType"])
+        values["Entries"].sort(key=lambda entry: str(entry["Entity"]))
+        return values
+
     def _DescribeProducers(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         """In no order."""
         for partition in (one for topic in values["Topics"] for one in topic["Partitions"]):

@@ -8,6 +8,7 @@ from tests.integration.differential.scenarios_data import a_batch, produce
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 EXACT, DEFAULT, SPECIFIED = range(3)
+NOT_FOUND = 105
 
 
 @scenario
@@ -87,6 +88,85 @@ def scram_credentials_of_nobody(d: Dialogue) -> None:
 
 
 @scenario
+def alter_quotas_that_are_not_there(d: Dialogue) -> None:
+    """What takes nothing away, and what is refused."""
+
+    def change(entity: list[tuple[str, str | None]], *ops: tuple[str, float | None]) -> dict[str, object]:
+        return {
+            "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity],
+            "Ops": [{"Key": key, "Value": value or 0.0, "Remove": value is None} for key, value in ops],
+        }
+
+    user, client, address = ("user", "u"), ("client-id", None), ("ip", "127.0.0.1")
+    removal = ("producer_byte_rate", None)
+    changes = [
+        change([user], removal), change([user, client], ("absent", None)), change([address], removal),
+        change([("ip", None)]), change([]), change([], removal), change([("group", "g")], removal),
+        change([("user", "")], removal), change([("client-id", "")], removal), change([("ip", "")], removal),
+        change([user, address], removal), change([("ip", "no host")], removal), change([("ip", "::1")], removal),
+        change([user], ("connection_creation_rate", 1.0)), change([address], ("producer_byte_rate", 1.0)),
+        change([user], ("absent", 1.0)), change([user], ("request_percentage", 0.0)),
+        change([user], ("consumer_byte_rate", -1.0)), change([user], ("producer_byte_rate", 1.5)),
+        change([user], ("consumer_byte_rate", 2.0**64)), change([address], ("connection_creation_rate", 2.0**31)),
+        change([user], removal, removal), change([user], removal, ("producer_byte_rate", -1.0)),
+        change([user], removal, ("absent", 1.0)), change([user, ("user", "v")], removal),
+        change([user, ("user", "")], removal),
+    ]  # fmt: skip
+    for version in stable_versions("AlterClientQuotas"):
+        for only in (False, True):
+            d.anywhere.ask("AlterClientQuotas", version, {"Entries": [], "ValidateOnly": only})
+            for each in changes:
+                d.anywhere.ask("AlterClientQuotas", version, {"Entries": [each], "ValidateOnly": only})
+        d.anywhere.ask("AlterClientQuotas", version, {"Entries": changes[:2] + changes[:1]})
+
+
+@scenario
+def set_quotas(d: Dialogue) -> None:
+    """Only to look at it: Kafka keeps none of them."""
+    for entity, key in ((("user", "u"), "request_percentage"), (("client-id", None), "producer_byte_rate"),
+                        (("ip", "127.0.0.1"), "connection_creation_rate")):  # fmt: skip
+        entry = {
+            "Entity": [{"EntityType": entity[0], "EntityName": entity[1]}],
+            "Ops": [{"Key": key, "Value": 50.0, "Remove": False}],
+        }
+        d.anywhere.ask("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": True})
+
+
+@scenario
+def alter_scram_credentials_that_are_refused(d: Dialogue) -> None:
+    def upsertion(name: str, mechanism: int, iterations: int = 4096) -> dict[str, object]:
+        return {
+            "Name": name, "Mechanism": mechanism, "Iterations": iterations, "Salt": b"s", "SaltedPassword": b"p",
+        }  # fmt: skip
+
+    d.anywhere.ask("AlterUserScramCredentials", 0, {})
+    for name in ("a", ""):
+        for mechanism in (1, 2, 0, 3, -1):
+            gone = {"Name": name, "Mechanism": mechanism}
+            d.anywhere.ask("AlterUserScramCredentials", 0, {"Deletions": [gone]})
+            d.anywhere.ask("AlterUserScramCredentials", 0, {"Deletions": [gone, gone]})
+    for asked in (
+        [upsertion("a", 1), upsertion("a", 2)],
+        [upsertion("a", 1), upsertion("a", 2), upsertion("a", 2)],
+        [upsertion("a", 1, 4095)], [upsertion("a", 2, 4095)], [upsertion("a", 1, 16_385)], [upsertion("a", 1, -1)],
+        [upsertion("a", 0)], [upsertion("a", 3)], [upsertion("", 1)], [upsertion("a", 3, 1)],
+    ):  # fmt: skip
+        d.anywhere.ask("AlterUserScramCredentials", 0, {"Upsertions": asked})
+    both = {"Deletions": [{"Name": "a", "Mechanism": 1}], "Upsertions": [upsertion("a", 1)]}
+    d.anywhere.ask("AlterUserScramCredentials", 0, both)
+    d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": None})
+
+
+@scenario
+def set_scram_credentials(d: Dialogue) -> None:
+    user = {"Name": d.prefix, "Mechanism": 1}
+    asked = {**user, "Iterations": 4096, "Salt": b"s", "SaltedPassword": b"p"}
+    d.anywhere.ask("AlterUserScramCredentials", 0, {"Upsertions": [asked]})
+    d.anywhere.ask("AlterUserScramCredentials", 0, {"Deletions": [user]})
+    d.settle()
+
+
+@scenario
 def describe_configs_of_groups_and_client_metrics(d: Dialogue) -> None:
     for version in stable_versions("DescribeConfigs"):
         for kind in (GROUP, CLIENT_METRICS):
@@ -150,6 +230,17 @@ def transactions_of_nobody(d: Dialogue) -> None:
         d.anywhere.ask("ListTransactions", version, {"StateFilters": states, "ProducerIdFilters": [5]})
     for pattern in ("", "a.*", "[", "(", "(?<name>a)", "\\pL", "\\Qa\\E", "a**", None):
         d.anywhere.ask("ListTransactions", 2, {"TransactionalIdPattern": pattern})
+
+
+@scenario
+def describe_transactions_of_nobody(d: Dialogue) -> None:
+    if d.peer.name == "kafka":  # its coordinators are there when somebody has looked for one
+        asked = {"KeyType": 1, "CoordinatorKeys": ["a"]}
+        d.until(lambda: d.guide("FindCoordinator", 4, asked)["Coordinators"][0]["ErrorCode"] == 0)
+        ids = {"TransactionalIds": ["a"]}
+        d.until(lambda: d.guide("DescribeTransactions", 0, ids)["TransactionStates"][0]["ErrorCode"] == NOT_FOUND)
+    for ids in ([], ["a"], ["a", "", "a"]):
+        d.anywhere.ask("DescribeTransactions", 0, {"TransactionalIds": ids})
 
 
 @scenario

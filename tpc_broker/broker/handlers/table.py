@@ -207,9 +207,13 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.OFFSET_DELETE: ApiRow(group_offsets.handle_offset_delete, shared.OF_GROUP, (_DELETE_GROUP, _READ_TOPIC)),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(quotas.handle_describe_client_quotas, LOCAL, (_CLUSTERS_CONFIGS,)),
+    ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
+        quotas.handle_alter_client_quotas, LOCAL, (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),)
+    ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
         security.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
     ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(security.handle_alter_user_scram_credentials, LOCAL, (_ALTER_CLUSTER,)),
     ApiKey.DESCRIBE_QUORUM: ApiRow(
         quorum.handle_describe_quorum,
         AtController(no_controller.describe_quorum),
@@ -228,6 +232,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ApiKey.UNREGISTER_BROKER: ApiRow(
         nodes.handle_unregister_broker, AtController(no_controller.unregister_broker), (_ALTER_CLUSTER,)
     ),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(transactions.handle_describe_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
     ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
     ApiKey.LIST_CONFIG_RESOURCES: ApiRow(configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRow(topic_pages.handle_describe_topic_partitions, LOCAL, (_DESCRIBE_TOPIC,)),

@@ -51,6 +51,21 @@ def handle_list_transactions(
     return messages.ListTransactionsResponse(unknown_state_filters=sorted(set(message.state_filters) - STATES))
 
 
+def handle_describe_transactions(
+    _core: Core, _request: Request, message: messages.DescribeTransactionsRequest
+) -> messages.DescribeTransactionsResponse:
+    kind = messages.DescribeTransactionsResponse
+    return kind(
+        transaction_states=[
+            kind.TransactionState(
+                transactional_id=one,
+                error_code=int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if one else ErrorCode.INVALID_REQUEST),
+            )
+            for one in message.transactional_ids
+        ]
+    )
+
+
 def _is_pattern(text: str) -> bool:
     """Kafka's are RE2's, which have more classes and escapes than Python's, and not all of their groups."""
     try:
