@@ -1,5 +1,5 @@
 """Jars that Maven fetches once into a cache folder of the user, which clones of the repository share: Apache Kafka's,
-and those of Spark's own Kafka connector.
+those of its frameworks, and those of Spark's own Kafka connector.
 
 `PeerUnavailable` with a reason where Java or Maven is missing, or nothing can be fetched.
 """
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 KAFKA_VERSION = "4.3.1"
 _SLF4J_BINDING_VERSION = "1.7.36"
+_FRAMEWORKS = [
+    ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    ("org.apache.kafka", "connect-file", KAFKA_VERSION),
+]
+"""What they need is among Kafka's jars, but for RocksDB, without which state is kept in memory."""
 CONNECTOR_VERSION = "4.2.0"
 _CONNECTOR = [
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
@@ -69,6 +74,11 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
         ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
     ]
     return _fetched(f"kafka-{version}", _pom(wanted, with_what_they_need=True))
+
+
+def framework_jars() -> Path:
+    """Folder with Kafka Streams and a connector for Kafka Connect, to be used beside `kafka_jars`."""
+    return _fetched(f"kafka-frameworks-{KAFKA_VERSION}", _pom(_FRAMEWORKS, with_what_they_need=False))
 
 
 def connector_jars() -> list[Path]:
