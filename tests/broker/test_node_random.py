@@ -2,7 +2,7 @@
 
 While it goes on, everything may be refused. When all cores are up again and left alone, they agree: on the topics
 (those whose making was acknowledged and whose deletion was not), and on who leads what, one core each. And every record
-that was acknowledged is there, once.
+that was acknowledged is there, once, where it was said to be.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Story:
     def __init__(self, node, seed):
         self.node, self.chooser = node, random.Random(seed)
         self.values = iter(range(1 << 30))
-        self.sent, self.acknowledged = defaultdict(list), defaultdict(list)
+        self.sent, self.acknowledged = defaultdict(list), defaultdict(dict)
+        """By topic and partition: values, and values by the offset that was told."""
         self.is_there = dict.fromkeys(NAMES, False)
         """Topics by name; one whose making or deletion was not answered is in `unknown` from then on."""
         self.unknown = set()
@@ -86,8 +87,9 @@ class Story:
         with trio.move_on_after(20):
             await request.done.wait()
         answer = answer_of(request)
-        if answer is not None and not answer.responses[0].partition_responses[0].error_code:
-            self.acknowledged[key].append(value)
+        told = None if answer is None else answer.responses[0].partition_responses[0]
+        if told is not None and not told.error_code:
+            assert self.acknowledged[key].setdefault(told.base_offset, value) == value, "one offset for two records"
 
     async def move(self):
         """A partition to a core; refused where there is no such topic, or it moves already."""
@@ -157,9 +159,9 @@ class Story:
                 key = TopicPartition(topic.topic_id, PartitionIndex(index))
                 led_by = [core for core in range(CORES) if node[core].partitions.is_led(key)]
                 assert led_by == [owner_of(node, name, index)]
-                assert set(self.acknowledged[key]) <= set(found), (name, index)
-                assert len(found) == len(set(found))
-                assert set(found) <= set(self.sent[key])
+                assert self.acknowledged[key].items() <= found.items(), (name, index)
+                assert len(found) == len(set(found.values()))
+                assert set(found.values()) <= set(self.sent[key])
 
     def epoch_at_owner(self, topic, index):
         core = self.node[topic.assignment.owner_of(index)]
@@ -167,7 +169,8 @@ class Story:
 
     async def stored(self, name, index):
         answer = await self.node.ask(owner_of(self.node, name, index), fetch_request(name, index, 0, wait_ms=0), 12)
-        return [int(record.value) for record in read_records(bytes(answer.responses[0].partitions[0].records))]
+        records = read_records(bytes(answer.responses[0].partitions[0].records))
+        return {record.offset: int(record.value) for record in records}
 
 
 @pytest.mark.parametrize("seed", range(12))

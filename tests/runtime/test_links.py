@@ -261,6 +261,16 @@ def test_a_produce_goes_to_its_owner_and_its_answer_comes_back(node):
     assert not owner.left
 
 
+def test_the_answer_to_a_repeat_comes_back_with_the_place_that_the_log_has(node):
+    front, owner = node.cores
+    (handle,) = node.make("t", [1])
+    for sequence in (0, 1, 0, 2, 1, 0):
+        client = front.connect()
+        records = records_of(1, value=b"%d:" % sequence, producer=(7, 0, sequence))
+        assert front.produce(client, ("t", 0, records)) == [(E.NONE, sequence)]
+    assert owner.readable(handle) == [(sequence, [b"%d:0" % sequence]) for sequence in range(3)]
+
+
 def test_what_is_led_here_goes_over_no_link(node):
     front = node.cores[0]
     node.make("t", [0, 1])

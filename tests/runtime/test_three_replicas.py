@@ -49,12 +49,13 @@ class Trio:
         ]
         return max(leaders, key=lambda node: node.term, default=None)
 
-    def send(self, node, values, acks=-1):
-        """A Produce of one batch for each value; its socket."""
+    def send(self, node, values, acks=-1, sequence=None):
+        """A Produce of one batch for each value; its socket. `sequence`: of the first one, by a producer."""
         client = socket.create_connection(node.bench.address)
         client.setblocking(False)
-        for value in values:
-            node.bench.send(client, [(TOPIC, 0, records_of(1, value=value))], acks=acks)
+        for place, value in enumerate(values):
+            producer = (-1, -1, -1) if sequence is None else (7, 0, sequence + place)
+            node.bench.send(client, [(TOPIC, 0, records_of(1, value=value, producer=producer))], acks=acks)
         return client
 
     def answers(self, client, count):
@@ -153,12 +154,31 @@ def test_one_leader_after_the_other_and_every_record_once(trio):
         leader = trio.leader()
         asked = values(b"round%d" % number, 4)
         answers = trio.answers(trio.send(leader, asked), 4)
-        told += [value for value, (error, _base) in zip(asked, answers, strict=True) if not error]
+        told += [(base, value) for value, (error, base) in zip(asked, answers, strict=True) if not error]
         trio.away = {trio.nodes.index(leader)}
     trio.away = set()
     trio.until(trio.leader)
     trio.until(lambda: len({tuple(node.log()) for node in trio.nodes}) == 1)
     trio.until(lambda: len({tuple(node.visible()) for node in trio.nodes}) == 1)
     seen = trio.leader().visible()
-    assert [value for value in seen if value in stored(told)] == stored(told)
+    assert [value for value in seen if value in stored(value for _base, value in told)] == stored(
+        value for _base, value in told
+    )
+    assert [seen[base] for base, _value in told] == stored(value for _base, value in told)
     assert len(told) >= 20
+
+
+def test_who_repeats_is_told_the_place_that_all_logs_have_whoever_leads(trio):
+    told = {}
+    for number in range(5):
+        wanted = range(max(0, 3 * number - 2), 3 * number + 3)
+        while not told.keys() >= set(wanted):
+            trio.until(trio.leader)
+            leader = trio.leader()
+            client = trio.send(leader, [b"%d:" % sequence for sequence in wanted], sequence=wanted[0])
+            for sequence, (error, base) in zip(wanted, trio.answers(client, len(wanted)), strict=True):
+                assert error or told.setdefault(sequence, base) == base
+        trio.away = {trio.nodes.index(leader)}
+    trio.away = set()
+    trio.until(lambda: len({tuple(node.visible()) for node in trio.nodes}) == 1)
+    assert {base: b"%d:0" % sequence for sequence, base in told.items()} == dict(enumerate(trio.nodes[0].visible()))

@@ -7,7 +7,7 @@ back.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from itertools import count
 
 import trio
@@ -21,6 +21,7 @@ from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.protocol import encode_request
 from tpc_broker.kafka.records import read_batches
 from tpc_broker.kafka.source import uvarint
+from tpc_broker.log.producer_state import BATCHES_PER_PRODUCER_MAX
 from tpc_broker.model import broker_id_of
 
 ANSWER_S = 6.0
@@ -161,6 +162,8 @@ class Producer(Client):
         self._name, self._sequence = name, 0
         self._producer: tuple[int, int] | None = None
         self._broker = None
+        self._last: deque[tuple[bytes, int]] = deque(maxlen=BATCHES_PER_PRODUCER_MAX)
+        """Batches that were acknowledged, and where."""
 
     async def begin(self):
         while self._producer is None:
@@ -182,10 +185,20 @@ class Producer(Client):
         while (offset := await self._try(data)) is None:
             await self.again()
         self._sequence += count_
+        self._last.append((data, offset))
         for place, value in enumerate(values):
             before = promises.acknowledged[self.key].setdefault(offset + place, value)
             if before != value:
                 self.cluster.fails(f"{self.key}: offset {offset + place} was acknowledged for {before} and for {value}")
+
+    async def repeat(self):
+        """One of the last batches, once, as who has not heard of its answer: to be told the same, or nothing."""
+        if not self._last:
+            return
+        data, offset = self.chance.choice(self._last)
+        told = await self._try(data)
+        if told not in (None, offset):
+            self.cluster.fails(f"{self.key}: what was acknowledged at {offset} is said to be at {told}, when repeated")
 
     async def _try(self, data):
         """The offset; None: not known, or refused."""

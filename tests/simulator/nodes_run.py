@@ -32,6 +32,8 @@ PRODUCERS = 2
 """Of each partition: what one sends again finds its place taken, where something was lost."""
 TOPICS = ("t0", "t1")
 MEMBERS = sum(GROUPS.values())
+REPEATS = 0.1
+"""So often a producer sends again what was acknowledged."""
 LOOKS_AT_END = 0.2
 """So often a consumer asks where its partition ends."""
 QUIET_S = 1.0
@@ -219,6 +221,8 @@ class Story:
     async def _produce(self, producer):
         while not self.is_over:
             await producer.send(producer.chance.choice([1, 1, 5]))
+            if producer.chance.random() < REPEATS:
+                await producer.repeat()
             await trio.sleep(producer.chance.uniform(0, 0.4))
 
     async def _consume(self, consumer):
