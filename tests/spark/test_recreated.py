@@ -126,9 +126,94 @@ def test_available_now_ends_though_its_topic_is_another_one_by_now(reader_of):
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-@pytest.mark.parametrize(
+def whole_run(reader, start=None, *, meanwhile=lambda: None):
+    """Spark's questions of a run with `Trigger.AvailableNow`: the ranges of each micro-batch. ``meanwhile`` happens
+    between the first question and the second.
+    """
+    reader.prepareForTriggerAvailableNow()
+    meanwhile()
+    start, epochs, limit = reader.initialOffset() if start is None else start, [], reader.getDefaultReadLimit()
+    while (end := reader.latestOffset(start, limit)) != start:
+        ranges = [piece for piece in planned(reader, start, end) if piece.size]
+        epochs.append([(str(piece.where), piece.first_offset, piece.end_offset) for piece in ranges])
+        start = end
+        assert len(epochs) < 10, "it does not end"
+    return epochs, end
+
+
+SELECTIONS = pytest.mark.parametrize(
     "chosen", [{"subscribe": "t,u"}, {"subscribePattern": "[tu]"}, {"assign": '{"t": [0], "u": [0]}'}], ids="-".join
 )
+
+
+@SELECTIONS
+@pytest.mark.parametrize("start", [None, offsets(OLD, 40)], ids=["new", "restarted"])
+def test_available_now_goes_on_without_a_topic_that_is_deleted_in_its_first_moment(reader_of, caplog, chosen, start):
+    """In a run that goes on, the topic is one that had not been there before."""
+    log = log_of(OLD, t=[(0, 100)], u=[(0, 60)])
+    reader = reader_of(log, strict=False, maxOffsetsPerTrigger="50", **chosen)
+    epochs, end = whole_run(reader, start, meanwhile=lambda: log.topics.pop("u"))
+    bounds = [0, 50, 100] if start is None else [40, 90, 100]
+    assert epochs == [[("t-0", *bounds[:2])], [("t-0", *bounds[1:])]]
+    assert end == offsets(OLD, 100)
+    assert "what this run was to read of u-0 is lost: deleted since it began" in caplog.text
+    log.topics["u"], log.ids["u"] = [(2, 9)], NEW
+    assert whole_run(reader, end) == ([[("u-0", 2, 9)]], end | offsets(NEW, 9, topic="u")), "a later run has it"
+    with pytest.raises((UnknownTopicError, OffsetsMissingError), match=rf"\bu\b.*{HOW}"):
+        whole_run(reader_of(log, **chosen), start, meanwhile=lambda: log.topics.pop("u"))
+
+
+@pytest.mark.parametrize("chosen", [{"subscribe": "t"}, {"subscribePattern": "t"}], ids="-".join)
+def test_available_now_whose_only_topic_is_deleted_in_its_first_moment(reader_of, chosen):
+    log = log_of(OLD, t=[(0, 100)])
+    reader = reader_of(log, strict=False, **chosen)
+    assert whole_run(reader, meanwhile=log.topics.clear) == ([], {})
+    log.topics["t"] = [(0, 100)]
+    with pytest.raises((UnknownTopicError, OffsetsMissingError), match=rf"\bt\b.*deleted since.*{HOW}"):
+        whole_run(reader_of(log, **chosen), meanwhile=log.topics.clear)
+
+
+def test_available_now_whose_topic_is_created_again_in_its_first_moment(reader_of):
+    log = log_of(OLD, t=[(0, 100)], u=[(0, 9)])
+
+    def again():
+        log.topics["t"], log.ids["t"] = [(0, 300)], NEW
+
+    reader = reader_of(log, strict=False, subscribe="t,u")
+    assert whole_run(reader, meanwhile=again) == ([[("u-0", 0, 9)]], offsets(OLD, 9, topic="u"))
+    log.ids["t"] = OLD
+    with pytest.raises(OffsetsMissingError, match=f"what this run was to read of t-0 is lost: .*{HOW}"):
+        whole_run(reader_of(log, subscribe="t,u"), meanwhile=again)
+
+
+def test_what_is_only_told_is_no_error_where_the_topic_is_gone(reader_of):
+    """Spark asks at the end of each trigger, for the query's progress."""
+    log = log_of(OLD, t=[(0, 100)])
+    reader = reader_of(log)
+    assert reader.reportLatestOffset() == offsets(OLD, 100)
+    log.topics.clear()
+    assert reader.reportLatestOffset() is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"startingOffsets": "latest"}, {"startingTimestamp": "1000"}, {"startingOffsets": '{"t": {"0": -1, "1": 101}}'}],
+    ids=["latest", "by time", "by offset"],
+)
+def test_available_now_begins_no_later_than_where_it_is_to_end(reader_of, given):
+    """Spark asks where a run ends before it asks where it begins; a topic that is written to goes on meanwhile."""
+    log = log_of(OLD, t=[(0, 100), (0, 100)])
+    log.times = {1000: 103}
+
+    def written():
+        log.topics["t"] = [(0, 105), (0, 107), (0, 3)]
+
+    reader = reader_of(log, **given)
+    assert whole_run(reader, meanwhile=written) == ([], offsets(OLD, 100, 100))
+    assert whole_run(reader, offsets(OLD, 100, 100))[0] == [[("t-0", 100, 105), ("t-1", 100, 107), ("t-2", 0, 3)]]
+
+
+@SELECTIONS
 def test_of_several_topics_one_is_deleted(reader_of, caplog, chosen):
     log = log_of(OLD, t=[(0, 100)], u=[(0, 9)])
     strict, lenient = (reader_of(log, strict=strict, **chosen) for strict in (True, False))
@@ -184,13 +269,26 @@ def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_
             raise UnknownTopicError("there is no topic 'u'")
         return Log.list_offsets(log, wanted, isolation)
 
-    log.list_offsets = deleted_meanwhile
+    log.list_offsets, log.partition_bytes = deleted_meanwhile, lambda _places: {}
     start = offsets(OLD, 10) | offsets(OLD, 5, topic="u")
     end = reader_of(log, strict=False, subscribe="t,u").latestOffset(start, ReadAllAvailable())
     assert end == offsets(OLD, 100) | offsets(OLD, 5, topic="u")
     log.topics["u"] = [(0, 9)]
+    assert reader_of(log, strict=False, subscribe="t,u").initialOffset() == offsets(OLD, 0)
+    log.topics["u"] = [(0, 9)]
     with pytest.raises(UnknownTopicError, match=f"there is no topic 'u'; .*{HOW}"):
         reader_of(log, subscribe="t,u").latestOffset(start, ReadAllAvailable())
+    caplog.clear()
+    for strict in (False, True):
+        log.topics["u"] = [(0, 9)]
+        given = {"bootstrap": "h:1", "subscribe": "t,u", "failOnDataLoss": str(strict).lower()}
+        batch = source.TpcReader(read_options(given, streaming=False), None)
+        if strict:
+            with pytest.raises(UnknownTopicError, match=f"there is no topic 'u'; .*{HOW}"):
+                batch.partitions()
+        else:
+            assert [task.value.where.topic for task in batch.partitions()] == ["t"]
+    assert caplog.text.count("there is no topic 'u'; going on without") == 1
 
 
 def test_a_batch_of_several_topics_of_which_one_is_missing(caplog):

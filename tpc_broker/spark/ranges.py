@@ -167,7 +167,7 @@ class Planner:
         named = selection.topics or tuple(dict.fromkeys(where.topic for where in selection.assigned))
         names = named or self._matching(selection.pattern, before or NO_IDS)
         facts = self._existing(names, before or NO_IDS)
-        self._check_missing([name for name in named if name not in facts], facts, goes_on=before is not None)
+        self._check_missing([name for name in named if name not in facts], facts, before)
         found = {TopicPartition(topic, number) for topic, one in facts.items() for number in one.leaders}
         if not selection.assigned:
             return sorted(found)
@@ -198,12 +198,14 @@ class Planner:
         self.ids = {name: text for name, one in facts.items() if (text := id_text(one.topic_id))}
         return facts
 
-    def _check_missing(self, missing: list[str], facts: Mapping[str, TopicFacts], *, goes_on: bool) -> None:
+    def _check_missing(self, missing: list[str], facts: Mapping[str, TopicFacts], before: TopicIds | None) -> None:
         if not missing:
             return
         what = f"there is no topic {', '.join(map(repr, missing))}{getattr(self._cluster, 'topics_hint', '')}"
-        if not facts and not (goes_on and not self._losses.are_errors):
-            raise UnknownTopicError(what)
+        if not facts and (before is None or self._losses.are_errors):
+            deleted = ", ".join(sorted((before or NO_IDS).keys() & set(missing)))
+            more = f"; {deleted} was deleted since. To go on without it, set failOnDataLoss to false"
+            raise UnknownTopicError(what + (more if deleted else ""))
         if self._losses.are_errors:
             raise UnknownTopicError(f"{what}; leave it out of what is read, or set failOnDataLoss to false")
         self._losses.lost("missing", what, "without")
@@ -224,9 +226,11 @@ class Planner:
         places = self.partitions(before)
         return Places(self._list(dict.fromkeys(places, LATEST)), self.ids)
 
-    def start(self) -> Places:
-        """Where a stream of all selected partitions begins."""
-        places = self.partitions()
+    def start(self, target: Places | None = None) -> Places:
+        """Where a stream of all selected partitions begins. ``target``: where it is to end, if it is (`left_of`); what
+        came since that was asked is not begun.
+        """
+        places = self.partitions(target.ids if target is not None and target.offsets else None)
         first, end = self.bounds(places)
         start = self._resolve("startingOffsets", self._options.start, places, first, end)
         for where in places:
@@ -234,7 +238,29 @@ class Planner:
                 what = f"{where}: startingOffsets says {start[where]}, the log ends at {end[where]}"
                 self._losses.lost(where, what, "at its end")
                 start[where] = end[where]
+        if target is not None:
+            left = self._those_there(target, target.offsets, places).offsets
+            start = {where: min(offset, left[where]) for where, offset in start.items() if where in left}
         return Places(start, self.ids)
+
+    def left_of(self, target: Places, start: Places) -> Places:
+        """What there still is of ``target``, to which a stream that has reached ``start`` is to go in one run
+        (`Trigger.AvailableNow`). Topics that it has not begun yet may have been deleted since that was asked.
+        """
+        begun = start.without(replaced_topics(start.ids, target.ids)).offsets
+        new = [where for where in target.offsets if where not in begun]
+        return self._those_there(target, new, self.partitions({**start.ids, **target.ids})) if new else target
+
+    def _those_there(self, target: Places, new: Iterable[TopicPartition], there: Iterable[TopicPartition]) -> Places:
+        """``target`` without those of the ``new`` partitions that are gone, or are another topic's by now."""
+        known, others = set(there), replaced_topics(target.ids, self.ids)
+        gone = sorted(where for where in new if where not in known or where.topic in others)
+        if not gone:
+            return target
+        what = f"what this run was to read of {', '.join(map(str, gone))} is lost"
+        self._losses.lost("gone of the target", f"{what}: deleted since it began, or another topic by now")
+        left = {where: offset for where, offset in target.offsets.items() if where not in gone}
+        return Places(left, {topic: target.ids[topic] for topic in {at.topic for at in left} & target.ids.keys()})
 
     def batch(self) -> list[OffsetRange]:
         """What a batch read covers."""

@@ -132,6 +132,16 @@ def _folder_log(options: ReadOptions) -> FolderLog | None:
     return FolderLog(options.path, is_alone=options.cluster is None) if options.path else None
 
 
+def _settled(plan: Callable[[], Planned]) -> Planned:
+    """What is planned; anew when a topic is deleted between two questions, which the next plan takes note of."""
+    for _attempt in range(PLANS_MAX - 1):
+        try:
+            return plan()
+        except UnknownTopicError as error:
+            logger.info("planning once more: %s", error)
+    return plan()
+
+
 class TpcReader(DataSourceReader, metaclass=ShippedType):
     """A batch read."""
 
@@ -140,10 +150,14 @@ class TpcReader(DataSourceReader, metaclass=ShippedType):
         self._plan = plan
 
     def partitions(self) -> list[InputPartition]:
+        losses = Losses(are_errors=self._options.fails_on_data_loss)
+        return _settled(lambda: self._planned(losses))
+
+    def _planned(self, losses: Losses) -> list[InputPartition]:
         log = _folder_log(self._options)
         source = log if self._options.cluster is None else cluster_of(self._options.cluster)
         assert source is not None, self._options
-        return _tasks(self._options, Planner(source, self._options).batch(), log, RecordSizes())
+        return _tasks(self._options, Planner(source, self._options, losses).batch(), log, RecordSizes())
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return task_rows(self._options, self._plan, partition.value)
@@ -161,7 +175,7 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metac
         self._last_trigger = -math.inf
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
-        return to_json(self._planner().start())
+        return to_json(self._settled(lambda planner: planner.start(self._target)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         rows_max = self._options.max_offsets_per_trigger
@@ -176,7 +190,9 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metac
         return to_json(latest)
 
     def _going_on(self, planner: Planner, start: Places) -> tuple[Places, Places]:
-        return planner.going_on(start, planner.latest(start.ids) if self._target is None else self._target)
+        if self._target is None:
+            return planner.going_on(start, planner.latest(start.ids))
+        return planner.going_on(start, planner.left_of(self._target, start))
 
     def _is_too_early(self, begin: Offsets, latest: Offsets) -> bool:
         """Whether to wait for ``minOffsetsPerTrigger``: not before the first micro-batch of a run, nor for longer than
@@ -191,8 +207,12 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metac
             self._last_trigger = now
         return False
 
-    def reportLatestOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
-        return to_json(self._settled(Planner.latest))
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802 - Spark's name
+        """Only told in a query's progress, so topics that are gone are no error here."""
+        try:
+            return to_json(self._settled(Planner.latest))
+        except UnknownTopicError:
+            return None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = self._settled(Planner.latest)
@@ -212,10 +232,4 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metac
         return Planner(cluster_of(self._options.cluster), self._options, self._losses)
 
     def _settled(self, plan: Callable[[Planner], Planned]) -> Planned:
-        """What is planned; anew when a topic is deleted between two questions, which the next plan takes note of."""
-        for _attempt in range(PLANS_MAX - 1):
-            try:
-                return plan(self._planner())
-            except UnknownTopicError as error:
-                logger.info("planning once more: %s", error)
-        return plan(self._planner())
+        return _settled(lambda: plan(self._planner()))
