@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tpc_broker.spark import TpcDataSource
 from tpc_broker.spark.pipelines import files_source
-from tpc_broker.spark.source import TpcStreamReader
+from tpc_broker.spark.readers import TpcStreamReader
 from tpc_broker.spark.task_sizes import TaskGroup
 
 WAIT_SECONDS = 150

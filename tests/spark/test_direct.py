@@ -22,9 +22,9 @@ from tpc_broker.client.errors import DamagedDataError, OffsetsMissingError, Unkn
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark.options import read_options
 from tpc_broker.spark.ranges import OffsetRange
+from tpc_broker.spark.readers import TpcReader, TpcStreamReader
 from tpc_broker.spark.rows import Mode, RowPlan
 from tpc_broker.spark.segments import SegmentPiece
-from tpc_broker.spark.source import TpcReader, TpcStreamReader
 from tpc_broker.spark.values import ValueFormat
 
 pytestmark = pytest.mark.spark

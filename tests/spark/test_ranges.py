@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicFacts, TopicPartition
-from tpc_broker.spark import source
-from tpc_broker.spark.epochs import LEDGER_TOPIC
+from tpc_broker.spark import readers
+from tpc_broker.spark.names import LEDGER_TOPIC
 from tpc_broker.spark.options import OptionError, read_options
 from tpc_broker.spark.ranges import Places, Planner
 
@@ -135,9 +135,9 @@ def reader_of(monkeypatch):
     """A streaming reader of a log."""
 
     def make(log, **options):
-        monkeypatch.setattr(source, "cluster_of", lambda _settings: log)
+        monkeypatch.setattr(readers, "cluster_of", lambda _settings: log)
         given = {"bootstrap": "h:1", "subscribe": "t", "startingOffsets": "earliest", **options}
-        return source.TpcStreamReader(read_options(given, streaming=True), None)
+        return readers.TpcStreamReader(read_options(given, streaming=True), None)
 
     return make
 
@@ -163,7 +163,7 @@ def test_a_limit_counts_new_partitions_too(reader_of):
 
 def test_few_offsets_are_waited_for_and_not_for_ever(reader_of, monkeypatch):
     now = 100.0
-    monkeypatch.setattr(source.time, "monotonic", lambda: now)
+    monkeypatch.setattr(readers.time, "monotonic", lambda: now)
     log = Log(t=[(0, 3)])
     reader = reader_of(log, minOffsetsPerTrigger="5", maxTriggerDelay="30s")
     limit = reader.getDefaultReadLimit()

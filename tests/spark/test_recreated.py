@@ -22,12 +22,12 @@ from tpc_broker.client.errors import OffsetsMissingError, TopicReplacedError, Un
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import ClusterFacts, TopicFacts, TopicPartition
 from tpc_broker.native_columns import COLUMN_TYPES
-from tpc_broker.spark import source
+from tpc_broker.spark import readers
 from tpc_broker.spark.losses import Losses
 from tpc_broker.spark.options import OptionError, read_options
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.steps import Step, StepLog, after, going_on, run_steps
-from tpc_broker.spark.ranges import OffsetRange, Places, id_text
+from tpc_broker.spark.ranges import OffsetRange, Places, from_json, id_text
 from tpc_broker.spark.rows import Mode, RowPlan
 from tpc_broker.spark.values import ValueFormat
 
@@ -48,11 +48,11 @@ def reader_of(monkeypatch):
     """A streaming reader of a log, with or without losses."""
 
     def make(log, *, strict=True, **options):
-        monkeypatch.setattr(source, "cluster_of", lambda _settings: log)
+        monkeypatch.setattr(readers, "cluster_of", lambda _settings: log)
         given = {"bootstrap": "h:1", "startingOffsets": "earliest", "failOnDataLoss": str(strict).lower(), **options}
         if not {"assign", "subscribePattern"} & options.keys():
             given.setdefault("subscribe", "t")
-        return source.TpcStreamReader(read_options(given, streaming=True), None)
+        return readers.TpcStreamReader(read_options(given, streaming=True), None)
 
     return make
 
@@ -64,7 +64,7 @@ def offsets(topic_id, *ends, topic="t"):
 
 def planned(reader, start, end):
     """The ranges of one micro-batch, as the planner has them."""
-    return reader._planner().stream(source.from_json(start), source.from_json(end))
+    return reader._planner().stream(from_json(start), from_json(end))
 
 
 @pytest.mark.parametrize("length", [50, 300], ids=["shorter", "longer"])
@@ -282,7 +282,7 @@ def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_
     for strict in (False, True):
         log.topics["u"] = [(0, 9)]
         given = {"bootstrap": "h:1", "subscribe": "t,u", "failOnDataLoss": str(strict).lower()}
-        batch = source.TpcReader(read_options(given, streaming=False), None)
+        batch = readers.TpcReader(read_options(given, streaming=False), None)
         if strict:
             with pytest.raises(UnknownTopicError, match=f"there is no topic 'u'; .*{HOW}"):
                 batch.partitions()
@@ -397,7 +397,7 @@ def test_tasks_read_the_topic_that_was_planned_and_no_other(shared_broker, admin
     monkeypatch.setattr("tpc_broker.client.cluster.MISSING_TOPIC_SECONDS", 0.1)  # one node hears of all at once
     given = {"bootstrap": shared_broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
     strict, lenient = (
-        source.TpcStreamReader(read_options({**given, "failOnDataLoss": loss}, streaming=True), plan_of())
+        readers.TpcStreamReader(read_options({**given, "failOnDataLoss": loss}, streaming=True), plan_of())
         for loss in ("true", "false")
     )
     start = strict.initialOffset()
@@ -426,7 +426,7 @@ def test_files_of_another_topic_are_not_those_that_were_planned(tmp_path, caplog
     log.checkpoint()
     given = {"path": str(tmp_path), "subscribe": "t"}
     strict, lenient = (
-        source.TpcReader(read_options({**given, "failOnDataLoss": loss}, streaming=False), plan_of())
+        readers.TpcReader(read_options({**given, "failOnDataLoss": loss}, streaming=False), plan_of())
         for loss in ("true", "false")
     )
     tasks = strict.partitions()

@@ -12,8 +12,8 @@ from tests.support.tls_proxy import AdvertisingBroker, Proxy, server_context
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
 from tpc_broker.spark.options import OptionError, read_options, write_options
+from tpc_broker.spark.readers import TpcReader
 from tpc_broker.spark.rows import Mode, RowPlan
-from tpc_broker.spark.source import TpcReader
 from tpc_broker.spark.values import ValueFormat
 
 SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="se cret\\"1";'

@@ -26,8 +26,8 @@ from tpc_broker.log.indexes import OffsetIndex
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark import segments as segments_module
 from tpc_broker.spark.options import read_options, table_options
+from tpc_broker.spark.readers import TpcReader
 from tpc_broker.spark.rows import MalformedValueError, RowPlan
-from tpc_broker.spark.source import TpcReader
 
 
 @pytest.fixture

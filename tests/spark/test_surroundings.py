@@ -1,5 +1,6 @@
 """What is said where Spark cannot work: a PySpark that is too old, no Java, an old one."""
 
+import importlib.util
 import os
 import pickle
 import re
@@ -11,10 +12,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyspark
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.types import BinaryType, StructType
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.spark import session
 from tpc_broker.spark.pipelines import progress
 from tpc_broker.spark.pipelines.errors import PipelineError
@@ -72,6 +76,70 @@ def test_a_worker_without_the_package_or_its_extensions_says_what_to_do(tmp_path
     said = run(UNPACK, tmp_path, missing).stdout.splitlines()
     assert [missing in RECIPE.fullmatch(line)[1] for line in said] == [True] * 5, said
     assert pickle.loads(cloudpickle.dumps(shipped[1]))._options == shipped[1]._options
+
+
+STAGES = """
+import sys
+import pyspark.sql.worker.create_data_source, pyspark.sql.worker.lookup_data_sources
+import pyspark.sql.worker.plan_data_source_read, pyspark.sql.streaming.python_streaming_source_runner, pyspark.worker
+from pyspark.sql.types import BinaryType, StructType
+ours, known = ("tpc_broker", "pyspark_tpc"), set(sys.modules)
+def loaded(*wanted):
+    print(*sorted(name for name in sys.modules.keys() - known if not wanted or name.split(".")[0] in wanted))
+from pyspark_tpc import DefaultSource
+DefaultSource.name()
+loaded(*ours)
+source = DefaultSource({"bootstrap": sys.argv[1], "subscribe": sys.argv[2], "startingOffsets": "earliest"})
+source.schema()
+loaded()
+columns = StructType().add("value", BinaryType())
+tasks = source.reader(columns).partitions()
+reader = source.streamReader(columns)
+start = reader.initialOffset()
+end = reader.latestOffset(start, reader.getDefaultReadLimit())
+reader.partitions(start, end), reader.reportLatestOffset()
+loaded()
+print(sum(batch.num_rows for task in tasks for batch in reader.read(task)))
+loaded()
+"""
+FOUND_WITH = {
+    "pyspark_tpc", "tpc_broker", "tpc_broker._bytes", "tpc_broker._bytes.lib", "tpc_broker.spark",
+    "tpc_broker.spark.lag", "tpc_broker.spark.names", "tpc_broker.spark.shipping", "tpc_broker.spark.source",
+}  # fmt: skip
+"""All that Spark needs to find the data source."""
+NOT_TO_PLAN = {
+    "cramjam", "difflib", "pandas", "secrets", "ssl",
+    "tpc_broker.client.batches", "tpc_broker.client.columns", "tpc_broker.client.configs",
+    "tpc_broker.client.producing", "tpc_broker.client.reading", "tpc_broker.client.sasl",
+    "tpc_broker.kafka.compression", "tpc_broker.kafka.records", "tpc_broker.log.checkpoint", "tpc_broker.log.indexes",
+    "tpc_broker.log.journal", "tpc_broker.spark.epochs", "tpc_broker.spark.folder_log", "tpc_broker.spark.log_starts",
+    "tpc_broker.spark.segments", "tpc_broker.spark.session", "tpc_broker.spark.sink", "tpc_broker.spark.task_rows",
+    "tpc_broker.spark.value_avro", "tpc_broker.spark.value_json", "tpc_broker.spark.value_protobuf",
+}  # fmt: skip
+TO_READ = {
+    "cramjam", "tpc_broker.client.columns", "tpc_broker.client.reading", "tpc_broker.kafka.compression",
+    "tpc_broker.kafka.records", "tpc_broker.spark.task_rows",
+}  # fmt: skip
+
+
+def test_each_of_sparks_processes_imports_only_what_it_is_asked_for(shared_broker):
+    """Spark waits ten seconds for one to start, whatever else the machine does."""
+    for name in NOT_TO_PLAN:
+        assert importlib.util.find_spec(name) or name == "pandas", "it is somewhere else by now"
+    admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
+    admin.create_topics([NewTopic("imports", 1)])["imports"].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
+    producer.produce("imports", b"one")
+    assert producer.flush(PATIENCE_S) == 0
+    said = run(STAGES, shared_broker.bootstrap, "imports")
+    assert not said.stderr
+    found, described, planned, rows, read = (set(line.split()) for line in said.stdout.splitlines())
+    assert found == FOUND_WITH
+    assert {"tpc_broker.spark.options"} <= described
+    assert {"tpc_broker.client.cluster"} <= planned
+    assert not NOT_TO_PLAN & (described | planned)
+    assert rows == {"1"}
+    assert read & NOT_TO_PLAN == TO_READ, "what a broker tells needs no files"
 
 
 def test_sparks_python_has_byte_code_and_whatever_else_it_had(tmp_path):

@@ -23,9 +23,9 @@ from tpc_broker.spark import segments as segments_module
 from tpc_broker.spark.folder_log import FolderLog, place
 from tpc_broker.spark.options import read_options
 from tpc_broker.spark.ranges import OffsetRange
+from tpc_broker.spark.readers import TpcReader
 from tpc_broker.spark.rows import Mode, RowPlan
 from tpc_broker.spark.segments import SegmentPiece
-from tpc_broker.spark.source import TpcReader
 from tpc_broker.spark.values import ValueFormat
 
 ALL = [

@@ -4,9 +4,7 @@ A failure of the network is an `UnreachableError`, one of identity an `Authentic
 """
 
 import contextlib
-import secrets
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +13,6 @@ from typing import Any, Final
 from tpc_broker.client.conversation import Conversation
 from tpc_broker.client.errors import AuthenticationError, UnreachableError
 from tpc_broker.client.requests import Node
-from tpc_broker.client.sasl import sasl_machine
 from tpc_broker.client.security import SaslSettings, SecuritySettings, TlsSettings, tls_context
 from tpc_broker.kafka import ApiKey, CodecError, ErrorCode, messages
 from tpc_broker.kafka.source import uvarint
@@ -45,6 +42,7 @@ class Connection:
         self.node = node
         self._conversation = Conversation(client_id)
         self._expires_at = float("inf")
+        self._is_encrypted = security is not None and security.tls is not None
         try:
             self._socket = socket.create_connection(node, timeout=timeout_seconds)
         except (OSError, UnicodeError) as error:  # UnicodeError: no host has such a name
@@ -62,6 +60,8 @@ class Connection:
             raise
 
     def _wrap(self, settings: TlsSettings) -> None:
+        import ssl  # noqa: PLC0415 - a connection without it is opened sooner
+
         context = tls_context(settings)
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=self.node.host)
@@ -71,6 +71,10 @@ class Connection:
             raise self._broken(error) from error
 
     def _authenticate(self, settings: SaslSettings) -> None:
+        import secrets  # noqa: PLC0415 - likewise
+
+        from tpc_broker.client.sasl import sasl_machine  # noqa: PLC0415 - likewise
+
         place = f"{self.node.host}:{self.node.port}"
         if not self._conversation.knows(ApiKey.SASL_HANDSHAKE):
             raise AuthenticationError(f"{place} knows no SASL, and kafka.security.protocol asks for it")
@@ -159,7 +163,7 @@ class Connection:
 
     def _send(self, buffers: list[Any]) -> None:
         try:
-            if isinstance(self._socket, ssl.SSLSocket):  # which copies everything anyway, and has no sendmsg
+            if self._is_encrypted:  # which copies everything anyway, and has no sendmsg
                 self._socket.sendall(b"".join(buffers))
             else:
                 self._send_in_place(buffers)

@@ -18,7 +18,7 @@ from tpc_broker.client.errors import (
     TopicReplacedError,
 )
 from tpc_broker.client.isolation import Isolation
-from tpc_broker.client.requests import FetchAnswer, TopicPartition
+from tpc_broker.client.requests import NO_TOPIC_ID, FetchAnswer, TopicPartition
 from tpc_broker.kafka import ApiKey, ErrorCode
 from tpc_broker.kafka.records import CRC_START, read_batches
 from tpc_broker.native_bytes import crc32c
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.connection import Connection
 
 FETCH_WAIT_MS: Final = 500
-NO_TOPIC_ID: Final = bytes(16)
-"""What brokers say that know topics by name only."""
 logger = logging.getLogger("tpc.client")
 
 

@@ -5,12 +5,14 @@ are kept in the values, as one answer may hold good and bad ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.kafka import ErrorCode, messages
 
 EARLIEST, LATEST = -2, -1
+NO_TOPIC_ID: Final = bytes(16)
+"""What brokers say that know topics by name only."""
 CREATE_TIMEOUT_MS = 15_000
 FETCH_WITH_IDS_VERSION = 13
 _MISSING_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -6,17 +6,20 @@ by name, and nothing falls back to less than what was asked for. Secrets are not
 
 import contextlib
 import os
-import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.client.errors import AuthenticationError
 
-TLS_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+if TYPE_CHECKING:
+    import ssl
+
+TLS_VERSIONS: Final = {"TLSv1.2": "TLSv1_2", "TLSv1.3": "TLSv1_3"}
+"""By Kafka's name that of `ssl.TLSVersion`."""
 
 
 class Mechanism(StrEnum):
@@ -62,13 +65,15 @@ class SecuritySettings:
 # tpc_broker/client/sasl.py, tpc_broker/client/connection.py. Held by tests/client/test_security.py,
 # tests/client/test_security_kafka.py.
 @lru_cache(maxsize=16)
-def tls_context(settings: TlsSettings) -> ssl.SSLContext:
+def tls_context(settings: TlsSettings) -> "ssl.SSLContext":
     """A context for clients. `AuthenticationError` when the certificates or the key cannot be used."""
+    import ssl  # noqa: PLC0415 - who connects without it starts sooner
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_host_name
     context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = TLS_VERSIONS[settings.version_min]
-    context.maximum_version = TLS_VERSIONS[settings.version_max]
+    context.minimum_version = ssl.TLSVersion[TLS_VERSIONS[settings.version_min]]
+    context.maximum_version = ssl.TLSVersion[TLS_VERSIONS[settings.version_max]]
     try:
         if settings.trusted:
             context.load_verify_locations(cadata=settings.trusted)

@@ -31,13 +31,13 @@ Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, 
 `allowRepeatedEpochs` (write also where Spark does not say which epoch it is; see `sink`).
 
 Modules: `options` (what the options say), `given` and `security_options` (options as given, and those of security),
-`pace` (how fast), `ranges` (which offsets a read covers), `losses` (which it cannot have), `task_sizes` (how they
-become tasks), `source` (what Spark calls), `task_rows` (what a task reads), `segments`, `folder_log` and `log_starts`
-(files without a broker), `lag` (of a stream), `rows` and `values` (what becomes of values and of what is malformed),
-`ddl` (schemas in words), `value_json`, `value_avro`, `value_protobuf` (the formats), `sink` (writers), `epochs`
-(which epochs of streaming writes are done), `tasks` (connections inside Spark's Python workers), `shipping` (what is
-said where they lack this package), `session` (sessions for own jobs), `pipelines` (whole programs, as `tpc pipeline`
-starts them), `demo` (all of it on real input).
+`names` (of what others see), `pace` (how fast), `ranges` (which offsets a read covers), `losses` (which it cannot
+have), `task_sizes` (how they become tasks), `source` (what Spark calls first), `readers` (what it asks of a read),
+`task_rows` (what a task reads), `segments`, `folder_log` and `log_starts` (files without a broker), `lag` (of a
+stream), `rows` and `values` (what becomes of values and of what is malformed), `ddl` (schemas in words), `value_json`,
+`value_avro`, `value_protobuf` (the formats), `sink` (writers), `epochs` (which epochs of streaming writes are done),
+`tasks` (connections inside Spark's Python workers), `shipping` (what is said where they lack this package), `session`
+(sessions for own jobs), `pipelines` (whole programs, as `tpc pipeline` starts them), `demo` (all of it on real input).
 
 Invariants: a task reads its range whole or fails; control records are never rows, nor are aborted ones where committed
 records are asked for; no step in Python per row, save for values in Avro and Protobuf, and malformed JSON.

@@ -17,8 +17,8 @@ from tpc_broker.client.producing import Producer
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka.records import HEADER_BYTES, Record, build_batch, read_records
+from tpc_broker.spark.names import LEDGER_TOPIC
 
-LEDGER_TOPIC: Final = "_tpc-spark-epochs"
 RECORDS_READ_FIRST: Final = 1000
 _WHERE: Final = TopicPartition(LEDGER_TOPIC, 0)
 

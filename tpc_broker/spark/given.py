@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -85,6 +84,8 @@ class Given:
 
 def _known_like(name: str, known: Mapping[str, str]) -> str:
     """What may have been meant; all that there is, where nothing looks like it. ``known`` is by names in lower case."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
     near = get_close_matches(name.lower(), known)
     if near:
         return f"did you mean {' or '.join(known[found] for found in near)}?"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tpc_broker.spark.options import TOPIC_ID
+from tpc_broker.spark.names import TOPIC_ID
 
 
 def offsets_behind_latest(source: Any) -> dict[str, str]:

@@ -6,18 +6,21 @@ An option that is not known is an error: most of them are typing mistakes, the r
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.cluster import ClusterSettings, parse_bootstrap
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
-from tpc_broker.kafka.compression import Compression
 from tpc_broker.log.files import decode_topic_id
 from tpc_broker.spark.given import Given, OptionError
+from tpc_broker.spark.names import TOPIC_ID
 from tpc_broker.spark.pace import Rate
 from tpc_broker.spark.rows import CORRUPT_COLUMN, Mode
 from tpc_broker.spark.security_options import SECURITY_OPTIONS, security_of
 from tpc_broker.spark.values import FormatName, GivenSchema, ValueFormat
+
+if TYPE_CHECKING:
+    from tpc_broker.kafka.compression import Compression
 
 __all__ = [
     "COLUMNS",
@@ -40,8 +43,6 @@ BYTES_PER_TASK_MAX: Final = 128 * 1024 * 1024
 BYTES_TOGETHER: Final = 32 * 1024 * 1024
 """A tenth of a second of reading, several times what a task costs whatever it reads."""
 TRIGGER_DELAY_MAX: Final = "15m"
-TOPIC_ID: Final = "id"
-"""Beside the partitions' numbers in JSON with offsets, as in Spark's checkpoints: which topic they belong to."""
 BATCH_BYTES: Final = 900_000
 
 _COMMON: Final = {
@@ -148,7 +149,7 @@ class RowShape:
 class WriteOptions:
     cluster: ClusterSettings
     topic: str
-    compression: Compression
+    compression: "Compression"
     batch_bytes: int
     allows_repeated_epochs: bool
     rate: Rate | None = None
@@ -207,6 +208,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
+    from tpc_broker.kafka.compression import Compression  # noqa: PLC0415 - a read does not need it
+
     given = Given(options, _WRITE, IGNORED)
     codec = given.either("compression", "kafka.compression.type", "none")
     if codec.upper() not in Compression.__members__:

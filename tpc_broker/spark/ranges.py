@@ -16,13 +16,12 @@ from uuid import UUID
 
 from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
 from tpc_broker.client.isolation import Isolation
-from tpc_broker.client.reading import NO_TOPIC_ID
-from tpc_broker.client.requests import EARLIEST, LATEST, TopicFacts, TopicPartition
+from tpc_broker.client.requests import EARLIEST, LATEST, NO_TOPIC_ID, TopicFacts, TopicPartition
 from tpc_broker.log.files import decode_topic_id, encode_topic_id
 from tpc_broker.model import TopicId
-from tpc_broker.spark.epochs import LEDGER_TOPIC
 from tpc_broker.spark.losses import Losses
-from tpc_broker.spark.options import TOPIC_ID, OptionError, Position, ReadOptions
+from tpc_broker.spark.names import LEDGER_TOPIC, TOPIC_ID
+from tpc_broker.spark.options import OptionError, Position, ReadOptions
 
 Offsets = dict[TopicPartition, int]
 OffsetsJson = dict[str, dict[str, int | str]]
@@ -143,7 +142,7 @@ class LogSource(Protocol):
 
 
 # Rule: What a read covers is inside the log of the topic that was read before, or the loss is named. A limit and
-# `Trigger.AvailableNow` are exact. See also tpc_broker/spark/source.py. Held by tests/spark/test_ranges.py,
+# `Trigger.AvailableNow` are exact. See also tpc_broker/spark/readers.py. Held by tests/spark/test_ranges.py,
 # tests/spark/test_recreated.py, tests/spark/test_source.py.
 class Planner:
     """Answers what a read covers now."""

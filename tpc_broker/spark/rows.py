@@ -11,17 +11,19 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tpc_broker.client.columns import DamagedBatch
 from tpc_broker.client.errors import ClientError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark.values import Decoder, FormatName, Malformed, ValueFormat
+
+if TYPE_CHECKING:
+    from tpc_broker.client.columns import DamagedBatch
 
 CORRUPT_COLUMN: Final = "_corrupt_record"
 logger = logging.getLogger("tpc.spark")
@@ -105,6 +107,8 @@ class RowMaker:
 
     def rows(self, read: Iterator[Any]) -> Iterator[Any]:
         """What a `ColumnReader` gives, as record batches of the plan's schema, none of them empty."""
+        from tpc_broker.client.columns import DamagedBatch  # noqa: PLC0415 - a plan does not need it
+
         for batch in read:
             if isinstance(batch, DamagedBatch):
                 logger.warning("%s", batch.error)
@@ -152,7 +156,7 @@ class RowMaker:
             found[row] = values[row].as_py()
         return _corrupt_column(found, kind)
 
-    def _damaged_row(self, damage: DamagedBatch) -> Any:
+    def _damaged_row(self, damage: "DamagedBatch") -> Any:
         known: dict[str, Any] = {
             "topic": self._where.topic, "partition": self._where.partition, "offset": damage.offset,
         }  # fmt: skip

@@ -5,21 +5,26 @@ folder) is planned around: with a broker the range is read from there, which als
 without one the folder is listed again. What is lost is an error or a warning, as ``failOnDataLoss`` says.
 """
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.columns import ColumnReader
 from tpc_broker.client.errors import OffsetsMissingError, UnknownTopicError
 from tpc_broker.client.reading import RangeReader, ReadSettings
-from tpc_broker.spark.folder_log import FolderLog, Task
-from tpc_broker.spark.options import ReadOptions
 from tpc_broker.spark.ranges import OffsetRange, id_bytes
 from tpc_broker.spark.rows import RowMaker, RowPlan
-from tpc_broker.spark.segments import SegmentPiece, read_chunks
 from tpc_broker.spark.task_sizes import TaskGroup
 from tpc_broker.spark.tasks import cluster_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpc_broker.spark.folder_log import Task
+    from tpc_broker.spark.options import ReadOptions
+    from tpc_broker.spark.segments import SegmentPiece
 
 REPLANS_MAX: Final = 5
 logger = logging.getLogger("tpc.spark")
@@ -30,10 +35,10 @@ def task_rows(options: ReadOptions, plan: RowPlan, task: Task | TaskGroup | None
     if isinstance(task, TaskGroup):
         for piece in task.pieces:
             yield from task_rows(options, plan, piece)
-    elif isinstance(task, SegmentPiece):
-        yield from _segment_rows(options, plan, task, REPLANS_MAX)
-    elif task is not None:
+    elif isinstance(task, OffsetRange):
         yield from _broker_rows(options, plan, task)
+    elif task is not None:
+        yield from _segment_rows(options, plan, task, REPLANS_MAX)
 
 
 def _broker_rows(options: ReadOptions, plan: RowPlan, task: OffsetRange) -> Iterator[Any]:
@@ -53,6 +58,8 @@ def _broker_rows(options: ReadOptions, plan: RowPlan, task: OffsetRange) -> Iter
 
 
 def _segment_rows(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, replans_left: int) -> Iterator[Any]:
+    from tpc_broker.spark.segments import read_chunks  # noqa: PLC0415 - what is read through the broker needs no files
+
     keeps = plan.keeps_damage
     chunks = read_chunks(piece, keeps_damage=keeps)
     try:
@@ -73,6 +80,8 @@ def _without_file(options: ReadOptions, plan: RowPlan, piece: SegmentPiece, repl
         logger.info("%s: %s is gone; its offsets are read from the broker", piece.where, piece.path)
         yield from _broker_rows(options, plan, wanted)
         return
+    from tpc_broker.spark.folder_log import FolderLog  # noqa: PLC0415 - likewise
+
     pieces: list[SegmentPiece] = []
     if replans_left:
         try:

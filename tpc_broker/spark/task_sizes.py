@@ -5,16 +5,21 @@ again. So a long range becomes several tasks, and short ones one. What a range's
 file from its size, of a broker's partition from what DescribeLogDirs says of all its records.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
-from tpc_broker.spark.folder_log import Task
-from tpc_broker.spark.options import TaskShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tpc_broker.spark.folder_log import Task
+    from tpc_broker.spark.options import TaskShape
 
 MEASURED_SECONDS: Final = 60.0
 """How long what was learned of the records' sizes is good for: a stream asks once a minute, not for each epoch."""

@@ -17,8 +17,9 @@ from pyspark.sql.types import StructType
 from tpc_broker.native_columns import COLUMN_TYPES
 from tpc_broker.spark.options import ReadOptions, read_options, table_options
 from tpc_broker.spark.pipelines.dated_files import DatedFiles, WrittenFile, archive_schema
+from tpc_broker.spark.readers import TpcStreamReader
 from tpc_broker.spark.rows import RowPlan
-from tpc_broker.spark.source import TpcDataSource, TpcStreamReader
+from tpc_broker.spark.source import TpcDataSource
 
 FOLDER: Final = "files.folder"
 COMPRESSION: Final = "files.compression"
