@@ -1,5 +1,6 @@
 """Topics that are deleted, and created again under the same name, while something reads them: without Spark."""
 
+import contextlib
 import dataclasses
 import json
 import uuid
@@ -26,7 +27,9 @@ from tpc_broker.spark import readers
 from tpc_broker.spark.losses import Losses
 from tpc_broker.spark.options import OptionError, read_options
 from tpc_broker.spark.pipelines.errors import PipelineError
+from tpc_broker.spark.pipelines.origins import TopicOrigin
 from tpc_broker.spark.pipelines.steps import Step, StepLog, after, going_on, run_steps
+from tpc_broker.spark.pipelines.topics import Broker
 from tpc_broker.spark.ranges import OffsetRange, Places, from_json, id_text
 from tpc_broker.spark.rows import Mode, RowPlan
 from tpc_broker.spark.values import ValueFormat
@@ -260,7 +263,7 @@ def test_all_topics_deleted_is_no_end_where_losses_are_allowed(reader_of):
             reader.initialOffset()
 
 
-def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_of, caplog):
+def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_of, caplog, monkeypatch):
     log = log_of(OLD, t=[(0, 100)], u=[(0, 9)])
 
     def deleted_meanwhile(wanted, isolation):
@@ -270,6 +273,7 @@ def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_
         return Log.list_offsets(log, wanted, isolation)
 
     log.list_offsets, log.partition_bytes = deleted_meanwhile, lambda _places: {}
+    monkeypatch.setattr(Broker, "cluster", lambda _broker: contextlib.nullcontext(log))
     start = offsets(OLD, 10) | offsets(OLD, 5, topic="u")
     end = reader_of(log, strict=False, subscribe="t,u").latestOffset(start, ReadAllAvailable())
     assert end == offsets(OLD, 100) | offsets(OLD, 5, topic="u")
@@ -289,6 +293,9 @@ def test_a_topic_that_is_deleted_between_two_questions_is_planned_around(reader_
         else:
             assert [task.value.where.topic for task in batch.partitions()] == ["t"]
     assert caplog.text.count("there is no topic 'u'; going on without") == 1
+    log.topics["u"] = [(0, 9)]
+    bounds = TopicOrigin(None, "h:1", "t,u", fails_on_data_loss=False).bounds()
+    assert [places.offsets for places in bounds] == [{("t", 0): 0}, {("t", 0): 100}]
 
 
 def test_a_batch_of_several_topics_of_which_one_is_missing(caplog):

@@ -63,7 +63,7 @@ def _folder_log(options: ReadOptions) -> FolderLog | None:
     return FolderLog(options.path, is_alone=options.cluster is None)
 
 
-def _settled(plan: Callable[[], Planned]) -> Planned:
+def settled(plan: Callable[[], Planned]) -> Planned:
     """What is planned; anew when a topic is deleted between two questions, which the next plan takes note of."""
     for _attempt in range(PLANS_MAX - 1):
         try:
@@ -82,7 +82,7 @@ class TpcReader(DataSourceReader, metaclass=ShippedType):
 
     def partitions(self) -> list[InputPartition]:
         losses = Losses(are_errors=self._options.fails_on_data_loss)
-        return _settled(lambda: self._planned(losses))
+        return settled(lambda: self._planned(losses))
 
     def _planned(self, losses: Losses) -> list[InputPartition]:
         log = _folder_log(self._options)
@@ -167,4 +167,4 @@ class TpcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metac
         return Planner(cluster_of(self._options.cluster), self._options, self._losses)
 
     def _settled(self, plan: Callable[[Planner], Planned]) -> Planned:
-        return _settled(lambda: plan(self._planner()))
+        return settled(lambda: plan(self._planner()))

@@ -21,6 +21,7 @@ from tpc_broker.spark.pipelines.folder import Folder
 from tpc_broker.spark.pipelines.steps import Step
 from tpc_broker.spark.pipelines.topics import Broker, broker_at
 from tpc_broker.spark.ranges import OffsetRange, Offsets, Places, Planner, to_json
+from tpc_broker.spark.readers import settled
 
 TOPIC_IDS: Final = "topic_ids"
 """In the list of an archive: what it knows of the ids of its topics."""
@@ -76,7 +77,7 @@ class TopicOrigin:
         options |= {"maxRecordsPerPartition": str(WHOLE_RANGE), "startingOffsetsByTimestampStrategy": "latest"}
         planned = read_options(options, streaming=False)
         with self._broker.cluster() as cluster:
-            pieces = Planner(cluster, planned).batch()
+            pieces = settled(lambda: Planner(cluster, planned).batch())
         ids = {piece.where.topic: piece.topic_id for piece in pieces if piece.topic_id}
         start = {piece.where: piece.first_offset for piece in pieces}
         return Places(start, ids), Places({piece.where: piece.end_offset for piece in pieces}, ids)
