@@ -1,6 +1,7 @@
 """Segment files read without a broker: files made by hand, and those of a real broker."""
 
 import json
+import uuid
 
 import pytest
 
@@ -12,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.spark.conftest import NOW_MS
 from tests.spark.segment_log import Log
+from tests.spark.test_ranges import Log as BrokerLog
 from tests.support.broker_process import TpcBroker
 from tests.support.native_batches import seal_batch
 from tests.support.waiting import PATIENCE_S
@@ -21,13 +23,17 @@ from tpc_broker.client.requests import FetchAnswer, TopicPartition
 from tpc_broker.kafka import records as codec
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.log.batch import batch_size_at
+from tpc_broker.log.checkpoint import encode_checkpoint
 from tpc_broker.log.files import segment_file_name
 from tpc_broker.log.indexes import OffsetIndex
 from tpc_broker.native_columns import COLUMN_TYPES
+from tpc_broker.spark import readers
 from tpc_broker.spark import segments as segments_module
 from tpc_broker.spark.options import read_options, table_options
+from tpc_broker.spark.ranges import OffsetRange
 from tpc_broker.spark.readers import TpcReader
 from tpc_broker.spark.rows import MalformedValueError, RowPlan
+from tpc_broker.spark.segments import SegmentPiece
 
 
 @pytest.fixture
@@ -334,3 +340,25 @@ def test_a_real_brokers_folder_in_spark(spark, tmp_path):
     assert sorted((row.partition, row.offset, int(bytes(row.value)[-9:])) for row in rows) == sorted(
         (number % 2, number // 2, number) for number in range(500)
     )
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["sizes told", "sizes not told"])
+def test_many_small_partitions_are_few_tasks_with_their_tails_at_the_broker(tmp_path, monkeypatch, told):
+    """A task costs Spark more than all that is in some hundred of them; also where the broker does not say how large
+    partitions are.
+    """
+    count, each, behind = 200, 50, 7
+    logs = [Log(tmp_path, partition=number, topic_id=uuid.UUID(int=7)) for number in range(count)]
+    for one in logs:
+        one.values(*[b"x" * 100] * each)
+    (tmp_path / "journals" / "0000.checkpoint").write_bytes(encode_checkpoint(1, [one.entry() for one in logs]))
+    broker = BrokerLog(t=[(0, each + behind)] * count)
+    broker.ids["t"] = logs[0].topic_id.bytes
+    broker.partition_bytes = lambda places: {where: 6000 for where in places if told}
+    monkeypatch.setattr(readers, "cluster_of", lambda _settings: broker)
+    [task] = make_reader(logs[0], bootstrap="h:1", bytesTogether="").partitions()
+    pieces = task.value.pieces
+    assert [type(piece) for piece in pieces] == [SegmentPiece, OffsetRange] * count
+    assert sum(piece.size for piece in pieces) == count * (each + behind)
+    density = pieces[0].size_bytes / each
+    assert told or pieces[1].size_bytes == int(density * behind)

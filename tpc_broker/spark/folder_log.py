@@ -126,6 +126,9 @@ def _in_files(wanted: OffsetRange, folder: PartitionFolder, isolation: Isolation
         return [wanted]
     bounds = ((wanted.first_offset, begin), (end, wanted.end_offset))
     outside = [replace(wanted, first_offset=left, end_offset=right) for left, right in bounds]
-    if wanted.size_bytes >= 0:
-        outside = [replace(part, size_bytes=wanted.size_bytes * part.size // wanted.size) for part in outside]
-    return [outside[0], *folder.pieces(begin, end, isolation), outside[1]]
+    pieces = list(folder.pieces(begin, end, isolation))
+    parts: list[Task] = [wanted] if wanted.size_bytes >= 0 else [piece for piece in pieces if piece.size_bytes >= 0]
+    if parts:  # what the broker does not say, the files show
+        size_bytes, size = sum(part.size_bytes for part in parts), sum(part.size for part in parts)
+        outside = [replace(part, size_bytes=size_bytes * part.size // size) for part in outside]
+    return [outside[0], *pieces, outside[1]]
