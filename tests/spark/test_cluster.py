@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,10 +27,12 @@ from tests.spark.test_kills import (
     values,
     wait_until,
 )
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.spark
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+WORK = "work"
+"""Folders of the workers' applications, with a number behind it."""
 LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 
 
@@ -45,7 +48,7 @@ class StandaloneCluster:
         log = self._start("master", "org.apache.spark.deploy.master.Master", *LOOPBACK)
         self.master = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
         for number in range(workers_count):
-            place = ("--cores", "1", "--memory", "700m", "--work-dir", str(self._folder / f"work{number}"))
+            place = ("--cores", "1", "--memory", "700m", "--work-dir", str(self._folder / f"{WORK}{number}"))
             worker = ("org.apache.spark.deploy.worker.Worker", *LOOPBACK, *place, self.master)
             log = self._start(f"worker{number}", *worker)
             self._wait_for(log, r"(Successfully registered with master)")
@@ -63,17 +66,22 @@ class StandaloneCluster:
         return found
 
     def stop(self):
-        for daemon in reversed(self._daemons):
-            for child in psutil.Process(daemon.pid).children(recursive=True):
-                child.kill()
-            daemon.kill()
+        """What they start is of their process groups, also what is about to delete a folder."""
+        children = [child for daemon in self._daemons for child in psutil.Process(daemon.pid).children(recursive=True)]
+        for daemon in self._daemons:
+            os.killpg(daemon.pid, signal.SIGKILL)
             daemon.wait()
+        psutil.wait_procs(children, PATIENCE_S)
 
     def _start(self, name, *command):
         log = self._folder / f"{name}.log"
-        environment = {**os.environ, "SPARK_DAEMON_MEMORY": "200m", "SPARK_LOCAL_IP": "127.0.0.1"}
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment = {**inherited, "SPARK_DAEMON_MEMORY": "200m", "SPARK_LOCAL_IP": "127.0.0.1"}
         with log.open("wb") as output:
-            daemon = subprocess.Popen([str(SPARK_CLASS), *command], stdout=output, stderr=output, env=environment)
+            daemon = subprocess.Popen(
+                [str(SPARK_CLASS), *command],
+                stdout=output, stderr=output, env=environment, start_new_session=True,
+            )  # fmt: skip
         self._daemons.append(daemon)
         return log
 
