@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +12,11 @@ import venv
 from pathlib import Path
 from typing import Final
 
+from tpc_broker.bench.compiled import cache_folder
+
 HERE: Final = Path(sysconfig.get_path("purelib"))
+OTHER_PYSPARK: Final = Path(__file__).parents[2] / "requirements" / "other-pyspark.txt"
+"""Of the versions that the extra takes, the one that is not in requirements/test.txt."""
 
 
 class NotInstalledError(RuntimeError):
@@ -44,3 +50,29 @@ def install(python: Path, *wanted: str | Path) -> None:
     )  # fmt: skip
     if done.returncode:
         raise NotInstalledError(done.stderr.strip()[-1000:])
+
+
+def other_pyspark_version() -> str:
+    found = re.search(r"^pyspark==(\S+)", OTHER_PYSPARK.read_text(), re.MULTILINE)
+    assert found, OTHER_PYSPARK
+    return found[1]
+
+
+def other_pyspark() -> Path:
+    """The Python of an environment that differs from this one in PySpark's version; kept in the user's cache folder.
+
+    Its own packages come first, and what it has not is this environment's.
+    """
+    root = cache_folder()
+    root.mkdir(parents=True, exist_ok=True)
+    folder = root / f"pyspark-{other_pyspark_version()}-python-{sys.version_info.major}.{sys.version_info.minor}"
+    with (root / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python, done = folder / "bin" / "python", folder / "done"
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            environment_of(folder)
+            install(python, "--require-hashes", "-r", OTHER_PYSPARK)
+            done.touch()
+        (packages_of(python) / "others.pth").write_text(f"{HERE}\n")
+    return python

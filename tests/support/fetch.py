@@ -1,8 +1,8 @@
 """Fetches beforehand, and says so, what tests would else fetch in fixtures: ``python -m tests.support.fetch gate``.
 
 For the gate Apache Kafka's jars and those of Spark's Kafka connector; for the long tier (``long``) also those of the
-Kafka that the schema is made from, and the checker of histories, which Go builds. What cannot be had is said, with exit
-code 1: without it tests are skipped, and a run that is to skip nothing fails.
+Kafka that the schema is made from, the checker of histories, which Go builds, and another PySpark. What cannot be had
+is said, with exit code 1: without it tests are skipped, and a run that is to skip nothing fails.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tests.support.environments import NotInstalledError, other_pyspark, other_pyspark_version
 from tests.support.histories import CheckerUnavailable, build_checker
 from tools import extract_schema
 from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, KAFKA_VERSION, connector_jars, kafka_jars
@@ -32,6 +33,7 @@ LONG = {
     **GATE,
     f"Apache Kafka {extract_schema.KAFKA_VERSION}, by Maven": partial(kafka_jars, extract_schema.KAFKA_VERSION),
     "Porcupine, the checker of histories, by Go": _checker,
+    f"PySpark {other_pyspark_version()}, beside the one that most tests run with": other_pyspark,
 }
 
 
@@ -41,7 +43,7 @@ def main(wanted: dict[str, Callable[[], object]]) -> int:
         print(f"Fetching {what}", flush=True)
         try:
             fetch()
-        except (PeerUnavailable, CheckerUnavailable) as reason:
+        except (PeerUnavailable, CheckerUnavailable, NotInstalledError) as reason:
             failed += 1
             print(f"Not fetched, so its tests are skipped: {what}: {reason}", file=sys.stderr)
     return min(failed, 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
-PROJECT = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parent.parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_next_major_of_confluent_kafka_is_not_taken() -> None:
@@ -14,3 +16,15 @@ def test_the_next_major_of_confluent_kafka_is_not_taken() -> None:
     asked = [each for each in every if each.startswith("confluent-kafka")]
     assert asked
     assert all(each.partition("<")[2].strip() == "3" for each in asked), asked
+
+
+def test_each_pyspark_that_the_extra_takes_is_tested() -> None:
+    """One is in the lock file, the other has an environment of its own (tests/spark/test_other_version.py)."""
+    [taken] = [each for each in PROJECT["optional-dependencies"]["spark"] if each.startswith("pyspark")]
+    found = re.fullmatch(r"pyspark>=4\.(\d+),<4\.(\d+)", taken)
+    assert found, taken
+    tested = [
+        re.search(r"^pyspark==4\.(\d+)\.", (ROOT / "requirements" / name).read_text(), re.MULTILINE)
+        for name in ("test.txt", "other-pyspark.txt")
+    ]
+    assert [int(one[1]) for one in tested if one] == list(range(int(found[1]), int(found[2])))

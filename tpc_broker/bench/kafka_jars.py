@@ -10,6 +10,7 @@ import fcntl
 import shutil
 import subprocess
 from contextlib import contextmanager
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from tpc_broker.bench.compiled import cache_folder
@@ -82,9 +83,19 @@ def framework_jars() -> Path:
 
 
 def connector_jars() -> list[Path]:
-    """The jars that make PySpark's format ``kafka`` work, for ``spark.jars``."""
+    """The jars that make PySpark's format ``kafka`` work, for ``spark.jars``: of the PySpark that it was built with."""
+    if (installed := _pyspark_version()) not in ("", CONNECTOR_VERSION):
+        raise PeerUnavailable(f"Spark's Kafka connector {CONNECTOR_VERSION} is not for PySpark {installed}")
     pom = _pom(_CONNECTOR, with_what_they_need=False)
     return sorted(_fetched(f"spark-sql-kafka-{CONNECTOR_VERSION}", pom).glob("*.jar"))
+
+
+def _pyspark_version() -> str:
+    """Empty: there is none."""
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _fetched(name: str, pom: str) -> Path:
