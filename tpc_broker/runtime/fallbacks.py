@@ -30,7 +30,8 @@ MOUNTS: Final = Path("/proc/self/mountinfo")
 LOCAL_DISK: Final = "--data on a local disk with ext4 or xfs; in a container a volume"
 IN_MEMORY: Final = ("tmpfs", "ramfs")
 OF_CONTAINERS: Final = "overlay"
-_OF_THE_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+_OF_THE_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOENT})
+"""The last one where /proc is not mounted. None of them is a refusal."""
 
 
 class Fallback(NamedTuple):
