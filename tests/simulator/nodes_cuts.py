@@ -1,8 +1,6 @@
-"""Each combination of one-way cuts between three simulated nodes, of which each leads a partition and one the metadata.
+"""One-way cuts between three simulated nodes, of which each leads a partition and one the metadata.
 
-Between three nodes there are six ways, so there are 63 combinations; as the two nodes that do not lead the metadata are
-alike, 35 of them differ (`ALL`). A connection needs both directions: a link is there between two nodes of which each
-hears the other one. So what is to be seen follows from how many such pairs a cut of links leaves:
+What is to be seen follows from how many links a cut (`tests.support.one_way_cuts`) leaves:
 
 * Three or two (each node, or one of them, hears both others): everything is led, written and told by all nodes.
 * One: the same by these two. The third one sends its clients to them.
@@ -13,7 +11,6 @@ Where only datagrams are cut all links are there.
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
 from typing import Final
 
 import trio
@@ -22,13 +19,11 @@ from tests.simulator.nodes_clients import Client, Producer
 from tests.simulator.nodes_load import TOPIC, Load
 from tests.simulator.nodes_network import TCP, UDP
 from tests.simulator.nodes_oracle import partition_key
+from tests.support.one_way_cuts import text_of, together
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import node_of
 from tpc_broker.swim.model import State
-
-Edge = tuple[int, int]
-"""Who is not heard by whom: places in an order of the nodes, of which the first one leads the metadata."""
 
 MADE: Final = "made"
 """A topic, while a cut stands."""
@@ -43,40 +38,6 @@ READY_S: Final = 10.0
 STANDS_S: Final = 15.0
 """Membership has given up by then who is heard by nobody."""
 TOGETHER_S: Final = 30.0
-WAYS: Final = tuple(permutations(range(3), 2))
-
-
-def renamed(edges: frozenset[Edge]) -> frozenset[Edge]:
-    """The same with the two that do not lead the metadata in each other's place."""
-    place = 0, 2, 1
-    return frozenset((place[source], place[target]) for source, target in edges)
-
-
-def _all() -> tuple[frozenset[Edge], ...]:
-    found: list[frozenset[Edge]] = []
-    for count in range(1, len(WAYS) + 1):
-        for chosen in map(frozenset, combinations(WAYS, count)):
-            if renamed(chosen) not in found:
-                found.append(chosen)
-    return tuple(found)
-
-
-ALL: Final = _all()
-
-
-def text_of(edges: frozenset[Edge]) -> str:
-    """As "M>a a>b": M leads the metadata."""
-    return " ".join(f"{'Mab'[source]}>{'Mab'[target]}" for source, target in sorted(edges))
-
-
-def edges_of(text: str) -> frozenset[Edge]:
-    return frozenset(("Mab".index(one[0]), "Mab".index(one[2])) for one in text.split())
-
-
-def together(edges: frozenset[Edge]) -> list[int]:
-    """Those that a chain of links connects with most of the nodes; none where there is no such chain."""
-    links = [pair for pair in combinations(range(3), 2) if not edges & {pair, pair[::-1]}]
-    return sorted({place for pair in links for place in pair})
 
 
 class LoyalProducer(Producer):
@@ -153,7 +114,7 @@ class Cuts:
         what = f"links {text_of(links)}, datagrams {text_of(datagrams)}"
         (controller,) = self.load.controllers()
         order = sorted(self.nodes, key=lambda node: (node.number != controller, node.number))
-        await self._spread()
+        await self.spread()
         near = [order[place] for place in together(links)]
         far = [node for node in order if node not in near]
         for kind, edges in ((TCP, links), (UDP, datagrams)):
@@ -174,18 +135,18 @@ class Cuts:
             TOGETHER_S, lambda: self.are_all(State.ALIVE, self.nodes, self.nodes), f"not together after {what}"
         )
 
-    async def _spread(self):
+    async def spread(self):
         """Each node leads a partition."""
         topic = self.load.topic()
 
-        def is_spread():
+        def isspread():
             for index, node in enumerate(self.nodes):
                 for other in self.nodes:
                     if other is not node and self.leads(other, topic, index):
                         other.first.replication.transfer(partition_key(topic, index), node.number)
             return all(self.leads(node, topic, index) for index, node in enumerate(self.nodes))
 
-        await self.load.until(SPREAD_S, lambda: is_spread() and self.is_settled(self.nodes), "not each leads something")
+        await self.load.until(SPREAD_S, lambda: isspread() and self.is_settled(self.nodes), "not each leads something")
 
     async def _go_on(self, near, far, what):
         await self.load.until(SETTLED_S, lambda: self.is_settled(near), f"not settled: {what}")

@@ -13,10 +13,11 @@ import trio
 
 from tests.simulator.nodes_clients import Client
 from tests.simulator.nodes_cluster import simulate
-from tests.simulator.nodes_cuts import ALL, PARTITIONS, SETTLED_S, TOGETHER_S, Cuts, edges_of, text_of, together
+from tests.simulator.nodes_cuts import PARTITIONS, SETTLED_S, TOGETHER_S, Cuts
 from tests.simulator.nodes_load import TOPIC, Load
 from tests.simulator.nodes_network import TCP, UDP
 from tests.simulator.nodes_oracle import partition_key
+from tests.support.one_way_cuts import ALL, edges_of, text_of, together
 from tpc_broker.kafka import messages
 from tpc_broker.model import node_of
 from tpc_broker.swim.model import State
@@ -124,6 +125,37 @@ def test_of_who_leads_two_that_do_not_hear_each_other_are_told_by_the_third():
         await cuts.end()
 
     simulate(31, story, nodes_count=3)
+
+
+def test_who_was_taken_for_gone_is_told_what_others_came_to_lead_meanwhile():
+    """By one that does not hear it, and by way of the third, which has a link to both: its datagrams are lost."""
+
+    async def story(cluster):
+        cuts = Cuts(cluster)
+        await cuts.begin()
+        await cuts.spread()
+        it, leads, third = cluster.nodes.values()
+        ways = [(it, leads), (it, third), (leads, it), (third, it)]
+        for source, target in ways:
+            cluster.network.block(source.host, target.host, (UDP,))
+        cluster.network.block(it.host, leads.host, (TCP,))
+        await cuts.load.until(GIVEN_UP_S, lambda: it.number in leads.first.core.view.absent, "it is not taken for gone")
+        topic = cuts.load.topic()
+        (index,) = (each for each in range(PARTITIONS) if Cuts.leads(third, topic, each))
+        assert third.first.replication.transfer(partition_key(topic, index), leads.number)
+        await cuts.load.until(SETTLED_S, lambda: Cuts.leads(leads, topic, index), "it is not handed over")
+        await trio.sleep(CUT_S)
+        assert not cuts.is_settled([it])
+        for source, target in ways:
+            cluster.network.unblock(source.host, target.host)
+        cluster.network.block(it.host, leads.host, (TCP,))
+        nodes = list(cluster.nodes.values())
+        await cuts.load.until(TOGETHER_S, lambda: cuts.are_all(State.ALIVE, nodes, nodes), "it is taken for gone still")
+        await cuts.load.until(SETTLED_S, lambda: cuts.is_settled(nodes), "it is not told who leads")
+        cluster.network.heal()
+        await cuts.end()
+
+    simulate(34, story, nodes_count=3)
 
 
 def stand(links, datagrams, restarts=None):
