@@ -202,7 +202,7 @@ async def test_who_was_taken_for_gone_is_told_by_others_and_they_are_asked(
 
     nodes.passes_on = pass_on
     nodes.up = OTHERS[:1]
-    news.are_back(frozenset(OTHERS[1:]))
+    news.are_back(frozenset([OTHERS[1], NodeId(9)]))  # the last one was removed
     await trio.sleep(2 * leader_news.LINKED_S)
     assert helped == [(OTHERS[1], [[7, 1]])]
     assert nodes.asked_of == [(OTHERS[0], [OTHERS[1]])]

@@ -80,7 +80,7 @@ class LeaderNews:
 
     async def _make_up_for(self, nodes: Collection[NodeId]) -> None:
         await trio.sleep(LINKED_S)  # over a link they are told everything
-        for node in sorted(set(nodes) - set(self._cluster.linked())):
+        for node in sorted(set(nodes) & set(self._others()) - set(self._cluster.linked())):
             self._put(node, dict(self._leaders_on({self._own})))
             for helper in self._cluster.linked():
                 self._cluster.start_soon(self._ask_of, {node}, helper)
