@@ -211,7 +211,8 @@ class Cuts:
     # -- what nodes believe --------------------------------------------------------------------------------------------
 
     def _leads_nobody(self):
-        return not self.load.controllers() and not any(map(self.load.led_by, self.nodes))
+        """One that is starting has no partition yet."""
+        return not self.load.controllers() and not any(map(self.load.led_by, self.cluster.ready()))
 
     def is_settled(self, near):
         """One node leads the metadata, and each partition one, of those that hear each other; and these tell so."""
