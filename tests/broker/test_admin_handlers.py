@@ -147,8 +147,13 @@ async def test_who_means_another_cluster_or_broker_is_sent_back_to_where_it_bega
         assert await asked(node_id=-2) is invalid
         assert await asked(cluster_id="another", node_id=1, client_software_name="-") is invalid
         assert await asked(4) is NONE
-        node[1].view.image = replace(node[1].view.image, cluster_id="")
+        known = node[1].view.image
+        node[1].view.image = empty = replace(known, cluster_id="")
         assert await asked(cluster_id="another", node_id=1) is NONE, "it does not know its own yet"
+        assert ApiKey.API_VERSIONS in {key for key, *_asked in node.lives[1].plane.prepared}
+        await node[1]._apply_image(empty, known)
+        assert ApiKey.API_VERSIONS not in {key for key, *_asked in node.lives[1].plane.prepared}
+        assert await asked(cluster_id="another", node_id=1) is misrouted
 
 
 async def test_answers_for_everybody_are_kept_until_anything_in_them_changes(autojump_clock):

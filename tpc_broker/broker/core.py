@@ -364,7 +364,8 @@ class Core:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._apply_settings()
         self.view.image = after
-        if after.feature_epoch != before.feature_epoch or bool(after.nodes) != bool(before.nodes):
+        told = [(each.feature_epoch, bool(each.nodes), each.cluster_id) for each in (before, after)]
+        if told[0] != told[1]:
             self.plane.forget_answers(int(ApiKey.API_VERSIONS))
         self._tell_owners(before, after)
         if self.core_id == METADATA_CORE:
