@@ -12,7 +12,7 @@ from tests.broker.test_group_service import SETTINGS, log_of_groups, with_group
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import running_node
 from tpc_broker import limits
-from tpc_broker.broker import group_service
+from tpc_broker.broker import coordinator_driver
 from tpc_broker.coordinator import effects
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -154,7 +154,7 @@ async def test_what_forgets_and_what_is_rewritten_is_divided(autojump_clock):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "OWN_BATCH_BYTES_MAX", 64 * limits.KIB)
             patched.setattr(effects, "OWN_BATCH_BYTES_MAX", 64 * limits.KIB)
-            patched.setattr(group_service, "SNAPSHOT_GROWTH_RECORDS", 1_000)
+            patched.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 1_000)
             log = log_of_groups(node[number])
             assert await member.commit("t", {0: 7}) == {0: NONE}
             await trio.sleep(1)

@@ -11,7 +11,7 @@ import trio.testing
 
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import running_node
-from tpc_broker.broker import group_service
+from tpc_broker.broker import coordinator_driver, coordinators, group_service
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
@@ -299,7 +299,7 @@ async def test_a_commit_waits_for_a_coordinator_that_loads(is_carried, autojump_
             member.coordinator = lambda: 1 - right
         began_s = trio.current_time()
         assert await member.commit("t", {0: 5}) == {0: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-        assert trio.current_time() >= began_s + group_service.COMMIT_HELD_S
+        assert trio.current_time() >= began_s + coordinators.COMMIT_HELD_S
         told = []
 
         async def commit():
@@ -373,7 +373,7 @@ async def test_a_coordinator_loads_in_small_steps(autojump_clock, monkeypatch):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert replayed_in.total() > 400
-        assert max(replayed_in.values()) <= 2 * group_service.LOAD_STEP_RECORDS, "tasks of a turn run in any order"
+        assert max(replayed_in.values()) <= 2 * coordinator_driver.LOAD_STEP_RECORDS, "tasks of a turn run in any order"
         assert await member.committed("t", range(4)) == (NONE, dict.fromkeys(range(4), 99))
 
 
@@ -394,7 +394,7 @@ async def test_offsets_of_a_topic_go_with_it(autojump_clock):
 
 
 async def test_a_log_of_groups_that_has_grown_begins_anew_with_a_snapshot(autojump_clock, monkeypatch):
-    monkeypatch.setattr(group_service, "SNAPSHOT_GROWTH_RECORDS", 50)
+    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 50)
     async with running_node(settings=SETTINGS) as node:
         member = await with_group(node)
         await member.begin()
@@ -480,6 +480,6 @@ async def test_a_commit_waits_no_longer_when_its_connection_is_closed(autojump_c
             connections.close(member.connection, "peer closed")
         assert trio.current_time() == began_s + 0.5
         gate.set()
-        await trio.sleep(group_service.COMMIT_HELD_S)
+        await trio.sleep(coordinators.COMMIT_HELD_S)
         member.connection += 1
         assert await member.committed("t", [0]) == (NONE, {0: -1}), "whoever is gone may have committed elsewhere"

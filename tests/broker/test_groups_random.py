@@ -15,7 +15,7 @@ import trio
 
 from tests.support.memory_clients import Member, create_topic
 from tests.support.memory_node import running_node
-from tpc_broker.broker import group_service
+from tpc_broker.broker import coordinator_driver
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 
@@ -133,7 +133,7 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_acknowledged_offsets_stay_and_members_come_together(seed, autojump_clock, monkeypatch):
-    monkeypatch.setattr(group_service, "SNAPSHOT_GROWTH_RECORDS", 30)
+    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 30)
     async with running_node(CORES, settings=("offsets.topic.num.partitions=3",), seed=seed) as node:
         await create_topic(node, 0, "t", 2)
         kind = messages.FindCoordinatorRequest

@@ -5,9 +5,9 @@ import uuid
 import pytest
 
 from tests.coordinator.scenario import Scenario
-from tpc_broker.coordinator import Fate
+from tpc_broker.coordinator import Fate, Record
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
-from tpc_broker.coordinator.records import OffsetKey, Record, offset_record, read_key
+from tpc_broker.coordinator.records import OffsetKey, offset_record, read_key
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NO_TOPIC_ID, TopicId
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpc_broker.coordinator import RecordDamagedError
 from tpc_broker.coordinator.records import (
     CommittedOffset,
     GroupKey,
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
-    RecordDamagedError,
     group_record,
     offset_record,
     read_group,

@@ -198,7 +198,7 @@ class Dispatcher:
         self._share_wanted.unpark()
 
     # Rule: A turn of Python begins a share of the requests, fair over connections, members of groups first. Sessions
-    # end only after what members sent was heard. See also tpc_broker/broker/group_service.py. Held by
+    # end only after what members sent was heard. See also tpc_broker/broker/coordinator_driver.py. Held by
     # tests/broker/test_dispatch.py, tests/integration/test_herd.py.
     async def _share_out(self) -> None:
         """Begin a share of what stands in line, each turn."""

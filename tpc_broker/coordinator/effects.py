@@ -1,4 +1,4 @@
-"""What a step of the coordinator asks of its driver, and the two things a step may leave behind: writes and deadlines.
+"""What a step of a machine asks of its driver, and the two things a step may leave behind: writes and deadlines.
 
 Durability order is in the types: `Effects.replies` may be sent at once. What must wait for the disk is not among them;
 it comes in the effects of `written`, which the driver calls when a write of `Effects.writes` is durable.
@@ -9,14 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, NewType
+from typing import NamedTuple, NewType
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES
-
-if TYPE_CHECKING:
-    from tpc_broker.coordinator.messages import Response
-    from tpc_broker.coordinator.records import Record
 
 Token = Hashable
 """Whatever the driver recognises a waiting request by."""
@@ -24,16 +20,23 @@ Token = Hashable
 WriteId = NewType("WriteId", int)
 
 
+class Record(NamedTuple):
+    """One record of the machine's log; a null value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
 class Reply(NamedTuple):
     """The answer to the request that came with this token."""
 
     token: Token
-    response: Response
+    response: object
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Records to append to this coordinator's partition as one batch, in the order the writes came."""
+    """Records to append to this machine's partition as one batch, in the order the writes came."""
 
     write_id: WriteId
     records: tuple[Record, ...]
@@ -56,7 +59,7 @@ class Effects:
     replies: list[Reply] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
 
-    def reply(self, token: Token, response: Response) -> None:
+    def reply(self, token: Token, response: object) -> None:
         """Adds an answer."""
         self.replies.append(Reply(token, response))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpc_broker.coordinator.effects import Effects, Timers, Token, WriteId, Writes
+from tpc_broker.coordinator.effects import Effects, Record, Timers, Token, WriteId, Writes
 from tpc_broker.coordinator.group import Group, GroupState, Held, group_of
 from tpc_broker.coordinator.membership import GroupLimits, Membership
 from tpc_broker.coordinator.messages import (
@@ -27,7 +27,6 @@ from tpc_broker.coordinator.records import (
     GroupKey,
     GroupMetadata,
     OffsetKey,
-    Record,
     group_record,
     is_of_later_release,
     read_group,
@@ -55,7 +54,7 @@ class Statistics:
 
 
 class GroupCoordinator:
-    """One partition's groups. The package's docstring tells what its driver does."""
+    """One partition's groups: a `driven.Machine`, whose docstring tells what its driver does."""
 
     def __init__(
         self,

@@ -228,9 +228,3 @@ class DeleteGroupsResponse:
     """Answer to DeleteGroups: group id and error code, in the order asked for."""
 
     results: tuple[tuple[str, ErrorCode], ...]
-
-
-Response = (
-    JoinResponse | SyncResponse | LeaveResponse | OffsetCommitResponse | OffsetDeleteResponse | DeleteGroupsResponse
-)
-"""What may come as the answer to a token."""

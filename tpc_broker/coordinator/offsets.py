@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from tpc_broker.coordinator.effects import size_of
+from tpc_broker.coordinator.effects import Record, size_of
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
 from tpc_broker.coordinator.messages import (
     FetchedOffset,
@@ -26,7 +26,7 @@ from tpc_broker.coordinator.messages import (
     OffsetToCommit,
     PartitionResult,
 )
-from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, Record, offset_record, read_key
+from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record, read_key
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId

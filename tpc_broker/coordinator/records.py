@@ -13,6 +13,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tpc_broker.coordinator.driven import RecordDamagedError
+from tpc_broker.coordinator.effects import Record
 from tpc_broker.model import NO_LEADER_EPOCH, NO_TOPIC_ID, GenerationId, LeaderEpoch, Offset, TopicId
 
 OFFSET_KEY_TYPES: Final = (0, 1)
@@ -23,17 +25,6 @@ _OFFSET_VALUE_VERSION_WITH_EXPIRY: Final = 1
 _GROUP_VALUE_VERSION: Final = 3
 _FLEXIBLE_FROM: Final = 4
 _NEWEST_READ: Final = 4
-
-
-class RecordDamagedError(Exception):
-    """A record of the offsets topic that cannot be read."""
-
-
-class Record(NamedTuple):
-    """One record of the offsets topic; a null value is a tombstone."""
-
-    key: bytes
-    value: bytes | None
 
 
 class OffsetKey(NamedTuple):

@@ -1,0 +1,247 @@
+"""Drives the machine of one partition by its log: `MachineDriver`. It knows nothing of what the machine coordinates.
+
+Duties (`coordinator.Machine` is the contract): replay the partition at its opening; hand requests in with a token and
+send the replies; append writes in their order and report each as written when it is durable; keep one timer; append a
+snapshot and move the log's start when the log has grown; unload when the partition goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.coordinator import Effects, Machine, RecordDamagedError, Write
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError, RecordsDamagedError
+from tpc_broker.kafka.records import Record, build_batch, in_parts, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.partition import Partition
+
+log = logging.getLogger(__name__)
+
+LOAD_BYTES = 1 << 20
+LOAD_STEP_RECORDS = 64
+"""Replayed at once: some 11 µs each, for which everything else of this core waits."""
+CLOCK_SET_MS = 1_000
+"""A wall clock that differs by so much from what the monotonic one says was set."""
+TIMER_LATE_MS = 500
+TIMER_GRACE_MS_MAX = 5_000
+SNAPSHOT_GROWTH_RECORDS = 20_000
+"""A snapshot is due when the log holds this many records more than twice the live ones."""
+SNAPSHOT_BATCH_RECORDS = 1_000
+
+M = TypeVar("M", bound=Machine)
+R = TypeVar("R")
+
+
+class PendingReply:
+    """A request that waits for its reply; the token the machine sees."""
+
+    __slots__ = ("done", "response")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.response: object = None
+
+
+class MachineDriver(Generic[M]):
+    """One partition's machine with its log and its timer."""
+
+    def __init__(self, core: Core, partition: Partition, machine: M, what: str) -> None:
+        """`what`: what the machine coordinates, as log lines name it ("groups")."""
+        self.machine = machine
+        self.what = what
+        self._core = core
+        self._partition = partition
+        self._writes: deque[Write] = deque()
+        self._writes_bytes = 0
+        self._has_writes = trio.Event()
+        self._timer_changed = trio.Event()
+        self._records_in_log = 0
+        self._live_at_snapshot = 0
+        self._ahead_ms = core.clock.wall_ms() - core.clock.monotonic_ms()
+        self.is_loaded = self.is_unloaded = False
+        self.has_loaded = trio.Event()
+        """Set once it is loaded, or will never be."""
+
+    async def run(self) -> None:
+        """Load, then write and keep time until cancelled."""
+        await self._load()
+        self.perform(self.machine.finish_loading(self.now_ms()))
+        self.is_loaded = True
+        self.has_loaded.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_in_order)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._work_beside)
+
+    async def _work_beside(self) -> None:
+        """What a kind of machine needs beside this, from when it is loaded on."""
+
+    def now_ms(self) -> int:
+        """By the wall clock, whose times are stored. Where it was set, deadlines go with it: sessions and rounds are as
+        long as they would have been. Set forward is also the clock of a computer that stood still, where clients could
+        not be heard: they have a little longer.
+        """
+        now_ms = self._core.clock.wall_ms()
+        set_by_ms = now_ms - self._core.clock.monotonic_ms() - self._ahead_ms
+        if abs(set_by_ms) >= CLOCK_SET_MS:
+            self._ahead_ms += set_by_ms
+            self.machine.clock_was_set(set_by_ms + max(0, min(set_by_ms, TIMER_GRACE_MS_MAX)))
+        return now_ms
+
+    async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
+        """One request: hand it in, wait for its reply, which is of that kind."""
+        pending = PendingReply()
+        self.perform(step(pending, self.now_ms()))
+        await pending.done.wait()
+        assert isinstance(pending.response, kind), pending.response
+        return pending.response
+
+    def perform(self, effects: Effects) -> None:
+        """Send replies, queue writes, look at the clock again."""
+        for reply in effects.replies:
+            token = reply.token
+            assert isinstance(token, PendingReply)
+            token.response = reply.response
+            token.done.set()
+        refused = [(write, error) for write in effects.writes if (error := self._queue(write)) is not ErrorCode.NONE]
+        self._timer_changed.set()
+        for write, error in refused:  # when all are queued: what follows from it comes behind them
+            self._fail(write, error)
+
+    def _queue(self, write: Write) -> ErrorCode:
+        size = write.size_bytes
+        if size > limits.OWN_BATCH_BYTES_MAX:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        is_full = self._writes_bytes + size > limits.GROUP_WRITES_BYTES_MAX
+        if is_full or len(self._writes) >= limits.GROUP_WRITES_MAX:  # the disk is far behind: clients are to come back
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._writes.append(write)
+        self._writes_bytes += size
+        self._has_writes.set()
+        return ErrorCode.NONE
+
+    def timer_changed(self) -> None:
+        """To be called after a step without effects that may have moved a deadline."""
+        self._timer_changed.set()
+
+    def unload(self) -> None:
+        """Answer everybody who waits; what becomes of writes under way is nobody's concern any more."""
+        self.is_loaded, self.is_unloaded = False, True
+        self.perform(self.machine.unload())
+
+    async def _load(self) -> None:
+        try:
+            await self._replay()
+        except (ValueError, RecordDamagedError) as error:
+            raise RecordsDamagedError(f"{self._partition.label}: {error}") from error
+
+    async def _replay(self) -> None:
+        partition = self._partition
+        bounds = partition.bounds()
+        offset = bounds.log_start_offset
+        while offset < bounds.high_watermark:
+            data, begin = await partition.read_bytes(offset, bounds.high_watermark, LOAD_BYTES), offset
+            for record in read_records(data):
+                offset = record.offset + 1
+                self._records_in_log += 1
+                if record.key is not None:
+                    self.machine.replay(record.key, record.value)
+                if self._records_in_log % LOAD_STEP_RECORDS == 0:
+                    await trio.lowlevel.checkpoint()
+            if offset == begin:
+                raise RecordDamagedError(f"nothing can be read at offset {offset}")
+            await trio.lowlevel.checkpoint()
+
+    async def _write_in_order(self) -> None:
+        """Append what is queued, as it was queued; several writes share one wait for the disk."""
+        while True:
+            await self._has_writes.wait()
+            await self._write(self._next_writes())
+            if not self._writes:
+                self._has_writes = trio.Event()
+                await self._snapshot_if_due()
+
+    def _next_writes(self) -> list[Write]:
+        """As many as one batch takes, and at least one."""
+        writes, total = [], 0
+        while self._writes and total + (size := self._writes[0].size_bytes) <= limits.OWN_BATCH_BYTES_MAX:
+            writes.append(self._writes.popleft())
+            total += size
+        self._writes_bytes -= total
+        assert writes
+        assert self._writes_bytes >= 0, self._writes_bytes
+        return writes
+
+    async def _write(self, writes: list[Write]) -> None:
+        now_ms = self.now_ms()
+        records = [Record(r.value, r.key, now_ms) for write in writes for r in write.records]
+        try:
+            await self._partition.append_durably(build_batch(records))
+        except PartitionOfflineError as error:
+            if self.is_unloaded:
+                return
+            text = f"{self._partition.label}: {len(writes)} writes failed: {error}"
+            self._core.log_limiter.say(log, f"writes of {self.what} failed", self._partition.label, text)
+            for write in writes:
+                self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        if self.is_unloaded:
+            return
+        self._records_in_log += len(records)
+        for write in writes:
+            self.perform(self.machine.written(write.write_id, self.now_ms()))
+
+    def _fail(self, write: Write, error: ErrorCode) -> None:
+        self.perform(self.machine.write_failed(write.write_id, error, self.now_ms()))
+
+    async def _snapshot_if_due(self) -> None:
+        if self._records_in_log < 2 * self._live_at_snapshot + SNAPSHOT_GROWTH_RECORDS:
+            return
+        records = self.machine.snapshot()
+        now_ms = self.now_ms()
+        start = self._partition.bounds().log_end_offset
+        try:
+            stamped = (Record(r.value, r.key, now_ms) for r in records)
+            for part in in_parts(
+                stamped, bytes_max=limits.OWN_BATCH_BYTES_MAX, overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES,
+                records_max=SNAPSHOT_BATCH_RECORDS,
+            ):  # fmt: skip
+                await self._partition.append_durably(build_batch(part))
+            await self._partition.move_log_start(start)
+        except PartitionOfflineError as error:
+            text = f"{self._partition.label}: snapshot failed: {error}"
+            self._core.log_limiter.say(log, f"snapshots of {self.what} failed", self._partition.label, text)
+            return
+        self._live_at_snapshot = self._records_in_log = len(records)
+
+    # Rule: Deadlines of groups go with the wall clock when it is set: no session or rebalance is longer or shorter for
+    # it. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_group_service.py.
+    async def _keep_time(self) -> None:
+        while True:
+            self._timer_changed = trio.Event()
+            now_ms = self.now_ms()  # first: it may move the deadlines
+            deadline_ms = self.machine.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                await self._hear_clients_first(now_ms - deadline_ms)
+                self.perform(self.machine.on_deadline(self.now_ms()))
+                continue
+            with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
+                await self._timer_changed.wait()
+
+    async def _hear_clients_first(self, late_ms: int) -> None:
+        """Before sessions end: what clients have sent is attended to. And when this core itself comes late, because the
+        computer was paused or the clock was set, they have as long, now that they can be heard.
+        """
+        if late_ms > TIMER_LATE_MS:
+            await trio.sleep(min(late_ms, TIMER_GRACE_MS_MAX) / 1000)
+        await self._core.dispatcher.wait_caught_up()

@@ -1,0 +1,70 @@
+"""A machine that is driven by its log, and what it and its driver owe each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tpc_broker.coordinator.effects import Effects, Record, WriteId
+    from tpc_broker.error_codes import ErrorCode
+
+
+class RecordDamagedError(Exception):
+    """A record of the machine's log that cannot be read."""
+
+
+class Machine(Protocol):
+    """All that a driver knows of the machine of a partition. No clock, no chance, no I/O.
+
+    The driver
+
+    1. at the start, calls `replay` for every record of the partition in their order, then `finish_loading`;
+    2. hands in a request, whose method is the machine's own, with an opaque token, and does what the returned `Effects`
+       say, as after every call that returns them: send `replies` now, append each of `writes` as a whole, in their
+       order;
+    3. calls `written` when a write is durable, in the order of the writes, or `write_failed` at any time;
+    4. keeps a timer at `next_deadline_ms`, calls `on_deadline`, and `clock_was_set` first where the clock was;
+    5. now and then, when no write is under way, appends what `snapshot` says and moves the log's start to the first
+       record of it;
+    6. calls `unload` when the partition goes, and nothing after it.
+
+    The machine knows after a replay all that anybody was told: what is stored changes by `replay` alone, which it calls
+    itself for the records of a write when it is `written`. A reply is among the effects when it may be sent at once.
+    What is transient (who waits, deadlines) is lost with the machine.
+    """
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Applies one record of the log, None for a tombstone; RecordDamagedError when it cannot be read."""
+        ...
+
+    def finish_loading(self, now_ms: int) -> Effects:
+        """The log has been replayed to its end."""
+        ...
+
+    def written(self, write_id: WriteId, now_ms: int) -> Effects:
+        """A write is durable."""
+        ...
+
+    def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> Effects:
+        """A write was refused, or did not become durable: nothing of it happened."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_deadline` wants to be called, by the wall clock; to be asked again after every other call."""
+        ...
+
+    def on_deadline(self, now_ms: int) -> Effects:
+        """Does everything that is due."""
+        ...
+
+    def clock_was_set(self, by_ms: int) -> None:
+        """Deadlines move by so much; times that are stored stay what they are."""
+        ...
+
+    def snapshot(self) -> list[Record]:
+        """Records that rebuild what is stored."""
+        ...
+
+    def unload(self) -> Effects:
+        """Answers everybody who waits; the effects have no writes."""
+        ...
