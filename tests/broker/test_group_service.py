@@ -17,7 +17,8 @@ from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
-from tpc_broker.kafka.records import Record, build_batch
+from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
+from tpc_broker.log.batch import empty_batch
 
 NONE = ErrorCode.NONE
 SETTINGS = ("offsets.topic.num.partitions=4",)
@@ -71,6 +72,21 @@ async def test_a_restart_is_a_replay(autojump_clock):
         await trio.sleep(1)
         assert await member.heartbeat() is NONE, "it is still a member, and its session begins anew"
         assert await member.committed("t", [0, 1, 2]) == (NONE, {0: 6, 1: 7, 2: -1})
+
+
+async def test_a_log_with_a_marker_and_an_emptied_batch_at_its_end_is_replayed(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        member = await with_group(node)
+        assert await member.commit("t", {0: 5}) == {0: NONE}
+        log = log_of_groups(node[member.coordinator()]).files.log
+        how = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, "timestamp_ms": 0}
+        log.append(control_batch(ControlType.ABORT, **how), 0)
+        log.append(empty_batch(0, 3, 0), 0)
+        log.high_watermark = log.log_end_offset
+        await node.restart(member.coordinator())
+        await trio.sleep(1)
+        assert await member.committed("t", [0]) == (NONE, {0: 5})
+        assert await member.commit("t", {0: 6}) == {0: NONE}
 
 
 async def test_a_member_that_falls_silent_is_gone_after_its_session_and_the_others_go_on(autojump_clock):
@@ -373,7 +389,7 @@ async def test_a_coordinator_loads_in_small_steps(autojump_clock, monkeypatch):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert replayed_in.total() > 400
-        assert max(replayed_in.values()) <= 2 * coordinator_driver.LOAD_STEP_RECORDS, "tasks of a turn run in any order"
+        assert max(replayed_in.values()) <= 2 * coordinator_driver.LOAD_STEP, "tasks of a turn run in any order"
         assert await member.committed("t", range(4)) == (NONE, dict.fromkeys(range(4), 99))
 
 

@@ -1,0 +1,149 @@
+"""A small machine with its log in memory, for tests of what drives machines: values by key.
+
+`Cells` keeps the contract `coordinator.Machine`; `CellsLog` is what a `Partition` is to a driver; `driving` runs a
+driver of both until the body has ended.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import trio
+
+from tests.support.memory_node import MemoryClock
+from tests.support.memory_plane import MemoryLog
+from tpc_broker.broker.coordinator_driver import MachineDriver
+from tpc_broker.broker.log_limiter import LogLimiter
+from tpc_broker.coordinator import Effects
+from tpc_broker.coordinator.effects import Timers, Writes
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.kafka.records import read_records
+from tpc_broker.log.batch import decode_header
+from tpc_broker.storage.ports import Bounds
+
+
+class Cells:
+    """`cells` is what is stored. Whoever sets something is told whether it is, when that is certain."""
+
+    def __init__(self):
+        self.cells = {}
+        self.timers = Timers()
+        self._writes = Writes()
+
+    def set(self, records, token):
+        def tell(is_stored):
+            return lambda later, *_why: later.reply(token, is_stored)
+
+        effects = Effects()
+        self._writes.begin(effects, records, tell(True), tell(False))
+        return effects
+
+    def replay(self, key, value):
+        self.cells[key] = value
+        if value is None:
+            del self.cells[key]
+
+    def finish_loading(self, _now_ms):
+        return Effects()
+
+    def written(self, write_id, now_ms):
+        effects, write = Effects(), self._writes.end(write_id)
+        for record in write.records:
+            self.replay(record.key, record.value)
+        write.on_written(effects, now_ms)
+        return effects
+
+    def write_failed(self, write_id, error, now_ms):
+        effects = Effects()
+        self._writes.fail(write_id).on_failed(effects, error, now_ms)
+        return effects
+
+    def next_deadline_ms(self):
+        return self.timers.next_deadline_ms()
+
+    def on_deadline(self, now_ms):
+        while self.timers.pop_due(now_ms) is not None:
+            pass
+        return Effects()
+
+    def clock_was_set(self, by_ms):
+        self.timers.shift(by_ms)
+
+    def unload(self):
+        effects = Effects()
+        while self._writes:
+            self._writes.fail(self._writes.oldest).on_failed(effects, None, 0)
+        return effects
+
+
+class CellsLog:
+    """`refuses`: no append is taken. `write_s`: for one that is."""
+
+    label = "cells-0"
+
+    def __init__(self):
+        self.log = MemoryLog()
+        self.refuses, self.write_s = False, 0.001
+
+    def add(self, batch):
+        """As another coordinator has left it."""
+        self.log.append(batch, 0)
+        self.log.high_watermark = self.log.log_end_offset
+
+    def skip(self, offsets):
+        """Nothing is there any more."""
+        self.log.log_end_offset += offsets
+
+    def records(self):
+        """All that a coordinator which loads now would replay."""
+        return [record for batch in self.log.batches for record in read_records(batch)]
+
+    # -- what a driver asks --------------------------------------------------------------------------------------------
+
+    def bounds(self):
+        log = self.log
+        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
+
+    async def read_bytes(self, offset, upto, bytes_max):
+        await trio.lowlevel.checkpoint()
+        found, size = [], 0
+        for batch in self.log.batches:
+            header = decode_header(batch)
+            if header.next_offset <= offset or header.base_offset >= upto or (found and size + len(batch) > bytes_max):
+                continue
+            found.append(batch)
+            size += len(batch)
+        return b"".join(found)
+
+    async def append_durably(self, batch):
+        await trio.sleep(self.write_s)
+        if self.refuses:
+            raise PartitionOfflineError("no space, for a test")
+        self.add(batch)
+
+    async def move_log_start(self, offset):
+        await trio.sleep(self.write_s)
+        self.log.log_start_offset = offset
+        self.log.batches = [batch for batch in self.log.batches if decode_header(batch).next_offset > offset]
+
+
+def core_of(clock):
+    """As much of a `Core` as a driver asks."""
+    return SimpleNamespace(
+        clock=clock,
+        log_limiter=LogLimiter(trio.current_time),
+        dispatcher=SimpleNamespace(wait_caught_up=trio.lowlevel.checkpoint),
+    )
+
+
+@asynccontextmanager
+async def driving(partition, machine=None, clock=None):
+    """A driver that has loaded what is in the log."""
+    driver = MachineDriver(core_of(clock or MemoryClock()), partition, machine or Cells(), "cells")
+    with trio.fail_after(3600):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(driver.run)
+            await driver.has_loaded.wait()
+            yield driver
+            nursery.cancel_scope.cancel()
