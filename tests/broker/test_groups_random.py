@@ -134,6 +134,7 @@ class Story:
 @pytest.mark.parametrize("seed", range(10))
 async def test_acknowledged_offsets_stay_and_members_come_together(seed, autojump_clock, monkeypatch):
     monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 30)
+    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_PART_RECORDS", 2)
     async with running_node(CORES, settings=("offsets.topic.num.partitions=3",), seed=seed) as node:
         await create_topic(node, 0, "t", 2)
         kind = messages.FindCoordinatorRequest

@@ -65,6 +65,9 @@ class Scenario:
         if not self.hold:
             self.settle()
 
+    def snapshot(self):
+        return list(self.machine.snapshot())
+
     def settle(self):
         while self.held:
             write = self.held.pop(0)

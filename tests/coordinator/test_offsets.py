@@ -7,7 +7,7 @@ import pytest
 from tests.coordinator.scenario import Scenario
 from tpc_broker.coordinator import Fate, Record
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
-from tpc_broker.coordinator.records import OffsetKey, offset_record, read_key
+from tpc_broker.coordinator.records import OffsetKey, offset_record, read_key, read_offset
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NO_TOPIC_ID, TopicId
 
@@ -329,7 +329,7 @@ def test_a_snapshot_is_the_whole_state_and_shorter_than_its_history():
         s.commit(group="h", offset=offset)
     before = (s.machine.describe_group("g"), s.offset(group="h"), s.machine.list_groups())
     assert len(s.log) > 50
-    s.log = s.machine.snapshot()
+    s.log = s.snapshot()
     assert len(s.log) == 2
     s.start()
     assert (s.machine.describe_group("g"), s.offset(group="h"), s.machine.list_groups()) == before
@@ -345,17 +345,36 @@ def test_a_snapshot_carries_what_later_releases_wrote_as_it_is():
         s.log.append(Record(key, value))
     for _ in range(2):
         s.start()
-        s.log = s.machine.snapshot()
+        s.log = s.snapshot()
         assert [(one.key, one.value) for one in s.log[1:]] == [(kept, b"\x00\x63 as it is"), (replaced, b"new")]
         assert s.offset(group="h") == 7
 
 
-def test_a_snapshot_while_a_write_is_under_way_is_a_bug_of_the_driver():
+def test_a_snapshot_has_nothing_of_what_is_under_way():
+    """What is under way comes behind it in the log, or not at all."""
     s = Scenario()
+    s.commit(offset=1)
+    before = s.snapshot()
     s.hold = True
-    s.commit()
-    with pytest.raises(AssertionError):
-        s.machine.snapshot()
+    s.commit(offset=2)
+    s.commit(offset=3, group="h")
+    assert s.snapshot() == before
+
+
+def test_what_changes_while_a_snapshot_is_taken_is_in_it_as_it_is_then_or_not_at_all():
+    s = Scenario()
+    s.stable("a")
+    for partition in range(4):
+        s.commit(partition=partition, offset=1, group="h")
+    taken = s.machine.snapshot()
+    next(taken)
+    s.commit(partition=0, offset=2, group="h")
+    s.delete_offsets(("t", 1), group="h")
+    s.commit(partition=9, offset=1, group="h")
+    keys = [OffsetKey("h", "t", partition) for partition in (0, 2, 3)]
+    found = {read_key(record.key): read_offset(record.value).offset for record in taken}
+    found.pop(OffsetKey("h", "t", 9), None)
+    assert found == dict(zip(keys, (2, 1, 1), strict=True))
 
 
 def test_statistics_count():
@@ -388,12 +407,12 @@ def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_
     assert {o.topic: (o.offset, o.error_code) for o in s.machine.offset_fetch("g", None).offsets} == {
         "u": (5, ErrorCode.NONE), "t": (-1, ErrorCode.UNKNOWN_SERVER_ERROR),
     }  # fmt: skip
-    s.log = s.machine.snapshot()
+    s.log = s.snapshot()
     assert later in s.log
     s.start()
     s.commit(topic="t")
     assert s.offset("t") == 5
-    assert later not in s.machine.snapshot()
+    assert later not in s.snapshot()
 
 
 def test_an_offset_of_a_later_release_is_not_deleted_and_said_to_be():
@@ -403,7 +422,7 @@ def test_an_offset_of_a_later_release_is_not_deleted_and_said_to_be():
         ("t", ErrorCode.UNKNOWN_SERVER_ERROR), ("u", ErrorCode.NONE), ("v", ErrorCode.NONE),
     ]  # fmt: skip
     assert s.offset("u") == -1
-    assert s.machine.snapshot() == [later]
+    assert s.snapshot() == [later]
 
 
 @pytest.mark.parametrize("others", [(), ("u",)], ids=["nothing else", "beside one that expires"])
@@ -421,14 +440,14 @@ def test_an_offset_of_a_later_release_stays_when_what_can_be_read_of_its_group_h
     for _ in range(2):
         assert s.state() == "Empty"
         assert s.machine.offset_fetch("g", [("t", 0)]).offsets[0].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-        s.log = s.machine.snapshot()
+        s.log = s.snapshot()
         assert later in s.log
         s.start()
     s.commit(topic="t")
     s.wait(WEEK)
     assert s.machine.list_groups() == [], "what was committed anew grows old like any other"
     s.start()
-    assert s.machine.snapshot() == []
+    assert s.snapshot() == []
 
 
 def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():
@@ -437,11 +456,11 @@ def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():
     later = of_later_release(next(record for record in s.log if record.key[:2] == b"\0\2"))
     s.log.append(later)
     s.start()
-    s.log = s.machine.snapshot()
+    s.log = s.snapshot()
     assert later in s.log
     s.start()
     s.stable("b")
-    assert later not in s.machine.snapshot()
+    assert later not in s.snapshot()
 
 
 @pytest.mark.parametrize("offsets", [True, False], ids=["with offsets", "that nothing else is known of"])
@@ -458,14 +477,14 @@ def test_a_group_of_a_later_release_is_not_deleted_and_said_to_be(offsets):
         "g": ErrorCode.UNKNOWN_SERVER_ERROR, "another": ErrorCode.GROUP_ID_NOT_FOUND,
     }  # fmt: skip
     assert s.offset() == (5 if offsets else -1)
-    s.log = s.machine.snapshot()
+    s.log = s.snapshot()
     assert later in s.log
     s.start()
     ids, _generation = s.stable("b")
     assert s.delete("g") == {"g": ErrorCode.NON_EMPTY_GROUP}
     s.leave((ids["b"], None))
     assert s.delete("g") == {"g": ErrorCode.NONE}, "it was written anew"
-    assert s.machine.snapshot() == []
+    assert s.snapshot() == []
 
 
 def test_a_group_of_a_later_release_is_kept_when_it_expires_while_others_are_written():
@@ -482,13 +501,13 @@ def test_a_group_of_a_later_release_is_kept_when_it_expires_while_others_are_wri
     s.wait(WEEK)
     for _ in range(2):
         assert s.machine.list_groups() == []
-        assert (s.offset(), s.machine.snapshot()) == (-1, [later])
+        assert (s.offset(), s.snapshot()) == (-1, [later])
         s.start()
     ids, _generation = s.stable("b")
     s.leave((ids["b"], None))
     s.wait(WEEK)
     s.start()
-    assert s.machine.snapshot() == [], "what was written anew grows old like any other"
+    assert s.snapshot() == [], "what was written anew grows old like any other"
 
 
 def test_a_group_whose_last_offsets_were_deleted_stays_until_offsets_are_looked_through():

@@ -7,6 +7,7 @@ is its seed: a failure names it.
 import random
 import uuid
 from collections import Counter
+from itertools import islice
 
 import pytest
 
@@ -37,6 +38,7 @@ class History:
         self.waiting = {}
         self.seen = Counter()
         self.failed = False
+        self.snapshot, self.rewritten = None, 0
 
     def step(self):
         operations = {
@@ -51,7 +53,7 @@ class History:
             self.settle: 5,
             self.fail: 0.5,
             self.crash: 0.4,
-            self.rewrite: 0.5,
+            self.rewrite: 3,
         }
         self.group, self.who = self.random.choice("gggh"), self.random.choice("abcd")
         self.member_id, self.generation = self.members.get((self.group, self.who), ("", 0))
@@ -132,12 +134,18 @@ class History:
     def crash(self):
         self.s.start()
         self.waiting.clear()
+        self.snapshot = None
 
     def rewrite(self):
-        self.s.settle()
-        while self.s.held:
-            self.s.settle()
-        self.s.log = self.s.machine.snapshot()
+        """The next part of a snapshot, whatever is under way; after the last one the log begins with it."""
+        if self.snapshot is None:
+            self.snapshot, self.snapshot_start = self.s.machine.snapshot(), len(self.s.log)
+        part = list(islice(self.snapshot, self.random.choice([1, 1, 2, 5])))
+        self.s.log.extend(part)
+        if not part:
+            del self.s.log[: self.snapshot_start]
+            self.snapshot = None
+            self.rewritten += 1
 
     def check(self):
         self.check_rules()
@@ -206,7 +214,7 @@ def run(seed):
     for _ in range(STEPS):
         history.step()
     history.finish()
-    return history.seen
+    return history.seen + Counter(rewritten=history.rewritten)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -217,3 +225,4 @@ def test_a_random_history_keeps_every_rule(seed):
 def test_the_histories_go_everywhere():
     seen = sum((run(seed) for seed in range(20)), Counter())
     assert all(seen[state] > 50 for state in ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")), seen
+    assert seen["rewritten"] > 10, seen

@@ -15,7 +15,7 @@ from tests.support.memory_node import MemoryClock
 from tests.support.memory_plane import MemoryLog
 from tpc_broker.broker.coordinator_driver import MachineDriver
 from tpc_broker.broker.log_limiter import LogLimiter
-from tpc_broker.coordinator import Effects
+from tpc_broker.coordinator import Effects, Record
 from tpc_broker.coordinator.effects import Timers, Writes
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.records import read_records
@@ -69,6 +69,11 @@ class Cells:
 
     def clock_was_set(self, by_ms):
         self.timers.shift(by_ms)
+
+    def snapshot(self):
+        for key in list(self.cells):
+            if key in self.cells:
+                yield Record(key, self.cells[key])
 
     def unload(self):
         effects = Effects()

@@ -3,24 +3,33 @@
 Duties (`coordinator.Machine` is the contract): replay the partition at its opening; hand requests in with a token and
 send the replies; append writes in their order and report each as written when it is durable; keep one timer; append a
 snapshot and move the log's start when the log has grown; unload when the partition goes.
+
+A snapshot is written in parts between writes: as many records as were written since the last part, and at least one
+part, so that under writes that never pause the log is bounded by about four times what is live, and no write waits for
+more than a part or what was written before it. A part says again what the log says already, from the state of that
+moment, when nothing is under way; so whatever part of a snapshot is in the log, a replay gives the same state. When all
+parts are in the log, it begins where the first one does. Writes in between lie behind that.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
 from tpc_broker import limits
-from tpc_broker.coordinator import Effects, Machine, RecordDamagedError, Write
+from tpc_broker.coordinator import Effects, Machine, Record, RecordDamagedError, Write
+from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError, RecordsDamagedError
-from tpc_broker.kafka.records import Record, build_batch, in_parts, read_batches
+from tpc_broker.kafka.records import Record as LogRecord
+from tpc_broker.kafka.records import build_batch, in_parts, read_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
@@ -35,8 +44,9 @@ CLOCK_SET_MS = 1_000
 TIMER_LATE_MS = 500
 TIMER_GRACE_MS_MAX = 5_000
 SNAPSHOT_GROWTH_RECORDS = 20_000
-"""A snapshot is due when the log holds this many records more than twice the live ones."""
-SNAPSHOT_BATCH_RECORDS = 1_000
+"""A snapshot is due when the log holds this many records more than twice the live ones, or than when one failed."""
+SNAPSHOT_PART_RECORDS, SNAPSHOT_PART_BYTES = 500, 1 << 20
+"""Taken from the machine at once, for which everything else of this core waits; of the bytes, one record more."""
 
 M = TypeVar("M", bound=Machine)
 R = TypeVar("R")
@@ -50,6 +60,28 @@ class PendingReply:
     def __init__(self) -> None:
         self.done = trio.Event()
         self.response: object = None
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """One that is being written. `start`: where the log is to begin; `older_records`: in front of that."""
+
+    start: int
+    older_records: int
+    left: Iterator[Record]
+    live_records: int = 0
+
+    def next_part(self) -> list[Record]:
+        """Nothing is looked at that is not in it: what comes later is to be as it will be then."""
+        part: list[Record] = []
+        part_bytes = 0
+        for record in self.left:
+            part.append(record)
+            part_bytes += size_of(record)
+            if len(part) == SNAPSHOT_PART_RECORDS or part_bytes >= SNAPSHOT_PART_BYTES:
+                break
+        self.live_records += len(part)
+        return part
 
 
 class MachineDriver(Generic[M]):
@@ -66,7 +98,9 @@ class MachineDriver(Generic[M]):
         self._has_writes = trio.Event()
         self._timer_changed = trio.Event()
         self._records_in_log = 0
-        self._live_at_snapshot = 0
+        self._snapshot: _Snapshot | None = None
+        self._records_expected = 0
+        """In the log; a snapshot is due when it has grown beyond them."""
         self._ahead_ms = core.clock.wall_ms() - core.clock.monotonic_ms()
         self.is_loaded = self.is_unloaded = False
         self.has_loaded = trio.Event()
@@ -167,10 +201,10 @@ class MachineDriver(Generic[M]):
         """Append what is queued, as it was queued; several writes share one wait for the disk."""
         while True:
             await self._has_writes.wait()
-            await self._write(self._next_writes())
+            written = await self._write(self._next_writes())
             if not self._writes:
                 self._has_writes = trio.Event()
-                await self._snapshot_if_due()
+            await self._go_on_with_snapshot(written)
 
     def _next_writes(self) -> list[Write]:
         """As many as one batch takes, and at least one."""
@@ -183,47 +217,65 @@ class MachineDriver(Generic[M]):
         assert self._writes_bytes >= 0, self._writes_bytes
         return writes
 
-    async def _write(self, writes: list[Write]) -> None:
-        now_ms = self.now_ms()
-        records = [Record(r.value, r.key, now_ms) for write in writes for r in write.records]
+    async def _write(self, writes: list[Write]) -> int:
+        """How many records were written."""
+        records = self._stamped(record for write in writes for record in write.records)
         try:
-            await self._partition.append_durably(build_batch(records))
+            await self._append(records)
         except PartitionOfflineError as error:
             if self.is_unloaded:
-                return
+                return 0
             text = f"{self._partition.label}: {len(writes)} writes failed: {error}"
             self._core.log_limiter.say(log, f"writes of {self.what} failed", self._partition.label, text)
             for write in writes:
                 self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
-            return
-        if self.is_unloaded:
-            return
+            return 0
+        if not self.is_unloaded:
+            for write in writes:
+                self.perform(self.machine.written(write.write_id, self.now_ms()))
+        return len(records)
+
+    def _stamped(self, records: Iterable[Record]) -> list[LogRecord]:
+        now_ms = self.now_ms()
+        return [LogRecord(record.value, record.key, now_ms) for record in records]
+
+    async def _append(self, records: list[LogRecord]) -> None:
+        await self._partition.append_durably(build_batch(records))
         self._records_in_log += len(records)
-        for write in writes:
-            self.perform(self.machine.written(write.write_id, self.now_ms()))
 
     def _fail(self, write: Write, error: ErrorCode) -> None:
         self.perform(self.machine.write_failed(write.write_id, error, self.now_ms()))
 
-    async def _snapshot_if_due(self) -> None:
-        if self._records_in_log < 2 * self._live_at_snapshot + SNAPSHOT_GROWTH_RECORDS:
-            return
-        records = self.machine.snapshot()
-        now_ms = self.now_ms()
-        start = self._partition.bounds().log_end_offset
+    # Rule: A snapshot goes on between writes, however steady they are, and no write waits for more of it than was
+    # written before it, or one part. The log's start moves when all of it is durable. Held by
+    # tests/broker/test_coordinator_driver.py (the log is bounded; a crash after any record), tests/coordinator
+    # (test_properties.py, the same of groups).
+    async def _go_on_with_snapshot(self, written: int) -> None:
+        """As far as `written` records pay for it, and on while no write waits."""
         try:
-            stamped = (Record(r.value, r.key, now_ms) for r in records)
-            for part in in_parts(
-                stamped, bytes_max=limits.OWN_BATCH_BYTES_MAX, overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES,
-                records_max=SNAPSHOT_BATCH_RECORDS,
-            ):  # fmt: skip
-                await self._partition.append_durably(build_batch(part))
-            await self._partition.move_log_start(start)
+            if self._snapshot is None and self._records_in_log >= self._records_expected + SNAPSHOT_GROWTH_RECORDS:
+                start = self._partition.bounds().log_end_offset
+                self._snapshot = _Snapshot(start, self._records_in_log, self.machine.snapshot())
+            while self._snapshot is not None and (written > 0 or not self._writes):
+                written -= await self._write_part(self._snapshot)
         except PartitionOfflineError as error:
+            self._snapshot, self._records_expected = None, self._records_in_log
             text = f"{self._partition.label}: snapshot failed: {error}"
             self._core.log_limiter.say(log, f"snapshots of {self.what} failed", self._partition.label, text)
-            return
-        self._live_at_snapshot = self._records_in_log = len(records)
+
+    async def _write_part(self, snapshot: _Snapshot) -> int:
+        """How many records the next part of it has; behind the last one the log begins with the snapshot."""
+        part = snapshot.next_part()
+        for records in in_parts(
+            self._stamped(part), bytes_max=limits.OWN_BATCH_BYTES_MAX, overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES,
+            records_max=SNAPSHOT_PART_RECORDS,
+        ):  # fmt: skip
+            await self._append(records)
+        if not part:
+            await self._partition.move_log_start(snapshot.start)
+            self._records_in_log -= snapshot.older_records
+            self._snapshot, self._records_expected = None, 2 * snapshot.live_records
+        return len(part)
 
     # Rule: Deadlines of groups go with the wall clock when it is set: no session or rebalance is longer or shorter for
     # it. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_group_service.py.
@@ -250,7 +302,7 @@ class MachineDriver(Generic[M]):
 
 # Rule: A machine's log is replayed by batches: a control batch, one without records and offsets that are in no batch
 # are passed over, and hold up nothing. Held by tests/broker/test_coordinator_driver.py.
-def _in_order(data: bytes) -> Iterator[tuple[int, Record | None]]:
+def _in_order(data: bytes) -> Iterator[tuple[int, LogRecord | None]]:
     """Of each batch its records and then None, each with the offset that is to be read next."""
     for batch in read_batches(data):
         batch.check_crc()

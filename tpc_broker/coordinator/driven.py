@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tpc_broker.coordinator.effects import Effects, Record, WriteId
     from tpc_broker.error_codes import ErrorCode
 
@@ -24,13 +26,16 @@ class Machine(Protocol):
        order;
     3. calls `written` when a write is durable, in the order of the writes, or `write_failed` at any time;
     4. keeps a timer at `next_deadline_ms`, calls `on_deadline`, and `clock_was_set` first where the clock was;
-    5. now and then, when no write is under way, appends what `snapshot` says and moves the log's start to the first
-       record of it;
+    5. now and then asks for a `snapshot`, takes some records of it at a time, between writes, and appends them at once;
+       behind the last one it moves the log's start to where the first one is;
     6. calls `unload` when the partition goes, and nothing after it.
 
     The machine knows after a replay all that anybody was told: what is stored changes by `replay` alone, which it calls
     itself for the records of a write when it is `written`. A reply is among the effects when it may be sent at once.
     What is transient (who waits, deadlines) is lost with the machine.
+
+    What is stored is, of each key, its last record; the order of records with different keys means nothing, for a
+    snapshot changes it.
     """
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -61,8 +66,10 @@ class Machine(Protocol):
         """Deadlines move by so much; times that are stored stay what they are."""
         ...
 
-    def snapshot(self) -> list[Record]:
-        """Records that rebuild what is stored."""
+    def snapshot(self) -> Iterator[Record]:
+        """Records of what is stored, each as it is when it is taken: other calls come in between. All keys that were
+        stored when the first one was taken, but for those that have changed since, which may be among them or not.
+        """
         ...
 
     def unload(self) -> Effects:

@@ -37,7 +37,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 _EXPIRY_KEY = ("expiry",)
 
@@ -329,14 +329,17 @@ class GroupCoordinator:
 
     # Life and death of groups
 
-    def snapshot(self) -> list[Record]:
-        """Records that rebuild what is stored, to be appended before the log's start is moved to the first of them.
-
-        Only between writes: what is under way is not part of it and would be cut off.
-        """
-        assert not self._writes, "a write is under way"
-        groups = [group_record(group_id, metadata) for group_id, metadata in self._stored.items()]
-        return [*groups, *self._offsets.records(), *(Record(key, value) for key, value in self._foreign.items())]
+    def snapshot(self) -> Iterator[Record]:
+        """Records that rebuild what is stored, which may change between two of them."""
+        for group_id in list(self._stored):
+            metadata = self._stored.get(group_id)
+            if metadata is not None:
+                yield group_record(group_id, metadata)
+        yield from self._offsets.records()
+        for key in list(self._foreign):
+            value = self._foreign.get(key)
+            if value is not None:
+                yield Record(key, value)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Effects:
         """The partition goes to another core: everything that waits is answered; this machine is not used again."""

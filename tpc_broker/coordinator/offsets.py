@@ -249,10 +249,12 @@ class Offsets:
         return expired, none_left
 
     def records(self) -> Iterator[Record]:
-        """Every committed offset as a record."""
-        for group_id, offsets in self.committed.items():
-            for (topic, partition), committed in offsets.items():
-                yield offset_record(OffsetKey(group_id, topic, partition), committed)
+        """Every committed offset as a record, as it is when it is taken."""
+        for group_id in list(self.committed):
+            for topic, partition in list(self.committed.get(group_id, ())):
+                committed = self.committed.get(group_id, {}).get((topic, partition))
+                if committed is not None:
+                    yield offset_record(OffsetKey(group_id, topic, partition), committed)
 
     def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, now_ms: int) -> bool:
         since_ms = offset.commit_timestamp_ms
