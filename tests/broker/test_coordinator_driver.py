@@ -7,10 +7,13 @@ from itertools import count
 
 import pytest
 import trio
+import trio.testing
 
-from tests.support.driven_machine import Cells, CellsLog, driving
+from tests.support.driven_machine import Cells, CellsLog, coordinating, driving, put_all, runs_ahead
+from tpc_broker import limits
 from tpc_broker.broker import coordinator_driver
 from tpc_broker.coordinator import Record as Change
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch, read_records
 from tpc_broker.log.batch import empty_batch
 
@@ -126,60 +129,142 @@ async def test_under_writes_that_never_pause_the_log_is_bounded_and_nobody_waits
 
 
 class Watched(CellsLog):
-    """At every moment at which its records could be cut off, a replay gives what is stored."""
+    """At every moment at which its records could be cut off, a replay gives what is stored: the service's newest
+    machine says what that is. `ever`: all that was in the log.
+    """
 
-    machine = None
+    def __init__(self):
+        super().__init__()
+        self.service, self.ever, self.moves = None, set(), 0
 
     def check(self, cut_off=()):
-        replayed, expected = Cells(), Cells()
-        for record in (*self.records(), *cut_off):
-            replayed.replay(record.key, record.value)
-        expected.cells = dict(self.machine.cells)
-        for record in cut_off:
-            expected.replay(record.key, record.value)
-        assert replayed.cells == expected.cells
+        replayed, expected = {}, dict(self.service.machines[-1].durable)
+        put_all(replayed, self.records())
+        put_all(replayed, cut_off)
+        put_all(expected, cut_off)
+        assert replayed == expected
 
     def add(self, data):
         records = list(read_records(data))
         for length in range(len(records)):
             self.check(records[:length])
         super().add(data)
+        self.ever.update((record.key, record.value) for record in records)
 
     async def move_log_start(self, offset):
         self.check()
         await super().move_log_start(offset)
         self.check()
+        self.moves += 1
 
 
-@pytest.mark.parametrize("seed", range(30))
-async def test_a_crash_after_any_record_of_a_snapshot_recovers_what_is_stored(seed, autojump_clock, monkeypatch):
+@pytest.mark.parametrize("keys", ["0123456789", "~0 ~1 ~2 ~3 ~4 ~5", "~0 ~1 ~2 ~3 4 5 6 7"])
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_crash_after_any_record_of_a_snapshot_recovers_what_is_stored(seed, keys, autojump_clock, monkeypatch):
+    """Also where writes fail meanwhile, which are nowhere then, and answers are about what is durable alone. It goes on
+    until there were snapshots, failed writes, and machines that were loaded again.
+    """
     set_sizes(monkeypatch, growth=20, part=3)
-    chooser, log, values, told, moved = random.Random(seed), Watched(), count(), [], []
-    log.machine, move = Cells(), log.move_log_start
+    chooser, log, values, told, is_over = random.Random(seed), Watched(), count(), [], False
+    names = [key.encode() for key in (keys.split() if " " in keys else keys)]
+    machines_min = 2 if any(map(runs_ahead, names)) else 1
 
-    async def moving(offset):
-        moved.append(offset)
-        await move(offset)
-
-    async def write(driver):
-        for _ in range(40):
-            key, value = b"%d" % chooser.randrange(12), b"%d" % next(values)
-            told.append(await put(driver, key, None if chooser.random() < 0.3 and key in log.machine.cells else value))
+    async def write(service):
+        while not is_over:
+            key, driver = chooser.choice(names), service.coordinator_of("any")
+            if isinstance(driver, ErrorCode):
+                await service.wait_coordinator("any")
+                continue
+            is_there = key in driver.machine.cells
+            value = None if chooser.random() < 0.3 and is_there else b"%d" % next(values)
+            told.append(await put(driver, key, value))
+            assert value is None or told[-1] == ((key, value) in log.ever)
             await trio.sleep(chooser.choice([0, 0, 0.01]))
 
-    log.move_log_start = moving
-    async with driving(log, log.machine) as driver:
+    async with coordinating(log) as service:
+        log.service = service
         async with trio.open_nursery() as nursery:
             for _ in range(4):
-                nursery.start_soon(write, driver)
-            for _ in range(4):
-                await trio.sleep(chooser.uniform(0, 0.02))
-                log.refuses = True
-                await trio.sleep(chooser.uniform(0, 0.01))
-                log.refuses = False
+                nursery.start_soon(write, service)
+            while log.moves < 2 or False not in told or len(service.machines) < machines_min:
+                await service.wait_coordinator("any")
+                await trio.sleep(chooser.uniform(0, 0.3))
+                log.refuses = len(service.loaded())
+            is_over = True
+        await service.wait_coordinator("any")
         log.check()
-    assert len(moved) >= 2
-    assert {True} <= set(told) <= {True, False}
+        assert service.machines[-1].cells == service.machines[-1].durable
+        assert len(service.machines) == 1 or machines_min == 2
+    assert True in told
+
+
+async def set_together(service, *changes):
+    """Handed in at once, in this order: by key and value, whether it is stored."""
+    told, driver = {}, service.coordinator_of("any")
+
+    async def one(change):
+        told[change] = await put(driver, *change)
+
+    async with trio.open_nursery() as nursery:
+        for change in changes:
+            nursery.start_soon(one, change)
+            await trio.testing.wait_all_tasks_blocked()
+    return told
+
+
+async def test_a_write_that_runs_ahead_and_fails_takes_the_machine_with_it(autojump_clock):
+    """Nothing that was decided since is written, though the disk takes the next write."""
+    log = CellsLog()
+    async with coordinating(log) as service:
+        assert await set_together(service, (b"~a", b"1")) == {(b"~a", b"1"): True}
+        before, log.refuses = service.coordinator_of("any"), 1
+        changes = [(b"~a", b"2"), (b"~b", b"1"), (b"c", b"1"), (b"~a", b"3")]
+        assert await set_together(service, *changes) == dict.fromkeys(changes, False)
+        assert service.coordinator_of("any") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert service.is_loading
+        await service.wait_coordinator("any")
+        assert not service.is_loading
+        driver = service.coordinator_of("any")
+        assert driver is not before
+        assert driver.machine.cells == {b"~a": b"1"}
+        assert [(record.key, record.value) for record in log.records()] == [(b"~a", b"1")]
+        assert await put(driver, b"~b", b"2")
+    async with driving(log) as driver:
+        assert driver.machine.cells == {b"~a": b"1", b"~b": b"2"}
+
+
+async def test_while_no_write_succeeds_a_machine_is_loaded_once_a_second(autojump_clock):
+    log = CellsLog()
+    log.refuses = 1_000
+    async with coordinating(log) as service:
+        while trio.current_time() < 10:
+            await service.wait_coordinator("any")
+            assert not await put(service.coordinator_of("any"), b"~a", b"1")
+        assert 9 <= len(service.machines) <= 12
+
+
+async def test_a_write_that_does_not_run_ahead_fails_alone(autojump_clock):
+    log = CellsLog()
+    async with coordinating(log) as service:
+        before, log.refuses = service.coordinator_of("any"), 1
+        assert await set_together(service, (b"a", b"1"), (b"b", b"1")) == {(b"a", b"1"): False, (b"b", b"1"): True}
+        assert service.coordinator_of("any") is before
+        assert before.machine.cells == {b"b": b"1"}
+
+
+async def test_what_was_under_way_when_another_write_found_no_room_is_loaded_again(autojump_clock, monkeypatch):
+    """Whoever asked is refused, but it becomes durable: the next machine waits for that before it loads."""
+    monkeypatch.setattr(limits, "GROUP_WRITES_MAX", 1)
+    log = CellsLog()
+    log.write_s = 10
+    async with coordinating(log) as service:
+        changes = [(b"~a", b"1"), (b"~b", b"1"), (b"~c", b"1")]
+        began_s = trio.current_time()
+        assert await set_together(service, *changes) == dict.fromkeys(changes, False)
+        assert trio.current_time() < began_s + log.write_s, "nobody waits for what is under way"
+        assert service.coordinator_of("any") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await trio.sleep(2 * log.write_s)
+        assert service.coordinator_of("any").machine.cells == {b"~a": b"1"}
 
 
 async def test_a_snapshot_of_nothing_leaves_nothing(autojump_clock, monkeypatch):

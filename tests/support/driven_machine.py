@@ -1,11 +1,12 @@
 """A small machine with its log in memory, for tests of what drives machines: values by key.
 
 `Cells` keeps the contract `coordinator.Machine`; `CellsLog` is what a `Partition` is to a driver; `driving` runs a
-driver of both until the body has ended.
+driver of both until the body has ended, `coordinating` the service that begins drivers.
 """
 
 from __future__ import annotations
 
+import uuid
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -14,20 +15,36 @@ import trio
 from tests.support.memory_node import MemoryClock
 from tests.support.memory_plane import MemoryLog
 from tpc_broker.broker.coordinator_driver import MachineDriver
+from tpc_broker.broker.coordinators import Coordinators
 from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.coordinator import Effects, Record
 from tpc_broker.coordinator.effects import Timers, Writes
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.batch import decode_header
+from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage.ports import Bounds
 
 
+def runs_ahead(key):
+    return key.startswith(b"~")
+
+
+def put_all(cells, records):
+    for record in records:
+        if record.value is None:
+            cells.pop(record.key, None)
+        else:
+            cells[record.key] = record.value
+
+
 class Cells:
-    """`cells` is what is stored. Whoever sets something is told whether it is, when that is certain."""
+    """`cells` is what is seen, `durable` what is stored: keys that begin with `~` run ahead of the disk, others do not.
+    Whoever sets something is told whether it is stored, when that is certain.
+    """
 
     def __init__(self):
-        self.cells = {}
+        self.cells, self.durable = {}, {}
         self.timers = Timers()
         self._writes = Writes()
 
@@ -35,22 +52,24 @@ class Cells:
         def tell(is_stored):
             return lambda later, *_why: later.reply(token, is_stored)
 
-        effects = Effects()
-        self._writes.begin(effects, records, tell(True), tell(False))
+        effects, ahead = Effects(), runs_ahead(records[0].key)
+        if ahead:
+            put_all(self.cells, records)
+        self._writes.begin(effects, records, tell(True), tell(False), runs_ahead=ahead)
         return effects
 
     def replay(self, key, value):
-        self.cells[key] = value
-        if value is None:
-            del self.cells[key]
+        put_all(self.cells, [Record(key, value)])
+        put_all(self.durable, [Record(key, value)])
 
     def finish_loading(self, _now_ms):
         return Effects()
 
     def written(self, write_id, now_ms):
         effects, write = Effects(), self._writes.end(write_id)
-        for record in write.records:
-            self.replay(record.key, record.value)
+        put_all(self.durable, write.records)
+        if not runs_ahead(write.records[0].key):
+            put_all(self.cells, write.records)
         write.on_written(effects, now_ms)
         return effects
 
@@ -83,13 +102,13 @@ class Cells:
 
 
 class CellsLog:
-    """`refuses`: no append is taken. `write_s`: for one that is."""
+    """`refuses`: so many appends are not taken. `write_s`: for one that is."""
 
-    label = "cells-0"
+    label, is_led, is_replicated = "cells-0", True, False
 
     def __init__(self):
         self.log = MemoryLog()
-        self.refuses, self.write_s = False, 0.001
+        self.refuses, self.write_s = 0, 0.001
 
     def add(self, batch):
         """As another coordinator has left it."""
@@ -124,6 +143,7 @@ class CellsLog:
     async def append_durably(self, batch):
         await trio.sleep(self.write_s)
         if self.refuses:
+            self.refuses -= 1
             raise PartitionOfflineError("no space, for a test")
         self.add(batch)
 
@@ -151,4 +171,32 @@ async def driving(partition, machine=None, clock=None):
             nursery.start_soon(driver.run)
             await driver.has_loaded.wait()
             yield driver
+            nursery.cancel_scope.cancel()
+
+
+class CellsService(Coordinators):
+    """Of the only partition of a topic. `machines`: all that were made."""
+
+    def __init__(self, nursery, partition):
+        core, topic_id = core_of(MemoryClock()), TopicId(uuid.UUID(int=1))
+        self.key = TopicPartition(topic_id, PartitionIndex(0))
+        topic = SimpleNamespace(topic_id=topic_id, partitions_count=1, is_replicated=lambda _index: False)
+        core.view = SimpleNamespace(topic=lambda _name: topic)
+        core.partitions, core.replicated = {self.key: partition}, None
+        self.machines = []
+        super().__init__(core, nursery, "cells")
+
+    def _new_coordinator(self, partition):
+        self.machines.append(Cells())
+        return MachineDriver(self._core, partition, self.machines[-1], "cells")
+
+
+@asynccontextmanager
+async def coordinating(partition):
+    with trio.fail_after(3600):
+        async with trio.open_nursery() as nursery:
+            service = CellsService(nursery, partition)
+            service.begin_if_coordinates(service.key)
+            await service.wait_coordinator("any")
+            yield service
             nursery.cancel_scope.cancel()

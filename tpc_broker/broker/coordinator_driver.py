@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import trio
 
 from tpc_broker import limits
-from tpc_broker.coordinator import Effects, Machine, Record, RecordDamagedError, Write
+from tpc_broker.coordinator import Effects, Machine, Record, RecordDamagedError, Write, WriteId
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError, RecordsDamagedError
@@ -70,6 +70,8 @@ class _Snapshot:
     older_records: int
     left: Iterator[Record]
     live_records: int = 0
+    last_left_out: WriteId | None = None
+    """When all parts are written: of the writes that run ahead and wait then. Their records are in no part."""
 
     def next_part(self) -> list[Record]:
         """Nothing is looked at that is not in it: what comes later is to be as it will be then."""
@@ -104,18 +106,20 @@ class MachineDriver(Generic[M]):
         self._ahead_ms = core.clock.wall_ms() - core.clock.monotonic_ms()
         self.is_loaded = self.is_unloaded = False
         self.has_loaded = trio.Event()
-        """Set once it is loaded, or will never be."""
+        """Set once it is loaded, or will never be. When it was and has to be again: once the next one is."""
 
     async def run(self) -> None:
-        """Load, then write and keep time until cancelled."""
+        """Load, then write and keep time until cancelled, or until it was unloaded and nothing is under way."""
         await self._load()
         self.perform(self.machine.finish_loading(self.now_ms()))
-        self.is_loaded = True
-        self.has_loaded.set()
+        if not self.is_unloaded:
+            self.is_loaded = True
+            self.has_loaded.set()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_in_order)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._work_beside)
+            await self._write_in_order()
+            nursery.cancel_scope.cancel()
 
     async def _work_beside(self) -> None:
         """What a kind of machine needs beside this, from when it is loaded on."""
@@ -170,8 +174,11 @@ class MachineDriver(Generic[M]):
 
     def unload(self) -> None:
         """Answer everybody who waits; what becomes of writes under way is nobody's concern any more."""
-        self.is_loaded, self.is_unloaded = False, True
-        self.perform(self.machine.unload())
+        if not self.is_unloaded:
+            self.is_loaded, self.is_unloaded = False, True
+            self.perform(self.machine.unload())
+            self._has_writes.set()
+        self.has_loaded.set()
 
     async def _load(self) -> None:
         try:
@@ -201,8 +208,10 @@ class MachineDriver(Generic[M]):
         """Append what is queued, as it was queued; several writes share one wait for the disk."""
         while True:
             await self._has_writes.wait()
+            if self.is_unloaded:
+                return
             written = await self._write(self._next_writes())
-            if not self._writes:
+            if not self._writes and not self.is_unloaded:
                 self._has_writes = trio.Event()
             await self._go_on_with_snapshot(written)
 
@@ -230,8 +239,8 @@ class MachineDriver(Generic[M]):
             for write in writes:
                 self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
             return 0
-        if not self.is_unloaded:
-            for write in writes:
+        for write in writes:
+            if not self.is_unloaded:
                 self.perform(self.machine.written(write.write_id, self.now_ms()))
         return len(records)
 
@@ -243,8 +252,15 @@ class MachineDriver(Generic[M]):
         await self._partition.append_durably(build_batch(records))
         self._records_in_log += len(records)
 
+    # Rule: State may run ahead of the disk, answers may not. When a write fails whose records are applied already,
+    # nothing decided since is written, everybody is refused, and the machine is loaded again from the log. Held by
+    # tests/broker/test_coordinator_driver.py.
     def _fail(self, write: Write, error: ErrorCode) -> None:
-        self.perform(self.machine.write_failed(write.write_id, error, self.now_ms()))
+        if write.runs_ahead and not self.is_unloaded:
+            self.unload()
+            self.has_loaded = trio.Event()
+        elif not self.is_unloaded:
+            self.perform(self.machine.write_failed(write.write_id, error, self.now_ms()))
 
     # Rule: A snapshot goes on between writes, however steady they are, and no write waits for more of it than was
     # written before it, or one part. The log's start moves when all of it is durable. Held by
@@ -256,37 +272,52 @@ class MachineDriver(Generic[M]):
             if self._snapshot is None and self._records_in_log >= self._records_expected + SNAPSHOT_GROWTH_RECORDS:
                 start = self._partition.bounds().log_end_offset
                 self._snapshot = _Snapshot(start, self._records_in_log, self.machine.snapshot())
-            while self._snapshot is not None and (written > 0 or not self._writes):
-                written -= await self._write_part(self._snapshot)
+            while (snapshot := self._snapshot) is not None and (written > 0 or not self._writes):
+                if self.is_unloaded:
+                    return
+                part = snapshot.next_part()
+                if part:
+                    written -= len(part)
+                    await self._write_part(part)
+                elif self._has_all_in_log(snapshot):
+                    await self._partition.move_log_start(snapshot.start)
+                    self._records_in_log -= snapshot.older_records
+                    self._snapshot, self._records_expected = None, 2 * snapshot.live_records
+                else:
+                    return
         except PartitionOfflineError as error:
             self._snapshot, self._records_expected = None, self._records_in_log
             text = f"{self._partition.label}: snapshot failed: {error}"
             self._core.log_limiter.say(log, f"snapshots of {self.what} failed", self._partition.label, text)
 
-    async def _write_part(self, snapshot: _Snapshot) -> int:
-        """How many records the next part of it has; behind the last one the log begins with the snapshot."""
-        part = snapshot.next_part()
+    async def _write_part(self, part: list[Record]) -> None:
+        """But for what waits and has run ahead: it comes behind, and must not be durable before."""
+        ahead = {record.key for write in self._writes if write.runs_ahead for record in write.records}
+        durable = (record for record in part if record.key not in ahead)
         for records in in_parts(
-            self._stamped(part), bytes_max=limits.OWN_BATCH_BYTES_MAX, overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES,
-            records_max=SNAPSHOT_PART_RECORDS,
+            self._stamped(durable), bytes_max=limits.OWN_BATCH_BYTES_MAX,
+            overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES, records_max=SNAPSHOT_PART_RECORDS,
         ):  # fmt: skip
             await self._append(records)
-        if not part:
-            await self._partition.move_log_start(snapshot.start)
-            self._records_in_log -= snapshot.older_records
-            self._snapshot, self._records_expected = None, 2 * snapshot.live_records
-        return len(part)
+
+    def _has_all_in_log(self, snapshot: _Snapshot) -> bool:
+        """Its parts are written; so are the writes that no part has anything of, or would have had."""
+        if snapshot.last_left_out is None:
+            ahead = [write.write_id for write in self._writes if write.runs_ahead]
+            snapshot.last_left_out = ahead[-1] if ahead else WriteId(0)
+        return all(write.write_id > snapshot.last_left_out for write in self._writes)
 
     # Rule: Deadlines of groups go with the wall clock when it is set: no session or rebalance is longer or shorter for
     # it. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_group_service.py.
     async def _keep_time(self) -> None:
-        while True:
+        while not self.is_unloaded:
             self._timer_changed = trio.Event()
             now_ms = self.now_ms()  # first: it may move the deadlines
             deadline_ms = self.machine.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= now_ms:
                 await self._hear_clients_first(now_ms - deadline_ms)
-                self.perform(self.machine.on_deadline(self.now_ms()))
+                if not self.is_unloaded:
+                    self.perform(self.machine.on_deadline(self.now_ms()))
                 continue
             with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
                 await self._timer_changed.wait()

@@ -91,8 +91,7 @@ class Coordinators(ABC, Generic[D]):
     @property
     def is_loading(self) -> bool:
         """One that could not be loaded is not: it is tried again after a while."""
-        coordinators = (coordinator for coordinator, _scope in self._coordinators.values())
-        return any(not (coordinator.is_loaded or coordinator.is_unloaded) for coordinator in coordinators)
+        return any(not coordinator.has_loaded.is_set() for coordinator, _scope in self._coordinators.values())
 
     async def follow(self, _before: ClusterImage, after: ClusterImage) -> None:
         """Begin and end coordinators as the topic comes and goes."""
@@ -128,31 +127,35 @@ class Coordinators(ABC, Generic[D]):
             self._nursery.start_soon(self._run, key, partition, coordinator, scope)
 
     async def _run(self, key: TopicPartition, partition: Partition, coordinator: D, scope: trio.CancelScope) -> None:
-        """Until the partition is served here no more. What cannot be loaded now may be later, so it is tried again."""
+        """Until the partition is served here no more. What cannot be loaded now may be later, so it is tried again; a
+        machine that is of no use any more is followed by the next at once, but for one a second.
+        """
         again_s = AGAIN_S
         with scope:
             while True:
+                began_s = trio.current_time()
                 try:
                     await coordinator.run()
+                    await trio.sleep_until(began_s + AGAIN_S)
+                    again_s = AGAIN_S
                 except (PartitionOfflineError, OffsetOutOfRangeError) as error:
                     log.error(
                         "%s: its %s cannot be loaded, which is tried again in %.0f s: %s",
                         partition.label, coordinator.what, again_s, str(error) or "it is about to close",
                     )  # fmt: skip
                     coordinator.unload()
-                finally:
-                    coordinator.has_loaded.set()
-                await trio.sleep(again_s)
-                again_s = min(2 * again_s, AGAIN_S_MAX)
+                    await trio.sleep(again_s)
+                    again_s = min(2 * again_s, AGAIN_S_MAX)
                 if scope.cancel_called:
                     return
-                coordinator = self._new_coordinator(partition)
+                before, coordinator = coordinator, self._new_coordinator(partition)
+                if not before.has_loaded.is_set():
+                    coordinator.has_loaded = before.has_loaded
                 self._coordinators[key] = coordinator, scope
 
     async def prepare_drain(self) -> None:
         """Answer everybody who waits for others (joins, syncs): they go to the next coordinator."""
         for coordinator, scope in self._coordinators.values():
-            if coordinator.is_loaded:
-                coordinator.unload()
+            coordinator.unload()
             scope.cancel()
         self._coordinators.clear()

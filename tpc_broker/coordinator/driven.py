@@ -24,7 +24,8 @@ class Machine(Protocol):
     2. hands in a request, whose method is the machine's own, with an opaque token, and does what the returned `Effects`
        say, as after every call that returns them: send `replies` now, append each of `writes` as a whole, in their
        order;
-    3. calls `written` when a write is durable, in the order of the writes, or `write_failed` at any time;
+    3. calls `written` when a write is durable, in the order of the writes, or `write_failed` at any time; but when one
+       that runs ahead fails, or finds no room, `unload`, and has another machine load the log;
     4. keeps a timer at `next_deadline_ms`, calls `on_deadline`, and `clock_was_set` first where the clock was;
     5. now and then asks for a `snapshot`, takes some records of it at a time, between writes, and appends them at once;
        behind the last one it moves the log's start to where the first one is;
@@ -33,6 +34,10 @@ class Machine(Protocol):
     The machine knows after a replay all that anybody was told: what is stored changes by `replay` alone, which it calls
     itself for the records of a write when it is `written`. A reply is among the effects when it may be sent at once.
     What is transient (who waits, deadlines) is lost with the machine.
+
+    Or the machine runs ahead of the disk: it replays the records of a write when it asks for it, so that the next
+    request finds them. Answers do not run ahead: whoever was shown such a state is answered when it is written, so a
+    machine that goes with what it decided was believed by nobody. A key is written in one of the two ways at a time.
 
     What is stored is, of each key, its last record; the order of records with different keys means nothing, for a
     snapshot changes it.

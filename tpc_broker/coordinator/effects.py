@@ -40,6 +40,8 @@ class Write:
 
     write_id: WriteId
     records: tuple[Record, ...]
+    runs_ahead: bool = False
+    """The machine has applied them already. When they cannot be written, it is of no use any more."""
 
     @property
     def size_bytes(self) -> int:
@@ -87,13 +89,21 @@ class Writes:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def begin(self, effects: Effects, records: Sequence[Record], on_written: OnWritten, on_failed: OnFailed) -> None:
+    def begin(
+        self,
+        effects: Effects,
+        records: Sequence[Record],
+        on_written: OnWritten,
+        on_failed: OnFailed,
+        *,
+        runs_ahead: bool = False,
+    ) -> None:
         """Asks for a write; exactly one of the two functions is called when it has ended."""
         assert records
         write_id = WriteId(self._next_id)
         self._next_id += 1
         self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed)
-        effects.writes.append(Write(write_id, tuple(records)))
+        effects.writes.append(Write(write_id, tuple(records), runs_ahead))
 
     def keys(self) -> set[bytes]:
         """Of the records under way."""
