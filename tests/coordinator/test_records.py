@@ -130,6 +130,20 @@ def test_keys_of_other_coordinators_are_passed_over():
     assert read_key(bytes.fromhex("0003000167")) is None
 
 
+def test_a_key_of_the_first_type_is_an_offset():
+    assert read_key(bytes.fromhex("000000016700017400000005")) == OffsetKey("g", "t", 5)
+
+
+@pytest.mark.parametrize("damaged", ["", "00", "0001", "00010001", "000100016700017400"])
+def test_a_key_that_ends_early_is_damaged(damaged):
+    with pytest.raises(RecordDamagedError):
+        read_key(bytes.fromhex(damaged))
+
+
+def test_what_stands_behind_a_value_is_not_read():
+    assert read_offset(bytes.fromhex(OFFSET_VALUES[3] + "0102")) == read_offset(bytes.fromhex(OFFSET_VALUES[3]))
+
+
 @given(st.sampled_from([*OFFSET_VALUES.values(), *GROUP_VALUES.values()]), st.integers(0, 200), st.integers(0, 255))
 def test_damage_is_an_error_of_one_family_and_never_takes_more_memory_than_there_are_bytes(text, place, byte):
     data = bytearray(bytes.fromhex(text))
@@ -141,8 +155,11 @@ def test_damage_is_an_error_of_one_family_and_never_takes_more_memory_than_there
 
 
 def test_a_count_beyond_the_bytes_is_refused_before_anything_is_made():
-    with pytest.raises(RecordDamagedError, match="2147483647 elements"):
-        read_group(bytes.fromhex("0003" + "0000" + "00000001" + "ffff" + "ffff" + "0" * 16 + "7fffffff"))
+    head = "0003" + "0000" + "00000001" + "ffff" + "ffff" + "0" * 16
+    with pytest.raises(RecordDamagedError, match="byte 24: more than 1000000 elements"):
+        read_group(bytes.fromhex(head + "7fffffff"))
+    with pytest.raises(RecordDamagedError, match="byte 24: more elements than the bytes that are left can hold"):
+        read_group(bytes.fromhex(head + "000f4240" + "00026d31"))
 
 
 def test_subscriptions_of_clients_are_understood():

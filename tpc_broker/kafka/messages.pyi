@@ -1918,6 +1918,53 @@ class FindCoordinatorResponse(Message):
         coordinators: Sequence[FindCoordinatorResponse.Coordinator] = ...,
     ) -> None: ...
 
+class GroupMetadataKey(Message):
+    group: str
+    def __init__(
+        self,
+        *,
+        group: str = ...,
+    ) -> None: ...
+
+class GroupMetadataValue(Message):
+    class MemberMetadata(Message):
+        member_id: str
+        group_instance_id: str | None
+        client_id: str
+        client_host: str
+        rebalance_timeout: int
+        session_timeout: int
+        subscription: Bytes
+        assignment: Bytes
+        def __init__(
+            self,
+            *,
+            member_id: str = ...,
+            group_instance_id: str | None = ...,
+            client_id: str = ...,
+            client_host: str = ...,
+            rebalance_timeout: int = ...,
+            session_timeout: int = ...,
+            subscription: Bytes = ...,
+            assignment: Bytes = ...,
+        ) -> None: ...
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: int
+    members: list[GroupMetadataValue.MemberMetadata]
+    def __init__(
+        self,
+        *,
+        protocol_type: str = ...,
+        generation: int = ...,
+        protocol: str | None = ...,
+        leader: str | None = ...,
+        current_state_timestamp: int = ...,
+        members: Sequence[GroupMetadataValue.MemberMetadata] = ...,
+    ) -> None: ...
+
 class HeartbeatRequest(Message):
     group_id: str
     generation_id: int
@@ -2545,6 +2592,24 @@ class OffsetCommitResponse(Message):
         *,
         throttle_time_ms: int = ...,
         topics: Sequence[OffsetCommitResponse.OffsetCommitResponseTopic] = ...,
+    ) -> None: ...
+
+class OffsetCommitValue(Message):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int
+    topic_id: bytes
+    def __init__(
+        self,
+        *,
+        offset: int = ...,
+        leader_epoch: int = ...,
+        metadata: str = ...,
+        commit_timestamp: int = ...,
+        expire_timestamp: int = ...,
+        topic_id: bytes = ...,
     ) -> None: ...
 
 class OffsetDeleteRequest(Message):
