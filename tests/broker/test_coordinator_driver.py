@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from tests.support.driven_machine import Cells, CellsLog, coordinating, driving, put_all, runs_ahead
+from tests.support.memory_node import MemoryClock
 from tpc_broker import limits
 from tpc_broker.broker import coordinator_driver
 from tpc_broker.coordinator import Record as Change
@@ -278,3 +279,44 @@ async def test_a_snapshot_of_nothing_leaves_nothing(autojump_clock, monkeypatch)
         assert await put(driver, b"c", b"1")
     async with driving(log) as driver:
         assert driver.machine.cells == {b"c": b"1"}
+
+
+class StalledClock(MemoryClock):
+    """Of a process that stood still for so long, and of its computer."""
+
+    stalled_ms = 0
+
+    def wall_ms(self):
+        return super().wall_ms() + self.stalled_ms
+
+    def monotonic_ms(self):
+        return super().monotonic_ms() + self.stalled_ms
+
+
+async def test_after_a_stall_clients_are_heard_before_what_is_overdue_ends(autojump_clock):
+    clock, cells = StalledClock(), Cells()
+    cells.timers.set("session", clock.wall_ms() + 10_000)
+    async with driving(CellsLog(), cells, clock) as driver:
+        await trio.sleep(9)
+        clock.stalled_ms = 60_000
+        await trio.sleep(4)
+        assert cells.ended == []
+        cells.timers.set("session", clock.wall_ms() + 10_000)
+        driver.timer_changed()
+        await trio.sleep(9)
+        assert cells.ended == []
+        await trio.sleep(2)
+        assert cells.ended == ["session"]
+
+
+async def test_what_was_sent_in_time_is_heard_before_a_deadline(autojump_clock):
+    clock, cells, is_heard = MemoryClock(), Cells(), trio.Event()
+    cells.timers.set("session", clock.wall_ms() + 1_000)
+    async with driving(CellsLog(), cells, clock) as driver:
+        driver._core.dispatcher.wait_caught_up = is_heard.wait
+        await trio.sleep(2)
+        assert cells.ended == []
+        cells.timers.set("session", clock.wall_ms() + 10_000)
+        is_heard.set()
+        await trio.sleep(5)
+        assert cells.ended == []

@@ -45,7 +45,7 @@ class Cells:
 
     def __init__(self):
         self.cells, self.durable = {}, {}
-        self.timers = Timers()
+        self.timers, self.ended = Timers(), []
         self._writes = Writes()
 
     def set(self, records, token):
@@ -82,8 +82,8 @@ class Cells:
         return self.timers.next_deadline_ms()
 
     def on_deadline(self, now_ms):
-        while self.timers.pop_due(now_ms) is not None:
-            pass
+        while (key := self.timers.pop_due(now_ms)) is not None:
+            self.ended.append(key)
         return Effects()
 
     def clock_was_set(self, by_ms):
