@@ -81,8 +81,8 @@ OWN_BATCH_BYTES_MAX = 8 * MIB
 """Of records that the broker itself appends at once. One write of a group (all offsets of a commit, all assignments of
 a round) is refused above it, because it is whole or not at all; whatever need not be is divided."""
 OWN_RECORD_OVERHEAD_BYTES = 64  # at most, of a record beside its key and its value
-GROUP_WRITES_BYTES_MAX = 64 * MIB  # of one coordinator, that wait for the disk: above it clients are to come back
-GROUP_WRITES_MAX = 10_000  # the same
+COORDINATOR_WRITES_BYTES_MAX = 64 * MIB  # of one coordinator, that wait for the disk: above it clients are to come back
+COORDINATOR_WRITES_MAX = 10_000  # the same
 GROUP_BYTES_MAX = 32 * MIB  # of what the members of one group have said: what they support, and who they are
 GROUPS_BYTES_MAX = 256 * MIB  # of all groups of a core together
 GROUP_MEMBER_BYTES = KIB  # counted of a member, and of an id that was given out, beside what it has said
@@ -166,7 +166,7 @@ assert LINK_GREETING_BYTES_MAX < LINK_FRAME_BYTES_MAX <= LINK_QUEUE_BYTES_MAX, "
 assert 2 * REPLICATED_BATCH_BYTES_MAX <= LINK_FRAME_BYTES_MAX, "a batch fits into a frame, whatever is beside it"
 assert OWN_BATCH_BYTES_MAX < REPLICATED_BATCH_BYTES_MAX, "what the broker writes itself goes through a link, too"
 assert OWN_BATCH_BYTES_MAX <= JOURNAL_COMMIT_BYTES_MAX, "and is no more for the journal than what it takes at once"
-assert GROUP_WRITES_BYTES_MAX >= 4 * OWN_BATCH_BYTES_MAX, "one client's largest write leaves room for the others'"
+assert COORDINATOR_WRITES_BYTES_MAX >= 4 * OWN_BATCH_BYTES_MAX, "one client's largest write leaves room for the others'"
 assert GROUP_BYTES_MAX >= 2 * OWN_BATCH_BYTES_MAX, "a round that can be written can be joined, with two protocols"
 assert GROUP_BYTES_MAX * 4 <= GROUPS_BYTES_MAX <= CORE_BUDGET_BYTES / 2, "one group leaves room for others"
 assert SWIM_FRAME_BYTES_MAX >= 8 * SWIM_DATAGRAM_BYTES_MAX, "any update fits into a frame"

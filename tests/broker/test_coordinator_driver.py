@@ -255,7 +255,7 @@ async def test_a_write_that_does_not_run_ahead_fails_alone(autojump_clock):
 
 async def test_what_was_under_way_when_another_write_found_no_room_is_loaded_again(autojump_clock, monkeypatch):
     """Whoever asked is refused, but it becomes durable: the next machine waits for that before it loads."""
-    monkeypatch.setattr(limits, "GROUP_WRITES_MAX", 1)
+    monkeypatch.setattr(limits, "COORDINATOR_WRITES_MAX", 1)
     log = CellsLog()
     log.write_s = 10
     async with coordinating(log) as service:

@@ -162,9 +162,9 @@ class MachineDriver(Generic[M]):
         size = write.size_bytes
         if size > limits.OWN_BATCH_BYTES_MAX:
             return ErrorCode.MESSAGE_TOO_LARGE
-        is_full = self._writes_bytes + size > limits.GROUP_WRITES_BYTES_MAX
-        if is_full or len(self._writes) >= limits.GROUP_WRITES_MAX:  # the disk is far behind: clients are to come back
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        is_full = self._writes_bytes + size > limits.COORDINATOR_WRITES_BYTES_MAX
+        if is_full or len(self._writes) >= limits.COORDINATOR_WRITES_MAX:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # the disk is far behind: clients are to come back
         self._writes.append(write)
         self._writes_bytes += size
         self._has_writes.set()
@@ -265,7 +265,8 @@ class MachineDriver(Generic[M]):
             self.perform(self.machine.write_failed(write.write_id, error, self.now_ms()))
 
     # Rule: A snapshot goes on between writes, however steady they are, and no write waits for more of it than was
-    # written before it, or one part. The log's start moves when all of it is durable. Held by
+    # written before it, or one part. The log's start moves when all of it is durable.
+    # Why: docs/decisions/2026-11-29-snapshots-in-parts.md. Held by
     # tests/broker/test_coordinator_driver.py (the log is bounded; a crash after any record), tests/coordinator
     # (test_properties.py, the same of groups).
     async def _go_on_with_snapshot(self, written: int) -> None:
@@ -309,8 +310,9 @@ class MachineDriver(Generic[M]):
             snapshot.last_left_out = ahead[-1] if ahead else WriteId(0)
         return all(write.write_id > snapshot.last_left_out for write in self._writes)
 
-    # Rule: Deadlines of groups go with the wall clock when it is set: no session or rebalance is longer or shorter for
-    # it. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_group_service.py.
+    # Rule: Deadlines of coordinators go with the wall clock when it is set: none is longer or shorter for it. Where
+    # time was lost, clients are heard first. See also tpc_broker/coordinator/machine.py. Held by
+    # tests/broker/test_group_service.py, tests/broker/test_coordinator_driver.py.
     async def _keep_time(self) -> None:
         while not self.is_unloaded:
             self._timer_changed = trio.Event()
