@@ -268,6 +268,28 @@ async def test_what_was_under_way_when_another_write_found_no_room_is_loaded_aga
         assert service.coordinator_of("any").machine.cells == {b"~a": b"1"}
 
 
+@pytest.mark.parametrize("value", [b"2", None])
+async def test_the_log_begins_with_a_snapshot_when_what_it_leaves_out_is_written(value, autojump_clock, monkeypatch):
+    """A crash before that would find neither the old value nor the new one."""
+    set_sizes(monkeypatch, growth=5, part=10)
+    log = Watched()
+    async with coordinating(log) as service:
+        log.service, driver = service, service.coordinator_of("any")
+        assert await put(driver, b"~a", b"1")
+
+        async def put_many():
+            changes = [Change(b"~b", b"%d" % number) for number in range(10)]
+            assert await driver.call(bool, lambda token, _now_ms: driver.machine.set(changes, token))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(put_many)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(put, driver, b"~a", value)
+        await trio.sleep(1)
+        assert log.moves == 1
+        log.check()
+
+
 async def test_a_snapshot_of_nothing_leaves_nothing(autojump_clock, monkeypatch):
     set_sizes(monkeypatch, growth=4, part=3)
     log = CellsLog()
