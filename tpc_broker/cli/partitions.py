@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -10,30 +9,25 @@ import click
 from tpc_broker.cli.connection import CommandGroup, Exit, common_options, fail, print_json, print_table
 from tpc_broker.cli.core_loads import NodeUse, loads_measured, node_uses
 from tpc_broker.cli.info import CORES_PER_NODE
+from tpc_broker.cli.move_waits import REQUEST_TIMEOUT_MS, listed_moves, wait_moved
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.cli.partition_list import list_partitions
 from tpc_broker.cli.placement import (
     elect_leaders,
     list_sizes,
-    listed_moves,
     parse_partition,
     place_partitions,
     raise_refused,
 )
-from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import TopicPartition, in_any_version
-from tpc_broker.kafka import ApiKey, ErrorCode, messages
+from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.routing import plan_balance
 
 if TYPE_CHECKING:
     from tpc_broker.client.cluster import Cluster
 
-LOOK_S: Final = 0.05
 MOVE_S: Final = 120.0
 """Until `move` goes without waiting for the end."""
-HEARD_S: Final = 5.0
-"""Until a node has heard what the metadata say."""
-REQUEST_TIMEOUT_MS: Final = 60_000
 IDS_ARE_CORES_TAG: Final = 10_000
 """Also at a listener where one broker id stands for all cores of a node."""
 NODES_MAX: Final = (2**31 - 1) // CORES_PER_NODE - 1
@@ -53,7 +47,7 @@ for command in (list_partitions, place_partitions, elect_leaders, list_sizes):
 @click.argument("partitions", metavar="TOPIC-N...", nargs=-1, required=True)
 @click.option("--core", type=click.IntRange(0, CORES_PER_NODE - 1), required=True, help="The core to move to.")
 @click.option("--node", type=click.IntRange(0, NODES_MAX), help="Its node. Default: the leader's.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until it is there.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the other core has it.")
 @common_options
 def move(  # noqa: PLR0913 (click hands each option over by name)
     partitions: tuple[str, ...],
@@ -64,7 +58,10 @@ def move(  # noqa: PLR0913 (click hands each option over by name)
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Move partitions to another core of their node, while they are written and read. In a cluster it is the replica on
-    one node that moves, leading or following.
+    one node that moves, leading or following; between nodes `tpc partition place` moves replicas.
+
+    The files stay where they are, and nothing is copied: the other core has it within moments, which is waited for, for
+    two minutes at most.
     """
     places = [parse_partition(text) for text in partitions]
     with own_client(bootstrap) as client:
@@ -129,43 +126,18 @@ def ongoing(client: Cluster) -> list[tuple[str, int, int, int]]:
 
 
 def _wait(client: Cluster, wanted: dict[tuple[str, int], int]) -> None:
-    """Until nothing of it is under way. A partition that is not where it should be then, stayed; a cluster's node may
-    hear of the end a moment later.
-    """
-    now_s = time.monotonic()
-    give_up_s, settled_s = now_s + MOVE_S, now_s + HEARD_S
-    while True:
-        left, now_s = _under_way(client) & wanted.keys(), time.monotonic()
-        if left:
-            settled_s = now_s + HEARD_S
-        elif not (elsewhere := _elsewhere(client, wanted)):
-            return
-        elif now_s > settled_s:
-            label, core = elsewhere[0]
-            raise ClientError(f"{label} stays on core {core}; the broker's log says why")
-        if left and now_s > give_up_s:
-            raise ClientError(f"{len(left)} partitions are still on their way after {MOVE_S:.0f} s; they go on")
-        time.sleep(LOOK_S)
+    wait_moved(client, wanted, lambda: _elsewhere(client, wanted), gives_up_s=MOVE_S)
 
 
-def _under_way(client: Cluster) -> set[tuple[str, int]]:
-    while True:
-        try:
-            return {(topic, index) for topic, index, _from, _to in ongoing(client)}
-        except RefusedError as error:
-            if error.code != ErrorCode.NOT_CONTROLLER:
-                raise
-
-
-def _elsewhere(client: Cluster, wanted: dict[tuple[str, int], int]) -> list[tuple[str, int]]:
-    """Of what should be on brokers, what their nodes have on other cores, and on which."""
+def _elsewhere(client: Cluster, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], str]:
+    """Of what should be on brokers, what their nodes have on other cores, as `wait_moved` asks for it."""
     nodes = {one.node: one for one in node_uses(client)}
-    found = []
+    found = {}
     for (topic, index), broker in wanted.items():
         node = nodes.get(broker // CORES_PER_NODE)
         core = None if node is None else node.owners.get(TopicPartition(topic, index))
         if core is not None and core != broker % CORES_PER_NODE:
-            found.append((f"{topic}-{index}", core))
+            found[topic, index] = f"stays on core {core}; the broker's log says why"
     return found
 
 

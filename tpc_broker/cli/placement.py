@@ -4,7 +4,6 @@ of each is on their disks.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,23 +11,16 @@ import click
 
 from tpc_broker.cli.connection import Exit, common_options, fail, no_topic, print_json, print_table
 from tpc_broker.cli.info import CORES_PER_NODE
+from tpc_broker.cli.move_waits import REQUEST_TIMEOUT_MS, until_led, wait_moved
 from tpc_broker.cli.own_client import own_client
-from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.errors import RefusedError
 from tpc_broker.client.requests import in_any_version, metadata_request
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from tpc_broker.cli.move_waits import Place
     from tpc_broker.client.cluster import Cluster
 
-Place = tuple[str, int]
-"""A partition: topic and number."""
-
-REQUEST_TIMEOUT_MS: Final = 60_000
-LOOK_S: Final = 0.2
-LOOKS_MAX: Final = 25
-"""A node hears of a move's beginning and end a moment later than the metadata's leader."""
 PREFERRED: Final = 0
 
 
@@ -43,7 +35,7 @@ def parse_partition(text: str) -> Place:
 @click.command("place")
 @click.argument("partitions", metavar="TOPIC-N...", nargs=-1, required=True)
 @click.option("--nodes", "node_list", metavar="ID,ID...", required=True, help="The first is preferred to lead.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until the replicas are there.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the records are copied.")
 @common_options
 def place_partitions(
     partitions: tuple[str, ...],
@@ -53,8 +45,10 @@ def place_partitions(
     as_json: bool,  # noqa: FBT001
 ) -> None:
     """Give partitions their replicas on these nodes and no others, while they are written and read. A node that has a
-    replica keeps it on the core where it is; a new one goes to the core with the fewest.
+    replica keeps it on the core where it is; a new one goes to the core with the fewest. Between the cores of a node
+    `tpc partition move` moves one.
 
+    Records are copied, and waited for as long as that takes, until all replicas are in sync and no others are left.
     Ctrl-C ends the waiting, not the move; `tpc cluster moves` shows it, and takes it back.
     """
     places = [parse_partition(text) for text in partitions]
@@ -63,7 +57,7 @@ def place_partitions(
         wanted = _chosen(client, places, nodes)
         _reassign(client, wanted)
         if not no_wait:
-            _wait(client, wanted)
+            wait_moved(client, wanted, lambda: _misplaced(client, wanted))
     if as_json:
         print_json([{"topic": topic, "partition": index, "replicas": wanted[topic, index]} for topic, index in places])
         return
@@ -144,7 +138,7 @@ def _reassign(client: Cluster, wanted: dict[Place, list[int]]) -> None:
     def ask() -> None:
         raise_refused(client.any_connection().call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, in_any_version(request)))
 
-    _until_led(client, ask)
+    until_led(client, ask)
 
 
 def raise_refused(answer: Any) -> None:
@@ -158,55 +152,12 @@ def raise_refused(answer: Any) -> None:
                 raise RefusedError(one.error_code, f"{label}: {one.error_message or 'it cannot be moved'}")
 
 
-def _until_led(client: Cluster, ask: Callable[[], None]) -> None:
-    """Again while nobody leads the metadata."""
-    for failed in client.attempts():
-        try:
-            ask()
-        except ClientError as error:
-            failed(error)
-            continue
-        return
-
-
-def listed_moves(client: Cluster) -> list[tuple[str, Any]]:
-    """What is under way, as the leader of the metadata says: a topic, and the row of one of its partitions."""
-    request = messages.ListPartitionReassignmentsRequest(timeout_ms=REQUEST_TIMEOUT_MS, topics=None)
-    answer = client.any_connection().call(ApiKey.LIST_PARTITION_REASSIGNMENTS, in_any_version(request))
-    if answer.error_code:
-        raise RefusedError(answer.error_code, answer.error_message or "asking which partitions move")
-    return [(topic.name, one) for topic in answer.topics for one in topic.partitions]
-
-
-def _moving(client: Cluster) -> set[Place]:
-    found: set[Place] = set()
-    _until_led(client, lambda: found.update((name, one.partition_index) for name, one in listed_moves(client)))
-    return found
-
-
-def _wait(client: Cluster, wanted: dict[Place, list[int]]) -> None:
-    """Until the replicas are those that were asked for; it may take as long as the copying does. ClientError: they are
-    not, and nothing is on its way there any more.
-    """
-    left, quiet = -1, 0
-    while True:
-        moving = _moving(client)  # before the replicas: what ends in between is there
-        had = _replicas(_metadata(client))
-        _require(had, list(wanted))
-        on_their_way = [where for where, brokers in wanted.items() if had[where] != brokers]
-        if not on_their_way:
-            return
-        if not moving & set(on_their_way):
-            quiet += 1
-            if quiet == LOOKS_MAX:
-                topic, index = on_their_way[0]
-                raise ClientError(f"{topic}-{index} is not on its way any more; `tpc partition list` shows where it is")
-        else:
-            quiet = 0
-        if len(on_their_way) != left:
-            left = len(on_their_way)
-            click.echo(f"{left} of {len(wanted)} partitions on their way ...", err=True)
-        time.sleep(LOOK_S)
+def _misplaced(client: Cluster, wanted: dict[Place, list[int]]) -> dict[Place, str]:
+    """As `wait_moved` asks for it."""
+    had = _replicas(_metadata(client))
+    _require(had, list(wanted))
+    said = "is not on its way any more; `tpc partition list` shows where it is"
+    return {where: said for where, brokers in wanted.items() if had[where] != brokers}
 
 
 @click.command("elect")
