@@ -8,7 +8,6 @@
 
 #include "facts.h"
 
-#include "cdef/10_version.h"
 #include "cdef/20_crc32c.h"
 #include "cdef/30_batch.h"
 #include "cdef/40_request.h"

@@ -532,15 +532,6 @@ int tpc_connection_describe(tpc_connections *connections, uint64_t id, tpc_conne
     return 0;
 }
 
-uint32_t tpc_connections_describe(tpc_connections *connections, uint32_t *from, tpc_connection_info *infos,
-                                  uint32_t count) {
-    uint32_t filled = 0;
-    for (; *from < connections->slots_count && filled < count; (*from)++)
-        if (connections->slots[*from].connection != NULL && !is_of_links(connections->slots[*from].connection))
-            describe(connections->slots[*from].connection, &infos[filled++]);
-    return filled;
-}
-
 void tpc_connections_statistics(tpc_connections *connections, tpc_connection_statistics *statistics) {
     *statistics = connections->statistics;
     statistics->connections = connections_of_clients(connections);

@@ -37,7 +37,6 @@ enum tpc_kind {
     TPC_KIND_ACCEPT = 2,
     TPC_KIND_RECEIVE = 3,
     TPC_KIND_SEND = 4,
-    TPC_KIND_SHUTDOWN = 5, /* shutdown and close of a connection */
     TPC_KIND_JOURNAL = 6,
     TPC_KIND_TIMER = 7,
     TPC_KIND_WAKE = 8,

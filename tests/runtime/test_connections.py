@@ -635,7 +635,7 @@ def test_descriptions_and_drain(make_connections):
     client = bench.connect()
     client.sendall(frame_of(b"x"))
     request = bench.next_request()
-    (described,) = bench.connections.describe_connections()
+    described = bench.connections.describe_connection(request.connection)
     assert described.connection == request.connection
     assert described.peer == name_of(client)
     assert (described.requests, described.requests_unanswered, described.closing) == (1, 1, False)

@@ -30,7 +30,7 @@ CRC_START = 21
 MAGIC = 2
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, key length, value length, header count: one byte each."""
-COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
+COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 CONTROL_KEY = Struct(">hh")
 END_TRANSACTION_VALUE = Struct(">hi")
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
-_DESCRIBED_AT_ONCE: Final = 256
 _REQUEST = Struct("=QqQQQqIiihhBxH4xB7x16x")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
@@ -581,14 +580,6 @@ class Connections:
         if lib.tpc_connection_describe(self.pointer, connection, self._info) < 0:
             return None
         return _description(self._info)
-
-    def describe_connections(self) -> list[ConnectionDescription]:
-        infos = ffi.new("tpc_connection_info[]", _DESCRIBED_AT_ONCE)
-        slot = ffi.new("uint32_t *")
-        described = []
-        while filled := lib.tpc_connections_describe(self.pointer, slot, infos, _DESCRIBED_AT_ONCE):
-            described += [_description(infos[i]) for i in range(filled)]
-        return described
 
 
 def _description(info: tpc_connection_info) -> ConnectionDescription:

@@ -197,9 +197,6 @@ void tpc_request_release(tpc_request *request);
 int tpc_connection_close(tpc_connections *connections, uint64_t connection, int reason, int when);
 /* 0 or -ENOTCONN. */
 int tpc_connection_describe(tpc_connections *connections, uint64_t connection, tpc_connection_info *info);
-/* Fills up to `count` from slot `*slot` on, moves *slot behind the last one looked at; how many were filled. */
-uint32_t tpc_connections_describe(tpc_connections *connections, uint32_t *slot, tpc_connection_info *infos,
-                                  uint32_t count);
 void tpc_connections_statistics(tpc_connections *connections, tpc_connection_statistics *statistics);
 /* Of listener n in statistics[n], up to `count` of them; how many there are. Looks at every connection. */
 uint32_t tpc_connections_listener_statistics(const tpc_connections *connections, tpc_listener_statistics *statistics,
