@@ -186,7 +186,7 @@ async def test_the_cluster_is_described_by_every_core(autojump_clock):
 async def test_a_client_that_asks_for_what_is_not_offered_is_closed_and_nobody_else(autojump_clock):
     async with running_node(cores=1) as node:
         other = node.send(0, messages.MetadataRequest(topics=None), 12, connection=2)
-        assert await node.ask(0, messages.DescribeTransactionsRequest(transactional_ids=["x"]), 0, connection=1) is None
+        assert await node.ask(0, messages.StreamsGroupDescribeRequest(group_ids=["x"]), 0, connection=1) is None
         assert node.lives[0].connections.closed == {1: "refused"}
         await trio.testing.wait_all_tasks_blocked()
         assert answer_of(other).cluster_id == "a-cluster"

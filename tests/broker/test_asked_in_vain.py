@@ -31,10 +31,10 @@ def lines_of(caplog):
 async def test_what_is_not_offered_is_said_once_an_hour_with_who_asked(autojump_clock, caplog):
     async with running_node(cores=1) as node:
         for connection in range(1, 4):  # each is closed
-            asked = messages.AlterReplicaLogDirsRequest()
-            assert await node.ask(0, asked, 1, connection=connection) is None
+            asked = messages.StreamsGroupDescribeRequest()
+            assert await node.ask(0, asked, 0, connection=connection) is None
         (line,) = lines_of(caplog)
-        assert line == f"{REFUSED}: AlterReplicaLogDirs is not offered {WHO}"
+        assert line == f"{REFUSED}: StreamsGroupDescribe is not offered {WHO}"
         (kept,) = node.lives[CoreId(0)].core.log_limiter._lines.values()
         assert (kept.swallowed, kept.period_s) == (2, limits.VAIN_LINE_S)
 
@@ -62,7 +62,7 @@ async def test_that_the_connection_is_closed_is_not_said_again(autojump_clock, c
         connections = node.lives[CoreId(0)].connections
         connections.close = lambda connection, _reason: None  # as over TCP: it is closed after this turn
         for connection in (1, 2):
-            request = node.send(0, messages.AlterReplicaLogDirsRequest(), 1, connection=connection)
+            request = node.send(0, messages.StreamsGroupDescribeRequest(), 0, connection=connection)
             await request.done.wait()
             connections.dispatcher.on_closed(connection, "its request could not be carried out", "")
         assert len(lines_of(caplog)) == 1

@@ -173,7 +173,7 @@ class TwoCores:
         self.views[CORE].set_up(self._handlers)
         self.applies = trio.Event()
         self.serves: dict[str, Any] = {}
-        self.cluster = Mock(start_soon=nursery.start_soon, serve=self.serves.__setitem__)
+        self.cluster = Mock(start_soon=nursery.start_soon, serve=self.serves.__setitem__, linked=list)
 
     async def start(self, core: CoreId) -> MetadataService:
         async def apply(_before: ClusterImage, after: ClusterImage) -> None:
