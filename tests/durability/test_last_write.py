@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.durability.loop_device import new_file_system
+from tests.support.backends import on_io_uring
 from tests.support.waiting import PATIENCE_S, eventually
-from tpc_broker.runtime.ring import Backend, Ring
 
 FREEZE, THAW = 0xC0045877, 0xC0045878
 """FIFREEZE and FITHAW, linux/fs.h."""
@@ -71,9 +71,8 @@ def states(pid: int) -> dict[int, str]:
     }
 
 
-@pytest.mark.parametrize("backend", ["io_uring", pytest.param("plain", marks=pytest.mark.plain)])
+@pytest.mark.parametrize("backend", [on_io_uring("io_uring"), pytest.param("plain", marks=pytest.mark.plain)])
 def test_the_lock_is_held_until_the_last_write_of_a_killed_process_is_over(tmp_path: Path, backend: str) -> None:
-    Ring(8, backend=Backend(backend)).close()  # where it is refused the test is skipped
     with new_file_system(tmp_path / "disk", 64 << 20) as disk:
         lock_path, journal_path = disk.mount_point / "lock", disk.mount_point / "journal"
         lock_path.touch()

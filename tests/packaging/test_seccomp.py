@@ -104,7 +104,7 @@ def test_who_insists_on_io_uring_is_told_what_is_needed(number: int, says: str, 
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"tpc-broker: {says}")
     assert "a seccomp filter that allows io_uring_setup, io_uring_enter and io_uring_register" in line
-    assert line.endswith("; or let it do without, slower: --backend auto")
+    assert line.endswith("; or let it do without, slower: --backend plain")
     assert not (tmp_path / "data").exists()
     doctor = run_command("doctor", "--data", str(tmp_path / "data"), prefix=prefix)
     assert doctor.returncode == 0

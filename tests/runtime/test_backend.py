@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from tpc_broker.runtime import backend as backend_module
-from tpc_broker.runtime.backend import choose_backend, described, why_refused
+from tpc_broker.runtime.backend import choose_backend, described, insists_on_io_uring, why_refused
 from tpc_broker.runtime.ring import BACKEND_VARIABLE, HIDE_VARIABLE, Backend, RingUnavailable, unavailable
 
 
@@ -67,6 +67,18 @@ def test_a_variable_that_names_what_there_is_not_is_refused(
     else:
         with pytest.raises(ValueError, match=rf"{name}: 'warp'.*(io_uring|multishot)"):
             choose_backend(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "variable", "insists"),
+    [("auto", "", False), ("auto", "plain", False), ("auto", "io_uring", True), ("plain", "io_uring", False),
+     ("io_uring", "", True), ("io_uring", "plain", True)],
+)  # fmt: skip
+def test_who_insists_on_io_uring_by_the_setting_or_the_variable(
+    asked: str, variable: str, insists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, variable)
+    assert insists_on_io_uring(asked) == insists
 
 
 @pytest.mark.usefixtures("refused")

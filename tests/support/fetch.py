@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support.environments import NotInstalledError, other_pyspark, other_pyspark_version
 from tests.support.histories import CheckerUnavailable, build_checker
 from tools import extract_schema
-from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, KAFKA_VERSION, connector_jars, kafka_jars
+from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, KAFKA_VERSION, connector_jars, framework_jars, kafka_jars
 from tpc_broker.bench.server import PeerUnavailable
 
 
@@ -32,6 +32,7 @@ GATE: dict[str, Callable[[], object]] = {
 LONG = {
     **GATE,
     f"Apache Kafka {extract_schema.KAFKA_VERSION}, by Maven": partial(kafka_jars, extract_schema.KAFKA_VERSION),
+    f"Kafka Streams and Connect {KAFKA_VERSION}, by Maven": framework_jars,
     "Porcupine, the checker of histories, by Go": _checker,
     f"PySpark {other_pyspark_version()}, beside the one that most tests run with": other_pyspark,
 }

@@ -18,6 +18,8 @@ EXPECTED: Final = (
     r"the file system takes no direct writes here",
     r"the file system keeps it, or this kernel does not say",
     r"there is one file system only",
+    r"there is no tmpfs with \d+ bytes at",
+    r"no overlay can be mounted here",
     r"this kernel has no schedstat",
     r"the hard limit of file descriptors is",
     r"no libseccomp",

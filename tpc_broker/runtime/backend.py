@@ -63,6 +63,11 @@ def choose_backend(asked: str = AUTO) -> ChosenBackend:
     return ChosenBackend(Backend.IO_URING, "", "")
 
 
+def insists_on_io_uring(asked: str) -> bool:
+    """By the setting, or by the variable where the setting leaves it open."""
+    return (os.environ.get(BACKEND_VARIABLE, AUTO) if asked == AUTO else asked) == Backend.IO_URING
+
+
 def ring_options() -> RingOptions:
     """Of a ring for a command beside the broker: the backend that `auto` takes here."""
     return RingOptions(backend=Backend(choose_backend().name))

@@ -36,7 +36,7 @@ from tpc_broker.runtime.assembly import (
     rebuild_hint,
     recover_all,
 )
-from tpc_broker.runtime.backend import AUTO, described, why_refused
+from tpc_broker.runtime.backend import described, insists_on_io_uring, why_refused
 from tpc_broker.runtime.backup_hold import hold_for_backup
 from tpc_broker.runtime.collector import Collector
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
     if options.cluster is not None:
         import tpc_broker.runtime.cluster.node  # noqa: PLC0415 (before the loop, which they would hold up)
         import tpc_broker.runtime.cluster.replication  # noqa: F401, PLC0415
-    return _run_on_backend(options, may_be_plain=settings.ring_backend == AUTO)
+    return _run_on_backend(options, may_be_plain=not insists_on_io_uring(settings.ring_backend))
 
 
 def _run_on_backend(options: CoreOptions, *, may_be_plain: bool) -> int:

@@ -295,7 +295,7 @@ def _serve(arguments: dict[str, object]) -> int:
     try:
         chosen = choose_backend(load_settings(options.settings_text, options.overrides).settings.ring_backend)
     except RingUnavailable as error:
-        raise StartError(f"{error}; or let it do without, slower: --backend auto") from error
+        raise StartError(f"{error}; or let it do without, slower: --backend plain") from error
     except ValueError as error:  # a variable names what there is not
         raise StartError(str(error)) from error
     options = replace(options, backend=chosen)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 import tpc_broker
 from tpc_broker import __version__
 from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
-from tpc_broker.bench.server import Server, free_ports
+from tpc_broker.bench.server import PeerUnavailable, Server, free_ports
+from tpc_broker.runtime.backend import choose_backend
+from tpc_broker.runtime.ring import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,8 @@ class TpcPeer(KafkaLikePeer):
     """Of the broker's processes, besides this one's."""
 
     def start(self) -> None:
+        if self.mode == "plain" and choose_backend().name == Backend.PLAIN:
+            raise PeerUnavailable("there is no io_uring here, so 'tpc durable' does without it")
         self.port = self.port or free_ports(self.cores_count)
         self.server = self.node(self.folder, self.port)
         self.server.start(range(self.port, self.port + self.cores_count))
