@@ -300,7 +300,7 @@ async def producers_told(node, core, name, *indexes):
     return topic.partitions
 
 
-async def test_producers_are_told_where_a_partition_is_led(autojump_clock):
+async def test_producers_are_told_where_a_partition_is(autojump_clock):
     async with running_node() as node:
         await create_topic(node, 0, "t", 8)
 
@@ -335,6 +335,13 @@ async def test_idempotent_producers_are_told_with_their_last_batch(autojump_cloc
         none, both = await producers_told(node, 0, "t", 0, 1)
         assert none.active_producers == []
         assert [fields_of(one) for one in both.active_producers] == [(7, 0, 0, 1000, -1, -1), (9, 1, 2, 1000, -1, -1)]
+        partition = node[0].partitions.find("t", 1)
+        partition.is_replicated, partition.followed_epoch = True, 1
+        assert not partition.is_led
+        assert await producers_told(node, 0, "t", 1) == [both], "a follower tells as a leader does, as in Kafka"
+        partition.followed_epoch = None
+        (left,) = await producers_told(node, 0, "t", 1)
+        assert (left.error_code, left.active_producers) == (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), [])
 
 
 async def test_an_answer_tells_of_so_many_producers_and_no_more(autojump_clock, monkeypatch):

@@ -232,7 +232,11 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ApiKey.UNREGISTER_BROKER: ApiRow(
         nodes.handle_unregister_broker, AtController(no_controller.unregister_broker), (_ALTER_CLUSTER,)
     ),
-    ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(transactions.handle_describe_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
+        transactions.handle_describe_transactions,
+        LOCAL,
+        (_DESCRIBE_TRANSACTIONS, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is told")),
+    ),
     ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
     ApiKey.LIST_CONFIG_RESOURCES: ApiRow(configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRow(topic_pages.handle_describe_topic_partitions, LOCAL, (_DESCRIBE_TOPIC,)),

@@ -94,7 +94,7 @@ def handle_describe_producers(
 
 def _producers(core: Core, name: str, index: int, room: int) -> messages.DescribeProducersResponse.PartitionResponse:
     """`room`: for so many."""
-    found, why = _led_here(core, name, index)
+    found, why = _replica_here(core, name, index)
     producers: list[ToldProducer] | None = []
     if isinstance(found, Partition):
         try:
@@ -124,10 +124,10 @@ def _producers(core: Core, name: str, index: int, room: int) -> messages.Describ
     )
 
 
-def _led_here(core: Core, name: str, index: int) -> tuple[Partition | ErrorCode, str | None]:
+def _replica_here(core: Core, name: str, index: int) -> tuple[Partition | ErrorCode, str | None]:
     fault = topic_name_fault(name)
     if fault is not None:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, fault
     if core.view.topic(name) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
-    return core.partitions.find(name, index), None
+    return core.partitions.find(name, index, with_followers=True), None
