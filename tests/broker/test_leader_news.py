@@ -169,6 +169,45 @@ async def test_who_has_started_asks_who_hears_it_of_leaders_on_nodes_that_it_doe
     assert nodes.asked_of == [(OTHERS[0], [OTHERS[1]])]
 
 
+async def test_who_starts_slowly_asks_when_it_knows_of_whom(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[NodeId] = []
+    monkeypatch.setattr(news, "_others", lambda: known)
+    nodes.takes.set()
+    nodes.up = OTHERS[:1]
+    nodes.on_peer_up(OTHERS[0])
+    await trio.sleep(3.5 * leader_news.LINKED_S)
+    assert nodes.asked_of == []
+    known += OTHERS
+    await trio.sleep(leader_news.LINKED_S)
+    assert nodes.asked_of == [(OTHERS[0], [OTHERS[1]])]
+
+
+async def test_who_was_refused_or_may_have_asked_too_early_asks_again_and_ever_more_seldom(
+    nodes: Nodes, news: LeaderNews, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_s: list[float] = []
+    begun_s = trio.current_time()
+
+    async def refuse_first(_node: NodeId, _method: str, payload: dict[str, Any]) -> None:
+        if ASKED_BY in payload:
+            at_s.append(trio.current_time() - begun_s)
+            if len(at_s) == 1:
+                raise MailboxFullError("the link is full")
+
+    monkeypatch.setattr(nodes, "ask", refuse_first)
+    nodes.up = OTHERS[:1]
+    nodes.on_peer_up(OTHERS[0])
+    nodes.on_peer_up(OTHERS[0])
+    await trio.sleep(400)
+    assert at_s == pytest.approx([1, 2, 4, 8, 16, 32, 64, 124, 184, 244, 304, 364])
+    nodes.up = list(OTHERS)
+    asked = len(at_s)
+    await trio.sleep(2 * leader_news.ASK_S_MAX)
+    assert len(at_s) == asked, "it hears all"
+
+
 async def test_who_hears_all_soon_asks_nobody(nodes: Nodes, news: LeaderNews, autojump_clock: object) -> None:
     nodes.takes.set()
     nodes.up = OTHERS[:1]

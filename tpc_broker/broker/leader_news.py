@@ -33,6 +33,8 @@ TOLD_AT_ONCE: Final = 2_000
 AGAIN_S: Final = 0.2
 LINKED_S: Final = 1.0
 """After so long behind the first one, there are links to all that a node which has started can hear."""
+ASK_S_MAX: Final = 60.0
+"""Between two questions, each of which is answered with all that is known: the first come after one, two, four s."""
 FOR_NODE: Final = "for_node"
 LED_ON, ASKED_BY = "led_on", "asked_by"
 """What is known of leaders on some nodes is to be told to one."""
@@ -61,6 +63,8 @@ class LeaderNews:
         self._others = others
         self._news: dict[NodeId, dict[TopicPartition, Leader]] = {}
         self._telling: set[NodeId] = set()
+        self._asking: set[NodeId] = set()
+        """Whom."""
         cluster.on_peer_up = self._peer_is_up
 
     def tell(self, leaders: Iterable[tuple[TopicPartition, Leader]]) -> None:
@@ -71,33 +75,49 @@ class LeaderNews:
 
     def _peer_is_up(self, node: NodeId) -> None:
         self._put(node, dict(self._leaders_on({self._own})))
-        self._cluster.start_soon(self._ask_of_unheard, node)
+        self._begin_to_ask(node)
 
     def are_back(self, nodes: Collection[NodeId]) -> None:
         """They were taken for gone, so they and this node told each other nothing by others."""
         if nodes:
             self._cluster.start_soon(self._make_up_for, nodes)
+            for helper in self._cluster.linked():
+                self._begin_to_ask(helper)
 
     async def _make_up_for(self, nodes: Collection[NodeId]) -> None:
         await trio.sleep(LINKED_S)  # over a link they are told everything
         for node in sorted(set(nodes) & set(self._others()) - set(self._cluster.linked())):
             self._put(node, dict(self._leaders_on({self._own})))
-            for helper in self._cluster.linked():
-                self._cluster.start_soon(self._ask_of, {node}, helper)
 
-    async def _ask_of_unheard(self, helper: NodeId) -> None:
-        await trio.sleep(LINKED_S)
-        linked = set(self._cluster.linked())
-        if helper in linked:
-            await self._ask_of(set(self._others()) - linked, helper)
+    def _begin_to_ask(self, helper: NodeId) -> None:
+        if helper not in self._asking:
+            self._asking.add(helper)
+            self._cluster.start_soon(self._ask, helper)
 
-    async def _ask_of(self, nodes: Collection[NodeId], helper: NodeId) -> None:
+    async def _ask(self, helper: NodeId) -> None:
+        """Until this node hears all, or not the helper any more: that one may have started itself, and know more later;
+        and before the metadata are here it is not known who is not heard.
+        """
+        wait_s = LINKED_S
+        try:
+            while True:
+                await trio.sleep(wait_s)
+                linked, others = set(self._cluster.linked()), set(self._others())
+                if helper not in linked or (others and others <= linked):
+                    return
+                if others and await self._is_asked_of(others - linked, helper):
+                    wait_s = min(2 * wait_s, ASK_S_MAX)
+        finally:
+            self._asking.remove(helper)
+
+    async def _is_asked_of(self, nodes: Collection[NodeId], helper: NodeId) -> bool:
         asked = {"leaders": [], LED_ON: sorted(map(int, nodes)), ASKED_BY: int(self._own)}
         try:
-            if nodes:
-                await self._cluster.ask(helper, "leaders", asked)
+            await self._cluster.ask(helper, "leaders", asked)
         except MailboxError as error:
             log.debug("node %d was not asked who leads on %s: %s", helper, asked[LED_ON], error)
+            return False
+        return True
 
     def _put(self, node: NodeId, leaders: dict[TopicPartition, Leader]) -> None:
         self._news.setdefault(node, {}).update(leaders)
