@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,10 @@ import trio
 import trio.testing
 
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, NotDeliveredError
+from tpc_broker.model import NodeId
+from tpc_broker.raft.items import Voter
 from tpc_broker.runtime.cluster.controller_calls import ControllerCalls
+from tpc_broker.runtime.cluster.node import ClusterNodeMain
 
 CONTROLLER, HELPER, ASKS, ANOTHER = 1, 2, 3, 4
 
@@ -21,16 +25,22 @@ class Nodes:
         self.pairs, self.asked = set(pairs), []
         self.calls, self.heard_of = {}, {}
         self.answers, self.fails, self.controller, self.is_by_hearsay = {}, {}, CONTROLLER, True
+        self.known, self.hangs, self.strangers = CONTROLLER, False, set()
         for number in (CONTROLLER, HELPER, ASKS, ANOTHER):
             self.calls[number] = ControllerCalls(
                 Links(self, number), is_controller=lambda number=number: number == self.controller,
-                known=lambda: CONTROLLER, followed=lambda: self.controller, is_by_hearsay=lambda: self.is_by_hearsay,
-                told=lambda node, number=number: self.heard_of.update({number: node}), check=lambda _hello: None,
+                known=lambda: self.known, followed=lambda: self.controller, is_by_hearsay=lambda: self.is_by_hearsay,
+                told=lambda node, number=number: self.heard_of.update({number: node}),
+                check=partial(self._check, number),
             )  # fmt: skip
             self.calls[number].serve("echo", self._echo)
 
+    def _check(self, number, _hello):
+        if number in self.strangers:
+            raise MailboxError("who asks is no member")
+
     async def _echo(self, payload, blobs):
-        await trio.lowlevel.checkpoint()
+        await (trio.sleep_forever if self.hangs else trio.lowlevel.checkpoint)()
         return payload, blobs
 
     def ask(self):
@@ -116,3 +126,44 @@ def test_who_is_asked_and_leads_no_more_names_who_does():
     with pytest.raises(NotDeliveredError, match="another one"):
         nodes.ask()
     assert nodes.heard_of == {ASKS: ANOTHER}
+
+
+def test_a_call_is_given_up_when_another_node_leads():
+    nodes = Nodes((CONTROLLER, ASKS))
+    nodes.hangs = True
+
+    async def asked():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nodes.calls[ASKS].call, "echo", {}, [])
+            await trio.sleep(60)
+            nodes.known = None
+            await trio.sleep(60)
+            nodes.known = ANOTHER
+
+    with pytest.RaisesGroup(pytest.RaisesExc(CoreDownError, match="another node leads the metadata by now")):
+        trio.run(asked, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("who", [CONTROLLER, HELPER])
+def test_only_members_are_answered_and_helped(who):
+    nodes = Nodes((CONTROLLER, HELPER), (HELPER, ASKS))
+    nodes.strangers.add(who)
+    with pytest.raises(CallFailedError, match="no member"):
+        nodes.ask()
+
+
+def test_hearsay_of_a_term_that_is_over_is_not_believed():
+    class Node:
+        """As much of one as tells who leads: it follows node 2 in term 8, and has not heard it for a moment."""
+
+        _identity, _is_voter = SimpleNamespace(node=1), True
+        _group = SimpleNamespace(
+            leader=Voter(NodeId(2), 0), heard=lambda: frozenset({3}), group=SimpleNamespace(term=8)
+        )
+        _follows, _is_told_more = ClusterNodeMain._follows, ClusterNodeMain._is_told_more
+        _followed, _controller_node = ClusterNodeMain._followed, ClusterNodeMain._controller_node
+
+        def __init__(self, term):
+            self._observer = SimpleNamespace(is_told=True, controller=3, term=term)
+
+    assert [Node(term)._controller_node for term in (7, 8, 9)] == [2, 3, 3]

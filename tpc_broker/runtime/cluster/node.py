@@ -626,8 +626,12 @@ class ClusterNodeMain:
 
     @property
     def _is_told_more(self) -> bool:
-        """Than its replica knows, which seems to vote and has no leader, or does not hear it."""
-        return not self._follows and self._observer.is_told
+        """Than its replica knows, which seems to vote and has no leader, or does not hear it; nor was it told of a term
+        that is over.
+        """
+        group = self._group
+        knows_newer = group is not None and group.leader is not None and group.group.term > self._observer.term
+        return not self._follows and self._observer.is_told and not knows_newer
 
     def _voters_known(self) -> tuple[int | None, set[int]]:
         """Who leads the metadata and who votes on them, as far as this node knows."""

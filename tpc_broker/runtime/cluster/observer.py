@@ -36,8 +36,9 @@ PULL: Final = "metadata.pull"
 
 
 class Observer:
-    """`image` is the newest that was pulled; `controller` and `voters` are what the last voter that was asked said.
-    `follows`: whether the node's own replica has a vote and a leader; `newest`: the newest image that the node has.
+    """`image` is the newest that was pulled; `controller` and `voters` are what the last voter that was asked said,
+    of `term`. `follows`: whether the node's own replica has a vote and a leader; `newest`: the newest image that the
+    node has.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Observer:
         self._newest = newest
         self._committed = committed
         self._told_s = -TOLD_LATELY_S
-        self._term = 0
+        self.term = 0
 
     @property
     def is_told(self) -> bool:
@@ -86,9 +87,9 @@ class Observer:
             answer, blobs = await peer.call(PULL, {"after": before.version}, timeout_ms=PULL_TIMEOUT_MS)
         except MailboxError:
             return False
-        if not answer["known"] or answer["term"] < self._term:  # a voter that has lost its vote may not know it yet
+        if not answer["known"] or answer["term"] < self.term:  # a voter that has lost its vote may not know it yet
             return False
-        self._term = answer["term"]
+        self.term = answer["term"]
         self._told_s = trio.current_time()
         self.controller = answer["leader"]
         self.voters = set(answer.get("voters", ()))
