@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -40,7 +41,16 @@ from tpc_broker.model import CoreId, LeaderEpoch, Offset
 from tpc_broker.runtime import scrub as scrub_module
 from tpc_broker.runtime.cluster.damaged import is_damaged
 from tpc_broker.runtime.scrub import Scrub, SegmentFile
-from tpc_broker.runtime.scrub_report import FINISHED, INTERRUPTED, Damage, read_report, report_lines
+from tpc_broker.runtime.scrub_report import (
+    FINISHED,
+    INTERRUPTED,
+    Damage,
+    ScrubReport,
+    note_rebuilt,
+    read_report,
+    report_lines,
+    write_report,
+)
 
 SEGMENT_BYTES = 1024 * 1024
 RECORDS = 120
@@ -282,6 +292,42 @@ def test_each_damaged_partition_is_told_however_many_stretches_there_are(
         found.keep(found.damaged[2:])
         assert (found.damaged_count, found.damaged_by_partition) == (4, {other: 4}), "also what was not named"
     assert scrub(stopped)["damaged_count"] == 0
+
+
+LONGEST = "t" * 249 + "-99999"
+
+
+def damage_of(partition: str) -> Damage:
+    path = f"topics/{partition}/00000000000000000000.log"
+    reason = "the CRC does not fit; the batch is of another place, and nothing behind it could be read" * 2
+    return Damage(partition, path, 1 << 40, 1 << 30, 1 << 62, 1 << 62, reason, "f" * 32, 1 << 42)
+
+
+def test_a_report_of_as_much_as_can_be_named_is_read(tmp_path: Path) -> None:
+    damages, partitions = limits.SCRUB_DAMAGES_TOLD_MAX, limits.SCRUB_PARTITIONS_TOLD_MAX + 10
+    found = [damage_of(LONGEST)] * damages + [damage_of(f"{number:05}{LONGEST[5:]}") for number in range(partitions)]
+    report = ScrubReport()
+    report.tell(found, Counter(one.partition for one in found))
+    write_report(tmp_path, report)
+    read = read_report(tmp_path)
+    assert read == report
+    assert len(read.damaged_by_partition) == limits.SCRUB_PARTITIONS_TOLD_MAX
+    assert read.damaged_count == damages + partitions
+
+
+def test_of_each_named_partition_it_is_kept_that_it_was_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SCRUB_DAMAGES_TOLD_MAX", 2)
+    found = [damage_of(f"t-{number}") for number in range(5)]
+    report = ScrubReport()
+    report.tell([replace(one, found_ms=1) for one in found], Counter(one.partition for one in found))
+    write_report(tmp_path, report)
+    for one in found:
+        note_rebuilt(tmp_path, 0, one.partition)
+    read = read_report(tmp_path)
+    assert read is not None
+    assert (read.damaged, read.damaged_count) == ([], 0)
 
 
 def test_a_sealed_segment_that_is_missing(stopped: Path) -> None:

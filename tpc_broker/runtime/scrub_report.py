@@ -86,7 +86,8 @@ class ScrubReport:
 
     def tell(self, found: Sequence[Damage], counts: Mapping[str, int]) -> None:
         """What is damaged: of what was `found` as much as can be named, and how many stretches by partition."""
-        self.damaged, self.damaged_by_partition = told(found), dict(counts)
+        self.damaged = told(found)
+        self.damaged_by_partition = {one.partition: counts[one.partition] for one in self.damaged}
         self.damaged_count = sum(counts.values())
 
     def keep(self, left: Sequence[Damage]) -> None:
@@ -145,7 +146,7 @@ def note_rebuilt(data: Path, core: int, partition: str) -> None:
     rebuilt = _rebuilt(path)
     rebuilt.pop(partition, None)
     rebuilt[partition] = time.time_ns() // 1_000_000
-    newest = list(rebuilt.items())[-limits.SCRUB_DAMAGES_TOLD_MAX :]
+    newest = list(rebuilt.items())[-limits.SCRUB_PARTITIONS_TOLD_MAX :]
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     temporary.write_text(json.dumps(dict(newest)))
     temporary.replace(path)

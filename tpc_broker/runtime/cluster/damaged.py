@@ -133,7 +133,7 @@ class DamagedReplicas:
         seen = status.st_mtime_ns, status.st_ino
         if seen == self._seen and not self._found and not self._unsure:
             return
-        report = read_report(self._data)  # none: a descriptor may have been lacking
+        report = await trio.to_thread.run_sync(read_report, self._data)  # none: a descriptor may have been lacking
         self._seen, self._found, self._unsure = None if report is None else seen, {}, {}
         damaged = () if report is None else tuple(report.damaged)
         by_label = {files.folder.path.name: (key, files) for key, files in self._replication.open_files()}
