@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CONFIRM_S: Final = 2.0
 """For so long a quorum is asked who leads: as long as an election takes ..."""
-BESIDE_S: Final = 0.25
+BESIDE_S: Final = 1.0
 """... and so long, if what the same request has to give of other partitions waits for that: time for a few rounds."""
 
 
