@@ -60,6 +60,16 @@ class Nodes:
         self.asked[node].append(dict(payload["leaders"]))
         await self.takes.wait()
 
+    def pass_all_on(self) -> list[tuple[NodeId, list[list[int]]]]:
+        """What each is told by another node."""
+        helped: list[tuple[NodeId, list[list[int]]]] = []
+
+        async def pass_on(payload: dict[str, Any]) -> None:
+            helped.append((NodeId(payload[FOR_NODE]), payload["leaders"]))
+
+        self.passes_on = pass_on
+        return helped
+
     async def _has_no_link(self, _payload: dict[str, Any]) -> None:
         raise NotDeliveredError("nor has this one a link")
 
@@ -132,13 +142,8 @@ async def test_a_node_that_is_there_again_is_told_everything(
 async def test_who_cannot_be_told_is_told_by_the_first_that_can(
     nodes: Nodes, news: LeaderNews, autojump_clock: object
 ) -> None:
-    helped: list[tuple[NodeId, list[list[int]]]] = []
     nodes.takes.set()
-
-    async def pass_on(payload: dict[str, Any]) -> None:
-        helped.append((NodeId(payload[FOR_NODE]), payload["leaders"]))
-
-    nodes.passes_on = pass_on
+    helped = nodes.pass_all_on()
     nodes.up = OTHERS[1:]
     news.tell([led(0), led(1)])
     await trio.testing.wait_all_tasks_blocked()
@@ -233,13 +238,8 @@ async def test_who_asks_is_told_what_is_known_of_leaders_on_other_nodes(
 async def test_who_was_taken_for_gone_is_told_by_others_and_they_are_asked(
     nodes: Nodes, news: LeaderNews, autojump_clock: object
 ) -> None:
-    helped: list[tuple[NodeId, list[list[int]]]] = []
     nodes.takes.set()
-
-    async def pass_on(payload: dict[str, Any]) -> None:
-        helped.append((NodeId(payload[FOR_NODE]), payload["leaders"]))
-
-    nodes.passes_on = pass_on
+    helped = nodes.pass_all_on()
     nodes.up = OTHERS[:1]
     news.are_back(frozenset([OTHERS[1], NodeId(9)]))  # the last one was removed
     await trio.sleep(2 * leader_news.LINKED_S)
