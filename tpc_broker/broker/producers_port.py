@@ -21,7 +21,7 @@ class ToldProducer(NamedTuple):
 
 
 class ProducersPort(Protocol):
-    """Of the partitions led here."""
+    """Of the partitions that are here, led or followed."""
 
     def producers(self, handle: int, count_max: int) -> list[ToldProducer] | None:
         """All of a partition's as of its log's end, by id; None: they are more than that.

@@ -9,6 +9,7 @@ import click
 from tpc_broker.cli.connection import Exit, common_options, fail, print_json
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _raise(client: Cluster, to: int) -> None:
     request = kind(timeout_ms=TIMEOUT_MS, feature_updates=[update])
     for failed in client.attempts():
         try:
-            answer = client.any_connection().call(ApiKey.UPDATE_FEATURES, lambda _version: request)
+            answer = client.any_connection().call(ApiKey.UPDATE_FEATURES, in_any_version(request))
             if answer.error_code == ErrorCode.NOT_CONTROLLER:
                 raise RefusedError(answer.error_code, answer.error_message)
         except ClientError as error:

@@ -13,6 +13,7 @@ from tpc_broker.cli.info import CORES_PER_NODE
 from tpc_broker.cli.own_client import own_client
 from tpc_broker.client.configs import Resource
 from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def drain(  # noqa: PLR0913 (click hands each option over by name)
     message = request(resources=[resource])
 
     def ask(one: Connection) -> Any:
-        return one.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, lambda _version: message).responses[0]
+        return one.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, in_any_version(message)).responses[0]
 
     result = _asked(bootstrap, ask)
     if result.error_code:
@@ -120,8 +121,8 @@ def remove(number: int, accept_loss: bool, bootstrap: str, as_json: bool) -> Non
 
     def ask(one: Connection) -> Any:
         if accept_loss:
-            return one.call_tagged(ApiKey.UNREGISTER_BROKER, lambda _version: message, ACCEPT_LOSS_TAG)[0]
-        return one.call(ApiKey.UNREGISTER_BROKER, lambda _version: message)
+            return one.call_tagged(ApiKey.UNREGISTER_BROKER, in_any_version(message), ACCEPT_LOSS_TAG)[0]
+        return one.call(ApiKey.UNREGISTER_BROKER, in_any_version(message))
 
     answer = _asked(bootstrap, ask)
     if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
@@ -153,7 +154,7 @@ def _nodes(bootstrap: str) -> list[int]:
     """That are there."""
     message = messages.DescribeClusterRequest()
     with own_client(bootstrap) as client:
-        answer = client.any_connection().call(ApiKey.DESCRIBE_CLUSTER, lambda _version: message)
+        answer = client.any_connection().call(ApiKey.DESCRIBE_CLUSTER, in_any_version(message))
     return sorted({row.broker_id // CORES_PER_NODE for row in answer.brokers})
 
 

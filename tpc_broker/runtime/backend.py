@@ -46,8 +46,7 @@ def choose_backend(asked: str = AUTO) -> ChosenBackend:
     there is not.
     """
     hidden_features(os.environ.get(HIDE_VARIABLE, ""))
-    if asked == AUTO:
-        asked = os.environ.get(BACKEND_VARIABLE) or AUTO
+    asked = _wanted(asked)
     if asked not in CHOICES:
         raise ValueError(f"{BACKEND_VARIABLE}: {asked!r} is no backend: {', '.join(CHOICES)} are")
     if asked == Backend.PLAIN:
@@ -64,8 +63,12 @@ def choose_backend(asked: str = AUTO) -> ChosenBackend:
 
 
 def insists_on_io_uring(asked: str) -> bool:
+    return _wanted(asked) == Backend.IO_URING
+
+
+def _wanted(asked: str) -> str:
     """By the setting, or by the variable where the setting leaves it open."""
-    return (os.environ.get(BACKEND_VARIABLE, AUTO) if asked == AUTO else asked) == Backend.IO_URING
+    return (os.environ.get(BACKEND_VARIABLE) or AUTO) if asked == AUTO else asked
 
 
 def ring_options() -> RingOptions:

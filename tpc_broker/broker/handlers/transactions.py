@@ -80,7 +80,7 @@ def _is_pattern(text: str) -> bool:
 def handle_describe_producers(
     core: Core, _request: Request, message: messages.DescribeProducersRequest
 ) -> messages.DescribeProducersResponse:
-    """Of partitions that are led here, idempotent producers too: all that are known."""
+    """Of partitions that are here, led or followed, idempotent producers too: all that are known."""
     kind, room = messages.DescribeProducersResponse, limits.PRODUCERS_TOLD_MAX
     answer = kind()
     for topic in message.topics:

@@ -6,6 +6,7 @@ from typing import Final
 
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import RefusedError, UnknownTopicError
+from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.spark.options import write_options
 
@@ -49,7 +50,7 @@ def topic_configuration(place: str | Broker, topic: str) -> Mapping[str, str | N
     request = make(resources=[resource], include_synonyms=False, include_documentation=False)
     with broker_at(place).cluster() as cluster:
         cluster.topic(topic)
-        answer = cluster.any_connection().call(ApiKey.DESCRIBE_CONFIGS, lambda _version: request)
+        answer = cluster.any_connection().call(ApiKey.DESCRIBE_CONFIGS, in_any_version(request))
         result = answer.results[0]
         if result.error_code:
             raise RefusedError(result.error_code, f"the configuration of {topic}")
