@@ -75,6 +75,21 @@ class _PendingWrite:
     records: tuple[Record, ...]
     on_written: OnWritten
     on_failed: OnFailed
+    runs_ahead: bool
+    waiting: list[tuple[OnWritten, OnFailed]] = field(default_factory=list)
+    """Of those who were shown what it says."""
+
+    def written(self, effects: Effects, now_ms: int) -> None:
+        """It is durable."""
+        self.on_written(effects, now_ms)
+        for on_written, _on_failed in self.waiting:
+            on_written(effects, now_ms)
+
+    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        """It did not happen."""
+        self.on_failed(effects, error, now_ms)
+        for _on_written, on_failed in self.waiting:
+            on_failed(effects, error, now_ms)
 
 
 class Writes:
@@ -97,13 +112,22 @@ class Writes:
         on_failed: OnFailed,
         *,
         runs_ahead: bool = False,
-    ) -> None:
+    ) -> WriteId:
         """Asks for a write; exactly one of the two functions is called when it has ended."""
         assert records
         write_id = WriteId(self._next_id)
         self._next_id += 1
-        self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed)
+        self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed, runs_ahead)
         effects.writes.append(Write(write_id, tuple(records), runs_ahead))
+        return write_id
+
+    def wait_for(self, write_id: WriteId | None, on_written: OnWritten, on_failed: OnFailed) -> bool:
+        """Whether it is under way; then one of the two functions is called when it has ended."""
+        pending = None if write_id is None else self._pending.get(write_id)
+        if pending is None:
+            return False
+        pending.waiting.append((on_written, on_failed))
+        return True
 
     def keys(self) -> set[bytes]:
         """Of the records under way."""

@@ -117,9 +117,10 @@ class GroupCoordinator:
         """A write is durable: its records are replayed here, and what waited for it is answered."""
         effects = Effects()
         write = self._writes.end(write_id)
-        for record in write.records:
-            self.replay(record.key, record.value)
-        write.on_written(effects, now_ms)
+        if not write.runs_ahead:
+            for record in write.records:
+                self.replay(record.key, record.value)
+        write.written(effects, now_ms)
         self._after_write()
         return effects
 
@@ -127,7 +128,7 @@ class GroupCoordinator:
         """A write did not become durable: nothing of it happened, and clients are told to try again."""
         effects = Effects()
         write = self._writes.fail(write_id)
-        write.on_failed(effects, _client_error(error), now_ms)
+        write.failed(effects, _client_error(error), now_ms)
         self._after_write()
         return effects
 
@@ -349,7 +350,7 @@ class GroupCoordinator:
         while self._writes:
             write_id = self._writes.oldest
             write = self._writes.end(write_id)
-            write.on_failed(effects, error, 0)
+            write.failed(effects, error, 0)
         effects.writes.clear()
         return effects
 

@@ -90,7 +90,7 @@ class GroupMetadata:
 def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> Record:
     """The record that commits an offset, or with None forgets it."""
     named = messages.OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
-    key_bytes = _encoded(_OFFSET_KEY_TYPE, "OffsetCommitKey", 0, named)
+    key_bytes = encoded(_OFFSET_KEY_TYPE, "OffsetCommitKey", 0, named)
     if committed is None:
         return Record(key_bytes, None)
     value = messages.OffsetCommitValue(
@@ -103,12 +103,12 @@ def offset_record(key: OffsetKey, committed: CommittedOffset | None) -> Record:
     version = _OFFSET_VALUE_VERSION
     if committed.expire_timestamp_ms is not None:
         value.expire_timestamp, version = committed.expire_timestamp_ms, _OFFSET_VALUE_VERSION_WITH_EXPIRY
-    return Record(key_bytes, _encoded(version, "OffsetCommitValue", version, value))
+    return Record(key_bytes, encoded(version, "OffsetCommitValue", version, value))
 
 
 def group_record(group_id: str, metadata: GroupMetadata | None) -> Record:
     """The record that stores a group, or with None removes it."""
-    key_bytes = _encoded(GROUP_KEY_TYPE, "GroupMetadataKey", 0, messages.GroupMetadataKey(group=group_id))
+    key_bytes = encoded(GROUP_KEY_TYPE, "GroupMetadataKey", 0, messages.GroupMetadataKey(group=group_id))
     if metadata is None:
         return Record(key_bytes, None)
     members = [
@@ -132,26 +132,26 @@ def group_record(group_id: str, metadata: GroupMetadata | None) -> Record:
         current_state_timestamp=metadata.current_state_timestamp_ms,
         members=members,
     )
-    return Record(key_bytes, _encoded(_GROUP_VALUE_VERSION, "GroupMetadataValue", _GROUP_VALUE_VERSION, value))
+    return Record(key_bytes, encoded(_GROUP_VALUE_VERSION, "GroupMetadataValue", _GROUP_VALUE_VERSION, value))
 
 
 def read_key(key: bytes) -> OffsetKey | GroupKey | None:
     """What a key names; None for a type that other coordinators own."""
-    key_type = _leading(key)
+    key_type = leading_number(key)
     if key_type in OFFSET_KEY_TYPES:
-        offset = _decoded("OffsetCommitKey", 0, key)
+        offset = decoded("OffsetCommitKey", 0, key)
         return OffsetKey(offset.group, offset.topic, offset.partition)
-    return GroupKey(_decoded("GroupMetadataKey", 0, key).group) if key_type == GROUP_KEY_TYPE else None
+    return GroupKey(decoded("GroupMetadataKey", 0, key).group) if key_type == GROUP_KEY_TYPE else None
 
 
 def is_of_later_release(value: bytes) -> bool:
     """Whether a value of a known key type has a version that came after those that are read here."""
-    return _leading(value) > _NEWEST_READ
+    return leading_number(value) > _NEWEST_READ
 
 
 def read_offset(value: bytes) -> CommittedOffset:
     """A committed offset of any version; RecordDamagedError otherwise."""
-    read = _decoded("OffsetCommitValue", _version_of(value), value)
+    read = decoded("OffsetCommitValue", _version_of(value), value)
     return CommittedOffset(
         Offset(read.offset),
         LeaderEpoch(read.leader_epoch),
@@ -164,7 +164,7 @@ def read_offset(value: bytes) -> CommittedOffset:
 
 def read_group(value: bytes) -> GroupMetadata:
     """A group of any version; RecordDamagedError otherwise."""
-    read = _decoded("GroupMetadataValue", _version_of(value), value)
+    read = decoded("GroupMetadataValue", _version_of(value), value)
     members = tuple(
         MemberMetadata(
             member.member_id,
@@ -189,17 +189,18 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     versions begin with what the first one has.
     """
     try:
-        return frozenset(_decoded("ConsumerProtocolSubscription", 0, subscription).topics)
+        return frozenset(decoded("ConsumerProtocolSubscription", 0, subscription).topics)
     except RecordDamagedError:
         return None
 
 
-def _encoded(leading: int, name: str, version: int, message: Message) -> bytes:
+def encoded(leading: int, name: str, version: int, message: Message) -> bytes:
+    """A key or a value: its leading number, and what is made from the schema of that name."""
     return b"".join([_LEADING.pack(leading), *codec(name, version).encode_parts(message)])
 
 
-def _decoded(name: str, version: int, data: bytes) -> Any:
-    """What follows the leading number; more may come behind it."""
+def decoded(name: str, version: int, data: bytes) -> Any:
+    """What follows the leading number; more may come behind it. RecordDamagedError when it cannot be read."""
     try:
         return codec(name, version).decode_prefix(data, _LEADING.size)[0]
     except DecodeError as error:
@@ -207,14 +208,14 @@ def _decoded(name: str, version: int, data: bytes) -> Any:
 
 
 def _version_of(value: bytes) -> int:
-    version = _leading(value)
+    version = leading_number(value)
     if not 0 <= version <= _NEWEST_READ:
         raise RecordDamagedError(f"value of unknown version {version}")
     return version
 
 
-def _leading(data: bytes) -> int:
-    """The type of a key, the version of a value."""
+def leading_number(data: bytes) -> int:
+    """The type of a key, the version of a value; RecordDamagedError where there is none."""
     if len(data) < _LEADING.size:
         raise RecordDamagedError(f"{len(data)} bytes are no key or value")
     number: int = _LEADING.unpack_from(data)[0]

@@ -371,6 +371,180 @@ class ApiVersionsResponse(Message):
         zk_migration_ready: bool = ...,
     ) -> None: ...
 
+class ConsumerGroupCurrentMemberAssignmentKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupCurrentMemberAssignmentValue(Message):
+    class TopicPartitions(Message):
+        topic_id: bytes
+        partitions: list[int]
+        assignment_epochs: list[int] | None
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+            assignment_epochs: Sequence[int] | None = ...,
+        ) -> None: ...
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    assigned_partitions: list[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]
+    partitions_pending_revocation: list[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]
+    def __init__(
+        self,
+        *,
+        member_epoch: int = ...,
+        previous_member_epoch: int = ...,
+        state: int = ...,
+        assigned_partitions: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = ...,
+        partitions_pending_revocation: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = ...,
+    ) -> None: ...
+
+class ConsumerGroupMemberMetadataKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupMemberMetadataValue(Message):
+    class ClassicProtocol(Message):
+        name: str
+        metadata: Bytes
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            metadata: Bytes = ...,
+        ) -> None: ...
+    class ClassicMemberMetadata(Message):
+        session_timeout_ms: int
+        supported_protocols: list[ConsumerGroupMemberMetadataValue.ClassicProtocol]
+        def __init__(
+            self,
+            *,
+            session_timeout_ms: int = ...,
+            supported_protocols: Sequence[ConsumerGroupMemberMetadataValue.ClassicProtocol] = ...,
+        ) -> None: ...
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None
+    def __init__(
+        self,
+        *,
+        instance_id: str | None = ...,
+        rack_id: str | None = ...,
+        client_id: str = ...,
+        client_host: str = ...,
+        subscribed_topic_names: Sequence[str] = ...,
+        subscribed_topic_regex: str | None = ...,
+        rebalance_timeout_ms: int = ...,
+        server_assignor: str | None = ...,
+        classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = ...,
+    ) -> None: ...
+
+class ConsumerGroupMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupMetadataValue(Message):
+    epoch: int
+    metadata_hash: int
+    def __init__(
+        self,
+        *,
+        epoch: int = ...,
+        metadata_hash: int = ...,
+    ) -> None: ...
+
+class ConsumerGroupRegularExpressionKey(Message):
+    group_id: str
+    regular_expression: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        regular_expression: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupRegularExpressionValue(Message):
+    topics: list[str]
+    version: int
+    timestamp: int
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] = ...,
+        version: int = ...,
+        timestamp: int = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMemberKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMemberValue(Message):
+    class TopicPartition(Message):
+        topic_id: bytes
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    topic_partitions: list[ConsumerGroupTargetAssignmentMemberValue.TopicPartition]
+    def __init__(
+        self,
+        *,
+        topic_partitions: Sequence[ConsumerGroupTargetAssignmentMemberValue.TopicPartition] = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    assignment_epoch: int
+    assignment_timestamp: int
+    def __init__(
+        self,
+        *,
+        assignment_epoch: int = ...,
+        assignment_timestamp: int = ...,
+    ) -> None: ...
+
 class CreateAclsRequest(Message):
     class AclCreation(Message):
         resource_type: int

@@ -1,0 +1,312 @@
+"""One consumer group as its records say, and what follows from them: `ConsumerGroup`.
+
+`apply` is the only way in which it changes, at replay and when a decision has made records, so that a coordinator that
+takes over has the same. Records of a log that a snapshot has rewritten come in any order of keys: nothing that looks at
+two of them is kept before `finish_loading`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.coordinator.consumer.records import (
+    CURRENT_KEY,
+    GROUP_EPOCH_KEY,
+    MEMBER_KEY,
+    REGEX_KEY,
+    TARGET_EPOCH_KEY,
+    TARGET_KEY,
+    ConsumerKey,
+    CurrentAssignment,
+    GroupEpoch,
+    ResolvedRegex,
+    Subscription,
+    TargetEpoch,
+    consumer_record,
+)
+from tpc_broker.limits import GROUP_MEMBER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tpc_broker.coordinator.assignors.spec import Partitions
+    from tpc_broker.coordinator.consumer.records import ConsumerValue
+    from tpc_broker.coordinator.effects import Record
+    from tpc_broker.coordinator.group import Held
+    from tpc_broker.model import TopicId
+
+PARTITION_BYTES: Final = 64
+"""Counted of each partition in an assignment."""
+NAME_BYTES: Final = 64
+"""Counted of each name beside its characters."""
+
+
+class ConsumerState(Enum):
+    """Of a group, with the names that clients see."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class MemberState(IntEnum):
+    """Of a member, as they are stored."""
+
+    STABLE = 0
+    """It has its part of the target, or has not yet heard that it changed."""
+    UNREVOKED_PARTITIONS = 1
+    """It is to give back partitions."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that others have not given back yet."""
+    UNKNOWN = 127
+    """Of a later release."""
+
+
+NEW_MEMBER: Final = CurrentAssignment(0, 0, MemberState.STABLE, {}, {})
+NO_PARTITIONS: Final[Partitions] = {}
+
+
+def partitions_of(held: Mapping[TopicId, Mapping[int, int]]) -> Partitions:
+    """Without their epochs."""
+    return {topic_id: frozenset(partitions) for topic_id, partitions in held.items() if partitions}
+
+
+class ConsumerGroup:
+    """The state of a group. Members are those with a `Subscription`; a new one has `NEW_MEMBER` as its current
+    assignment until it is stored.
+    """
+
+    def __init__(self, group_id: str, held: Held) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = TargetEpoch(0)
+        self.members: dict[str, Subscription] = {}
+        self.targets: dict[str, Partitions] = {}
+        self.currents: dict[str, CurrentAssignment] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.static_members: dict[str, str] = {}
+        """Instance id → member id."""
+        self.names: Counter[str] = Counter()
+        """How many members subscribe to a topic by name."""
+        self.patterns: Counter[str] = Counter()
+        """How many members subscribe by an expression."""
+        self.size_bytes = 0
+        self._held = held
+        self._owners: dict[TopicId, dict[int, str]] | None = None
+        """Who has a partition, or has yet to give it back. None while it is loaded."""
+
+    def finish_loading(self) -> None:
+        """All its records have been replayed. What is of no member is left behind by nothing but a damaged log; it
+        would own partitions for ever.
+        """
+        for member_id in [*self.targets.keys() - self.members.keys()]:
+            self._apply_target(member_id, None)
+        for member_id in [*self.currents.keys() - self.members.keys()]:
+            self._hold(-_size_of_current(self.currents.pop(member_id)))
+        self._owners = {}
+        for member_id, current in self.currents.items():
+            self._own(member_id, current)
+
+    # What is stored
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether any record of it is left."""
+        return bool(self.epoch or self.members or self.targets or self.currents or self.regexes) or (
+            self.target_epoch.epoch != 0
+        )
+
+    def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        """A record was replayed, or is about to be written."""
+        if key.key_type == GROUP_EPOCH_KEY:
+            assert value is None or isinstance(value, GroupEpoch)
+            self.epoch, self.metadata_hash = (0, 0) if value is None else (value.epoch, value.metadata_hash)
+        elif key.key_type == MEMBER_KEY:
+            assert value is None or isinstance(value, Subscription)
+            self._apply_member(key.name, value)
+        elif key.key_type == TARGET_EPOCH_KEY:
+            assert value is None or isinstance(value, TargetEpoch)
+            self.target_epoch = value or TargetEpoch(0)
+        elif key.key_type == TARGET_KEY:
+            assert value is None or isinstance(value, dict)
+            self._apply_target(key.name, value)
+        elif key.key_type == CURRENT_KEY:
+            assert value is None or isinstance(value, CurrentAssignment)
+            self._apply_current(key.name, value)
+        else:
+            assert key.key_type == REGEX_KEY, key
+            assert value is None or isinstance(value, ResolvedRegex)
+            self._apply_regex(key.name, value)
+
+    def records(self) -> Iterator[Record]:
+        """That rebuild it, each as it is when it is taken."""
+        if self.epoch:
+            yield self._record(GROUP_EPOCH_KEY, GroupEpoch(self.epoch, self.metadata_hash))
+        yield from self._records_of(MEMBER_KEY, self.members)
+        yield from self._records_of(REGEX_KEY, self.regexes)
+        if self.target_epoch.epoch:
+            yield self._record(TARGET_EPOCH_KEY, self.target_epoch)
+        yield from self._records_of(TARGET_KEY, self.targets)
+        yield from self._records_of(CURRENT_KEY, self.currents)
+
+    def _records_of(self, key_type: int, values: Mapping[str, ConsumerValue]) -> Iterator[Record]:
+        for name in list(values):
+            value = values.get(name)
+            if value is not None:
+                yield self._record(key_type, value, name)
+
+    def _record(self, key_type: int, value: ConsumerValue, name: str = "") -> Record:
+        return consumer_record(ConsumerKey(key_type, self.group_id, name), value)
+
+    def _apply_member(self, member_id: str, subscription: Subscription | None) -> None:
+        old = self.members.pop(member_id, None)
+        if old is not None:
+            self._hold(-size_of_subscription(old))
+            self.names.subtract(old.topic_names)
+            for name in old.topic_names:
+                if self.names[name] <= 0:
+                    del self.names[name]
+            if old.topic_regex:
+                self.patterns[old.topic_regex] -= 1
+                if self.patterns[old.topic_regex] <= 0:
+                    del self.patterns[old.topic_regex]
+            if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+                del self.static_members[old.instance_id]
+        if subscription is not None:
+            self.members[member_id] = subscription
+            self._hold(size_of_subscription(subscription))
+            self.names.update(subscription.topic_names)
+            if subscription.topic_regex:
+                self.patterns[subscription.topic_regex] += 1
+            if subscription.instance_id is not None:
+                self.static_members[subscription.instance_id] = member_id
+
+    def _apply_target(self, member_id: str, target: Partitions | None) -> None:
+        self._hold(-_size_of_partitions(self.targets.pop(member_id, NO_PARTITIONS)))
+        if target is not None:
+            self.targets[member_id] = target
+            self._hold(_size_of_partitions(target))
+
+    def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
+        old = self.currents.pop(member_id, None)
+        if old is not None:
+            self._hold(-_size_of_current(old))
+            self._disown(member_id, old)
+        if current is not None:
+            self.currents[member_id] = current
+            self._hold(_size_of_current(current))
+            self._own(member_id, current)
+
+    def _apply_regex(self, pattern: str, resolved: ResolvedRegex | None) -> None:
+        old = self.regexes.pop(pattern, None)
+        if old is not None:
+            self._hold(-_size_of_names(old.topics))
+        if resolved is not None:
+            self.regexes[pattern] = resolved
+            self._hold(_size_of_names(resolved.topics))
+
+    # Rule: A partition of a consumer group has one owner: it is given to a member when none has it, or has yet to give
+    # it back. Held by tests/coordinator/consumer (the model's property), and here by an assertion.
+    def _own(self, member_id: str, current: CurrentAssignment) -> None:
+        if self._owners is None:
+            return
+        for held in (current.assigned, current.pending_revocation):
+            for topic_id, partitions in held.items():
+                owners = self._owners.setdefault(topic_id, {})
+                for partition in partitions:
+                    assert partition not in owners, (self.group_id, topic_id, partition, owners[partition], member_id)
+                    owners[partition] = member_id
+
+    def _disown(self, member_id: str, current: CurrentAssignment) -> None:
+        if self._owners is None:
+            return
+        for held in (current.assigned, current.pending_revocation):
+            for topic_id, partitions in held.items():
+                owners = self._owners.get(topic_id, {})
+                for partition in partitions:
+                    if owners.get(partition) == member_id:
+                        del owners[partition]
+                if not owners:
+                    self._owners.pop(topic_id, None)
+
+    # What follows
+
+    def is_owned(self, topic_id: TopicId, partition: int) -> bool:
+        """Whether a member has a partition, or has yet to give it back."""
+        assert self._owners is not None, f"{self.group_id} is being loaded"
+        return partition in self._owners.get(topic_id, {})
+
+    def current_of(self, member_id: str) -> CurrentAssignment:
+        return self.currents.get(member_id, NEW_MEMBER)
+
+    def target_of(self, member_id: str) -> Partitions:
+        return self.targets.get(member_id, NO_PARTITIONS)
+
+    def subscribed_names(self, subscription: Subscription) -> frozenset[str]:
+        """What a member subscribes to, by names and by its expression as far as that is resolved."""
+        resolved = self.regexes.get(subscription.topic_regex or "")
+        return frozenset(subscription.topic_names) | frozenset(() if resolved is None else resolved.topics)
+
+    def all_subscribed_names(self) -> frozenset[str]:
+        """What any member subscribes to."""
+        names = set(self.names)
+        for pattern in self.patterns:
+            resolved = self.regexes.get(pattern)
+            if resolved is not None:
+                names.update(resolved.topics)
+        return frozenset(names)
+
+    def is_settled(self, member_id: str) -> bool:
+        """Whether a member has come to its target."""
+        current = self.current_of(member_id)
+        return current.epoch == self.target_epoch.epoch and current.state == MemberState.STABLE
+
+    @property
+    def state(self) -> ConsumerState:
+        if not self.members:
+            return ConsumerState.EMPTY
+        if self.epoch > self.target_epoch.epoch:
+            return ConsumerState.ASSIGNING
+        if all(map(self.is_settled, self.members)):
+            return ConsumerState.STABLE
+        return ConsumerState.RECONCILING
+
+    def preferred_assignor(self, known: tuple[str, ...]) -> str:
+        """The one that most members ask for, of those that are known; the first known where nobody asks."""
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor in known)
+        best = max(votes.values(), default=0)
+        return min((name for name in known if votes[name] == best and best), key=known.index, default=known[0])
+
+    def _hold(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self._held.size_bytes += size_bytes
+        assert self.size_bytes >= 0, self.group_id
+
+
+def _size_of_names(names: tuple[str, ...]) -> int:
+    return sum(map(len, names)) + NAME_BYTES * len(names)
+
+
+def size_of_subscription(subscription: Subscription) -> int:
+    """What it takes to remember a member, about."""
+    classic = () if subscription.classic is None else subscription.classic.protocols
+    texts = (subscription.client_id, subscription.topic_regex or "", subscription.instance_id or "")
+    return (
+        GROUP_MEMBER_BYTES
+        + sum(map(len, texts))
+        + _size_of_names(subscription.topic_names)
+        + sum(len(name) + len(metadata) + NAME_BYTES for name, metadata in classic)
+    )
+
+
+def _size_of_partitions(partitions: Mapping[TopicId, frozenset[int] | dict[int, int]]) -> int:
+    return PARTITION_BYTES * sum(map(len, partitions.values()))
+
+
+def _size_of_current(current: CurrentAssignment) -> int:
+    return _size_of_partitions(current.assigned) + _size_of_partitions(current.pending_revocation)
