@@ -41,6 +41,9 @@ _KAFKA_SETTLING_SECONDS = 0.1
 """Kafka answers these before its broker has applied the change; ours must have applied it, so it gets no such pause."""
 
 _UUID_IN_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MADE_MEMBER_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+"""A member id that the coordinator of a consumer group makes for a member that has brought none."""
+
 _BROKER_ID_FIELDS = {"LeaderId", "NodeId", "ControllerId", "BrokerId"}
 _BROKER_LIST_FIELDS = {"ReplicaNodes", "IsrNodes", "OfflineReplicas"}
 _EPOCH_FIELDS = {"LeaderEpoch", "CommittedLeaderEpoch", "Epoch"}
@@ -418,6 +421,8 @@ class Normaliser:
             return "<path>" if value else value
         if key in _TEXT_FIELDS:
             return "<text>" if value else value
+        if key == "MemberId" and _MADE_MEMBER_ID.fullmatch(value):
+            return self._dialogue.symbols.of("member", value)
         return _UUID_IN_TEXT.sub(lambda found: self._dialogue.symbols.of("uuid", found.group()), value)
 
     def _batches(self, raw: bytes) -> list[dict[str, Any]]:
@@ -480,6 +485,21 @@ class Normaliser:
         """In no order."""
         for partition in (one for topic in values["Topics"] for one in topic["Partitions"]):
             partition["ActiveProducers"].sort(key=lambda one: str(one["ProducerId"]))
+        return values
+
+    def _ConsumerGroupHeartbeat(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """Partitions are in no order."""
+        for topic in (values["Assignment"] or {}).get("TopicPartitions", ()):
+            topic["Partitions"].sort()
+        return values
+
+    def _ConsumerGroupDescribe(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """Names and partitions are in no order."""
+        for member in (one for group in values["Groups"] for one in group["Members"]):
+            member["SubscribedTopicNames"].sort()
+            for assignment in (member["Assignment"], member["TargetAssignment"]):
+                for topic in assignment["TopicPartitions"]:
+                    topic["Partitions"].sort()
         return values
 
     def _ListGroups(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
