@@ -72,12 +72,15 @@ def in_turn(spec):
 
 
 class ConsumerScenario(Scenario):
-    """`topics` is by name, with numbers of partitions. Settings may be changed at any time, for all groups."""
+    """`topics` is by name, with numbers of partitions. Settings may be changed at any time: of all groups, and of some
+    in `settings_by_group`.
+    """
 
     def __init__(self, topics=None, assignors=None, **limits):
         self.topics = FakeTopics(**({"t": 4} if topics is None else topics))
         self.assignors = assignors or {"uniform": in_turn, "range": in_turn}
         self.settings = ConsumerSettings(session_timeout_ms=SESSION_MS, assignment_interval_ms=INTERVAL_MS)
+        self.settings_by_group = {}
         self.room = True
         super().__init__(**limits)
 
@@ -85,7 +88,7 @@ class ConsumerScenario(Scenario):
         return GroupCoordinator(
             self.limits,
             self.fate_of,
-            settings_of=lambda _group_id: self.settings,
+            settings_of=lambda group_id: self.settings_by_group.get(group_id, self.settings),
             topics=self.topics,
             assignors=self.assignors,
             has_room=lambda: self.room,
