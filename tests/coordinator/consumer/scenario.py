@@ -10,6 +10,7 @@ from dataclasses import replace
 from tests.coordinator.scenario import Scenario
 from tpc_broker.coordinator import GroupCoordinator
 from tpc_broker.coordinator.consumer.messages import ConsumerHeartbeat, ConsumerSettings, KnownTopic
+from tpc_broker.coordinator.consumer.records import ResolvedRegex
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import TopicId
 
@@ -76,6 +77,9 @@ class ConsumerScenario(Scenario):
     in `settings_by_group`.
     """
 
+    begin_ms = 1_000_000
+    """Long after 1970, when groups that have no target yet were given one."""
+
     def __init__(self, topics=None, assignors=None, **limits):
         self.topics = FakeTopics(**({"t": 4} if topics is None else topics))
         self.assignors = assignors or {"uniform": in_turn, "range": in_turn}
@@ -129,6 +133,11 @@ class ConsumerScenario(Scenario):
             self.wait(INTERVAL_MS)
         raise AssertionError(f"not stable: {group}")
 
+    def resolve(self, pattern, *topics, group="g"):
+        """What an expression of a group matches, as the driver finds it out."""
+        found = {pattern: ResolvedRegex(topics, self.topics.version, self.now)}
+        self.run(self.machine.expressions_resolved(group, found, self.now))
+
     # What can be seen.
 
     def described(self, group="g"):
@@ -174,6 +183,9 @@ class Client:
                 self.owned = response.assignment
         self.is_settled = response.error_code is ErrorCode.NONE and before == (self.epoch, self.owned)
         return response
+
+    def topic_id(self, name="t"):
+        return self.s.topics.named(name).topic_id
 
     def leave(self, epoch=-1):
         instance = {"instance_id": self.asked["instance_id"]} if "instance_id" in self.asked else {}
