@@ -1,7 +1,8 @@
 """Corners of consumer groups that a random history seldom reaches."""
 
-from tests.coordinator.consumer.members_alone import MembersAlone
+from tests.coordinator.consumer.members_alone import MembersAlone, even
 from tpc_broker.coordinator.consumer.group import MemberState, partitions_of
+from tpc_broker.error_codes import ErrorCode
 
 
 def parts(topic_id, *numbers):
@@ -23,3 +24,41 @@ def test_a_member_that_has_partitions_to_give_back_is_told_nothing_of_a_topic_th
     assert partitions_of(current.pending_revocation) == {**parts(a, 1), **parts(b, 0, 1)}
     assert s.beat("m1", 2, owned={**parts(a, 0), **parts(b, 0)}).member_epoch == 2, "b is not given back yet"
     assert s.beat("m1", 2, owned=parts(a, 0)).member_epoch == s.groups["g"].epoch
+
+
+SAID = {"topic_names": ("a",), "rebalance_timeout_ms": 5_000}
+
+
+def slow(assignor, pieces=4):
+    def assign(spec):
+        for _ in range(pieces):
+            yield
+        return (yield from assignor(spec))
+
+    return assign
+
+
+def beat_all(s, members, rounds=6):
+    """Members do what they are told until nothing changes; what each has. `members`: their epochs, by their ids."""
+    has = {}
+    for _ in range(rounds):
+        for member_id, epoch in members.items():
+            answer = s.beat(member_id, epoch, owned=has.get(member_id, {}), **SAID)
+            assert answer.error_code == ErrorCode.NONE, answer
+            members[member_id], has[member_id] = answer.member_epoch, answer.assignment
+            s.work()
+    return has
+
+
+def test_what_is_being_made_for_a_static_member_is_for_whoever_takes_its_place_meanwhile():
+    s = MembersAlone()
+    a = s.topics.put("a", 6)
+    s.join("s1", "a", instance_id="i")
+    s.beat("s1", -2, instance_id="i")
+    s.assignor = slow(even)
+    joined = s.join("m2", "a")
+    assert s.members.assigning.has_work, "s1 is to lose three partitions to m2"
+    back = s.join("s3", "a", instance_id="i")
+    s.work()
+    has = beat_all(s, {"s3": back.member_epoch, "m2": joined.member_epoch})
+    assert {member_id: sorted(each[a]) for member_id, each in has.items()} == {"s3": [1, 3, 5], "m2": [0, 2, 4]}
