@@ -62,3 +62,16 @@ def test_what_is_being_made_for_a_static_member_is_for_whoever_takes_its_place_m
     s.work()
     has = beat_all(s, {"s3": back.member_epoch, "m2": joined.member_epoch})
     assert {member_id: sorted(each[a]) for member_id, each in has.items()} == {"s3": [1, 3, 5], "m2": [0, 2, 4]}
+
+
+def test_a_static_member_that_comes_back_with_the_id_of_another_member_leaves_nothing_of_that_one():
+    s = MembersAlone()
+    a = s.topics.put("a", 4)
+    s.join("m1", "a")
+    s.join("s2", "a", instance_id="i")
+    beat_all(s, {"m1": 2, "s2": 3})
+    s.beat("s2", -2, instance_id="i")
+    back = s.join("m1", "a", instance_id="i")
+    assert back.error_code == ErrorCode.NONE
+    assert s.groups["g"].members.keys() == {"m1"}
+    assert beat_all(s, {"m1": back.member_epoch}) == {"m1": parts(a, 0, 1, 2, 3)}

@@ -162,8 +162,12 @@ class ConsumerMembership:
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this coordinator have no memory left.")
 
     def _replace(self, step: Step, old_id: str, member_id: str) -> None:
-        """A static member is back, under this id: it takes what was kept for it."""
+        """A static member is back, under this id: it takes what was kept for it. Where the id was another member's, that
+        one is gone, and what it had is to be divided.
+        """
         group = step.group
+        if member_id != old_id and member_id in group.members:
+            self.remove(step, [member_id])
         subscription, target, current = group.members[old_id], group.target_of(old_id), group.current_of(old_id)
         self._forget_timers(group, old_id)
         step.remove_member(old_id)
