@@ -75,3 +75,18 @@ def test_a_static_member_that_comes_back_with_the_id_of_another_member_leaves_no
     assert back.error_code == ErrorCode.NONE
     assert s.groups["g"].members.keys() == {"m1"}
     assert beat_all(s, {"m1": back.member_epoch}) == {"m1": parts(a, 0, 1, 2, 3)}
+
+
+def test_a_static_member_that_is_away_has_nothing_to_give_back_for_the_next_coordinator_either():
+    s = MembersAlone()
+    s.topics.put("a", 2)
+    s.join("s1", "a", instance_id="i")
+    s.join("m2", "a")
+    s.beat("s1", 2)
+    assert s.groups["g"].currents["s1"].state == MemberState.UNREVOKED_PARTITIONS
+    s.beat("s1", -2, instance_id="i")
+    s.start()
+    s.wait(6_000)
+    assert "s1" in s.groups["g"].members, "its session lasts, and it cannot be late"
+    s.wait(40_000)
+    assert not s.groups["g"].members

@@ -235,7 +235,7 @@ class ConsumerMembership:
         session_ms = self._settings_of(group.group_id).session_timeout_ms
         for member_id, member in group.members.items():
             self._timers.set((SESSION, group.group_id, member_id), now_ms + session_ms)
-            if group.current_of(member_id).state == MemberState.UNREVOKED_PARTITIONS:
+            if group.current_of(member_id).pending_revocation:  # the state alone may be of a static one that is away
                 self._timers.set((REBALANCE, group.group_id, member_id), now_ms + member.rebalance_timeout_ms)
 
     def on_deadline(self, kind: str, group: ConsumerGroup, member_id: str, now_ms: int, effects: Effects) -> None:
