@@ -90,3 +90,13 @@ def test_a_static_member_that_is_away_has_nothing_to_give_back_for_the_next_coor
     assert "s1" in s.groups["g"].members, "its session lasts, and it cannot be late"
     s.wait(40_000)
     assert not s.groups["g"].members
+
+
+def test_topics_that_are_gone_are_not_remembered():
+    s = MembersAlone()
+    s.join("m1", "a")
+    for _ in range(3_000):
+        s.topics.put("a", 1)
+        s.send("m1", 0, topic_names=("a",), rebalance_timeout_ms=5_000, owned={})
+        s.topics.delete("a")
+    assert len(s.members.subscribed._hashes) < 2_000
