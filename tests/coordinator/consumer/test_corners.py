@@ -100,3 +100,11 @@ def test_topics_that_are_gone_are_not_remembered():
         s.send("m1", 0, topic_names=("a",), rebalance_timeout_ms=5_000, owned={})
         s.topics.delete("a")
     assert len(s.members.subscribed._hashes) < 2_000
+
+
+def test_what_a_member_says_of_its_rack_is_counted():
+    s = MembersAlone()
+    s.join("m1", rack_id="r")
+    before = s.held.size_bytes
+    s.join("m1", rack_id="r" * 5_000)
+    assert s.held.size_bytes == before + 4_999
