@@ -82,6 +82,14 @@ class Assigning:
                 return
         self._running[group_id] = run  # behind the others
 
+    def replaced(self, group_id: str, old_id: str, member_id: str) -> None:
+        """A static member is back under another id. What is being made for it is for that one: no other target follows,
+        for the group's epoch does not rise.
+        """
+        run = self._running.get(group_id)
+        if run is not None:
+            run.replaced(old_id, member_id)
+
     def forget(self, group_id: str) -> None:
         """The group goes."""
         self._running.pop(group_id, None)
@@ -120,6 +128,14 @@ class _Run:
         self.step = step
         self.now_ms = now_ms
         self._pieces = self._run(step.group.epoch, targets)
+        self._now_ids: dict[str, str] = {}
+        """Of static members that have been replaced since it began."""
+
+    def replaced(self, old_id: str, member_id: str) -> None:
+        for first_id, now_id in self._now_ids.items():
+            if now_id == old_id:
+                self._now_ids[first_id] = member_id
+        self._now_ids.setdefault(old_id, member_id)
 
     def go_on(self, pieces: int) -> bool:
         """Whether it is done after so many pieces."""
@@ -136,7 +152,8 @@ class _Run:
         made = yield from targets
         group = self.step.group
         count = 0
-        for member_id, target in made.items():
+        for first_id, target in made.items():
+            member_id = self._now_ids.get(first_id, first_id)
             if member_id in group.members and group.targets.get(member_id) != target:
                 self.step.put(TARGET_KEY, target, member_id)
                 count += 1

@@ -345,7 +345,12 @@ def _size_of_names(names: tuple[str, ...]) -> int:
 def size_of_subscription(subscription: Subscription) -> int:
     """What it takes to remember a member, about."""
     classic = () if subscription.classic is None else subscription.classic.protocols
-    texts = (subscription.client_id, subscription.topic_regex or "", subscription.instance_id or "")
+    texts = (
+        subscription.client_id,
+        subscription.topic_regex or "",
+        subscription.instance_id or "",
+        subscription.rack_id or "",
+    )
     return (
         GROUP_MEMBER_BYTES
         + sum(map(len, texts))

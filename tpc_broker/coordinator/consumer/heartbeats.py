@@ -162,11 +162,16 @@ class ConsumerMembership:
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this coordinator have no memory left.")
 
     def _replace(self, step: Step, old_id: str, member_id: str) -> None:
-        """A static member is back, under this id: it takes what was kept for it."""
+        """A static member is back, under this id: it takes what was kept for it. Where the id was another member's, that
+        one is gone, and what it had is to be divided.
+        """
         group = step.group
+        if member_id != old_id and member_id in group.members:
+            self.remove(step, [member_id])
         subscription, target, current = group.members[old_id], group.target_of(old_id), group.current_of(old_id)
         self._forget_timers(group, old_id)
         step.remove_member(old_id)
+        self.assigning.replaced(group.group_id, old_id, member_id)
         step.put(MEMBER_KEY, subscription, member_id)
         step.put(TARGET_KEY, target, member_id)
         step.put(
@@ -230,7 +235,7 @@ class ConsumerMembership:
         session_ms = self._settings_of(group.group_id).session_timeout_ms
         for member_id, member in group.members.items():
             self._timers.set((SESSION, group.group_id, member_id), now_ms + session_ms)
-            if group.current_of(member_id).state == MemberState.UNREVOKED_PARTITIONS:
+            if group.current_of(member_id).pending_revocation:  # the state alone may be of a static one that is away
                 self._timers.set((REBALANCE, group.group_id, member_id), now_ms + member.rebalance_timeout_ms)
 
     def on_deadline(self, kind: str, group: ConsumerGroup, member_id: str, now_ms: int, effects: Effects) -> None:

@@ -39,7 +39,7 @@ def reconciled(
     """
     is_revoking = current.state == MemberState.UNREVOKED_PARTITIONS
     if is_revoking and (owned is None or _has_any(owned, current.pending_revocation)):
-        return current
+        return current if subscribed is None else _revoking_more(current, subscribed)
     wanted = target.partitions
     if subscribed is not None:
         wanted = {topic_id: partitions for topic_id, partitions in wanted.items() if topic_id in subscribed}
@@ -48,6 +48,20 @@ def reconciled(
             return current
         wanted = {topic_id: wanted[topic_id] for topic_id in current.assigned if topic_id in wanted}
     return _next(current, Target(target.epoch, wanted), owned, is_owned)
+
+
+def _revoking_more(current: CurrentAssignment, subscribed: Container[TopicId]) -> CurrentAssignment:
+    """A member that has yet to give back partitions is also to give back what it does not subscribe to any more. A
+    client takes it for an error to be told that it has such a topic.
+    """
+    if all(topic_id in subscribed for topic_id in current.assigned):
+        return current
+    kept = {topic_id: partitions for topic_id, partitions in current.assigned.items() if topic_id in subscribed}
+    to_revoke = {topic_id: dict(partitions) for topic_id, partitions in current.pending_revocation.items()}
+    for topic_id, partitions in current.assigned.items():
+        if topic_id not in subscribed:
+            to_revoke.setdefault(topic_id, {}).update(partitions)
+    return CurrentAssignment(current.epoch, current.epoch, current.state, kept, to_revoke)
 
 
 def _next(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import TopicId
 
 RESOLVED_AGAIN_MS: Final = 1_000
+HASHES_MIN: Final = 1_000
 
 
 class SubscribedTopics:
@@ -41,6 +42,8 @@ class SubscribedTopics:
         self._settings_of = settings_of
         self._topics = topics
         self._hashes: dict[TopicId, tuple[KnownTopic, int]] = {}
+        self._hashes_max = HASHES_MIN
+        """With so many, those of topics that are gone are forgotten."""
         self._wanted: dict[str, frozenset[str]] = {}
 
     def change(self, step: Step, member_id: str, subscription: Subscription, now_ms: int) -> None:
@@ -75,6 +78,10 @@ class SubscribedTopics:
         known = self._hashes.get(topic.topic_id)
         if known is not None and known[0] == topic:
             return known[1]
+        if len(self._hashes) >= self._hashes_max:
+            of_id = self._topics.of_id
+            self._hashes = {topic_id: each for topic_id, each in self._hashes.items() if of_id(topic_id) == each[0]}
+            self._hashes_max = HASHES_MIN + 2 * len(self._hashes)
         value = topic_hash(topic)
         self._hashes[topic.topic_id] = topic, value
         return value

@@ -1,0 +1,110 @@
+"""Corners of consumer groups that a random history seldom reaches."""
+
+from tests.coordinator.consumer.members_alone import MembersAlone, even
+from tpc_broker.coordinator.consumer.group import MemberState, partitions_of
+from tpc_broker.error_codes import ErrorCode
+
+
+def parts(topic_id, *numbers):
+    return {topic_id: frozenset(numbers)} if numbers else {}
+
+
+def test_a_member_that_has_partitions_to_give_back_is_told_nothing_of_a_topic_that_it_has_dropped():
+    s = MembersAlone()
+    a, b = s.topics.put("a", 2), s.topics.put("b", 2)
+    s.join("m1", "a", "b")
+    s.join("m2", "a", "b")
+    told = s.beat("m1", 2)
+    assert told.assignment == {**parts(a, 0), **parts(b, 0)}, "it is to give back one of each"
+    both = {**parts(a, 0, 1), **parts(b, 0, 1)}
+    told = s.beat("m1", 2, topic_names=("a",), rebalance_timeout_ms=5_000, owned=both)
+    assert told.assignment == parts(a, 0), "a client takes a topic that it did not ask for as an error"
+    current = s.groups["g"].currents["m1"]
+    assert current.state == MemberState.UNREVOKED_PARTITIONS
+    assert partitions_of(current.pending_revocation) == {**parts(a, 1), **parts(b, 0, 1)}
+    assert s.beat("m1", 2, owned={**parts(a, 0), **parts(b, 0)}).member_epoch == 2, "b is not given back yet"
+    assert s.beat("m1", 2, owned=parts(a, 0)).member_epoch == s.groups["g"].epoch
+
+
+SAID = {"topic_names": ("a",), "rebalance_timeout_ms": 5_000}
+
+
+def slow(assignor, pieces=4):
+    def assign(spec):
+        for _ in range(pieces):
+            yield
+        return (yield from assignor(spec))
+
+    return assign
+
+
+def beat_all(s, members, rounds=6):
+    """Members do what they are told until nothing changes; what each has. `members`: their epochs, by their ids."""
+    has = {}
+    for _ in range(rounds):
+        for member_id, epoch in members.items():
+            answer = s.beat(member_id, epoch, owned=has.get(member_id, {}), **SAID)
+            assert answer.error_code == ErrorCode.NONE, answer
+            members[member_id], has[member_id] = answer.member_epoch, answer.assignment
+            s.work()
+    return has
+
+
+def test_what_is_being_made_for_a_static_member_is_for_whoever_takes_its_place_meanwhile():
+    s = MembersAlone()
+    a = s.topics.put("a", 6)
+    s.join("s1", "a", instance_id="i")
+    s.beat("s1", -2, instance_id="i")
+    s.assignor = slow(even)
+    joined = s.join("m2", "a")
+    assert s.members.assigning.has_work, "s1 is to lose three partitions to m2"
+    back = s.join("s3", "a", instance_id="i")
+    s.work()
+    has = beat_all(s, {"s3": back.member_epoch, "m2": joined.member_epoch})
+    assert {member_id: sorted(each[a]) for member_id, each in has.items()} == {"s3": [1, 3, 5], "m2": [0, 2, 4]}
+
+
+def test_a_static_member_that_comes_back_with_the_id_of_another_member_leaves_nothing_of_that_one():
+    s = MembersAlone()
+    a = s.topics.put("a", 4)
+    s.join("m1", "a")
+    s.join("s2", "a", instance_id="i")
+    beat_all(s, {"m1": 2, "s2": 3})
+    s.beat("s2", -2, instance_id="i")
+    back = s.join("m1", "a", instance_id="i")
+    assert back.error_code == ErrorCode.NONE
+    assert s.groups["g"].members.keys() == {"m1"}
+    assert beat_all(s, {"m1": back.member_epoch}) == {"m1": parts(a, 0, 1, 2, 3)}
+
+
+def test_a_static_member_that_is_away_has_nothing_to_give_back_for_the_next_coordinator_either():
+    s = MembersAlone()
+    s.topics.put("a", 2)
+    s.join("s1", "a", instance_id="i")
+    s.join("m2", "a")
+    s.beat("s1", 2)
+    assert s.groups["g"].currents["s1"].state == MemberState.UNREVOKED_PARTITIONS
+    s.beat("s1", -2, instance_id="i")
+    s.start()
+    s.wait(6_000)
+    assert "s1" in s.groups["g"].members, "its session lasts, and it cannot be late"
+    s.wait(40_000)
+    assert not s.groups["g"].members
+
+
+def test_topics_that_are_gone_are_not_remembered():
+    s = MembersAlone()
+    s.join("m1", "a")
+    for _ in range(3_000):
+        s.topics.put("a", 1)
+        s.send("m1", 0, topic_names=("a",), rebalance_timeout_ms=5_000, owned={})
+        s.topics.delete("a")
+    assert len(s.members.subscribed._hashes) < 2_000
+
+
+def test_what_a_member_says_of_its_rack_is_counted():
+    s = MembersAlone()
+    s.join("m1", rack_id="r")
+    before = s.held.size_bytes
+    s.join("m1", rack_id="r" * 5_000)
+    assert s.held.size_bytes == before + 4_999
