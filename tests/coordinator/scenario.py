@@ -192,7 +192,8 @@ def shown(response):
         members = f", divides for {len(response.members)}" if response.members else ""
         return f"generation {response.generation_id}, leader {response.leader}{members}"
     if isinstance(response, SyncResponse):
-        return response.error_code.name if response.error_code else f"assigned {response.assignment.decode()}"
+        assigned = response.assignment.decode(errors="backslashreplace")
+        return response.error_code.name if response.error_code else f"assigned {assigned}"
     if isinstance(response, LeaveResponse):
         return ", ".join(member.error_code.name for member in response.members) or response.error_code.name
     if isinstance(response, OffsetCommitResponse):

@@ -200,6 +200,11 @@ class Timers:
         self._deadlines[key] = (deadline_ms, self._count)
         heapq.heappush(self._heap, (deadline_ms, self._count, key))
 
+    def set_if_none(self, key: Hashable, deadline_ms: int) -> None:
+        """The same, unless it is woken at some time anyway."""
+        if key not in self._deadlines:
+            self.set(key, deadline_ms)
+
     def cancel(self, key: Hashable) -> None:
         """Forgets a deadline, if there is one."""
         self._deadlines.pop(key, None)

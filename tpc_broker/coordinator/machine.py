@@ -8,11 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.consumer.ahead import Ahead
+from tpc_broker.coordinator.consumer.classic_members import ClassicMembers
 from tpc_broker.coordinator.consumer.groups import GROUP_TYPE, ConsumerGroups, tombstones_of
-from tpc_broker.coordinator.consumer.heartbeats import NO_ROOM_RETRY_MS, REBALANCE, SESSION, ConsumerMembership
-from tpc_broker.coordinator.consumer.leaving import leave_consumers
+from tpc_broker.coordinator.consumer.heartbeats import DEADLINES, NO_ROOM_RETRY_MS, ConsumerMembership
 from tpc_broker.coordinator.consumer.messages import (
-    JOIN_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
     ConsumerSettings,
@@ -30,7 +29,6 @@ from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
     JoinRequest,
     JoinResponse,
-    LeaveResponse,
     LeavingMember,
     ListedGroup,
     OffsetCommitRequest,
@@ -38,6 +36,7 @@ from tpc_broker.coordinator.messages import (
     SyncRequest,
     WrittenResponse,
 )
+from tpc_broker.coordinator.migration import Migration
 from tpc_broker.coordinator.offsets import FateOf, Offsets, TopicAndPartition, is_there
 from tpc_broker.coordinator.records import (
     GroupKey,
@@ -110,13 +109,23 @@ class GroupCoordinator:
         self._ahead = Ahead(self._writes, self.replay, has_room)
         self._consumers = ConsumerGroups(self._held)
         """An id is in at most one of these and the classic `_groups`."""
+        topics = topics or NoTopics()
         self._consumer_membership = ConsumerMembership(
-            self._consumers.by_id, self._timers, self._ahead, settings_of, topics or NoTopics(), assignors or {},
-            self._held, bytes_left,
+            self._consumers.by_id, self._timers, self._ahead, settings_of, topics, assignors or {}, self._held,
+            bytes_left,
         )  # fmt: skip
         self._membership = Membership(
             self._groups, self._timers, self._writes, self._limits, self._forget_unused, self._held, bytes_left
         )
+        self._migration = Migration(
+            self._groups, self._membership, self._consumer_membership, self._ahead, self._limits, settings_of, topics,
+            self._held, bytes_left, self._end, self.replay,
+        )  # fmt: skip
+        self._consumer_membership.kinds = self._migration
+        self._classic_members = ClassicMembers(
+            self._consumers.by_id, self._timers, self._ahead, settings_of, topics, self._consumer_membership,
+            self._migration,
+        )  # fmt: skip
         self._offsets = Offsets(
             self._groups, self._consumers.by_id, self._membership, self._writes, self._ahead, self._limits, fate_of
         )
@@ -198,30 +207,51 @@ class GroupCoordinator:
     def join_group(self, request: JoinRequest, token: Token, now_ms: int, unique: str) -> Effects:
         """JoinGroup. `unique` is a fresh random text (a UUID) for the id of a member that has none."""
         effects = Effects()
-        fault = self._fault_of_classic_join(request.group_id)
-        if fault is ErrorCode.NONE:
-            self._membership.join(request, token, now_ms, unique, effects)
-        else:
-            refused = partial(JoinResponse, member_id=request.member_id)
-            self._answer(request.group_id, token, refused(error_code=fault), refused, effects, now_ms)
+        consumers = self._consumers.by_id.get(request.group_id)
+        if consumers is not None or self._consumers.is_of_later_release(request.group_id):
+            fault = self._fault_of_classic_join(consumers, request)
+            if fault is not ErrorCode.NONE:
+                refused = partial(JoinResponse, member_id=request.member_id)
+                self._answer(request.group_id, token, refused(error_code=fault), refused, effects, now_ms)
+                return effects
+        if consumers is not None and consumers.members:
+            self._classic_members.join(consumers, request, token, now_ms, unique, effects)
+            self._have_work_done(now_ms)
+            return effects
+        if consumers is not None:
+            self._migration.emptied(consumers, now_ms, effects)
+        self._membership.join(request, token, now_ms, unique, effects)
         return effects
 
-    def _fault_of_classic_join(self, group_id: str) -> ErrorCode:
-        """Whether a group of this id cannot have members that speak the classic protocol."""
-        if group_id in self._consumers.by_id:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        later = self._consumers.is_of_later_release(group_id)
-        return ErrorCode.UNKNOWN_SERVER_ERROR if later else ErrorCode.NONE
+    def _fault_of_classic_join(self, consumers: ConsumerGroup | None, request: JoinRequest) -> ErrorCode:
+        """Why nobody can come to a consumer group, or to a group of a later release, by JoinGroup."""
+        if consumers is None:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        fault = self._membership.fault_of_form(request)
+        if fault is ErrorCode.NONE and not (request.protocol_type and request.protocols):
+            fault = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if consumers.members or fault is not ErrorCode.NONE:
+            return fault
+        if request.member_id:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if self._ahead.has_room() else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def sync_group(self, request: SyncRequest, token: Token, now_ms: int) -> Effects:
         """SyncGroup."""
         effects = Effects()
-        self._membership.sync(request, token, now_ms, effects)
+        consumers = self._consumers.by_id.get(request.group_id)
+        if consumers is None:
+            self._membership.sync(request, token, now_ms, effects)
+        else:
+            self._classic_members.sync(consumers, request, token, now_ms, effects)
         return effects
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         """Heartbeat; answered at once."""
-        return self._membership.heartbeat(request, now_ms)
+        consumers = self._consumers.by_id.get(request.group_id)
+        if consumers is None:
+            return self._membership.heartbeat(request, now_ms)
+        return self._classic_members.heartbeat(consumers, request, now_ms)
 
     def leave_group(self, group_id: str, members: Sequence[LeavingMember], token: Token, now_ms: int) -> Effects:
         """LeaveGroup."""
@@ -230,8 +260,7 @@ class GroupCoordinator:
         if consumers is None:
             self._membership.leave(group_id, members, token, now_ms, effects)
         else:
-            response = leave_consumers(self._consumer_membership, self._ahead, consumers, members, effects)
-            self._answer(group_id, token, response, LeaveResponse, effects, now_ms)
+            self._classic_members.leave(consumers, members, token, now_ms, effects)
         return effects
 
     def offset_commit(self, request: OffsetCommitRequest, token: Token, now_ms: int) -> Effects:
@@ -280,24 +309,16 @@ class GroupCoordinator:
             self._have_work_done(later_ms)
 
         group_id = request.group_id
-        classic = self._groups.get(group_id)
-        tombstone = group_record(group_id, None)
+        # Rule: A classic group becomes a consumer group only when all that is written of it is durable: a classic write
+        # is applied when it ends, so that one under way would come to life behind the tombstone. Held by
+        # tests/coordinator/consumer/test_migration_up.py.
+        classic_key = group_record(group_id, None).key
         if self._is_of_later_release(group_id):
             refuse(effects, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms, f"Group {group_id} is of a later release.")
-        elif group_id in self._consumers.by_id:
+        elif group_id in self._consumers.by_id or not self._writes.wait_for(
+            self._writes.last_of(classic_key), again, refuse
+        ):
             self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
-        elif self._writes.wait_for(self._writes.last_of(tombstone.key), again, refuse):
-            pass  # what is written of the classic group of this id is not applied yet
-        elif classic is None:
-            self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
-        elif request.member_epoch == JOIN_EPOCH and classic.state is GroupState.EMPTY:
-            with self._ahead.begin_with(group_id, [tombstone]):
-                self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
-            if group_id in self._consumers.by_id:
-                self._end(classic, now_ms, effects)
-        else:
-            message = f"Group {group_id} is not a consumer group."
-            refuse(effects, ErrorCode.GROUP_ID_NOT_FOUND, now_ms, message)
 
     def expressions_wanted(self) -> list[tuple[str, frozenset[str]]]:
         """Groups, and the expressions of each that are to be resolved now; to be asked after each heartbeat."""
@@ -479,7 +500,7 @@ class GroupCoordinator:
     def _on_timer(self, key: object, now_ms: int, effects: Effects) -> None:
         assert isinstance(key, tuple)
         kind, group_id, *rest = key
-        if kind in {SESSION, REBALANCE}:
+        if kind in DEADLINES:
             consumers = self._consumers.by_id.get(group_id)
             if consumers is not None:
                 self._consumer_membership.on_deadline(kind, consumers, rest[0], now_ms, effects)
@@ -575,15 +596,16 @@ class GroupCoordinator:
 
     def _bury(self, group: Group, now_ms: int, effects: Effects) -> list[Record]:
         """Removes a group from life at once; the records remove what is stored of it."""
-        self._end(group, now_ms, effects)
+        self._end(group, now_ms, effects, ErrorCode.UNKNOWN_MEMBER_ID)
         records = self._offsets.tombstones_of_group(group.group_id)
         if group.group_id in self._stored or self._writes:
             # A write under way may store it; its removal then comes after that.
             records.append(group_record(group.group_id, None))
         return records
 
-    def _end(self, group: Group, now_ms: int, effects: Effects) -> None:
-        self._membership.dissolve(group, ErrorCode.UNKNOWN_MEMBER_ID, effects)
+    def _end(self, group: Group, now_ms: int, effects: Effects, error: ErrorCode) -> None:
+        """Takes it out of life; whoever waits in it is told why."""
+        self._membership.dissolve(group, error, effects)
         group.transition(GroupState.DEAD, now_ms)
         group.let_go()
         del self._groups[group.group_id]

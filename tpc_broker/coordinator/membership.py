@@ -84,11 +84,9 @@ class Membership:
 
     def join(self, request: JoinRequest, token: Token, now_ms: int, unique: str, effects: Effects) -> None:
         """JoinGroup; `unique` is a random text for the id of a new member."""
-        limits = self._limits
-        if not request.group_id:
-            return _refuse_join(effects, token, request, ErrorCode.INVALID_GROUP_ID)
-        if not limits.session_timeout_ms_min <= request.session_timeout_ms <= limits.session_timeout_ms_max:
-            return _refuse_join(effects, token, request, ErrorCode.INVALID_SESSION_TIMEOUT)
+        fault = self.fault_of_form(request)
+        if fault is not ErrorCode.NONE:
+            return _refuse_join(effects, token, request, fault)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -110,6 +108,15 @@ class Membership:
         self._maybe_complete_join(group, now_ms, effects)
         self._forget(group)
         return None
+
+    def fault_of_form(self, request: JoinRequest) -> ErrorCode:
+        """What is wrong with a request whatever the group is."""
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        limits = self._limits
+        if not limits.session_timeout_ms_min <= request.session_timeout_ms <= limits.session_timeout_ms_max:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        return ErrorCode.NONE
 
     def _lacking_bytes(self, group: Group, request: JoinRequest) -> ErrorCode:
         """Whether there is room for what a member says, in the group and among all groups: there until others go."""

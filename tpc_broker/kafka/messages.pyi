@@ -598,6 +598,25 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
         assignment_timestamp: int = ...,
     ) -> None: ...
 
+class ConsumerProtocolAssignment(Message):
+    class TopicPartition(Message):
+        topic: str
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic: str = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    assigned_partitions: list[ConsumerProtocolAssignment.TopicPartition]
+    user_data: Bytes | None
+    def __init__(
+        self,
+        *,
+        assigned_partitions: Sequence[ConsumerProtocolAssignment.TopicPartition] = ...,
+        user_data: Bytes | None = ...,
+    ) -> None: ...
+
 class CreateAclsRequest(Message):
     class AclCreation(Message):
         resource_type: int

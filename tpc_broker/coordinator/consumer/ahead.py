@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from tpc_broker.coordinator.effects import Effects, OnFailed, OnWritten, Record, WriteId, Writes
 
@@ -26,32 +25,21 @@ class Ahead:
         self._replay = replay
         self._last: dict[str, WriteId] = {}
         self._last_of_all: WriteId | None = None
-        self._first: dict[str, list[Record]] = {}
         self.has_room = has_room
 
-    @contextmanager
-    def begin_with(self, group_id: str, records: list[Record]) -> Iterator[None]:
-        """While it is open, what is written next of a group has these records in front, which are applied then."""
-        self._first[group_id] = records
-        try:
-            yield
-        finally:
-            self._first.pop(group_id, None)
-
-    def decide(self, group_id: str, records: Sequence[Record], effects: Effects) -> None:
-        """Applies records of a group, and asks for them to be written."""
+    def decide(
+        self, group_id: str, records: Sequence[Record], effects: Effects, applied: Sequence[Record] = ()
+    ) -> None:
+        """Applies records of a group, and asks for them to be written, behind those that have been applied."""
         for record in records:
             self._replay(record.key, record.value)
-        self.write(group_id, records, effects)
+        self.write(group_id, [*applied, *records], effects)
 
     def write(self, group_id: str, records: Sequence[Record], effects: Effects) -> None:
         """Asks for records that have been applied to be written, in their order, in as many batches as they need."""
         batch: list[Record] = []
         batch_bytes = 0
-        first = self._first.pop(group_id, ())
-        for record in first:
-            self._replay(record.key, record.value)
-        for record in (*first, *records):
+        for record in records:
             if batch and batch_bytes + size_of(record) > OWN_BATCH_BYTES_MAX:
                 self._begin(group_id, batch, effects)
                 batch, batch_bytes = [], 0

@@ -26,10 +26,11 @@ from tpc_broker.coordinator.consumer.records import (
     TargetEpoch,
     consumer_record,
 )
+from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE
 from tpc_broker.limits import GROUP_MEMBER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tpc_broker.coordinator.assignors.spec import Partitions
     from tpc_broker.coordinator.consumer.records import ConsumerValue
@@ -75,7 +76,7 @@ STATES: Final[Mapping[ConsumerState, tuple[str, str]]] = {
 """What each means, and what ends it."""
 MEMBER_STATES: Final[Mapping[MemberState, str]] = {
     MemberState.STABLE: "it has its part of the target, or has not yet heard that it changed",
-    MemberState.UNREVOKED_PARTITIONS: "it was told to give back partitions, and stays in its epoch until it says it did",
+    MemberState.UNREVOKED_PARTITIONS: "it was told to give back partitions, and stays in its epoch until it did",
     MemberState.UNRELEASED_PARTITIONS: "it is in the epoch of the target, and waits for what others have to give back",
     MemberState.UNKNOWN: "stored by a later release",
 }
@@ -121,6 +122,9 @@ class ConsumerGroup:
         """How many members subscribe to a topic by name."""
         self.patterns: Counter[str] = Counter()
         """How many members subscribe by an expression."""
+        self.classic_count = 0
+        self.classic_protocols: Counter[str] = Counter()
+        """How many members speak the classic protocol, and how many of them support a protocol of theirs."""
         self.checked_version = -1
         """Of the metadata, when what members subscribe to was last compared with them; not stored."""
         self.resolved_version = -1
@@ -225,6 +229,7 @@ class ConsumerGroup:
                 self.patterns[old.topic_regex] -= 1
                 if self.patterns[old.topic_regex] <= 0:
                     del self.patterns[old.topic_regex]
+            self._count_classic(old, -1)
             if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
                 del self.static_members[old.instance_id]
         if subscription is not None:
@@ -233,8 +238,18 @@ class ConsumerGroup:
             self.names.update(subscription.topic_names)
             if subscription.topic_regex:
                 self.patterns[subscription.topic_regex] += 1
+            self._count_classic(subscription, 1)
             if subscription.instance_id is not None:
                 self.static_members[subscription.instance_id] = member_id
+
+    def _count_classic(self, subscription: Subscription, by: int) -> None:
+        if subscription.classic is None:
+            return
+        self.classic_count += by
+        for name in {name for name, _metadata in subscription.classic.protocols}:
+            self.classic_protocols[name] += by
+            if not self.classic_protocols[name]:
+                del self.classic_protocols[name]
 
     def _apply_target(self, member_id: str, target: Partitions | None) -> None:
         self._hold(-_size_of_partitions(self.targets.pop(member_id, NO_PARTITIONS)))
@@ -316,6 +331,20 @@ class ConsumerGroup:
         current = self.current_of(member_id)
         return current.epoch == self.target_epoch and current.state == MemberState.STABLE
 
+    def waits_for_others(self, member_id: str) -> bool:
+        """Whether a member is to have partitions that others have not given back yet."""
+        assigned = self.current_of(member_id).assigned
+        return any(
+            partition not in assigned.get(topic_id, {}) and self.is_owned(topic_id, partition)
+            for topic_id, partitions in self.target_of(member_id).items()
+            for partition in partitions
+        )
+
+    def supports_classic(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+        """Whether a member of the classic protocol fits in: one of its protocols is of all the others, too."""
+        is_common = any(self.classic_protocols[name] == self.classic_count for name in protocols)
+        return protocol_type == CONSUMER_PROTOCOL_TYPE and is_common
+
     @property
     def state(self) -> ConsumerState:
         if not self.members:
@@ -331,6 +360,11 @@ class ConsumerGroup:
         votes = Counter(member.assignor for member in self.members.values() if member.assignor in known)
         best = max(votes.values(), default=0)
         return min((name for name in known if votes[name] == best and best), key=known.index, default=known[0])
+
+    def move_to(self, held: Held) -> None:
+        """It is among these groups from now on."""
+        held.size_bytes += self.size_bytes
+        self._held = held
 
     def _hold(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes

@@ -5,12 +5,15 @@ epoch -1 (or -2, a static member that will be back). Deadlines are of two kinds,
 
 * `consumer session`: no heartbeat for the session time-out: the member is out;
 * `consumer rebalance`: it has not given back what it was told to, in the time that it asked for: it is out, too.
+
+Members of the classic protocol (`classic_members`) have two others, of their own rebalance time-out: `consumer join`,
+until they join again when they were told to, and `consumer sync`, until they ask for what they have.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tpc_broker.coordinator.consumer.assigning import Assigning
 from tpc_broker.coordinator.consumer.group import ConsumerGroup, MemberState, partitions_of, size_of_subscription
@@ -34,13 +37,13 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from tpc_broker.coordinator.assignors.spec import Assignor, Partitions
     from tpc_broker.coordinator.consumer.ahead import Ahead
     from tpc_broker.coordinator.consumer.messages import ConsumerHeartbeat, ConsumerSettings, Topics
     from tpc_broker.coordinator.consumer.records import EpochPartitions
-    from tpc_broker.coordinator.effects import Effects, Timers, Token
+    from tpc_broker.coordinator.effects import Effects, Record, Timers, Token
     from tpc_broker.coordinator.group import Held
 
 SESSION: Final = "consumer session"
@@ -48,6 +51,9 @@ REBALANCE: Final = "consumer rebalance"
 SOON_MS: Final = 1_000
 SOON_MS_A_MEMBER: Final = 2
 """Between the heartbeats of a member while its group changes: at most 500 a second of a whole group."""
+CLASSIC_JOIN: Final = "consumer join"
+CLASSIC_SYNC: Final = "consumer sync"
+DEADLINES: Final = (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC)
 NO_ROOM_RETRY_MS: Final = 1_000
 """A deadline that finds the disk far behind."""
 
@@ -59,6 +65,41 @@ class Refusal(Exception):  # noqa: N818 - an expected result inside the coordina
         super().__init__(code.name, message)
         self.code = code
         self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """A classic group as the consumer group that it becomes with its first member, and the records of that, which are
+    applied to it. Nothing has changed before `carry_out`.
+    """
+
+    group: ConsumerGroup
+    records: list[Record]
+    carry_out: Callable[[int, Effects], None]
+
+
+class Kinds(Protocol):
+    """How groups become of another kind."""
+
+    def upgraded(self, group_id: str) -> Upgrade | None:
+        """What a classic group becomes; None where there is none, `Refusal` where it stays what it is."""
+        ...
+
+    def downgrade(self, group: ConsumerGroup, leaving: Collection[str], now_ms: int, effects: Effects) -> bool:
+        """Whether a group is a classic one from now on, without these members."""
+        ...
+
+
+class OneKind:
+    """They do not."""
+
+    def upgraded(self, _group_id: str) -> Upgrade | None:
+        return None
+
+    def downgrade(
+        self, _group: ConsumerGroup, _leaving: Collection[str], _now_ms: int, _effects: Effects
+    ) -> bool:
+        return False
 
 
 class ConsumerMembership:
@@ -86,6 +127,7 @@ class ConsumerMembership:
         self._bytes_left = bytes_left
         self.assigning = Assigning(groups, ahead, settings_of, topics, assignors)
         self.subscribed = SubscribedTopics(groups, ahead, settings_of, topics)
+        self.kinds: Kinds = OneKind()
 
     # Heartbeats
 
@@ -99,7 +141,7 @@ class ConsumerMembership:
             if not self._ahead.has_room():
                 raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The disk of the coordinator is far behind.")
             if request.member_epoch in {LEAVE_EPOCH, STATIC_LEAVE_EPOCH}:
-                response = self._leave(request, effects)
+                response = self._leave(request, now_ms, effects)
             else:
                 response = self._beat(request, now_ms, unique, effects)
         except Refusal as refusal:
@@ -116,12 +158,14 @@ class ConsumerMembership:
         self, request: ConsumerHeartbeat, now_ms: int, unique: str, effects: Effects
     ) -> ConsumerHeartbeatResponse:
         is_join = request.member_epoch == JOIN_EPOCH
-        group = self._groups.get(request.group_id)
+        group, upgrade = self._groups.get(request.group_id), None
         if group is None:
             if not is_join:
                 raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {request.group_id}.")
-            group = ConsumerGroup(request.group_id, self._held)
-            group.finish_loading()
+            upgrade = self.kinds.upgraded(request.group_id)
+            group = ConsumerGroup(request.group_id, self._held) if upgrade is None else upgrade.group
+            if upgrade is None:
+                group.finish_loading()
         member_id = request.member_id or unique
         settings = self._settings_of(request.group_id)
         replaced = _place_of(group, request, member_id)
@@ -130,17 +174,22 @@ class ConsumerMembership:
         if before is None and len(group.members) >= settings.size_max:
             text = f"The consumer group has reached its maximum capacity of {settings.size_max} members."
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        self._check_bytes(group, before, subscription)
+        self.check_bytes(group, before, subscription)
 
         self._groups[group.group_id] = group
         step = Step(group)
+        if upgrade is not None:
+            step.records.extend(upgrade.records)
+            upgrade.carry_out(now_ms, effects)
         if replaced is not None:
-            self._replace(step, replaced, member_id)
+            self.replace(step, replaced, member_id)
         self.subscribed.change(step, member_id, subscription, now_ms)
         self.assigning.begin_if_due(step, now_ms)
         had = group.current_of(member_id)
-        has = self._reconcile(step, member_id, request.owned, now_ms, is_changed=subscription != before)
+        has = self.reconcile(step, member_id, request.owned, now_ms, is_changed=subscription != before)
         self._timers.set((SESSION, group.group_id, member_id), now_ms + settings.session_timeout_ms)
+        for kind in (CLASSIC_JOIN, CLASSIC_SYNC):
+            self._timers.cancel((kind, group.group_id, member_id))
         self._ahead.write(group.group_id, step.records, effects)
         has_partitions = partitions_of(has.assigned)
         is_told = is_join or _is_full(request) or has_partitions != partitions_of(had.assigned)
@@ -151,7 +200,7 @@ class ConsumerMembership:
             assignment=has_partitions if is_told else None,
         )
 
-    def _check_bytes(self, group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
+    def check_bytes(self, group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
         """Whether there is room for what a member says, in the group and among all groups: there until others go."""
         growth = size_of_subscription(after) - (0 if before is None else size_of_subscription(before))
         if growth <= 0:
@@ -161,26 +210,26 @@ class ConsumerMembership:
         if growth > self._bytes_left():
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this coordinator have no memory left.")
 
-    def _replace(self, step: Step, old_id: str, member_id: str) -> None:
-        """A static member is back, under this id: it takes what was kept for it. Where the id was another member's, that
-        one is gone, and what it had is to be divided.
+    def replace(self, step: Step, old_id: str, member_id: str) -> None:
+        """A static member is back, under this id: it takes what was kept for it. Where the id was another member's,
+        that one is gone, and what it had is to be divided.
         """
         group = step.group
         if member_id != old_id and member_id in group.members:
-            self.remove(step, [member_id])
+            self._remove(step, [member_id])
         subscription, target, current = group.members[old_id], group.target_of(old_id), group.current_of(old_id)
         self._forget_timers(group, old_id)
         step.remove_member(old_id)
         self.assigning.replaced(group.group_id, old_id, member_id)
         step.put(MEMBER_KEY, subscription, member_id)
         step.put(TARGET_KEY, target, member_id)
-        step.put(
-            CURRENT_KEY, CurrentAssignment(0, 0, current.state, _since_epoch_0(current.assigned), {}), member_id
-        )
+        kept = CurrentAssignment(JOIN_EPOCH, 0, current.state, current.assigned, current.pending_revocation)
+        step.put(CURRENT_KEY, kept, member_id)
 
-    def _reconcile(
+    def reconcile(
         self, step: Step, member_id: str, owned: Partitions | None, now_ms: int, *, is_changed: bool
     ) -> CurrentAssignment:
+        """Brings a member a step nearer to its part of the target. `owned`: what it says that it has."""
         group = step.group
         current = group.current_of(member_id)
         if group.is_settled(member_id) and not is_changed:
@@ -191,15 +240,16 @@ class ConsumerMembership:
         if after is not current:
             step.put(CURRENT_KEY, after, member_id)
             key = (REBALANCE, group.group_id, member_id)
-            if after.state == MemberState.UNREVOKED_PARTITIONS:
-                self._timers.set(key, now_ms + group.members[member_id].rebalance_timeout_ms)
+            member = group.members[member_id]
+            if after.state == MemberState.UNREVOKED_PARTITIONS and member.classic is None:
+                self._timers.set(key, now_ms + member.rebalance_timeout_ms)
             else:
                 self._timers.cancel(key)
         return after
 
     # Leaving
 
-    def _leave(self, request: ConsumerHeartbeat, effects: Effects) -> ConsumerHeartbeatResponse:
+    def _leave(self, request: ConsumerHeartbeat, now_ms: int, effects: Effects) -> ConsumerHeartbeatResponse:
         group = self._groups.get(request.group_id)
         if group is None:
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {request.group_id}.")
@@ -208,19 +258,28 @@ class ConsumerMembership:
             _check_instance(group, request.instance_id, member_id)
         if member_id not in group.members:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {group.group_id}.")
-        step = Step(group)
         if request.member_epoch == STATIC_LEAVE_EPOCH and group.members[member_id].instance_id is not None:
+            step = Step(group)
             current = group.current_of(member_id)
             kept = CurrentAssignment(STATIC_LEAVE_EPOCH, 0, current.state, _since_epoch_0(current.assigned), {})
             step.put(CURRENT_KEY, kept, member_id)
             self._timers.cancel((REBALANCE, group.group_id, member_id))
+            self._ahead.write(group.group_id, step.records, effects)
         else:
-            self.remove(step, [member_id])
-        self._ahead.write(group.group_id, step.records, effects)
+            self.fence(group, [member_id], now_ms, effects)
         return ConsumerHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
-    def remove(self, step: Step, member_ids: Iterable[str]) -> None:
-        """These are members no more: the rest of the group is to be divided anew."""
+    def fence(self, group: ConsumerGroup, member_ids: Collection[str], now_ms: int, effects: Effects) -> None:
+        """These are members no more. The rest of the group is to be divided anew, by its members where all of them
+        speak the classic protocol.
+        """
+        if self.kinds.downgrade(group, member_ids, now_ms, effects):
+            return
+        step = Step(group)
+        self._remove(step, member_ids)
+        self._ahead.write(group.group_id, step.records, effects)
+
+    def _remove(self, step: Step, member_ids: Iterable[str]) -> None:
         for member_id in member_ids:
             pattern = step.group.members[member_id].topic_regex
             self._forget_timers(step.group, member_id)
@@ -231,25 +290,29 @@ class ConsumerMembership:
     # Deadlines
 
     def begin_sessions(self, group: ConsumerGroup, now_ms: int) -> None:
-        """After loading: every member has one session's time to show itself, and its own to give back what it is to."""
+        """After loading: every member has one session's time to show itself, and its own to give back what it is to.
+        Those of the classic protocol are told to join again by their first heartbeats, where they have to.
+        """
         session_ms = self._settings_of(group.group_id).session_timeout_ms
         for member_id, member in group.members.items():
-            self._timers.set((SESSION, group.group_id, member_id), now_ms + session_ms)
-            if group.current_of(member_id).pending_revocation:  # the state alone may be of a static one that is away
+            own_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
+            self._timers.set((SESSION, group.group_id, member_id), now_ms + own_ms)
+            # The state alone may be of a static member that is away.
+            if member.classic is None and group.current_of(member_id).pending_revocation:
                 self._timers.set((REBALANCE, group.group_id, member_id), now_ms + member.rebalance_timeout_ms)
 
     def on_deadline(self, kind: str, group: ConsumerGroup, member_id: str, now_ms: int, effects: Effects) -> None:
-        """A member's session, or its time to give partitions back, is over."""
+        """A member's session, or its time to do what it was told to, is over."""
         if member_id not in group.members:
             return
         if kind == REBALANCE and group.current_of(member_id).state != MemberState.UNREVOKED_PARTITIONS:
             return
+        if kind in {CLASSIC_JOIN, CLASSIC_SYNC} and group.members[member_id].classic is None:
+            return
         if not self._ahead.has_room():
             self._timers.set((kind, group.group_id, member_id), now_ms + NO_ROOM_RETRY_MS)
             return
-        step = Step(group)
-        self.remove(step, [member_id])
-        self._ahead.write(group.group_id, step.records, effects)
+        self.fence(group, [member_id], now_ms, effects)
 
     def dissolve(self, group: ConsumerGroup) -> None:
         """It is no longer ours: its deadlines, and what is being made for it, are forgotten."""
@@ -258,8 +321,8 @@ class ConsumerMembership:
             self._forget_timers(group, member_id)
 
     def _forget_timers(self, group: ConsumerGroup, member_id: str) -> None:
-        self._timers.cancel((SESSION, group.group_id, member_id))
-        self._timers.cancel((REBALANCE, group.group_id, member_id))
+        for kind in DEADLINES:
+            self._timers.cancel((kind, group.group_id, member_id))
 
 
 def _interval_ms(group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> int:
@@ -278,7 +341,8 @@ def _place_of(group: ConsumerGroup, request: ConsumerHeartbeat, member_id: str) 
     if request.instance_id is not None and not is_join:
         _check_instance(group, request.instance_id, member_id)
     if holder is not None and is_join:
-        is_free = group.current_of(holder).epoch == STATIC_LEAVE_EPOCH
+        is_classic = group.members[holder].classic is not None
+        is_free = is_classic or group.current_of(holder).epoch == STATIC_LEAVE_EPOCH
         if holder != member_id and not is_free:
             text = f"Instance id {request.instance_id} is that of member {holder}, which has not left."
             raise Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, text)

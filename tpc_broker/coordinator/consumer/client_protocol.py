@@ -1,0 +1,87 @@
+"""What clients of the classic protocol say to each other inside JoinGroup and SyncGroup, in the consumers' encoding.
+
+For the coordinator it is bytes, until such clients are in a group that it divides itself. Both structures begin with
+their version; of one that is not known here, what the newest known one has is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tpc_broker.coordinator.driven import RecordDamagedError
+from tpc_broker.coordinator.records import decoded, encoded, leading_number
+from tpc_broker.kafka import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tpc_broker.coordinator.assignors.spec import Partitions
+    from tpc_broker.coordinator.consumer.messages import Topics
+    from tpc_broker.model import TopicId
+
+NEWEST_VERSION: Final = 3
+NAMES_MAX: Final = 10_000
+"""In a subscription that is read: it may have much fewer bytes than it takes to know its names."""
+
+
+class ClientSubscription(NamedTuple):
+    """What a client consumes. `topic_names` are sorted; `owned`, by topic name, is what it still has."""
+
+    topic_names: tuple[str, ...]
+    owned: Mapping[str, frozenset[int]]
+    rack_id: str | None
+
+
+class ClientAssignment(NamedTuple):
+    """What a client was given by the leader, by topic name. `user_data` is between the two."""
+
+    partitions: Mapping[str, frozenset[int]]
+    user_data: bytes
+
+
+def read_subscription(data: bytes) -> ClientSubscription:
+    """A subscription; RecordDamagedError when it is none, or has more names than a client needs."""
+    if int.from_bytes(data[2:6], "big") > NAMES_MAX:
+        raise RecordDamagedError("too many topics")
+    read = decoded("ConsumerProtocolSubscription", version_of(data), data)
+    names = tuple(sorted(set(read.topics)))
+    return ClientSubscription(names, _by_topic(read.owned_partitions), read.rack_id or None)
+
+
+def read_assignment(data: bytes) -> ClientAssignment:
+    """An assignment, where nothing at all is an empty one; RecordDamagedError when it is none."""
+    if not data:
+        return ClientAssignment({}, b"")
+    read = decoded("ConsumerProtocolAssignment", version_of(data), data)
+    return ClientAssignment(_by_topic(read.assigned_partitions), bytes(read.user_data or b""))
+
+
+def written_assignment(partitions: Partitions, topics: Topics, version: int) -> bytes:
+    """An assignment for a client that speaks this version. Topics that are gone are left out."""
+    kind = messages.ConsumerProtocolAssignment
+    known = ((topics.of_id(topic_id), indexes) for topic_id, indexes in partitions.items())
+    named = sorted((topic.name, sorted(indexes)) for topic, indexes in known if topic is not None)
+    assigned = [kind.TopicPartition(topic=name, partitions=indexes) for name, indexes in named]
+    return encoded(version, "ConsumerProtocolAssignment", version, kind(assigned_partitions=assigned))
+
+
+def version_of(data: bytes) -> int:
+    """In which a client is to be answered; RecordDamagedError where there is none."""
+    version = leading_number(data)
+    if version < 0:
+        raise RecordDamagedError(f"clients know no version {version}")
+    return min(version, NEWEST_VERSION)
+
+
+def by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> dict[TopicId, frozenset[int]]:
+    """Partitions of the topics that there are."""
+    known = ((topics.named(name), indexes) for name, indexes in partitions.items())
+    return {topic.topic_id: indexes for topic, indexes in known if topic is not None and indexes}
+
+
+def _by_topic(topics: Iterable[messages.ConsumerProtocolAssignment.TopicPartition]) -> dict[str, frozenset[int]]:
+    """A topic may be named more than once."""
+    found: dict[str, frozenset[int]] = {}
+    for each in topics:
+        found[each.topic] = found.get(each.topic, frozenset()) | frozenset(each.partitions)
+    return found
