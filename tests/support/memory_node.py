@@ -86,7 +86,7 @@ class MemoryConnections:
     def __init__(self):
         self.dispatcher = None
         self.is_accepting = self.takes_more = True
-        self.open, self.closed = set(), {}
+        self.open, self.closed, self.marks = set(), {}, {}
         self._waiting = set()
 
     def send(self, request):
@@ -114,6 +114,9 @@ class MemoryConnections:
             self.open.remove(connection)
             self.closed[connection] = reason
             self.dispatcher.on_closed(connection, "local", "")
+
+    def mark_of(self, connection):
+        return self.marks.get(connection, 0)
 
     def stop_accepting(self):
         self.is_accepting = False

@@ -340,7 +340,7 @@ class MemoryPlane:
 
     # -- PreparedAnswers, Forwarding ----------------------------------------------------------------------------------
 
-    def prepare_answer(self, request, answer):
+    def prepare_answer(self, request, answer, mark=0):
         self.prepared[request.api_key, request.api_version, request.listener, bytes(request.body)] = answer
 
     def forget_answers(self, api_key):
