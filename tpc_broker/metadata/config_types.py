@@ -42,13 +42,15 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it; the smaller number wins over the larger."""
+    """Where a value comes from, as DescribeConfigs numbers it; of 1 to 5 the smaller wins over the larger."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class ConfigStatus(Enum):
@@ -88,6 +90,8 @@ class ConfigDefinition:
     """A number allowed although it is outside of the range, such as -1."""
     valid: tuple[str, ...] = ()
     """The strings (or list elements) that are allowed; empty means any."""
+    any_case: bool = False
+    """Its words are taken in capital letters too."""
     synonyms: tuple[ServerSynonym, ...] = ()
     sensitive: bool = False
     dynamic: bool = False
@@ -116,6 +120,8 @@ class ConfigDefinition:
             if self.default is not None:
                 raise self.refusal("null", "a value is needed")
             return None
+        if self.any_case and isinstance(value, str):
+            value = value.lower()
         self._check_range(value)
         self._check_words(value)
         if self.check is not None:
