@@ -298,19 +298,21 @@ class MemoryNode:
         await self.crash(number)
         return await self.start(number)
 
-    def send(self, number, message, version=None, *, connection=1):
+    def send(self, number, message, version=None, *, connection=1, client_id="a-client"):
         """A request by its message; in the newest version that is offered unless another is named."""
         key = ApiKey[_api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(encode_request(key, version, message))
-        request = MemoryRequest(connection, int(key), version, self._asked, body, self.clock.monotonic_ns())
+        request = MemoryRequest(
+            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), client_id=client_id
+        )
         self.lives[CoreId(number)].connections.send(request)
         return request
 
-    async def ask(self, number, message, version=None, *, connection=1) -> Any:
-        """The response's message; None when there is none, or the connection was closed."""
-        request = self.send(number, message, version, connection=connection)
+    async def ask(self, number, message, version=None, **client) -> Any:
+        """The response's message; None when there is none, or the connection was closed. `client`: as of `send`."""
+        request = self.send(number, message, version, **client)
         await request.done.wait()
         return answer_of(request)
 
