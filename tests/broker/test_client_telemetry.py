@@ -158,6 +158,18 @@ async def test_what_cannot_be_read_is_refused_and_nobody_else_waits(autojump_clo
         assert told(node)["gauges"] == {"producer_record_queue_max_seconds": {"instances": 1, "value": 0.001}}
 
 
+async def test_the_bound_of_a_push_is_the_brokers_setting(autojump_clock):
+    async with running_node(cores=1, settings=("telemetry.max.bytes=2000",)) as node:
+        await subscribe(node, metrics="*", interval_ms="1000")
+        given = await ask(node)
+        assert given.telemetry_max_bytes == 2_000
+        assert await push(node, given, bytes(2_001)) is ErrorCode.TELEMETRY_TOO_LARGE
+        fits, large = (data_of(gauge("a" * size, 1.0)) for size in (1_000, 3_000))
+        for data, error in ((fits, NONE), (large, ErrorCode.INVALID_RECORD)):
+            await trio.sleep(INTERVAL_S)
+            assert await push(node, given, data, compression=Compression.ZSTD) is error
+
+
 async def test_a_subscription_is_for_whom_it_matches(autojump_clock):
     async with running_node(cores=1) as node:
         await subscribe(node, metrics="a", match="client_id=app-.*")

@@ -63,8 +63,9 @@ class ClientTelemetry:
         try:
             pushed = None
             if data:
+                bytes_max = min(self.bytes_max, limits.TELEMETRY_BYTES_MAX)
                 pushed = await trio.to_thread.run_sync(
-                    read_push, push.compression, data, self.bytes_max, limiter=self._reading
+                    read_push, push.compression, data, bytes_max, limiter=self._reading
                 )
         except PayloadError as error:
             client = str(push.instance_id)
@@ -77,7 +78,7 @@ class ClientTelemetry:
     @property
     def bytes_max(self) -> int:
         """Of one push, as it comes and decompressed."""
-        return limits.TELEMETRY_BYTES_MAX
+        return self._core.settings.telemetry_max_bytes
 
     def statistics(self) -> TelemetryStatistics:
         return self._instances.statistics(self._now())
