@@ -29,7 +29,7 @@ ALLOWED = {
     "swim": FOUNDATION,
     "cluster": FOUNDATION | {"raft", "swim"},
     "coordinator": FOUNDATION | {"kafka", "log"},
-    "telemetry": FOUNDATION | NATIVE_BYTES | {"kafka"},
+    "telemetry": FOUNDATION | NATIVE_BYTES | {"kafka", "metadata"},
     "storage": FOUNDATION | NATIVE_BYTES | {"log", "metadata"},
     "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"}
     | {"telemetry"},

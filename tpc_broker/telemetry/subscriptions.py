@@ -1,8 +1,7 @@
 """Subscriptions to clients' metrics: resources of type CLIENT_METRICS, compiled, and what a client is asked for.
 
 A subscription names metrics by prefixes, an interval, and whom it is for: regular expressions, each of which matches
-the whole of what is known of a client. They are RE2's, because clients choose what is matched: a backtracking engine
-could be made to hang. Kafka's are Java's; what RE2 has not (look-around, back references) is refused when it is set.
+the whole of what is known of a client. What they may be is said where they are set (`metadata.client_metrics_config`).
 """
 
 from __future__ import annotations
@@ -12,19 +11,15 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import re2
-
-from tpc_broker.limits import TELEMETRY_PATTERN_BYTES_MAX, TELEMETRY_PATTERN_MEMORY_BYTES_MAX
+from tpc_broker.metadata.client_metrics_config import ALL_METRICS, CLIENT_METRICS_CONFIGS, match_patterns
+from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Mapping
 
-INTERVAL_MS, METRICS, MATCH = "interval.ms", "metrics", "match"
 INTERVAL_MS_DEFAULT: Final = 300_000
-ALL_METRICS: Final = "*"
-"""How Kafka asks for all."""
 
 
 class Client(NamedTuple):
@@ -101,7 +96,7 @@ class Subscriptions:
         for name, values in configs.items():
             try:
                 self._all.append(compiled(values))
-            except ValueError as error:
+            except ConfigError as error:
                 self.faults[name] = str(error)
 
     def __len__(self) -> int:
@@ -115,31 +110,15 @@ class Subscriptions:
 
 
 def compiled(values: Mapping[str, str]) -> Subscription:
-    """Of what was set. ValueError: what is wrong with it."""
-    interval_ms = int(values.get(INTERVAL_MS, INTERVAL_MS_DEFAULT))
-    metrics = frozenset(listed(values.get(METRICS, "")))
-    patterns = dict(map(_pattern, listed(values.get(MATCH, ""))))  # the last one of a field counts
-    return Subscription(interval_ms, metrics, tuple(patterns.items()))
-
-
-def listed(text: str) -> list[str]:
-    """The values of a list, as Kafka divides one."""
-    return [one.strip() for one in text.split(",")] if text.strip() else []
-
-
-def _pattern(text: str) -> tuple[str, Any]:
-    field, _equals, expression = (part.strip() for part in text.partition("="))
-    if field not in Client._fields or not expression:
-        raise ValueError(f"{text!r} names none of {', '.join(Client._fields)} and an expression for it")
-    if len(expression.encode()) > TELEMETRY_PATTERN_BYTES_MAX:
-        raise ValueError(f"the expression for {field} is longer than {TELEMETRY_PATTERN_BYTES_MAX} bytes")
-    options = re2.Options()
-    options.max_mem, options.log_errors = TELEMETRY_PATTERN_MEMORY_BYTES_MAX, False
-    try:
-        return field, re2.compile(expression, options)
-    except re2.error as error:
-        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"the expression for {field} is none of RE2's: {reason}") from None
+    """Of what was set. ConfigError: what is wrong with it."""
+    interval_ms, metrics, match = (
+        row.read(values[row.name]) if row.name in values else row.default
+        for row in map(CLIENT_METRICS_CONFIGS.__getitem__, ("interval.ms", "metrics", "match"))
+    )
+    assert isinstance(interval_ms, int)
+    assert isinstance(metrics, tuple)
+    assert isinstance(match, tuple)
+    return Subscription(interval_ms, frozenset(metrics), tuple(match_patterns(match).items()))
 
 
 def subscription_id_of(asked: Asked, instance_id: uuid.UUID) -> int:
