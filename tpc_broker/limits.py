@@ -124,6 +124,17 @@ FETCH_SESSION_BYTES_MAX = 256 * MIB
 ones are given up, and clients go without one. Of fetches that wait, beside their sessions, so much once more: above it
 those of many partitions are answered at once."""
 
+# Metrics that clients push, of one core.
+TELEMETRY_BYTES_MAX = 16 * MIB  # of one push when it is decompressed, whatever telemetry.max.bytes is
+TELEMETRY_FIELDS_MAX = 50_000  # of a push, looked at: more than a mebibyte of real metrics has
+TELEMETRY_INSTANCES_MAX = 10_000  # above it the one that was longest silent is forgotten
+TELEMETRY_EXPIRY_MS_MIN = 60_000  # so long an instance may be silent, whatever its interval
+TELEMETRY_SWEEP_MS = 10_000  # between two looks for those that were silent for longer
+TELEMETRY_PATTERN_BYTES_MAX = 4 * KIB  # of an operator's expression
+TELEMETRY_PATTERN_MEMORY_BYTES_MAX = 1 * MIB  # that RE2 takes for it
+SOFTWARE_KINDS_MAX = 4_096  # names and versions of clients' software that connections are told apart by
+SOFTWARE_TEXT_LENGTH_MAX = 256  # of either; what is longer is not kept
+
 # The loop.
 STALL_MS = 10  # counted
 STALL_LOG_MS = 300  # logged: other cores and clients notice

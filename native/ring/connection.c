@@ -261,6 +261,16 @@ int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t id, int64_
     return received_ns - it->refused_ns <= TPC_REFUSED_NS_MAX ? it->refusal : 0;
 }
 
+void tpc_connection_set_mark(tpc_connections *connections, uint64_t id, uint32_t mark) {
+    connection *it = connection_find(connections, id);
+    if (it != NULL) it->mark = mark;
+}
+
+uint32_t tpc_connection_mark(tpc_connections *connections, uint64_t id) {
+    const connection *it = connection_find(connections, id);
+    return it != NULL ? it->mark : 0;
+}
+
 void tpc_connections_close_all(tpc_connections *connections, int reason, int when) {
     for (uint32_t i = 0; i < connections->slots_count; i++) {
         connection *it = connections->slots[i].connection;

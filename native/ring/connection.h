@@ -48,6 +48,9 @@ bool tpc_connection_is_open(tpc_connections *connections, uint64_t connection);
 void tpc_connection_note_refusal(tpc_connections *connections, uint64_t connection, int16_t error_code);
 int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t connection, int64_t received_ns);
 
+/* What tpc_connection_mark() says from now on. */
+void tpc_connection_set_mark(tpc_connections *connections, uint64_t connection, uint32_t mark);
+
 /* As tpc_answer_slices(), but the slices begin with the length field, and all of them have frames. */
 int tpc_answer_framed(tpc_connections *connections, uint64_t connection, int64_t sequence, const tpc_slice *slices,
                       uint32_t count);

@@ -39,8 +39,8 @@ static tpc_prepared *place_for(tpc_plane *plane, const tpc_request *request) {
     return count < TPC_PREPARED_PER_API_MAX && free ? free : oldest;
 }
 
-int tpc_plane_prepare_answer(tpc_plane *plane, const tpc_request *request, const uint8_t *answer,
-                             uint32_t answer_bytes) {
+int tpc_plane_prepare_answer(tpc_plane *plane, const tpc_request *request, const uint8_t *answer, uint32_t answer_bytes,
+                             uint32_t mark) {
     if (request->body_bytes > TPC_PREPARED_BODY_BYTES_MAX) return -EMSGSIZE;
     tpc_prepared *place = place_for(plane, request);
     if (!place) return -ENOBUFS;
@@ -53,7 +53,8 @@ int tpc_plane_prepare_answer(tpc_plane *plane, const tpc_request *request, const
                             .api_key = request->api_key,
                             .api_version = request->api_version,
                             .listener = request->listener,
-                            .body_bytes = request->body_bytes};
+                            .body_bytes = request->body_bytes,
+                            .mark = mark};
     memcpy(place->body, request->body, request->body_bytes);
     return 0;
 }
@@ -79,6 +80,7 @@ bool tpc_prepared_answer(tpc_plane *plane, const tpc_request *request) {
     for (unsigned i = 0; i < TPC_PREPARED_MAX && !found; i++)
         if (is_for(&plane->prepared[i], request)) found = &plane->prepared[i];
     if (!found) return false;
+    if (found->mark) tpc_connection_set_mark(plane->connections, request->connection, found->mark);
     uint32_t room_bytes;
     tpc_frame *chunk;
     uint8_t *header = tpc_answer_room(plane->connections, request->connection, &room_bytes, &chunk);

@@ -15,6 +15,7 @@ typedef struct {
     int16_t api_key, api_version;
     uint16_t listener;
     uint32_t body_bytes;
+    uint32_t mark; /* of the connections that are given it; 0: none */
     uint8_t body[TPC_PREPARED_BODY_BYTES_MAX];
 } tpc_prepared;
 

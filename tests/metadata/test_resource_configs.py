@@ -136,6 +136,11 @@ def test_a_subscriptions_settings_are_kept_until_they_are_removed():
         ("match", "client_id=a,client_id=(", 40, "Illegal client matching pattern: client_id=("),
         ("match", "client_id=[a&&b]", 40, "Illegal client matching pattern: client_id=[a&&b]"),
         ("match", "client_id=\\p{Alpha}", 40, "Illegal client matching pattern: client_id=\\p{Alpha}"),
+        ("match", "client_id=[a[b]]", 40, "Illegal client matching pattern: client_id=[a[b]]"),
+        ("match", "client_id=(?!a).*", 40, "Illegal client matching pattern: client_id=(?!a).*"),
+        ("match", "client_id=(a)\\1", 40, "Illegal client matching pattern: client_id=(a)\\1"),
+        ("match", f"client_id={'a' * 4097}", 40, "Illegal client matching pattern: client_id=aaa"),
+        ("match", "client_id=((a{1000}){1000}){9}", 40, "Illegal client matching pattern: client_id=((a{1000}){1000}"),
     ],
 )
 def test_what_a_subscription_may_not_set_is_refused_in_kafkas_words(key, value, code, said):
@@ -175,6 +180,13 @@ def test_one_resource_and_all_together_have_a_bound(monkeypatch):
     assert metadata.alter(GROUP, "g", (SESSION, "60000")) == (0, None), "it does not grow"
     assert metadata.alter(GROUP, "g", (SESSION, None, DELETE)) == (0, None)
     assert metadata.alter(GROUP, "i", (SESSION, "50000")) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["\\p{L}+", "a&&b", "[a&b]", "\\[a[b]", "[]a]", "[^]a]x", "[\\[]", "[a][b]", "(?i)a", "\\Qa.b\\E"]
+)
+def test_what_means_the_same_everywhere_is_taken(pattern):
+    assert match_patterns([f"client_id={pattern}"])["client_id"].pattern == pattern
 
 
 def test_nothing_without_a_name():

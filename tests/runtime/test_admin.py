@@ -27,6 +27,7 @@ from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.health import Disk, health_of
 from tpc_broker.runtime.metrics import COUNTED, CoreMetrics
 from tpc_broker.runtime.options import LOOPBACK, AdminAddress, StartError, parse_admin
+from tpc_broker.telemetry.standard import Kind
 
 RECORDS = 30
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
@@ -121,7 +122,8 @@ def test_nothing_that_clients_choose_is_a_label(watched: Watched) -> None:
         for sample in family.samples:
             for name, value in sample.labels.items():
                 labels.setdefault(name, set()).add(value)
-    assert labels.keys() == {"core", "api", "reason", "queue", "version", "le", "listener", "backend"}
+    assert labels.keys() == {"core", "api", "reason", "queue", "version", "le", "listener", "backend", "kind"}
+    assert labels["kind"] == {kind.value for kind in Kind}
     assert labels["listener"] == {"PLAINTEXT", "TWO"}
     assert labels["core"] == {"0", "1"}
     assert "unknown" in labels["api"] <= API_NAMES | {"unknown"}

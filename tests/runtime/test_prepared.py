@@ -22,11 +22,11 @@ def bench(tmp_path):
     bench.shut()
 
 
-def prepare(bench, answer, body=BODY, api_key=METADATA, api_version=1, listener=0):
+def prepare(bench, answer, body=BODY, api_key=METADATA, api_version=1, listener=0, mark=0):
     request, at = ffi.new("tpc_request *"), ffi.new("uint8_t[]", body)
     request.api_key, request.api_version, request.listener = api_key, api_version, listener
     request.body, request.body_bytes = at, len(body)
-    return lib.tpc_plane_prepare_answer(bench.plane.pointer, request, answer, len(answer))
+    return lib.tpc_plane_prepare_answer(bench.plane.pointer, request, answer, len(answer), mark)
 
 
 def ask(bench, client, body=BODY, **header):
@@ -62,6 +62,25 @@ def test_who_it_is_makes_no_difference(bench):
         ask(bench, client, client_id=name)
         assert bench.read_frame(client)[4:] == b"all"
     assert given(bench) == 3
+
+
+def test_a_connection_keeps_the_mark_of_what_it_was_given_last(bench):
+    """That is how a client's software is known, which Python sees once for all who run it."""
+    bench.on_request = lambda request: reply_by_hand(request, bench)
+    assert prepare(bench, b"a", mark=2**32 - 1) == prepare(bench, b"b", BODY + b"b", mark=2) == 0
+    assert prepare(bench, b"none", BODY + b"none") == 0
+    asks, other = bench.connect(), bench.connect()
+    for client, body, answer in ((asks, BODY, b"a"), (other, BODY + b"b", b"b"), (asks, BODY + b"none", b"none"),
+                                 (other, b"?", b"by hand")):  # fmt: skip
+        ask(bench, client, body)
+        assert bench.read_frame(client)[4:] == answer
+    marks, ids = bench.connections.mark_of, [connection for connection, _peer in bench.opened]
+    assert list(map(marks, ids)) == [2**32 - 1, 2]
+    assert prepare(bench, b"again", mark=3) == 0
+    ask(bench, asks)
+    assert bench.read_frame(asks)[4:] == b"again"
+    assert list(map(marks, ids)) == [3, 2]
+    assert marks(12345) == 0
 
 
 def test_who_came_to_another_listener_is_told_something_else(bench):

@@ -86,7 +86,7 @@ class MemoryConnections:
     def __init__(self):
         self.dispatcher = None
         self.is_accepting = self.takes_more = True
-        self.open, self.closed = set(), {}
+        self.open, self.closed, self.marks = set(), {}, {}
         self._waiting = set()
 
     def send(self, request):
@@ -114,6 +114,9 @@ class MemoryConnections:
             self.open.remove(connection)
             self.closed[connection] = reason
             self.dispatcher.on_closed(connection, "local", "")
+
+    def mark_of(self, connection):
+        return self.marks.get(connection, 0)
 
     def stop_accepting(self):
         self.is_accepting = False
@@ -295,19 +298,21 @@ class MemoryNode:
         await self.crash(number)
         return await self.start(number)
 
-    def send(self, number, message, version=None, *, connection=1):
+    def send(self, number, message, version=None, *, connection=1, client_id="a-client"):
         """A request by its message; in the newest version that is offered unless another is named."""
         key = ApiKey[_api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(encode_request(key, version, message))
-        request = MemoryRequest(connection, int(key), version, self._asked, body, self.clock.monotonic_ns())
+        request = MemoryRequest(
+            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), client_id=client_id
+        )
         self.lives[CoreId(number)].connections.send(request)
         return request
 
-    async def ask(self, number, message, version=None, *, connection=1) -> Any:
-        """The response's message; None when there is none, or the connection was closed."""
-        request = self.send(number, message, version, connection=connection)
+    async def ask(self, number, message, version=None, **client) -> Any:
+        """The response's message; None when there is none, or the connection was closed. `client`: as of `send`."""
+        request = self.send(number, message, version, **client)
         await request.done.wait()
         return answer_of(request)
 

@@ -140,7 +140,7 @@ class MemoryPlane:
         self.logs, self._files = {}, {}
         self.holds, self.has_memory = False, True
         self.refuses: list[ProduceFallback] = []
-        self.fetches, self.prepared, self.owners, self.datagram_owners = set(), {}, {}, {}
+        self.fetches, self.prepared, self.marks, self.owners, self.datagram_owners = set(), {}, {}, {}, {}
         self.fetch_limits = None
         self.committed_from, self.uses = {}, {}
         self._connections, self._clock = connections, clock
@@ -340,8 +340,9 @@ class MemoryPlane:
 
     # -- PreparedAnswers, Forwarding ----------------------------------------------------------------------------------
 
-    def prepare_answer(self, request, answer):
-        self.prepared[request.api_key, request.api_version, request.listener, bytes(request.body)] = answer
+    def prepare_answer(self, request, answer, mark=0):
+        asked = (request.api_key, request.api_version, request.listener, bytes(request.body))
+        self.prepared[asked], self.marks[asked] = answer, mark
 
     def forget_answers(self, api_key):
         self.prepared = {asked: answer for asked, answer in self.prepared.items() if asked[0] != api_key}

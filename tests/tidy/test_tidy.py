@@ -29,8 +29,10 @@ ALLOWED = {
     "swim": FOUNDATION,
     "cluster": FOUNDATION | {"raft", "swim"},
     "coordinator": FOUNDATION | {"kafka", "log"},
+    "telemetry": FOUNDATION | NATIVE_BYTES | {"kafka", "metadata"},
     "storage": FOUNDATION | NATIVE_BYTES | {"log", "metadata"},
-    "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"},
+    "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"}
+    | {"telemetry"},
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
@@ -47,9 +49,10 @@ ALLOWED = {
     "feature_levels": set(),
 }
 EVERYTHING = {"runtime", "bench"}
-NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "storage", "broker")
+NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry", "storage",
+             "broker")  # fmt: skip
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
-SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator")
+SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry")
 CLOCK_BY_PORT = ("storage", "broker")
 CHANCE_BY_PORT = ("broker",)
 CHANCE_MODULES = {"random", "secrets"}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
@@ -143,12 +144,10 @@ class Core:
         self.core_id = place.core_id
         self.data_path = place.data_path
         self.configuration = self._started_with = configuration
-        self.connections = connections
-        self.plane = plane
+        self.connections, self.plane = connections, plane
         self.disk = disk
         self.mailboxes = mailboxes
-        self.clock = clock
-        self.chance = chance
+        self.clock, self.chance = clock, chance
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
         self._cluster_id = place.cluster_id
@@ -185,7 +184,9 @@ class Core:
         self.loads = CoreLoads(self)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
+        self.client_telemetry = ClientTelemetry(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery)
+        self.dispatcher.on_gone = self.client_telemetry.closed
         self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = 0
@@ -364,6 +365,8 @@ class Core:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._apply_settings()
         self.view.image = after
+        if before.client_metrics_configs != after.client_metrics_configs:
+            self.client_telemetry.follow(after.client_metrics_configs)
         told = [(each.feature_epoch, bool(each.nodes), each.cluster_id) for each in (before, after)]
         if told[0] != told[1]:
             self.plane.forget_answers(int(ApiKey.API_VERSIONS))

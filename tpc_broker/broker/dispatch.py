@@ -99,6 +99,8 @@ class Dispatcher:
         self._waits: dict[int, trio.CancelScope] = {}
         self._monotonic_ns, self._cpu_ns = core.clock.monotonic_ns, core.clock.cpu_ns
         self._requests = self._refused = self._failed = 0
+        self.on_gone: Callable[[int], None] = lambda _connection: None
+        """Called when a connection is closed."""
         self._prompt: deque[ConnectionState] = deque()
         self._others: deque[ConnectionState] = deque()
         self._share_wanted = trio.lowlevel.ParkingLot()
@@ -122,6 +124,7 @@ class Dispatcher:
             state.queue.clear()
         if connection in self._waits:
             self._waits[connection].cancel()
+        self.on_gone(connection)
 
     def on_request(self, request: Request) -> None:
         self._requests += 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from tpc_broker.broker.prepared_port import PreparedAnswers
 from tpc_broker.broker.producers_port import ProducersPort
 from tpc_broker.error_codes import ErrorCode
 
@@ -92,6 +93,10 @@ class Connections(Protocol):
 
     def answer_none(self, request: Request) -> None: ...
     def close(self, connection: int, reason: str) -> None: ...
+
+    def mark_of(self, connection: int) -> int:
+        """Of the last prepared answer with a mark that it was given; 0: there was none."""
+        ...
 
     def stop_accepting(self) -> None: ...
 
@@ -522,16 +527,6 @@ class FetchPort(Protocol):
     def release_fetches(self) -> None:
         """Fetches that wait in the data plane are answered with what there is."""
         ...
-
-
-class PreparedAnswers(Protocol):
-    """Answers that are alike for everybody, made once and given by the data plane."""
-
-    def prepare_answer(self, request: Request, answer: bytes) -> None:
-        """Whoever sends the same request gets this answer, from behind the correlation id, until it is forgotten."""
-        ...
-
-    def forget_answers(self, api_key: int) -> None: ...
 
 
 class Forwarding(Protocol):

@@ -2164,6 +2164,38 @@ class FindCoordinatorResponse(Message):
         coordinators: Sequence[FindCoordinatorResponse.Coordinator] = ...,
     ) -> None: ...
 
+class GetTelemetrySubscriptionsRequest(Message):
+    client_instance_id: bytes
+    def __init__(
+        self,
+        *,
+        client_instance_id: bytes = ...,
+    ) -> None: ...
+
+class GetTelemetrySubscriptionsResponse(Message):
+    throttle_time_ms: int
+    error_code: int
+    client_instance_id: bytes
+    subscription_id: int
+    accepted_compression_types: list[int]
+    push_interval_ms: int
+    telemetry_max_bytes: int
+    delta_temporality: bool
+    requested_metrics: list[str]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        client_instance_id: bytes = ...,
+        subscription_id: int = ...,
+        accepted_compression_types: Sequence[int] = ...,
+        push_interval_ms: int = ...,
+        telemetry_max_bytes: int = ...,
+        delta_temporality: bool = ...,
+        requested_metrics: Sequence[str] = ...,
+    ) -> None: ...
+
 class GroupMetadataKey(Message):
     group: str
     def __init__(
@@ -3130,6 +3162,32 @@ class ProduceRequest(Message):
         acks: int = ...,
         timeout_ms: int = ...,
         topic_data: Sequence[ProduceRequest.TopicProduceData] = ...,
+    ) -> None: ...
+
+class PushTelemetryRequest(Message):
+    client_instance_id: bytes
+    subscription_id: int
+    terminating: bool
+    compression_type: int
+    metrics: Bytes
+    def __init__(
+        self,
+        *,
+        client_instance_id: bytes = ...,
+        subscription_id: int = ...,
+        terminating: bool = ...,
+        compression_type: int = ...,
+        metrics: Bytes = ...,
+    ) -> None: ...
+
+class PushTelemetryResponse(Message):
+    throttle_time_ms: int
+    error_code: int
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
     ) -> None: ...
 
 class RenewDelegationTokenRequest(Message):

@@ -1,17 +1,20 @@
 """Subscriptions to metrics of clients (KIP-714): what an operator sets of one, under the name that they give it.
 
 `metrics` are beginnings of names, or `*` for all; `match` says which clients are meant, as KEY=PATTERN; `interval.ms`
-is how often they send them. Values and refusals are Kafka's. Patterns are Python's, with the classes of ASCII as in
-Java; what Java's have and these do not (or take for something else, such as sets in sets) is refused.
+is how often they send them. Values and refusals are Kafka's. Patterns are RE2's: clients choose what is matched, and an
+engine that backtracks can be made to hang by that. What Java's have besides, or write in another way, is refused, so
+that none is taken that would match something else.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import re2
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import TELEMETRY_PATTERN_BYTES_MAX, TELEMETRY_PATTERN_MEMORY_BYTES_MAX
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigError, ConfigType, ConfigValue, to_text
 
@@ -25,6 +28,8 @@ MATCH_KEYS: Final = (
     "client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
     "client_source_port",
 )  # fmt: skip
+_SET_OF_JAVAS: Final = re.compile(r"(?<!\\)(?:\\\\)*\[\^?\]?(?:\\.|[^\]\\])*?(?:\[|&&)")
+"""A set within a set, or cut with another one: elsewhere these are characters."""
 
 
 def _check_words(definition: ConfigDefinition, value: ConfigValue) -> None:
@@ -76,9 +81,9 @@ def validate_client_metrics(name: str, wanted: Mapping[str, str]) -> dict[str, s
     return {key: to_text(value) or "" for key, value in values.items()}
 
 
-def match_patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
-    """What each key of a client has to match as a whole, of a list of KEY=PATTERN. ConfigError."""
-    patterns: dict[str, re.Pattern[str]] = {}
+def match_patterns(texts: Iterable[str]) -> dict[str, Any]:
+    """What each key of a client has to match as a whole, of a list of KEY=PATTERN: RE2's expressions. ConfigError."""
+    patterns: dict[str, Any] = {}
     for text in texts:
         key, _, pattern = text.rstrip("=").partition("=")  # Java's split drops what is empty at the end
         if key.strip() not in MATCH_KEYS or not pattern or "=" in pattern:
@@ -87,13 +92,15 @@ def match_patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
     return patterns
 
 
-def _compiled(text: str, pattern: str) -> re.Pattern[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of what means something else in Java: sets in sets
-        try:
-            return re.compile(pattern, re.ASCII)
-        except (re.error, OverflowError, RecursionError, Warning):
-            raise _illegal(text) from None
+def _compiled(text: str, pattern: str) -> Any:
+    if len(pattern.encode()) > TELEMETRY_PATTERN_BYTES_MAX or _SET_OF_JAVAS.search(pattern):
+        raise _illegal(text)
+    options = re2.Options()
+    options.max_mem, options.log_errors = TELEMETRY_PATTERN_MEMORY_BYTES_MAX, False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error:
+        raise _illegal(text) from None
 
 
 def _illegal(text: str) -> ConfigError:

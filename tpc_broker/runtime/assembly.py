@@ -55,7 +55,7 @@ from tpc_broker.storage.recovery import JournalDamagedError, RecoveredCore, reco
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from tpc_broker.broker.core import BrokerStatistics
+    from tpc_broker.broker.core import Core
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.options import CoreOptions
     from tpc_broker.storage.checkpoint import JournalFile
@@ -90,7 +90,7 @@ class CoreAssembly:
     clock: SystemClock
     cache: CacheBound
     refusals: RefusalWatch
-    counters: Callable[[BrokerStatistics], CoreCounters]
+    counters: Callable[[Core], CoreCounters]
     """As long as the others are open."""
 
 

@@ -105,6 +105,9 @@ class ClientConnections:
     def close(self, connection: int, _reason: str) -> None:
         self._connections.close(connection, CloseReason.REQUEST_INVALID, CloseWhen.AFTER_ANSWERED)
 
+    def mark_of(self, connection: int) -> int:
+        return self._connections.mark_of(connection)
+
     def stop_accepting(self) -> None:
         self._connections.stop_accepting()
 

@@ -575,6 +575,10 @@ class Connections:
         ]
         return sorted(found, key=lambda one: -one.took_ns)
 
+    def mark_of(self, connection: int) -> int:
+        """Of the last prepared answer with a mark that it was given; 0: none, or it is gone."""
+        return int(lib.tpc_connection_mark(self.pointer, connection))
+
     def describe_connection(self, connection: int) -> ConnectionDescription | None:
         """`None` when it is gone."""
         if lib.tpc_connection_describe(self.pointer, connection, self._info) < 0:

@@ -321,7 +321,7 @@ class CoreProcessMain:
         return replication
 
     def _count(self, assembly: CoreAssembly, core: Core) -> CoreCounters:
-        counters = assembly.counters(core.statistics())
+        counters = assembly.counters(core)
         if self._replication is not None:
             counters["replicas"] = self._replication.counters()
         if core.replica_watch is not None:

@@ -16,14 +16,28 @@ from tpc_broker.runtime.links import link_statistics
 from tpc_broker.runtime.trio_ring import current_task_queues
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import BrokerStatistics
+    from tpc_broker.broker.client_telemetry import ClientTelemetry
+    from tpc_broker.broker.core import Core
     from tpc_broker.runtime.cluster.counters import ClusterCounters
     from tpc_broker.runtime.connections import Connections, Latency, SlowRequest
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.ring import Ring
     from tpc_broker.storage.journalled_storage import JournalledStorage
+    from tpc_broker.telemetry.aggregates import Gauge
 
 Numbers = dict[str, int]
+
+
+class TelemetryCounters(TypedDict):
+    """What clients push. `counts`: of `TelemetryStatistics`; `instances`: by kind; `refused`: by reason. `gauges`,
+    `growths`: what instances say together, by names of `telemetry.standard`.
+    """
+
+    counts: Numbers
+    instances: Numbers
+    refused: Numbers
+    gauges: dict[str, Gauge]
+    growths: dict[str, float]
 
 
 class CoreCounters(TypedDict):
@@ -60,6 +74,7 @@ class CoreCounters(TypedDict):
     commit_spans: list[int]
     latencies: dict[str, Latency]
     slowest: list[dict[str, Any]]
+    telemetry: TelemetryCounters
 
 
 class CoreStatus(TypedDict):
@@ -77,7 +92,7 @@ class CoreStatus(TypedDict):
 
 
 def core_counters(
-    ring: Ring, connections: Connections, plane: RingDataPlane, storage: JournalledStorage, broker: BrokerStatistics
+    ring: Ring, connections: Connections, plane: RingDataPlane, storage: JournalledStorage, core: Core
 ) -> CoreCounters:
     fetches: dict[str, Any] = asdict(plane.fetch_statistics())
     left = fetches.pop("left")
@@ -86,7 +101,7 @@ def core_counters(
     looped: dict[str, Any] = asdict(ring.statistics())
     python_spans = list(looped.pop("python_spans"))
     return CoreCounters(
-        broker=asdict(broker),
+        broker=asdict(core.statistics()),
         replicas={},
         readiness={},
         storage=storage.counters(),
@@ -106,6 +121,18 @@ def core_counters(
         commit_spans=plane.commit_spans(),
         latencies=latencies_by_name(connections.latencies()),
         slowest=[_slow(one) for one in connections.slowest_requests()],
+        telemetry=telemetry_counters(core.client_telemetry),
+    )
+
+
+def telemetry_counters(telemetry: ClientTelemetry) -> TelemetryCounters:
+    counts: dict[str, Any] = asdict(telemetry.statistics())
+    return TelemetryCounters(
+        instances=counts.pop("instances"),
+        refused=counts.pop("refused"),
+        counts=counts,
+        gauges=telemetry.gauges(),
+        growths=telemetry.growths(),
     )
 
 

@@ -301,12 +301,12 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     # -- prepared answers ----------------------------------------------------------------------------------------------
 
-    def prepare_answer(self, request: Request, answer: bytes) -> None:
+    def prepare_answer(self, request: Request, answer: bytes, mark: int = 0) -> None:
         """Whoever sends the same listener the same request gets this answer, from behind the correlation id, until it
-        is forgotten. Only before the request's own answer.
+        is forgotten; `Connections.mark_of` tells then that it has got it. Only before the request's own answer.
         """
         # Without room, or for a request of unusual length, everybody goes on to be answered here.
-        lib.tpc_plane_prepare_answer(self._plane, request.pointer, answer, len(answer))
+        lib.tpc_plane_prepare_answer(self._plane, request.pointer, answer, len(answer), mark)
 
     def forget_answers(self, api_key: int) -> None:
         lib.tpc_plane_forget_answers(self._plane, api_key)

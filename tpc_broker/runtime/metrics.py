@@ -16,6 +16,7 @@ from tpc_broker.runtime.cluster_metrics import cluster_metrics, replica_metrics
 from tpc_broker.runtime.health import cluster_of, disk_of
 from tpc_broker.runtime.options import ON_IO_URING, ChosenBackend
 from tpc_broker.runtime.scrub_report import FINISHED, read_report
+from tpc_broker.runtime.telemetry_metrics import telemetry_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -197,6 +198,7 @@ class CoreMetrics:
                 for reason, count in counters[part].items():  # type: ignore[literal-required]
                     family.add_metric([core, reason], count)
             yield family
+        yield from telemetry_metrics([(core, counters["telemetry"]) for core, counters in self._told])
         yield from self._queues()
         yield from self._spans()
         yield self._latencies()

@@ -197,6 +197,8 @@ void tpc_request_release(tpc_request *request);
 int tpc_connection_close(tpc_connections *connections, uint64_t connection, int reason, int when);
 /* 0 or -ENOTCONN. */
 int tpc_connection_describe(tpc_connections *connections, uint64_t connection, tpc_connection_info *info);
+/* Of the last prepared answer with a mark that it was given (57_prepared.h); 0: there was none, or it is gone. */
+uint32_t tpc_connection_mark(tpc_connections *connections, uint64_t connection);
 void tpc_connections_statistics(tpc_connections *connections, tpc_connection_statistics *statistics);
 /* Of listener n in statistics[n], up to `count` of them; how many there are. Looks at every connection. */
 uint32_t tpc_connections_listener_statistics(const tpc_connections *connections, tpc_listener_statistics *statistics,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker import __version__
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
+from tpc_broker.broker.client_software import NO_MARK
 from tpc_broker.broker.handlers.features import tell_features
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.handlers.tags import request_tags, with_facts
@@ -70,7 +71,12 @@ def handle_api_versions(
         return messages.ApiVersionsResponse(error_code=int(fault))
     response = messages.ApiVersionsResponse(api_keys=[_api_version(key) for key in core.offered_apis])
     tell_features(core, response, request.api_version)
-    return _for_everybody(core, request, response)
+    if request.api_version < SOFTWARE_VERSION:
+        return _for_everybody(core, request, response)
+    software = (message.client_software_name, message.client_software_version)
+    mark = core.client_telemetry.software.mark(software)
+    core.client_telemetry.software.note(request.connection, software)
+    return response if mark is None else _for_everybody(core, request, response, mark)
 
 
 def _fault_of_client(message: messages.ApiVersionsRequest, version: int) -> ErrorCode:
@@ -94,11 +100,11 @@ def _misrouted(core: Core, request: Request, message: messages.ApiVersionsReques
     return ErrorCode.REBOOTSTRAP_REQUIRED
 
 
-def _for_everybody(core: Core, request: Request, response: Message) -> EncodedResponse:
+def _for_everybody(core: Core, request: Request, response: Message, mark: int = NO_MARK) -> EncodedResponse:
     """Encoded once: whoever asks the same listener the same is answered in C, as long as it holds."""
     body = b"".join(codec(api(request.api_key).response_name, request.api_version).encode_parts(response))
     header = encode_response_header(request.api_key, request.api_version, request.correlation_id)
-    core.plane.prepare_answer(request, header[CORRELATION_ID_BYTES:] + body)
+    core.plane.prepare_answer(request, header[CORRELATION_ID_BYTES:] + body, mark)
     return EncodedResponse(body)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.broker.authorized_operations import Operation
 from tpc_broker.broker.handlers import (
+    client_metrics,
     configs,
     elections,
     features,
@@ -59,6 +60,7 @@ def _of_each_kind(operation: Operation) -> tuple[Need, ...]:
     )
 
 
+_OF_ITSELF = "a client says it of itself, when it is asked to"
 _OF_TOKENS_OWNER = "the token's owner and renewers may, nobody else"
 
 ROWS: Final[dict[ApiKey, ApiRow]] = {
@@ -238,6 +240,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         (_DESCRIBE_TRANSACTIONS, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is told")),
     ),
     ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiRow(
+        client_metrics.handle_get_telemetry_subscriptions, LOCAL, (), free_because=_OF_ITSELF
+    ),
+    ApiKey.PUSH_TELEMETRY: ApiRow(client_metrics.handle_push_telemetry, LOCAL, (), free_because=_OF_ITSELF),
     ApiKey.LIST_CONFIG_RESOURCES: ApiRow(configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRow(topic_pages.handle_describe_topic_partitions, LOCAL, (_DESCRIBE_TOPIC,)),
 }
