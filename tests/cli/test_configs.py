@@ -47,6 +47,29 @@ def test_a_setting_of_a_topic_from_set_to_unset(command: Tpc) -> None:
     assert found["segment.bytes"]["value"] == "2097152"
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "default"),
+    [
+        ("group", "consumer.session.timeout.ms", "60000", "45000"),
+        ("client-metrics", "interval.ms", "1000", "300000"),
+    ],
+)
+def test_a_setting_of_a_group_or_of_client_metrics_from_set_to_unset(
+    command: Tpc, kind: str, key: str, value: str, default: str
+) -> None:
+    assert settings(command, kind, "one") == {}
+    assert command("config", "set", kind, "one", f"{key}={value}") == f"Changed {kind} one: {key}.\n"
+    found = settings(command, kind, "one")
+    assert {name: (one["value"], one["source"]) for name, one in found.items()} == {
+        key: (value, kind.replace("-", " ")),
+    }  # fmt: skip
+    assert settings(command, kind, "two") == {}
+    assert key in command.error("config", "set", kind, "one", f"{key}=1")
+    command("config", "unset", kind, "one", key)
+    found = settings(command, kind, "one", "--all")
+    assert (found[key]["value"], found[key]["source"]) == (default, "default")
+
+
 @OURS_ONLY
 def test_a_policy_that_does_nothing_yet_is_told_and_taken(command: Tpc) -> None:
     said, warned = command.run("topic", "create", "compacted", "--config", "cleanup.policy=compact")
@@ -113,7 +136,7 @@ def test_what_is_refused_names_the_setting(command: Tpc, plain: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["get", "group", "x"], "'group' is not one of 'topic', 'broker'"),
+        (["get", "user", "x"], "'user' is not one of 'topic', 'broker', 'group', 'client-metrics'"),
         (["set", "topic", "t", "retention.ms"], "SETTING=VALUE retention.ms: expected NAME=VALUE, for example"),
         (["unset", "topic", "t", "retention.ms=1"], "retention.ms=1: only the name of a setting"),
         (["set", "broker", "first", "a=b"], "broker first: expected a broker's id"),

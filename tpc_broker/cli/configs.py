@@ -1,4 +1,4 @@
-"""``tpc config``: settings of topics and brokers, each with its explanation."""
+"""``tpc config``: settings of topics, brokers, groups and client metrics, each with its explanation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 ALL_BROKERS = "all"
 COLUMNS = ("Setting", "Value", "From", "Default")
 
-kind_argument = click.argument("kind", metavar="topic|broker", type=click.Choice(["topic", "broker"]))
+KINDS = {
+    "topic": Resource.TOPIC, "broker": Resource.BROKER, "group": Resource.GROUP,
+    "client-metrics": Resource.CLIENT_METRICS,
+}  # fmt: skip
+
+kind_argument = click.argument("kind", metavar="|".join(KINDS), type=click.Choice(list(KINDS)))
 name_argument = click.argument("name")
 
 
 @click.group()
 def config() -> None:
-    """Settings of topics and brokers.
+    """Settings of topics, brokers, groups and subscriptions to client metrics.
 
     \b
     Examples:
@@ -36,6 +41,8 @@ def config() -> None:
       tpc config set topic orders retention.ms=86400000
       tpc config set broker all log.retention.ms=86400000
       tpc config unset topic orders retention.ms
+      tpc config set group billing consumer.session.timeout.ms=60000
+      tpc config set client-metrics all 'metrics=*' interval.ms=60000
     """  # noqa: D301 (click's mark for text that keeps its lines)
 
 
@@ -49,9 +56,11 @@ def config() -> None:
 def get(  # noqa: PLR0913 - one parameter per option
     kind: str, name: str, settings: tuple[str, ...], everything: bool, explain: bool, bootstrap: str, as_json: bool,  # noqa: FBT001
 ) -> None:  # fmt: skip
-    """Show settings of the topic NAME, or of the broker with the id NAME (`all`: what was altered for all brokers)."""
+    """Show settings of the topic, group or subscription NAME, or of the broker with that id (`all`: what was altered
+    for all brokers).
+    """
     with own_client(bootstrap, topic=name if kind == "topic" else "") as cluster:
-        found = configs.describe(cluster, _resource(kind), _resource_name(kind, name))
+        found = configs.describe(cluster, KINDS[kind], _resource_name(kind, name))
     known = {one.name: one for one in found}
     for asked in settings:
         if asked not in known:
@@ -89,7 +98,7 @@ def _meant(asked: str, known: Mapping[str, Setting]) -> str:
 def set_settings(  # noqa: PLR0913 - one parameter per option
     kind: str, name: str, settings: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: bool,  # noqa: FBT001
 ) -> None:  # fmt: skip
-    """Set settings of a topic, of a broker, or (`broker all`) of all brokers: all of them or none."""
+    """Set settings of a topic, group, subscription or broker, or (`broker all`) of all brokers: all of them or none."""
     changes: dict[str, str | None] = dict(split_settings("SETTING=VALUE", settings, "retention.ms=86400000"))
     _alter(kind, name, changes, bootstrap, dry_run=dry_run, as_json=as_json)
 
@@ -114,7 +123,7 @@ def _alter(  # noqa: PLR0913 - what both commands were given
     kind: str, name: str, changes: Mapping[str, str | None], bootstrap: str, *, dry_run: bool, as_json: bool
 ) -> None:
     with own_client(bootstrap, topic=name if kind == "topic" else "") as cluster:
-        configs.alter(cluster, _resource(kind), _resource_name(kind, name), changes, validate_only=dry_run)
+        configs.alter(cluster, KINDS[kind], _resource_name(kind, name), changes, validate_only=dry_run)
     warnings = warnings_of(bootstrap, name, changes, as_json=as_json) if kind == "topic" else []
     if as_json:
         facts = {kind: name, "changed": changes, "executed": not dry_run}
@@ -123,12 +132,8 @@ def _alter(  # noqa: PLR0913 - what both commands were given
     click.echo(f"{'Would change' if dry_run else 'Changed'} {kind} {name}: {', '.join(changes)}.")
 
 
-def _resource(kind: str) -> Resource:
-    return Resource.TOPIC if kind == "topic" else Resource.BROKER
-
-
 def _resource_name(kind: str, name: str) -> str:
-    if kind == "topic":
+    if kind != "broker":
         return name
     if name != ALL_BROKERS and not (name.isascii() and name.isdecimal()):
         fail(f"broker {name}: expected a broker's id (`tpc info` shows them), or all", Exit.USAGE)

@@ -1,4 +1,6 @@
-"""Settings of topics and brokers: DescribeConfigs with the explanation of each, and IncrementalAlterConfigs."""
+"""Settings of topics, brokers, groups and client metrics: DescribeConfigs with the explanation of each, and
+IncrementalAlterConfigs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 SOURCES: Final = {
@@ -41,7 +45,7 @@ class Setting:
 
 
 def describe(cluster: Cluster, kind: Resource, name: str) -> list[Setting]:
-    """All settings of a topic, or of the broker with this id ("": what was altered for all brokers), by name."""
+    """All settings of one thing of this kind, by name. Of brokers: by the id ("": what was altered for all of them)."""
     request = messages.DescribeConfigsRequest
     resource = request.DescribeConfigsResource(resource_type=int(kind), resource_name=name, configuration_keys=None)
     message = request(resources=[resource], include_synonyms=True, include_documentation=True)
