@@ -154,6 +154,13 @@ def test_patterns_are_by_key_and_the_last_one_counts():
     assert {key: pattern.pattern for key, pattern in found.items()} == {"client_id": "b", "client_source_port": "90+"}
 
 
+@pytest.mark.parametrize(
+    "pattern", ["\\p{L}+", "a&&b", "[a&b]", "\\[a[b]", "[]a]", "[^]a]x", "[\\[]", "[a][b]", "(?i)a", "\\Qa.b\\E"]
+)
+def test_what_means_the_same_everywhere_is_taken(pattern):
+    assert match_patterns([f"client_id={pattern}"])["client_id"].pattern == pattern
+
+
 def test_classes_in_patterns_are_those_of_ascii():
     found = match_patterns(["client_id=\\w+", "client_source_port=\\d+"])
     assert found["client_id"].fullmatch("größe") is None
@@ -180,13 +187,6 @@ def test_one_resource_and_all_together_have_a_bound(monkeypatch):
     assert metadata.alter(GROUP, "g", (SESSION, "60000")) == (0, None), "it does not grow"
     assert metadata.alter(GROUP, "g", (SESSION, None, DELETE)) == (0, None)
     assert metadata.alter(GROUP, "i", (SESSION, "50000")) == (0, None)
-
-
-@pytest.mark.parametrize(
-    "pattern", ["\\p{L}+", "a&&b", "[a&b]", "\\[a[b]", "[]a]", "[^]a]x", "[\\[]", "[a][b]", "(?i)a", "\\Qa.b\\E"]
-)
-def test_what_means_the_same_everywhere_is_taken(pattern):
-    assert match_patterns([f"client_id={pattern}"])["client_id"].pattern == pattern
 
 
 def test_nothing_without_a_name():

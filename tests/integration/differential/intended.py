@@ -38,7 +38,8 @@ class Intended:
 INTENDED: list[Intended] = [
     Intended(
         "advertised-apis",
-        "A broker advertises only what it implements; share groups, transactions, ACLs and so on are not there yet.",
+        "A broker advertises only what it implements; share groups, transactions, ACLs and so on are not there yet. "
+        "Clients' metrics are always taken, for /metrics: Kafka offers that only where it has a receiver of them.",
         api="ApiVersions",
         path=r"ApiKeys(\.length|\[\d+\]\..*)",
         ours=r"<missing>|\d+",
