@@ -457,6 +457,23 @@ def of_classic_members_that_leave(r: Recorder) -> None:
     r.beat("the new one leaves", group, "member-n", -1)
 
 
+def of_a_pattern_that_a_classic_member_drops(r: Recorder) -> None:
+    """A static member by pattern is followed by one that has only names, and that one by a classic one."""
+    group = "dropped"
+    r.setting(group, "consumer.assignment.interval.ms", "0")
+    values = {"RebalanceTimeoutMs": NO_REBALANCE_IN_MS, "TopicPartitions": [], "InstanceId": "one"}
+    joined = r.beat("joins by pattern", group, "member-a", 0, SubscribedTopicRegex="pay.*", **values)
+    r.beat_until_resolved("pay.*", group, {"member-a": joined["MemberEpoch"]})
+    r.join("another member joins", group, "member-b", "payments")
+    r.beat("leaves for a while", group, "member-a", -2, InstanceId="one")
+    r.beat("comes back with names and says nothing of patterns", group, "member-c", 0, SubscribedTopicNames=["orders"],
+           **values)  # fmt: skip
+    r.beat("leaves for a while", group, "member-c", -2, InstanceId="one")
+    joined = classic_join(r, "comes back as a classic one", group, "", GroupInstanceId="one")
+    classic_sync(r, "and syncs", group, joined, None)
+    r.beat("the other leaves", group, "member-b", -1)
+
+
 def of_offsets_only(r: Recorder) -> None:
     group = "offsets only"
     partitions = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": "", "Topics": COMMITTED}
@@ -467,7 +484,8 @@ def of_offsets_only(r: Recorder) -> None:
 
 
 PARTS = (by_names, by_the_interval, with_facts, of_static_members, by_pattern, of_changing_topics, by_time,
-         by_migration, of_static_classic_members, of_classic_members_that_leave, of_offsets_only)  # fmt: skip
+         by_migration, of_static_classic_members, of_classic_members_that_leave,
+         of_a_pattern_that_a_classic_member_drops, of_offsets_only)  # fmt: skip
 
 
 def recorded(port: int) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from tests.integration.differential.consumer_members import (
     until_known,
 )
 from tests.integration.differential.dialogue import Dialogue
+from tests.integration.differential.scenarios_groups import join as classic_join
+from tests.integration.differential.scenarios_groups import subscription
 
 
 @scenario
@@ -96,3 +98,66 @@ def pattern_that_matches_internal_topics(d: Dialogue) -> None:
     beat(d, group, "a", 0, **matching("__consumer_offset."))
     beat_until(d, at_epoch(2), group, "a", 1)
     beat(d, group, "a", -1)
+
+
+@scenario
+def static_member_with_a_pattern(d: Dialogue) -> None:
+    """It goes for a while and comes back by another id; then with names, and then as a classic member."""
+    group = f"{d.prefix}-group"
+    one, two = d.topic("one", 2), d.topic("two")
+    assigned_at_once(d, group)
+    until_known(d, group, one)
+    until_known(d, group, two)
+    static = {"InstanceId": "one", **matching(f"{d.prefix}-on.")}
+    beat(d, group, "a", 0, **static)
+    beat_until(d, at_epoch(2), group, "a", 1, InstanceId="one")
+    beat(d, group, "a", -2, InstanceId="one")
+    describe(d, group)
+    beat(d, group, "b", 0, **static)
+    describe(d, group)
+    beat(d, group, "b", -2, InstanceId="one")
+    beat(d, group, "c", 0, **{**static, "SubscribedTopicNames": [two], "SubscribedTopicRegex": None})
+    describe(d, group)
+    beat(d, group, "c", -2, InstanceId="one")
+    join(d, group, "d", two, InstanceId="one", SubscribedTopicRegex="")
+    describe(d, group)
+    join(d, group, "other", one)
+    beat(d, group, "d", -2, InstanceId="one")
+    protocols = [{"Name": "range", "Metadata": subscription(one)}]
+    classic_join(d.coordinator(group), 9, group, GroupInstanceId="one", Protocols=protocols)
+    describe(d, group)
+
+
+@scenario
+def classic_member_in_the_place_of_a_pattern(d: Dialogue) -> None:
+    """What a static member subscribed to by a pattern is dropped with it."""
+    group = f"{d.prefix}-group"
+    one, two = d.topic("one", 2), d.topic("two")
+    assigned_at_once(d, group)
+    until_known(d, group, one)
+    until_known(d, group, two)
+    beat(d, group, "a", 0, InstanceId="one", **matching(f"{d.prefix}-on."))
+    beat_until(d, at_epoch(2), group, "a", 1, InstanceId="one")
+    join(d, group, "other", two)
+    beat(d, group, "a", -2, InstanceId="one")
+    protocols = [{"Name": "range", "Metadata": subscription(two)}]
+    classic_join(d.coordinator(group), 9, group, GroupInstanceId="one", Protocols=protocols)
+    describe(d, group)
+    beat(d, group, "other", 3)
+    describe(d, group)
+
+
+@scenario
+def fenced_member_with_a_pattern(d: Dialogue) -> None:
+    group = f"{d.prefix}-group"
+    one = d.topic("one", 2)
+    assigned_at_once(d, group)
+    until_known(d, group, one)
+    beat(d, group, "a", 0, **matching(f"{d.prefix}-on."))
+    beat_until(d, at_epoch(2), group, "a", 1)
+    beat(d, group, "a", 7)
+    beat(d, group, "a", 0, **matching(f"{d.prefix}-on."))
+    describe(d, group)
+    beat(d, group, "a", 2)
+    beat(d, group, "a", 0, **matching(f"{d.prefix}-other"))
+    describe(d, group)

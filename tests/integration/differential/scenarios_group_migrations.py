@@ -12,8 +12,8 @@ from tests.integration.differential.consumer_members import (
     is_told,
     join,
     owned,
-    partitions,
     scenario,
+    setting,
     until_known,
 )
 from tests.integration.differential.dialogue import Dialogue, Line
@@ -287,7 +287,7 @@ def classic_members_that_are_asked_for_an_id_only(d: Dialogue) -> None:
 @scenario
 def classic_members_that_give_back_late(d: Dialogue) -> None:
     """What a classic member owns, a new one gets when the classic one has synced."""
-    topic, group, members = _classic_group(d, "old")
+    topic, group, members = _classic_group(d, "old", partitions_count=2)
     old, line = members["old"], d.coordinator(group, "old")
     join(d, group, "new", topic)
     beat(d, group, "new", 2)
@@ -299,6 +299,128 @@ def classic_members_that_give_back_late(d: Dialogue) -> None:
     join(d, group, "newer", topic)
     heartbeat(line, 4, group, old, 2)
     beat(d, group, "newer", 3)
-    told = beat(d, group, "new", 2)
-    beat(d, group, "new", 2, TopicPartitions=owned(told) if told["Assignment"] else partitions(d, topic, 2, 3))
+    beat(d, group, "new", 2)
+    classic_join(line, JOIN, group, old, Protocols=protocols(topic))
+    sync(line, SYNC, group, old, 3)
+    describe(d, group)
+
+
+@scenario
+def classic_members_that_say_what_they_own(d: Dialogue) -> None:
+    """A cooperative member keeps its partitions over a JoinGroup, until it says that it has given some back."""
+    topic, group, members = _classic_group(d, "old")
+    old, line = members["old"], d.coordinator(group, "old")
+    join(d, group, "new", topic)
+    generation = 1
+    for held in ((0, 1, 2, 3), (0, 1, 2, 3), (0, 1), (0, 1)):
+        heartbeat(line, 4, group, old, generation)
+        generation = classic_join(line, JOIN, group, old, Protocols=_owning(topic, *held))["GenerationId"]
+        describe(d, group)
+        sync(line, SYNC, group, old, generation)
+        beat(d, group, "new", 2)
+    heartbeat(line, 4, group, old, generation)
+
+
+def _owning(topic: str, *indexes: int) -> list[dict[str, Any]]:
+    """A subscription of version 1, which has the partitions that are owned."""
+    listed = b"".join(index.to_bytes(4, "big") for index in indexes)
+    name = len(topic).to_bytes(2, "big") + topic.encode()
+    one = b"\0\0\0\1" + name
+    metadata = b"\0\1" + one + b"\xff\xff\xff\xff" + one + len(indexes).to_bytes(4, "big") + listed
+    return [{"Name": "range", "Metadata": metadata}]
+
+
+@scenario
+def commits_of_a_classic_member_in_a_mixed_group(d: Dialogue) -> None:
+    topic, group, members = _classic_group(d, "old")
+    old, line = members["old"], d.coordinator(group, "old")
+
+    def commit_all(generation: int) -> None:
+        for version in (8, 9):
+            for index in (0, 3):
+                at = {"PartitionIndex": index}
+                commit(line, version, group, topic, generation=generation, member=old, partition=at)
+
+    join(d, group, "new", topic)
+    for generation in (0, 1, 2):
+        commit_all(generation)
+    classic_join(line, JOIN, group, old, Protocols=protocols(topic))
+    for generation in (0, 1, 2, 3):
+        commit_all(generation)
+    commit(line, 8, group, topic, generation=-1, member="")
+    commit(line, 8, group, topic, generation=2, member="stranger")
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+@scenario
+def classic_member_that_does_not_join_again(d: Dialogue) -> None:
+    """It is out when its rebalance time-out has passed since it was told."""
+    group = f"{d.prefix}-group"
+    topic = d.topic("one", 2)
+    assigned_at_once(d, group)
+    until_known(d, group, topic)
+    line = d.coordinator(group, "old")
+    short = {"RebalanceTimeoutMs": 1500, "Protocols": protocols(topic)}
+    old = classic_join(line, JOIN, group, **short)["MemberId"]
+    classic_join(line, JOIN, group, old, **short)
+    sync(line, SYNC, group, old, 1, {old: assignment(topic, 0, 1)})
+    join(d, group, "new", topic)
+    heartbeat(line, 4, group, old, 1)
+    asked = {"GroupId": group, "MemberId": old, "GenerationId": 1}
+    d.until(lambda: d.guide_coordinator(group, "Heartbeat", 4, asked)["ErrorCode"] == 25)
+    heartbeat(line, 4, group, old, 1)
+    describe_both(d, group)
+    beat(d, group, "new", 2)
+
+
+@scenario
+def classic_member_that_does_not_sync(d: Dialogue) -> None:
+    group = f"{d.prefix}-group"
+    topic = d.topic("one", 2)
+    assigned_at_once(d, group)
+    until_known(d, group, topic)
+    join(d, group, "new", topic)
+    line = d.coordinator(group, "old")
+    short = {"RebalanceTimeoutMs": 1500, "Protocols": protocols(topic)}
+    old = classic_join(line, JOIN, group, **short)["MemberId"]
+    generation = classic_join(line, JOIN, group, old, **short)["GenerationId"]
+    describe(d, group)
+    asked = {"GroupId": group, "MemberId": old, "GenerationId": generation}
+    d.until(lambda: d.guide_coordinator(group, "Heartbeat", 4, asked)["ErrorCode"] == 25)
+    describe_both(d, group)
+
+
+def _classic_state(d: Dialogue, group: str) -> str:
+    [found] = d.guide_coordinator(group, "DescribeGroups", 5, {"Groups": [group]})["Groups"]
+    return found["GroupState"]
+
+
+@scenario
+def last_new_member_whose_session_ends(d: Dialogue) -> None:
+    topic, group, members = _classic_group(d, "old")
+    old, line = members["old"], d.coordinator(group, "old")
+    setting(d, group, "consumer.heartbeat.interval.ms", "400")
+    setting(d, group, "consumer.session.timeout.ms", "1000")
+    join(d, group, "new", topic)
+    d.until(lambda: _classic_state(d, group) == "PreparingRebalance")
+    describe_both(d, group)
+    heartbeat(line, 4, group, old, 1)
+    classic_join(line, JOIN, group, old, Protocols=protocols(topic))
+
+
+@scenario
+def classic_members_at_a_full_group(d: Dialogue) -> None:
+    group = f"{d.prefix}-group"
+    topic = d.topic("one")
+    assigned_at_once(d, group)
+    until_known(d, group, topic)
+    for member in "abcd":
+        join(d, group, member, topic)
+    line = d.coordinator(group)
+    classic_join(line, JOIN, group, Protocols=protocols(topic))
+    classic_join(line, JOIN, group, "stranger", Protocols=protocols(topic))
+    classic_join(line, JOIN, group, Protocols=protocols(topic), GroupInstanceId="one")
+    classic_join(line, JOIN, group, "a", Protocols=protocols(topic))
     describe(d, group)
