@@ -76,7 +76,9 @@ STATES: Final[Mapping[ConsumerState, tuple[str, str]]] = {
 """What each means, and what ends it."""
 MEMBER_STATES: Final[Mapping[MemberState, str]] = {
     MemberState.STABLE: "it has its part of the target, or has not yet heard that it changed",
-    MemberState.UNREVOKED_PARTITIONS: "it was told to give back partitions, and stays in its epoch until it did",
+    MemberState.UNREVOKED_PARTITIONS: (
+        "it was told to give back partitions, and stays in its epoch until it says it did"
+    ),
     MemberState.UNRELEASED_PARTITIONS: "it is in the epoch of the target, and waits for what others have to give back",
     MemberState.UNKNOWN: "stored by a later release",
 }
