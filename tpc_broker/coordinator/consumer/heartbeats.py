@@ -162,8 +162,8 @@ class ConsumerMembership:
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this coordinator have no memory left.")
 
     def _replace(self, step: Step, old_id: str, member_id: str) -> None:
-        """A static member is back, under this id: it takes what was kept for it. Where the id was another member's, that
-        one is gone, and what it had is to be divided.
+        """A static member is back, under this id: it takes what was kept for it. Where that was the id of another
+        member, what that one had is to be divided.
         """
         group = step.group
         if member_id != old_id and member_id in group.members:
