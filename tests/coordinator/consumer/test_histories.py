@@ -255,10 +255,10 @@ class History:
         for member_id in self.members():
             gone.pop(member_id, None)
         for client in self.clients:
-            if client.member_id in gone and client.heard_ms is not None:
-                was_silent = self.s.now - client.heard_ms >= SESSION_MS
+            if client.member_id in gone and client.revoking_ms is not None:
+                was_silent = client.heard_ms is None or self.s.now - client.heard_ms >= SESSION_MS
                 was_slow = self.s.now - client.revoking_ms >= gone[client.member_id]
-                assert was_silent or was_slow, (client.member_id, self.s.now - client.heard_ms)
+                assert was_silent or was_slow, (client.member_id, self.s.now, client.heard_ms)
                 self.seen["out"] += 1
                 client.begin_again()  # its own clock says so, too
                 client.token = None
