@@ -400,9 +400,18 @@ class History:
         return self.seen
 
     def calm(self):
-        """Everybody does what it is told, and nothing else happens: it comes to rest, whoever is away is out."""
+        """Everybody does what it is told, and nothing else happens: it comes to rest, whoever is away is out. Then
+        topics change, and that alone.
+        """
         self.s.has_room, self.s.bytes_left = True, 1 << 30
-        for _round in range(24):
+        self.come_to_rest(24)
+        self.stay_at_rest()
+        for name in TOPICS:
+            self.s.topics.put(name, 9)
+        self.come_to_rest(12)
+
+    def come_to_rest(self, rounds):
+        for _round in range(rounds):
             for client in list(self.clients):
                 client.token = None
                 client.give_back()
@@ -429,13 +438,19 @@ class History:
             held = partitions_of(group.currents[client.member_id].assigned)
             assert client.has == {(topic_id, each) for topic_id, parts in held.items() for each in parts}
         assert set().union(*(client.has for client in self.clients)) == wanted
-        epochs = group.epoch, group.target_epoch
+
+    def stay_at_rest(self):
+        """Another coordinator begins, metadata change that are of no concern: no epoch rises, nothing is written."""
+        self.s.start()
+        self.s.topics.put("other", len(self.s.log) + 1)
+        epochs = {group_id: (group.epoch, group.target_epoch) for group_id, group in self.s.groups.items()}
         writes = len(self.s.log)
         for client in self.clients:
             self.send(client)
         self.s.settle()
         self.harvest()
-        assert (group.epoch, group.target_epoch, len(self.s.log)) == (*epochs, writes), "rest"
+        assert epochs == {group_id: (group.epoch, group.target_epoch) for group_id, group in self.s.groups.items()}
+        assert len(self.s.log) == writes
 
     def all_leave(self):
         for client in self.clients:
