@@ -108,3 +108,80 @@ def test_what_a_member_says_of_its_rack_is_counted():
     before = s.held.size_bytes
     s.join("m1", rack_id="r" * 5_000)
     assert s.held.size_bytes == before + 4_999
+
+
+def test_a_lost_answer_is_given_again_to_a_member_that_has_no_more_than_the_epoch_before_gave_it():
+    s = MembersAlone()
+    a = s.topics.put("a", 2)
+    s.join("m1", "a")
+    s.join("m2", "a")
+    s.beat("m1", 2, owned=parts(a, 0, 1))
+    s.beat("m1", 2, owned=parts(a, 0))
+    assert s.groups["g"].currents["m1"].epoch == 3
+    assert s.beat("m1", 2, owned=parts(a, 0, 1)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert s.beat("m1", 2).error_code == ErrorCode.FENCED_MEMBER_EPOCH, "who knows what it has"
+    assert s.beat("m1", 1, owned=parts(a, 0)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert s.beat("m1", 4, owned=parts(a, 0)).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    again = s.beat("m1", 2, owned=parts(a, 0), **SAID)
+    assert (again.error_code, again.member_epoch, again.assignment) == (ErrorCode.NONE, 3, parts(a, 0))
+
+
+def test_a_member_that_gives_nothing_back_is_out_when_its_time_is_over():
+    s = MembersAlone()
+    a = s.topics.put("a", 2)
+    s.join("m1", "a")
+    s.join("m2", "a")
+    s.beat("m1", 2, owned=parts(a, 0, 1))
+    s.wait(4_999)
+    s.beat("m1", 2)
+    assert s.beat("m2", 3).assignment is None
+    s.wait(1)
+    assert s.groups["g"].members.keys() == {"m2"}
+    assert s.beat("m1", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert s.beat("m2", 3).assignment == parts(a, 0, 1)
+
+
+def test_a_member_that_has_given_back_has_no_deadline_for_it():
+    s = MembersAlone(session_timeout_ms=60_000)
+    a = s.topics.put("a", 2)
+    s.join("m1", "a")
+    s.join("m2", "a")
+    s.beat("m1", 2, owned=parts(a, 0, 1))
+    assert s.timers.next_deadline_ms() == s.now + 5_000
+    s.beat("m1", 2, owned=parts(a, 0))
+    assert s.timers.next_deadline_ms() == s.now + 60_000
+
+
+def test_a_target_is_of_the_epoch_in_which_it_began():
+    s = MembersAlone(slow(even))
+    a = s.topics.put("a", 2)
+    s.join("m1", "a")
+    s.join("m2", "a")
+    s.work()
+    assert (s.groups["g"].epoch, s.groups["g"].target_epoch) == (3, 2)
+    has = beat_all(s, {"m1": 1, "m2": 1})
+    assert has == {"m1": parts(a, 0), "m2": parts(a, 1)}
+
+
+def test_a_static_member_that_is_back_has_what_was_kept_for_it_since_epoch_0():
+    s = MembersAlone()
+    a = s.topics.put("a", 2)
+    s.join("s1", "a", instance_id="i")
+    s.beat("s1", -2, instance_id="i")
+    assert s.join("s2", "a", instance_id="i").assignment == parts(a, 0, 1)
+    assert s.groups["g"].currents["s2"].assigned == {a: {0: 0, 1: 0}}, "as Kafka stores it"
+    assert s.groups["g"].epoch == 2
+
+
+def test_nothing_is_made_for_a_group_that_is_empty_or_gone():
+    s = MembersAlone(slow(even))
+    s.topics.put("a", 2)
+    s.join("m1", "a")
+    s.beat("m1", -1)
+    assert s.members.assigning.has_work
+    s.work()
+    assert s.groups["g"].target_epoch == 1
+    s.join("m1", "a")
+    s.beat("m1", -1)
+    s.delete_group()
+    assert not s.members.assigning.has_work
