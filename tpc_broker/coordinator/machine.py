@@ -11,6 +11,7 @@ from tpc_broker.coordinator.consumer.ahead import Ahead
 from tpc_broker.coordinator.consumer.classic_members import ClassicMembers
 from tpc_broker.coordinator.consumer.groups import GROUP_TYPE, ConsumerGroups, tombstones_of
 from tpc_broker.coordinator.consumer.heartbeats import DEADLINES, NO_ROOM_RETRY_MS, ConsumerMembership
+from tpc_broker.coordinator.consumer.leaving import leave_consumers
 from tpc_broker.coordinator.consumer.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
@@ -29,6 +30,7 @@ from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
     JoinRequest,
     JoinResponse,
+    LeaveResponse,
     LeavingMember,
     ListedGroup,
     OffsetCommitRequest,
@@ -260,7 +262,8 @@ class GroupCoordinator:
         if consumers is None:
             self._membership.leave(group_id, members, token, now_ms, effects)
         else:
-            self._classic_members.leave(consumers, members, token, now_ms, effects)
+            response = leave_consumers(self._consumer_membership, consumers, members, now_ms, effects)
+            self._answer(group_id, token, response, LeaveResponse, effects, now_ms)
         return effects
 
     def offset_commit(self, request: OffsetCommitRequest, token: Token, now_ms: int) -> Effects:

@@ -125,6 +125,7 @@ class ConsumerMembership:
         self.assigning = Assigning(groups, ahead, settings_of, topics, assignors)
         self.subscribed = SubscribedTopics(groups, ahead, settings_of, topics)
         self.kinds: Kinds = OneKind()
+        self.has_room = ahead.has_room
 
     # Heartbeats
 
