@@ -59,6 +59,10 @@ class MixedScenario(ConsumerScenario):
             self.wait(250)
         raise AssertionError([client.seen for client in clients])
 
+    def described_now(self, group="g"):
+        """A group as it is decided, whatever is durable of that."""
+        return self.machine._consumers.described(group, self.settings)
+
     def kind(self, group="g"):
         """Of a group: "classic", "consumer", or None."""
         return next((each.group_type for each in self.machine.list_groups() if each.group_id == group), None)
