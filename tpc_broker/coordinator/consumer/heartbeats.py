@@ -233,9 +233,8 @@ class ConsumerMembership:
         if after is not current:
             step.put(CURRENT_KEY, after, member_id)
             key = (REBALANCE, group.group_id, member_id)
-            member = group.members[member_id]
-            if after.state == MemberState.UNREVOKED_PARTITIONS and member.classic is None:
-                self._timers.set(key, now_ms + member.rebalance_timeout_ms)
+            if after.state == MemberState.UNREVOKED_PARTITIONS:
+                self._timers.set(key, now_ms + group.members[member_id].rebalance_timeout_ms)
             else:
                 self._timers.cancel(key)
         return after
@@ -298,8 +297,6 @@ class ConsumerMembership:
         if member_id not in group.members:
             return
         if kind == REBALANCE and group.current_of(member_id).state != MemberState.UNREVOKED_PARTITIONS:
-            return
-        if kind in {CLASSIC_JOIN, CLASSIC_SYNC} and group.members[member_id].classic is None:
             return
         if not self._ahead.has_room():
             self._timers.set((kind, group.group_id, member_id), now_ms + NO_ROOM_RETRY_MS)
