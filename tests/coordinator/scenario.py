@@ -38,6 +38,8 @@ class Scenario:
         self.limits = GroupLimits(**limits)
         self.now = self.begin_ms
         self.log = []
+        self.ends = [0]
+        """Of the writes in `log`, which are there whole or not at all."""
         self.replies = {}
         self.transcript = []
         self.hold = False
@@ -85,6 +87,7 @@ class Scenario:
                 self.run(self.machine.write_failed(write.write_id, self.fail_with, self.now))
             else:
                 self.log.extend(write.records)
+                self.ends.append(len(self.log))
                 self.run(self.machine.written(write.write_id, self.now))
 
     def reload(self):

@@ -13,6 +13,7 @@ from tpc_broker.coordinator.consumer.groups import GROUP_TYPE, ConsumerGroups, t
 from tpc_broker.coordinator.consumer.heartbeats import DEADLINES, NO_ROOM_RETRY_MS, ConsumerMembership
 from tpc_broker.coordinator.consumer.leaving import leave_consumers
 from tpc_broker.coordinator.consumer.messages import (
+    JOIN_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
     ConsumerSettings,
@@ -318,6 +319,9 @@ class GroupCoordinator:
         classic_key = group_record(group_id, None).key
         if self._is_of_later_release(group_id):
             refuse(effects, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms, f"Group {group_id} is of a later release.")
+        elif request.member_epoch != JOIN_EPOCH and group_id in self._groups:
+            message = f"Group {group_id} is not a consumer group."
+            refuse(effects, ErrorCode.GROUP_ID_NOT_FOUND, now_ms, message)
         elif group_id in self._consumers.by_id or not self._writes.wait_for(
             self._writes.last_of(classic_key), again, refuse
         ):

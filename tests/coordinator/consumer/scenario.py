@@ -15,7 +15,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import TopicId
 
 SESSION_MS, INTERVAL_MS = 45_000, 1_000
-RESTARTED = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
+RESTARTED = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 """What makes a client give up all it has, and join again."""
 
 

@@ -153,6 +153,7 @@ def test_an_empty_classic_group_becomes_one_of_consumers_in_one_write_and_keeps_
     assert (s.replies[token].error_code, s.replies[token].member_epoch) == (NONE, 2)
     for _ in range(2):
         assert (kinds(s), s.offset()) == ({"g": "consumer"}, 7)
+        assert group_record("g", None).key not in {record.key for record in s.snapshot()}
         assert s.machine.statistics().groups_by_state == ()
         s.start()
 
@@ -191,7 +192,11 @@ def test_a_refused_heartbeat_leaves_the_classic_group_as_it_is():
     s.room = True
     s.commit(group="h")
     s.join_consumers("a", group="h")
-    assert keys(s.log)[len(before) + 1 :] == [-2, 5, 3, 7, 6, 8], "nothing of the refused ones is left"
+    assert keys(s.log)[len(before) + 1 :] == [-2, 5, 3, 7, 6, 8]
+    assert s.delete("g") == {"g": NONE}
+    before = len(s.log)
+    s.join_consumers("a")
+    assert keys(s.log[before:]) == [5, 3, 7, 6, 8], "nothing of the refused ones is left"
 
 
 def test_heartbeats_wait_for_what_is_being_written_of_the_classic_group():
@@ -240,7 +245,8 @@ def test_a_classic_group_that_is_being_deleted_is_deleted_first():
 def test_only_who_joins_makes_a_group(epoch):
     s = ConsumerScenario()
     s.commit()
-    assert s.told("a", epoch).error_code is NOT_FOUND
+    refused = s.told("a", epoch)
+    assert (refused.error_code, refused.error_message) == (NOT_FOUND, "Group g is not a consumer group.")
     assert s.told("a", epoch, "none").error_code is NOT_FOUND
     assert kinds(s) == {"g": "classic"}
 
@@ -341,6 +347,35 @@ def test_whoever_comes_while_a_group_is_being_deleted_has_another_group():
     for _ in range(2):
         assert [one.member_id for one in s.described().members] == ["b"]
         s.start()
+
+
+def test_what_has_run_ahead_of_the_disk_is_not_waited_for():
+    s = ConsumerScenario()
+    s.commit()
+    s.hold = True
+    s.beat("a", 0, rebalance_timeout_ms=10_000, topic_names=("t",), owned={})
+    s.beat("a", -1)
+    s.run(s.machine.delete_groups(["g"], "deleted", s.now))
+    assert kinds(s) == {}
+    s.beat("b", 0, rebalance_timeout_ms=10_000, topic_names=("t",), owned={})
+    assert kinds(s) == {"g": "consumer"}
+    s.settle()
+    s.start()
+    assert [one.member_id for one in s.described().members] == ["b"]
+
+
+def test_one_request_deletes_as_many_groups_as_surely_find_room():
+    s = ConsumerScenario()
+    groups = [f"g{number}" for number in range(100)]
+    for group in groups:
+        s.join_consumers("a", group=group)
+        s.told("a", -1, group)
+    told = list(s.delete(*groups).values())
+    assert told[:30] == [NONE] * 30
+    assert told[60:] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 40
+    for _ in range(3):
+        s.delete(*kinds(s))
+    assert kinds(s) == {}
 
 
 def test_deadlines_of_a_deleted_group_are_forgotten():
