@@ -82,6 +82,13 @@ class Assigning:
                 return
         self._running[group_id] = run  # behind the others
 
+    def rename(self, group_id: str, old_id: str, member_id: str) -> None:
+        """A static member is back under this id: what is being made for it is for that one."""
+        run = self._running.get(group_id)
+        if run is not None:
+            first_id = run.first_ids.pop(old_id, old_id)
+            run.first_ids[member_id], run.renamed[first_id] = first_id, member_id
+
     def forget(self, group_id: str) -> None:
         """The group goes."""
         self._running.pop(group_id, None)
@@ -119,6 +126,9 @@ class _Run:
     ) -> None:
         self.step = step
         self.now_ms = now_ms
+        self.renamed: dict[str, str] = {}
+        self.first_ids: dict[str, str] = {}
+        """Members of which only the id has changed since it began: their ids now by those of then, and back."""
         self._pieces = self._run(step.group.epoch, targets)
 
     def go_on(self, pieces: int) -> bool:
@@ -136,7 +146,8 @@ class _Run:
         made = yield from targets
         group = self.step.group
         count = 0
-        for member_id, target in made.items():
+        for old_id, target in made.items():
+            member_id = self.renamed.get(old_id, old_id)
             if member_id in group.members and group.targets.get(member_id) != target:
                 self.step.put(TARGET_KEY, target, member_id)
                 count += 1

@@ -216,6 +216,7 @@ class ConsumerMembership:
         group = step.group
         subscription, target, current = group.members[old_id], group.target_of(old_id), group.current_of(old_id)
         self._forget_timers(group, old_id)
+        self.assigning.rename(group.group_id, old_id, member_id)
         step.remove_member(old_id)
         step.put(MEMBER_KEY, subscription, member_id)
         step.put(TARGET_KEY, target, member_id)
