@@ -255,9 +255,10 @@ def test_no_two_members_work_on_one_partition(seed, number, protocol):
     history.end()
 
 
-def test_such_histories_have_groups_of_both_kinds(seed):
+def test_such_histories_have_groups_that_change_their_kind_both_ways(seed):
     history = History(f"{seed} kinds", EAGER)
-    for _ in range(10 * STEPS):
+    for _ in range(100 * STEPS):
         history.step()
-    assert history.kinds.count("classic") >= 5
-    assert history.kinds.count("consumer") >= 5
+        if min(map(history.kinds.count, ("classic", "consumer"))) >= 3:
+            return
+    raise AssertionError(history.kinds)
