@@ -29,7 +29,9 @@ class Machine(Protocol):
     4. keeps a timer at `next_deadline_ms`, calls `on_deadline`, and `clock_was_set` first where the clock was;
     5. now and then asks for a `snapshot`, takes some records of it at a time, between writes, and appends them at once;
        behind the last one it moves the log's start to where the first one is;
-    6. calls `unload` when the partition goes, and nothing after it.
+    6. tells a machine that runs ahead, whenever it asks, whether it has room for some more writes than the machine
+       begins in a step, and for what is decided at once;
+    7. calls `unload` when the partition goes, and nothing after it.
 
     The machine knows after a replay all that anybody was told: what is stored changes by `replay` alone, which it calls
     itself for the records of a write when it is `written`. A reply is among the effects when it may be sent at once.

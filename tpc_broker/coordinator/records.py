@@ -1,10 +1,10 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Kafka 4.3 writes them.
 
-A key begins with its type (int16): 0 and 1 are committed offsets, 2 is a group's metadata; others are of coordinators
-that are not here (KIP-848, share groups, streams) and are kept by nobody. A null value removes. Values begin with their
-version: offsets are written as version 4 (1 when the commit carries an expiry time of its own) and read from 0 to 4,
-groups are written as 3 and read from 0 to 4. What follows those leading numbers is encoded and decoded by what is made
-from Kafka's schema.
+A key begins with its type (int16): 0 and 1 are committed offsets, 2 is a classic group's metadata; those of consumer
+groups are in `consumer.records`, and others are of coordinators that are not here (share groups, streams): they are
+kept as they are. A null value removes. Values begin with their version: offsets are written as version 4 (1 when the
+commit carries an expiry time of its own) and read from 0 to 4, groups are written as 3 and read from 0 to 4. What
+follows those leading numbers is encoded and decoded by what is made from Kafka's schema.
 """
 
 from __future__ import annotations
