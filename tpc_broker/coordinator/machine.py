@@ -11,7 +11,9 @@ from tpc_broker.coordinator.consumer.ahead import Ahead
 from tpc_broker.coordinator.consumer.classic_members import ClassicMembers
 from tpc_broker.coordinator.consumer.groups import GROUP_TYPE, ConsumerGroups, tombstones_of
 from tpc_broker.coordinator.consumer.heartbeats import DEADLINES, NO_ROOM_RETRY_MS, ConsumerMembership
+from tpc_broker.coordinator.consumer.leaving import leave_consumers
 from tpc_broker.coordinator.consumer.messages import (
+    JOIN_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
     ConsumerSettings,
@@ -29,6 +31,7 @@ from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
     JoinRequest,
     JoinResponse,
+    LeaveResponse,
     LeavingMember,
     ListedGroup,
     OffsetCommitRequest,
@@ -260,7 +263,8 @@ class GroupCoordinator:
         if consumers is None:
             self._membership.leave(group_id, members, token, now_ms, effects)
         else:
-            self._classic_members.leave(consumers, members, token, now_ms, effects)
+            response = leave_consumers(self._consumer_membership, consumers, members, now_ms, effects)
+            self._answer(group_id, token, response, LeaveResponse, effects, now_ms)
         return effects
 
     def offset_commit(self, request: OffsetCommitRequest, token: Token, now_ms: int) -> Effects:
@@ -315,6 +319,9 @@ class GroupCoordinator:
         classic_key = group_record(group_id, None).key
         if self._is_of_later_release(group_id):
             refuse(effects, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms, f"Group {group_id} is of a later release.")
+        elif request.member_epoch != JOIN_EPOCH and group_id in self._groups:
+            message = f"Group {group_id} is not a consumer group."
+            refuse(effects, ErrorCode.GROUP_ID_NOT_FOUND, now_ms, message)
         elif group_id in self._consumers.by_id or not self._writes.wait_for(
             self._writes.last_of(classic_key), again, refuse
         ):

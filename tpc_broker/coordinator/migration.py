@@ -15,7 +15,7 @@ group that does not fit into one stays what it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.consumer.client_protocol import (
     by_id,
@@ -49,7 +49,7 @@ from tpc_broker.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES, OWN_BATCH_BYT
 from tpc_broker.model import GenerationId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from tpc_broker.coordinator.assignors.spec import Partitions
     from tpc_broker.coordinator.consumer.ahead import Ahead
@@ -57,9 +57,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.messages import ConsumerSettings, Topics
     from tpc_broker.coordinator.effects import Effects, Record
     from tpc_broker.coordinator.membership import GroupLimits, Membership
-
-MALFORMED: Final = "the embedded consumer protocol is malformed"
-CUSTOM: Final = "an unsupported custom assignor is in use"
+    from tpc_broker.model import TopicId
 
 
 class Migration:
@@ -111,7 +109,7 @@ class Migration:
             try:
                 self._fill(step, classic)
             except RecordDamagedError:
-                raise _refusal(group_id, MALFORMED) from None
+                raise _refusal(group_id, "the embedded consumer protocol is malformed") from None
         records = [tombstone, *step.records]
         if sum(map(size_of, records)) > OWN_BATCH_BYTES_MAX or group.size_bytes > GROUP_BYTES_MAX:
             raise _refusal(group_id, "it is too large to do so at once")
@@ -140,38 +138,36 @@ class Migration:
         """The members as they are in the last round; RecordDamagedError when one cannot be read."""
         if classic.size_bytes - GROUP_MEMBER_BYTES * len(classic.members) > OWN_BATCH_BYTES_MAX:
             raise _refusal(classic.group_id, "it is too large to do so at once")
-        group = step.group
         # A group whose first round has not ended has told nobody of a generation.
         epoch = max(classic.generation_id, FIRST_EPOCH)
         targets = self._targets_of(classic)
+        owned: dict[str, Partitions] = {}
         for member in classic.members.values():
-            metadata = member.metadata_for(classic.protocol) or member.protocols[0][1]
-            subscription = _subscription(member, read_subscription(metadata))
-            step.put(MEMBER_KEY, subscription, member.member_id)
-        step.put(GROUP_EPOCH_KEY, GroupEpoch(epoch, self._consumers.subscribed.hash_of(group)))
+            said = read_subscription(member.metadata_for(classic.protocol) or member.protocols[0][1])
+            owned[member.member_id] = by_id(said.owned, self._topics)
+            step.put(MEMBER_KEY, _subscription(member, said), member.member_id)
+        step.put(GROUP_EPOCH_KEY, GroupEpoch(epoch, self._consumers.subscribed.hash_of(step.group)))
         for member_id, target in targets.items():
             step.put(TARGET_KEY, target, member_id)
         step.put(TARGET_EPOCH_KEY, TargetEpoch(epoch))
-        for member_id, target in targets.items():
-            assigned = {topic_id: dict.fromkeys(partitions, epoch) for topic_id, partitions in target.items()}
+        for member_id, held in _held(targets, owned).items():
+            assigned = {topic_id: dict.fromkeys(partitions, epoch) for topic_id, partitions in held.items()}
             step.put(CURRENT_KEY, CurrentAssignment(epoch, epoch, MemberState.STABLE, assigned, {}), member_id)
 
     def _targets_of(self, classic: Group) -> dict[str, Partitions]:
-        """What each member has. A leader may give anything to anybody: a group in which two members have a partition
-        cannot be one where that must not happen.
+        """What each member was given. A leader may give anything to anybody: a group in which two members have a
+        partition cannot be one where that must not happen.
         """
         targets: dict[str, Partitions] = {}
-        taken = set()
+        taken: set[tuple[TopicId, int]] = set()
         for member in classic.members.values():
             assignment = read_assignment(member.assignment)
-            if assignment.user_data:
-                raise _refusal(classic.group_id, CUSTOM)
-            targets[member.member_id] = by_id(assignment.partitions, self._topics)
-            for topic_id, partitions in targets[member.member_id].items():
-                for partition in partitions:
-                    if (topic_id, partition) in taken:
-                        raise _refusal(classic.group_id, CUSTOM)
-                    taken.add((topic_id, partition))
+            target = by_id(assignment.partitions, self._topics)
+            pairs = _pairs(target)
+            if assignment.user_data or not taken.isdisjoint(pairs):
+                raise _refusal(classic.group_id, "an unsupported custom assignor is in use")
+            taken |= pairs
+            targets[member.member_id] = target
         return targets
 
     # Down
@@ -268,6 +264,27 @@ class Migration:
 def _refusal(group_id: str, why: str) -> Refusal:
     text = f"Cannot upgrade classic group {group_id} to consumer group because {why}."
     return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, text)
+
+
+# Rule: What a member said that it has when it joined last is its own until it joins again, whatever it was given since:
+# it may not have heard of that, and so not have given anything back. Held by
+# tests/coordinator/consumer/test_migration_up.py.
+def _held(targets: Mapping[str, Partitions], owned: Mapping[str, Partitions]) -> dict[str, Partitions]:
+    """What members have: what they were given, and what they said that they have and nobody else was given."""
+    taken = {pair for target in targets.values() for pair in _pairs(target)}
+    held: dict[str, Partitions] = {}
+    for member_id, target in targets.items():
+        kept = _pairs(owned[member_id]) - taken
+        taken |= kept
+        mine = dict(target)
+        for topic_id, partition in kept:
+            mine[topic_id] = mine.get(topic_id, frozenset()) | {partition}
+        held[member_id] = mine
+    return held
+
+
+def _pairs(partitions: Partitions) -> set[tuple[TopicId, int]]:
+    return {(topic_id, partition) for topic_id, indexes in partitions.items() for partition in indexes}
 
 
 def _subscription(member: Member, said: ClientSubscription) -> Subscription:

@@ -59,6 +59,10 @@ class MixedScenario(ConsumerScenario):
             self.wait(250)
         raise AssertionError([client.seen for client in clients])
 
+    def described_now(self, group="g"):
+        """A group as it is decided, whatever is durable of that."""
+        return self.machine._consumers.described(group, self.settings)
+
     def kind(self, group="g"):
         """Of a group: "classic", "consumer", or None."""
         return next((each.group_type for each in self.machine.list_groups() if each.group_id == group), None)
@@ -173,7 +177,8 @@ class ClassicClient:
         shares = {member_id: {} for member_id in told}
         for name in sorted({topic for each in told.values() for topic in each.topic_names}):
             takers = sorted(member_id for member_id, each in told.items() if name in each.topic_names)
-            for partition in range(self.s.topics.named(name).partitions_count):
+            topic = self.s.topics.named(name)
+            for partition in range(0 if topic is None else topic.partitions_count):
                 taker = takers[partition % len(takers)]
                 if not any(partition in told[each].owned.get(name, ()) for each in takers if each != taker):
                     shares[taker].setdefault(name, set()).add(partition)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.coordinator.consumer.classic_client import ClassicClient, MixedScenario, given, said
+from tests.coordinator.consumer.classic_client import COOPERATIVE, ClassicClient, MixedScenario, given, said
 from tests.coordinator.consumer.scenario import Client
 from tpc_broker.coordinator import migration
 from tpc_broker.coordinator.records import group_record
@@ -19,9 +19,9 @@ def seen(s):
     return s.snapshot(), s.machine.statistics(), s.machine.describe_group("g"), s.machine.size_bytes, dict(s.replies)
 
 
-def joined(s):
+def joined(s, **details):
     """A member of a group that waits for its leader, which it is."""
-    token = s.member("a")
+    token = s.member("a", **details)
     s.wait(0)
     return s.replies[token]
 
@@ -53,13 +53,13 @@ def test_members_stay_with_what_they_have_and_so_do_offsets():
 
 def test_what_a_restart_finds_is_what_there_was():
     s = MixedScenario()
-    s.classic_group("a", "b")
     s.commit(offset=7)
+    s.classic_group("a", "b")
     s.join_consumers("n")
     before = s.described()
     s.start()
     assert s.described() == before
-    assert s.kind() == "consumer"
+    assert (s.kind(), s.offset()) == ("consumer", 7)
 
 
 def test_all_of_them_come_to_a_stable_group():
@@ -160,6 +160,42 @@ def test_a_group_whose_first_round_has_not_ended_is_one_too():
     assert set(s.owned_by()) == {"n", client.member_id}
 
 
+def test_what_a_member_may_still_have_is_its_own_until_it_joins_again():
+    s = MixedScenario()
+    a = s.classic_group("a", protocol=COOPERATIVE)["a"]
+    assert sorted(a.owned["t"]) == [0, 1, 2, 3]
+    b = ClassicClient(s, "b", "t", protocol=COOPERATIVE)
+    b.join()
+    b.member_id = s.replies[b.token].member_id
+    b.join()
+    a.beat()
+    a.go_on()
+    while a.state != "syncing":
+        a.go_on()
+        b.go_on()
+    assert s.replies[a.token].assignment == given({"t": {0, 2}}), "it has not read that yet"
+    s.join_consumers("n")
+    assert s.owned_by() == {a.member_id: {"t": [0, 1, 2, 3]}, b.member_id: {}, "n": {}}
+    s.until_in(a, b)
+    assert s.owned_by()[a.member_id] == {"t": sorted(a.owned["t"])}
+
+
+def test_what_was_given_to_another_one_is_not_what_a_member_has():
+    s = MixedScenario()
+    a = s.classic_group("a", protocol=COOPERATIVE)["a"]
+    b = ClassicClient(s, "b", "t", protocol=COOPERATIVE)
+    joined_b = s.replies[s.join("b", protocols=b.protocols())]
+    s.join("b", joined_b.member_id, protocols=b.protocols())
+    a.beat()
+    a.join()
+    s.wait(0)
+    generation = s.replies[a.token].generation_id
+    shares = [(a.member_id, given({"t": {0, 1}})), (joined_b.member_id, given({"t": {2}}))]
+    s.sync("a", a.member_id, generation, shares)
+    s.join_consumers("n")
+    assert s.owned_by() == {a.member_id: {"t": [0, 1, 3]}, joined_b.member_id: {"t": [2]}, "n": {}}
+
+
 # What is refused changes nothing
 
 def test_the_policy_may_forbid_it():
@@ -175,10 +211,16 @@ def test_a_group_of_something_else_stays_what_it_is():
     assert "consumer embedded protocol" in assert_refused(s)
 
 
-@pytest.mark.parametrize("metadata", [b"", b"\0", said("t")[:-3], b"\xff\xff" + said("t")[2:], b"\0\0\0\0\x27\x11"])
+@pytest.mark.parametrize(
+    "metadata",
+    [b"", b"\0", said("t")[:-3], b"\xff\xff" + said("t")[2:], said(*map(str, range(10_001)))],
+    ids=["empty", "short", "cut", "of no version", "too many topics"],
+)
 def test_what_members_say_has_to_be_read(metadata):
     s = MixedScenario()
-    s.stable("a", protocols=(("range", metadata),))
+    asked = joined(s, protocols=(("range", metadata),))
+    s.sync("a", asked.member_id, asked.generation_id, [(asked.member_id, given({"t": {0}}))])
+    assert s.state() == "Stable"
     assert "malformed" in assert_refused(s)
 
 

@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group: `ClassicMembers`.
 
-They come and go by JoinGroup and LeaveGroup, say that they live by Heartbeat, and are given what they have by
-SyncGroup; the coordinator divides the partitions for them as for all others. Their generation is their member epoch,
+They come by JoinGroup and go by LeaveGroup (`leaving`), say that they live by Heartbeat, and are given what they have
+by SyncGroup; the coordinator divides the partitions for them as for all others. Their generation is their member epoch,
 and no round is common to all: REBALANCE_IN_PROGRESS tells one of them that it is to join again, which is its way of
 giving back what it is to lose, and of coming to what it is to get. None of their requests waits for another member.
 """
@@ -17,12 +17,12 @@ from tpc_broker.coordinator.consumer.records import ClassicPart, Subscription
 from tpc_broker.coordinator.consumer.step import Step
 from tpc_broker.coordinator.driven import RecordDamagedError
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE
-from tpc_broker.coordinator.messages import JoinResponse, LeaveResponse, LeftMember, SyncResponse
+from tpc_broker.coordinator.messages import JoinResponse, SyncResponse
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import GenerationId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from tpc_broker.coordinator.consumer.ahead import Ahead
     from tpc_broker.coordinator.consumer.client_protocol import ClientSubscription
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.messages import ConsumerSettings, Topics
     from tpc_broker.coordinator.consumer.records import CurrentAssignment
     from tpc_broker.coordinator.effects import Effects, Timers, Token
-    from tpc_broker.coordinator.messages import HeartbeatRequest, JoinRequest, LeavingMember, SyncRequest
+    from tpc_broker.coordinator.messages import HeartbeatRequest, JoinRequest, SyncRequest
     from tpc_broker.coordinator.migration import Migration
 
 
@@ -83,7 +83,8 @@ class ClassicMembers:
     def _join(
         self, group: ConsumerGroup, request: JoinRequest, member_id: str, now_ms: int, effects: Effects
     ) -> JoinResponse:
-        _check_room(self._ahead)
+        if not self._ahead.has_room():
+            raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The disk of the coordinator is far behind.")
         instance_id = request.group_instance_id
         holder = None if instance_id is None else group.static_members.get(instance_id)
         before = group.members.get(request.member_id or holder or "")
@@ -215,46 +216,6 @@ class ClassicMembers:
         """It has its rebalance time-out from when it was told first."""
         deadline_ms = now_ms + group.members[member_id].rebalance_timeout_ms
         self._timers.set_if_none((CLASSIC_JOIN, group.group_id, member_id), deadline_ms)
-
-    # LeaveGroup
-
-    def leave(
-        self, group: ConsumerGroup, leaving: Sequence[LeavingMember], token: Token, now_ms: int, effects: Effects
-    ) -> None:
-        """LeaveGroup, of members of both kinds: each by itself, one new assignment for all."""
-        gone: dict[str, None] = {}
-        results = []
-        try:
-            _check_room(self._ahead)
-        except Refusal as refusal:
-            effects.reply(token, LeaveResponse(refusal.code))
-            return
-        for each in leaving:
-            instance_id = each.group_instance_id
-            member_id = each.member_id
-            if instance_id is not None and not member_id:
-                member_id = group.static_members.get(instance_id, "")
-            fault = _fault_of_member(group, member_id, instance_id)
-            if member_id in gone:
-                fault = ErrorCode.UNKNOWN_MEMBER_ID
-            if fault is ErrorCode.NONE:
-                gone[member_id] = None
-            results.append(LeftMember(each.member_id, instance_id, fault))
-        if gone:
-            self._membership.fence(group, list(gone), now_ms, effects)
-        response = LeaveResponse(ErrorCode.NONE, tuple(results))
-        self._ahead.answer(
-            group.group_id,
-            effects,
-            now_ms,
-            lambda later, _now_ms: later.reply(token, response),
-            lambda later, error, _now_ms: later.reply(token, LeaveResponse(error)),
-        )
-
-
-def _check_room(ahead: Ahead) -> None:
-    if not ahead.has_room():
-        raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The disk of the coordinator is far behind.")
 
 
 def _subscription(request: JoinRequest, said: ClientSubscription, before: Subscription | None) -> Subscription:

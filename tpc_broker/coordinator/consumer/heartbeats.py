@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 SESSION: Final = "consumer session"
 REBALANCE: Final = "consumer rebalance"
-SOON_MS: Final = 1_000
-SOON_MS_A_MEMBER: Final = 2
-"""Between the heartbeats of a member while its group changes: at most 500 a second of a whole group."""
 CLASSIC_JOIN: Final = "consumer join"
 CLASSIC_SYNC: Final = "consumer sync"
 DEADLINES: Final = (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC)
+SOON_MS: Final = 1_000
+SOON_MS_A_MEMBER: Final = 2
+"""Between the heartbeats of a member while its group changes: at most 500 a second of a whole group."""
 NO_ROOM_RETRY_MS: Final = 1_000
 """A deadline that finds the disk far behind."""
 
@@ -128,6 +128,7 @@ class ConsumerMembership:
         self.assigning = Assigning(groups, ahead, settings_of, topics, assignors)
         self.subscribed = SubscribedTopics(groups, ahead, settings_of, topics)
         self.kinds: Kinds = OneKind()
+        self.has_room = ahead.has_room
 
     # Heartbeats
 
@@ -240,9 +241,8 @@ class ConsumerMembership:
         if after is not current:
             step.put(CURRENT_KEY, after, member_id)
             key = (REBALANCE, group.group_id, member_id)
-            member = group.members[member_id]
-            if after.state == MemberState.UNREVOKED_PARTITIONS and member.classic is None:
-                self._timers.set(key, now_ms + member.rebalance_timeout_ms)
+            if after.state == MemberState.UNREVOKED_PARTITIONS:
+                self._timers.set(key, now_ms + group.members[member_id].rebalance_timeout_ms)
             else:
                 self._timers.cancel(key)
         return after
@@ -306,8 +306,6 @@ class ConsumerMembership:
         if member_id not in group.members:
             return
         if kind == REBALANCE and group.current_of(member_id).state != MemberState.UNREVOKED_PARTITIONS:
-            return
-        if kind in {CLASSIC_JOIN, CLASSIC_SYNC} and group.members[member_id].classic is None:
             return
         if not self._ahead.has_room():
             self._timers.set((kind, group.group_id, member_id), now_ms + NO_ROOM_RETRY_MS)
