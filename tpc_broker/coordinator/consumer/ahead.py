@@ -27,20 +27,25 @@ class Ahead:
         self.has_room = has_room
 
     def decide(self, group_id: str, records: Sequence[Record], effects: Effects) -> None:
-        """Applies records and asks for them to be written, in their order, in as many batches as they need."""
+        """Applies records of a group, and asks for them to be written."""
+        for record in records:
+            self._replay(record.key, record.value)
+        self.write(group_id, records, effects)
+
+    def write(self, group_id: str, records: Sequence[Record], effects: Effects) -> None:
+        """Asks for records that have been applied to be written, in their order, in as many batches as they need."""
         batch: list[Record] = []
         batch_bytes = 0
         for record in records:
-            self._replay(record.key, record.value)
             if batch and batch_bytes + size_of(record) > OWN_BATCH_BYTES_MAX:
-                self._write(group_id, batch, effects)
+                self._begin(group_id, batch, effects)
                 batch, batch_bytes = [], 0
             batch.append(record)
             batch_bytes += size_of(record)
         if batch:
-            self._write(group_id, batch, effects)
+            self._begin(group_id, batch, effects)
 
-    def _write(self, group_id: str, records: list[Record], effects: Effects) -> None:
+    def _begin(self, group_id: str, records: list[Record], effects: Effects) -> None:
         def forget(_effects: Effects, _now_ms: int) -> None:
             if self._last.get(group_id) == write_id:
                 del self._last[group_id]

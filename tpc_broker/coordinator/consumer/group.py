@@ -66,6 +66,8 @@ class MemberState(IntEnum):
     """Of a later release."""
 
 
+FIRST_EPOCH: Final = 1
+"""Of a group of which no epoch is stored: as if it had been given one, and an assignment, when it had no members."""
 NEW_MEMBER: Final = CurrentAssignment(0, 0, MemberState.STABLE, {}, {})
 NO_PARTITIONS: Final[Partitions] = {}
 
@@ -82,9 +84,8 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str, held: Held) -> None:
         self.group_id = group_id
-        self.epoch = 0
-        self.metadata_hash = 0
-        self.target_epoch = TargetEpoch(0)
+        self.stored_epoch: GroupEpoch | None = None
+        self.stored_target_epoch: TargetEpoch | None = None
         self.members: dict[str, Subscription] = {}
         self.targets: dict[str, Partitions] = {}
         self.currents: dict[str, CurrentAssignment] = {}
@@ -95,6 +96,11 @@ class ConsumerGroup:
         """How many members subscribe to a topic by name."""
         self.patterns: Counter[str] = Counter()
         """How many members subscribe by an expression."""
+        self.checked_version = -1
+        """Of the metadata, when what members subscribe to was last compared with them; not stored."""
+        self.resolved_version = -1
+        self.resolved_ms = 0
+        """By which metadata, and when, its expressions were resolved last; not stored."""
         self.size_bytes = 0
         self._held = held
         self._owners: dict[TopicId, dict[int, str]] | None = None
@@ -117,21 +123,40 @@ class ConsumerGroup:
     @property
     def is_stored(self) -> bool:
         """Whether any record of it is left."""
-        return bool(self.epoch or self.members or self.targets or self.currents or self.regexes) or (
-            self.target_epoch.epoch != 0
-        )
+        stored = (self.stored_epoch, self.stored_target_epoch, self.members, self.targets, self.currents, self.regexes)
+        return any(each for each in stored)
+
+    @property
+    def epoch(self) -> int:
+        """Of the group."""
+        return FIRST_EPOCH if self.stored_epoch is None else self.stored_epoch.epoch
+
+    @property
+    def metadata_hash(self) -> int:
+        """Of the topics that members subscribe to, when the epoch was last raised."""
+        return 0 if self.stored_epoch is None else self.stored_epoch.metadata_hash
+
+    @property
+    def target_epoch(self) -> int:
+        """The group epoch that the target assignment was made for."""
+        return FIRST_EPOCH if self.stored_target_epoch is None else self.stored_target_epoch.epoch
+
+    @property
+    def assigned_ms(self) -> int:
+        """When that was."""
+        return 0 if self.stored_target_epoch is None else self.stored_target_epoch.timestamp_ms
 
     def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
         """A record was replayed, or is about to be written."""
         if key.key_type == GROUP_EPOCH_KEY:
             assert value is None or isinstance(value, GroupEpoch)
-            self.epoch, self.metadata_hash = (0, 0) if value is None else (value.epoch, value.metadata_hash)
+            self.stored_epoch = value
         elif key.key_type == MEMBER_KEY:
             assert value is None or isinstance(value, Subscription)
             self._apply_member(key.name, value)
         elif key.key_type == TARGET_EPOCH_KEY:
             assert value is None or isinstance(value, TargetEpoch)
-            self.target_epoch = value or TargetEpoch(0)
+            self.stored_target_epoch = value
         elif key.key_type == TARGET_KEY:
             assert value is None or isinstance(value, dict)
             self._apply_target(key.name, value)
@@ -145,12 +170,12 @@ class ConsumerGroup:
 
     def records(self) -> Iterator[Record]:
         """That rebuild it, each as it is when it is taken."""
-        if self.epoch:
-            yield self._record(GROUP_EPOCH_KEY, GroupEpoch(self.epoch, self.metadata_hash))
+        if self.stored_epoch is not None:
+            yield self._record(GROUP_EPOCH_KEY, self.stored_epoch)
         yield from self._records_of(MEMBER_KEY, self.members)
         yield from self._records_of(REGEX_KEY, self.regexes)
-        if self.target_epoch.epoch:
-            yield self._record(TARGET_EPOCH_KEY, self.target_epoch)
+        if self.stored_target_epoch is not None:
+            yield self._record(TARGET_EPOCH_KEY, self.stored_target_epoch)
         yield from self._records_of(TARGET_KEY, self.targets)
         yield from self._records_of(CURRENT_KEY, self.currents)
 
@@ -264,13 +289,13 @@ class ConsumerGroup:
     def is_settled(self, member_id: str) -> bool:
         """Whether a member has come to its target."""
         current = self.current_of(member_id)
-        return current.epoch == self.target_epoch.epoch and current.state == MemberState.STABLE
+        return current.epoch == self.target_epoch and current.state == MemberState.STABLE
 
     @property
     def state(self) -> ConsumerState:
         if not self.members:
             return ConsumerState.EMPTY
-        if self.epoch > self.target_epoch.epoch:
+        if self.epoch > self.target_epoch:
             return ConsumerState.ASSIGNING
         if all(map(self.is_settled, self.members)):
             return ConsumerState.STABLE

@@ -76,14 +76,13 @@ def _next(
     # A member that says nothing of what it has still has it.
     if to_revoke and (owned is None or _has_any(owned, to_revoke)):
         revoking = MemberState.UNREVOKED_PARTITIONS
-        return CurrentAssignment(current.epoch, current.previous_epoch, revoking, kept, to_revoke)
+        return CurrentAssignment(current.epoch, current.epoch, revoking, kept, to_revoke)
     assigned = {topic_id: dict(partitions) for topic_id, partitions in kept.items()}
     for topic_id, given in to_give.items():
         assigned.setdefault(topic_id, {}).update(given)
     state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    previous = current.previous_epoch if current.epoch == target.epoch else current.epoch
-    after = CurrentAssignment(target.epoch, previous, state, assigned, {})
-    return current if after == current else after
+    is_same = current == CurrentAssignment(target.epoch, current.previous_epoch, state, assigned, {})
+    return current if is_same else CurrentAssignment(target.epoch, current.epoch, state, assigned, {})
 
 
 def _has_any(owned: Partitions, of: EpochPartitions) -> bool:

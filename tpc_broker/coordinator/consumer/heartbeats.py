@@ -1,0 +1,333 @@
+"""Who is in a consumer group, and what each member has: `ConsumerMembership`.
+
+A heartbeat is all there is: a member joins with epoch 0, comes to its part of the target step by step, and leaves with
+epoch -1 (or -2, a static member that will be back). Deadlines are of two kinds, by key:
+
+* `consumer session`: no heartbeat for the session time-out: the member is out;
+* `consumer rebalance`: it has not given back what it was told to, in the time that it asked for: it is out, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.coordinator.consumer.assigning import Assigning
+from tpc_broker.coordinator.consumer.group import ConsumerGroup, MemberState, partitions_of, size_of_subscription
+from tpc_broker.coordinator.consumer.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerHeartbeatResponse,
+)
+from tpc_broker.coordinator.consumer.reconcile import Target, reconciled
+from tpc_broker.coordinator.consumer.records import (
+    CURRENT_KEY,
+    MEMBER_KEY,
+    TARGET_KEY,
+    CurrentAssignment,
+    Subscription,
+)
+from tpc_broker.coordinator.consumer.step import Step
+from tpc_broker.coordinator.consumer.subscribed import SubscribedTopics
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.limits import GROUP_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from tpc_broker.coordinator.assignors.spec import Assignor, Partitions
+    from tpc_broker.coordinator.consumer.ahead import Ahead
+    from tpc_broker.coordinator.consumer.messages import ConsumerHeartbeat, ConsumerSettings, Topics
+    from tpc_broker.coordinator.consumer.records import EpochPartitions
+    from tpc_broker.coordinator.effects import Effects, Timers, Token
+    from tpc_broker.coordinator.group import Held
+
+SESSION: Final = "consumer session"
+REBALANCE: Final = "consumer rebalance"
+NO_ROOM_RETRY_MS: Final = 1_000
+"""A deadline that finds the disk far behind."""
+
+
+class Refusal(Exception):  # noqa: N818 - an expected result inside the coordinator, which makes it a response
+    """A request is refused, and nothing has changed."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(code.name, message)
+        self.code = code
+        self.message = message
+
+
+class ConsumerMembership:
+    """Shares `groups` with the coordinator. `bytes_left`: for members of any group, as far as all groups of the core
+    leave it.
+    """
+
+    def __init__(
+        self,
+        groups: dict[str, ConsumerGroup],
+        timers: Timers,
+        ahead: Ahead,
+        settings_of: Callable[[str], ConsumerSettings],
+        topics: Topics,
+        assignors: Mapping[str, Assignor],
+        held: Held,
+        bytes_left: Callable[[], int],
+    ) -> None:
+        self._groups = groups
+        self._timers = timers
+        self._ahead = ahead
+        self._settings_of = settings_of
+        self._topics = topics
+        self._held = held
+        self._bytes_left = bytes_left
+        self.assigning = Assigning(groups, ahead, settings_of, topics, assignors)
+        self.subscribed = SubscribedTopics(groups, ahead, settings_of, topics)
+
+    # Heartbeats
+
+    def heartbeat(
+        self, request: ConsumerHeartbeat, token: Token, now_ms: int, unique: str, effects: Effects
+    ) -> None:
+        """ConsumerGroupHeartbeat, of which the form has been looked at. `unique` is a fresh id for a member that has
+        none.
+        """
+        try:
+            if not self._ahead.has_room():
+                raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The disk of the coordinator is far behind.")
+            if request.member_epoch in {LEAVE_EPOCH, STATIC_LEAVE_EPOCH}:
+                response = self._leave(request, effects)
+            else:
+                response = self._beat(request, now_ms, unique, effects)
+        except Refusal as refusal:
+            response = ConsumerHeartbeatResponse(error_code=refusal.code, error_message=refusal.message)
+        self._ahead.answer(
+            request.group_id,
+            effects,
+            now_ms,
+            lambda later, _now_ms: later.reply(token, response),
+            lambda later, error, _now_ms: later.reply(token, ConsumerHeartbeatResponse(error_code=error)),
+        )
+
+    def _beat(
+        self, request: ConsumerHeartbeat, now_ms: int, unique: str, effects: Effects
+    ) -> ConsumerHeartbeatResponse:
+        is_join = request.member_epoch == JOIN_EPOCH
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if not is_join:
+                raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {request.group_id}.")
+            group = ConsumerGroup(request.group_id, self._held)
+            group.finish_loading()
+        member_id = request.member_id or unique
+        settings = self._settings_of(request.group_id)
+        replaced = _place_of(group, request, member_id)
+        before = group.members.get(member_id if replaced is None else replaced)
+        subscription = _subscription(request, before)
+        if before is None and len(group.members) >= settings.size_max:
+            text = f"The consumer group has reached its maximum capacity of {settings.size_max} members."
+            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+        self._check_bytes(group, before, subscription)
+
+        self._groups[group.group_id] = group
+        step = Step(group)
+        if replaced is not None:
+            self._replace(step, replaced, member_id)
+        self.subscribed.change(step, member_id, subscription, now_ms)
+        self.assigning.begin_if_due(step, now_ms)
+        had = group.current_of(member_id)
+        has = self._reconcile(step, member_id, request.owned, now_ms, is_changed=subscription != before)
+        self._timers.set((SESSION, group.group_id, member_id), now_ms + settings.session_timeout_ms)
+        self._ahead.write(group.group_id, step.records, effects)
+        has_partitions = partitions_of(has.assigned)
+        is_told = is_join or _is_full(request) or has_partitions != partitions_of(had.assigned)
+        return ConsumerHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=has.epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            assignment=has_partitions if is_told else None,
+        )
+
+    def _check_bytes(self, group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
+        """Whether there is room for what a member says, in the group and among all groups: there until others go."""
+        growth = size_of_subscription(after) - (0 if before is None else size_of_subscription(before))
+        if growth <= 0:
+            return
+        if group.size_bytes + growth > GROUP_BYTES_MAX:
+            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"The members of a group have {GROUP_BYTES_MAX} bytes.")
+        if growth > self._bytes_left():
+            raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups of this coordinator have no memory left.")
+
+    def _replace(self, step: Step, old_id: str, member_id: str) -> None:
+        """A static member is back, under this id: it takes what was kept for it."""
+        group = step.group
+        subscription, target, current = group.members[old_id], group.target_of(old_id), group.current_of(old_id)
+        self._forget_timers(group, old_id)
+        step.remove_member(old_id)
+        step.put(MEMBER_KEY, subscription, member_id)
+        step.put(TARGET_KEY, target, member_id)
+        step.put(
+            CURRENT_KEY, CurrentAssignment(0, 0, current.state, _since_epoch_0(current.assigned), {}), member_id
+        )
+
+    def _reconcile(
+        self, step: Step, member_id: str, owned: Partitions | None, now_ms: int, *, is_changed: bool
+    ) -> CurrentAssignment:
+        group = step.group
+        current = group.current_of(member_id)
+        if group.is_settled(member_id) and not is_changed:
+            return current
+        target = Target(group.target_epoch, group.target_of(member_id))
+        subscribed = self.subscribed.ids_of(group, member_id)
+        after = reconciled(current, target, owned, group.is_owned, subscribed)
+        if after is not current:
+            step.put(CURRENT_KEY, after, member_id)
+            key = (REBALANCE, group.group_id, member_id)
+            if after.state == MemberState.UNREVOKED_PARTITIONS:
+                self._timers.set(key, now_ms + group.members[member_id].rebalance_timeout_ms)
+            else:
+                self._timers.cancel(key)
+        return after
+
+    # Leaving
+
+    def _leave(self, request: ConsumerHeartbeat, effects: Effects) -> ConsumerHeartbeatResponse:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {request.group_id}.")
+        member_id = request.member_id
+        if request.instance_id is not None:
+            _check_instance(group, request.instance_id, member_id)
+        if member_id not in group.members:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {group.group_id}.")
+        step = Step(group)
+        if request.member_epoch == STATIC_LEAVE_EPOCH and group.members[member_id].instance_id is not None:
+            current = group.current_of(member_id)
+            kept = CurrentAssignment(STATIC_LEAVE_EPOCH, 0, current.state, _since_epoch_0(current.assigned), {})
+            step.put(CURRENT_KEY, kept, member_id)
+            self._timers.cancel((REBALANCE, group.group_id, member_id))
+        else:
+            self.remove(step, [member_id])
+        self._ahead.write(group.group_id, step.records, effects)
+        return ConsumerHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+
+    def remove(self, step: Step, member_ids: Iterable[str]) -> None:
+        """These are members no more: the rest of the group is to be divided anew."""
+        for member_id in member_ids:
+            pattern = step.group.members[member_id].topic_regex
+            self._forget_timers(step.group, member_id)
+            step.remove_member(member_id)
+            self.subscribed.forget_unused(step, pattern)
+        step.raise_epoch(self.subscribed.hash_of(step.group))
+
+    # Deadlines
+
+    def begin_sessions(self, group: ConsumerGroup, now_ms: int) -> None:
+        """After loading: every member has one session's time to show itself, and its own to give back what it is to."""
+        session_ms = self._settings_of(group.group_id).session_timeout_ms
+        for member_id, member in group.members.items():
+            self._timers.set((SESSION, group.group_id, member_id), now_ms + session_ms)
+            if group.current_of(member_id).state == MemberState.UNREVOKED_PARTITIONS:
+                self._timers.set((REBALANCE, group.group_id, member_id), now_ms + member.rebalance_timeout_ms)
+
+    def on_deadline(self, kind: str, group: ConsumerGroup, member_id: str, now_ms: int, effects: Effects) -> None:
+        """A member's session, or its time to give partitions back, is over."""
+        if member_id not in group.members:
+            return
+        if kind == REBALANCE and group.current_of(member_id).state != MemberState.UNREVOKED_PARTITIONS:
+            return
+        if not self._ahead.has_room():
+            self._timers.set((kind, group.group_id, member_id), now_ms + NO_ROOM_RETRY_MS)
+            return
+        step = Step(group)
+        self.remove(step, [member_id])
+        self._ahead.write(group.group_id, step.records, effects)
+
+    def dissolve(self, group: ConsumerGroup) -> None:
+        """It is no longer ours: its deadlines, and what is being made for it, are forgotten."""
+        self.assigning.forget(group.group_id)
+        for member_id in group.members:
+            self._forget_timers(group, member_id)
+
+    def _forget_timers(self, group: ConsumerGroup, member_id: str) -> None:
+        self._timers.cancel((SESSION, group.group_id, member_id))
+        self._timers.cancel((REBALANCE, group.group_id, member_id))
+
+
+def _place_of(group: ConsumerGroup, request: ConsumerHeartbeat, member_id: str) -> str | None:
+    """The static member whose place the sender takes, None where it has or gets its own; or a `Refusal`."""
+    is_join = request.member_epoch == JOIN_EPOCH
+    holder = None if request.instance_id is None else group.static_members.get(request.instance_id)
+    if request.instance_id is not None and not is_join:
+        _check_instance(group, request.instance_id, member_id)
+    if holder is not None and is_join:
+        is_free = group.current_of(holder).epoch == STATIC_LEAVE_EPOCH
+        if holder != member_id and not is_free:
+            text = f"Instance id {request.instance_id} is that of member {holder}, which has not left."
+            raise Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, text)
+        if is_free:
+            return holder
+    if member_id in group.members:
+        _check_epoch(request, group.current_of(member_id))
+    elif not is_join:
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {group.group_id}.")
+    return None
+
+
+def _check_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> None:
+    holder = group.static_members.get(instance_id)
+    if holder is None:
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is of no member of the group.")
+    if holder != member_id:
+        raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"Instance id {instance_id} is that of member {holder}.")
+
+
+def _check_epoch(request: ConsumerHeartbeat, current: CurrentAssignment) -> None:
+    """A lower one is fine for a join, and of a member that did not hear of its newest: it sends the one before, and has
+    no more than that gave it.
+    """
+    epoch = request.member_epoch
+    if epoch in {current.epoch, JOIN_EPOCH}:
+        return
+    was_not_heard = epoch == current.previous_epoch and _has_no_more(request.owned, current.assigned)
+    if epoch > current.epoch or not was_not_heard:
+        text = f"The member's epoch {epoch} is not {current.epoch}, its own: it is to give up all and to join again."
+        raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, text)
+
+
+def _has_no_more(owned: Partitions | None, assigned: EpochPartitions) -> bool:
+    return owned is not None and all(
+        partitions <= assigned.get(topic_id, {}).keys() for topic_id, partitions in owned.items()
+    )
+
+
+def _since_epoch_0(assigned: EpochPartitions) -> EpochPartitions:
+    """What is kept for a static member, of whose epochs nothing is known to who comes for it."""
+    return {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in assigned.items()}
+
+
+def _is_full(request: ConsumerHeartbeat) -> bool:
+    """Whether it says all that a member says when it joins."""
+    says_topics = request.topic_names is not None or request.topic_regex is not None
+    return request.rebalance_timeout_ms != -1 and says_topics and request.owned is not None
+
+
+def _subscription(request: ConsumerHeartbeat, before: Subscription | None) -> Subscription:
+    """What a member asks for from now on."""
+    old = before or Subscription(None, None, "", "", (), "", -1, None)
+    names = old.topic_names if request.topic_names is None else tuple(sorted(set(request.topic_names)))
+    after = replace(
+        old,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        topic_names=names,
+        topic_regex=old.topic_regex if request.topic_regex is None else request.topic_regex,
+        instance_id=old.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=old.rack_id if request.rack_id is None else request.rack_id,
+        assignor=old.assignor if request.assignor is None else request.assignor,
+        rebalance_timeout_ms=(
+            old.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+        ),
+        classic=None,
+    )
+    return old if before is not None and after == old else after

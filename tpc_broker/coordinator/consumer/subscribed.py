@@ -1,0 +1,132 @@
+"""What members subscribe to, by names and by expressions, and when that raises the group's epoch: `SubscribedTopics`.
+
+Expressions are resolved beside the coordinator, over the names that there are: `wanted` says what is to be resolved,
+`resolved` takes the result. It is asked for when there is an expression that was never resolved, when topics have
+changed, at most once a second, and now and then in any case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.coordinator.consumer.records import MEMBER_KEY, REGEX_KEY
+from tpc_broker.coordinator.consumer.step import Step
+from tpc_broker.coordinator.consumer.topic_hash import group_hash, topic_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tpc_broker.coordinator.consumer.ahead import Ahead
+    from tpc_broker.coordinator.consumer.group import ConsumerGroup
+    from tpc_broker.coordinator.consumer.messages import ConsumerSettings, KnownTopic, Topics
+    from tpc_broker.coordinator.consumer.records import ResolvedRegex, Subscription
+    from tpc_broker.coordinator.effects import Effects
+    from tpc_broker.model import TopicId
+
+RESOLVED_AGAIN_MS: Final = 1_000
+
+
+class SubscribedTopics:
+    """Of all groups of a coordinator."""
+
+    def __init__(
+        self,
+        groups: Mapping[str, ConsumerGroup],
+        ahead: Ahead,
+        settings_of: Callable[[str], ConsumerSettings],
+        topics: Topics,
+    ) -> None:
+        self._groups = groups
+        self._ahead = ahead
+        self._settings_of = settings_of
+        self._topics = topics
+        self._hashes: dict[TopicId, tuple[KnownTopic, int]] = {}
+        self._wanted: dict[str, frozenset[str]] = {}
+
+    def change(self, step: Step, member_id: str, subscription: Subscription, now_ms: int) -> None:
+        """A member says what it asks for. The group's epoch rises when that changes what it subscribes to, or when its
+        topics are not what they were.
+        """
+        group = step.group
+        old = group.members.get(member_id)
+        is_raised = False
+        if subscription != old:
+            before = frozenset() if old is None else group.subscribed_names(old)
+            step.put(MEMBER_KEY, subscription, member_id)
+            if old is not None and old.topic_regex != subscription.topic_regex:
+                self.forget_unused(step, old.topic_regex)
+            names_differ = subscription.topic_names != (() if old is None else old.topic_names)
+            is_raised = names_differ or group.subscribed_names(subscription) != before
+        version = self._topics.version
+        if is_raised or group.checked_version != version:
+            metadata_hash = self.hash_of(group)
+            if is_raised or metadata_hash != group.metadata_hash:
+                step.raise_epoch(metadata_hash)
+            group.checked_version = version
+        if group.patterns:
+            self._want(group, now_ms)
+
+    def hash_of(self, group: ConsumerGroup) -> int:
+        """Of the topics that its members subscribe to, as they are now."""
+        topics = (self._topics.named(name) for name in sorted(group.all_subscribed_names()))
+        return group_hash(self._hash(topic) for topic in topics if topic is not None)
+
+    def _hash(self, topic: KnownTopic) -> int:
+        known = self._hashes.get(topic.topic_id)
+        if known is not None and known[0] == topic:
+            return known[1]
+        value = topic_hash(topic)
+        self._hashes[topic.topic_id] = topic, value
+        return value
+
+    def ids_of(self, group: ConsumerGroup, member_id: str) -> frozenset[TopicId]:
+        """What a member subscribes to, as far as it exists."""
+        topics = (self._topics.named(name) for name in group.subscribed_names(group.members[member_id]))
+        return frozenset(topic.topic_id for topic in topics if topic is not None)
+
+    # Expressions
+
+    def forget_unused(self, step: Step, pattern: str | None) -> None:
+        """An expression that no member subscribes with any more."""
+        if pattern and pattern not in step.group.patterns and pattern in step.group.regexes:
+            step.put(REGEX_KEY, None, pattern)
+
+    # Rule: A resolved expression is looked at again when topics change, and the group's epoch rises when, and only
+    # when, what it matches has changed. Held by tests/coordinator/consumer.
+    def _want(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Asks for the group's expressions to be resolved, if that is due."""
+        since_ms = now_ms - group.resolved_ms
+        is_old = (
+            since_ms >= self._settings_of(group.group_id).regex_refresh_interval_ms
+            or (group.resolved_version != self._topics.version and since_ms >= RESOLVED_AGAIN_MS)
+            or since_ms < 0
+        )
+        if is_old or not group.patterns.keys() <= group.regexes.keys():
+            self._wanted[group.group_id] = frozenset(group.patterns)
+
+    def wanted(self) -> list[tuple[str, frozenset[str]]]:
+        """What is to be resolved: groups, and their expressions. They are not asked for again before the next
+        heartbeat.
+        """
+        wanted, self._wanted = self._wanted, {}
+        return list(wanted.items())
+
+    def resolved(self, group_id: str, found: Mapping[str, ResolvedRegex], now_ms: int, effects: Effects) -> None:
+        """What expressions match, by metadata of the same version each. Where the disk is far behind it is asked for
+        again.
+        """
+        group = self._groups.get(group_id)
+        if group is None or not self._ahead.has_room():
+            return
+        step = Step(group)
+        is_raised = False
+        for pattern, resolved in found.items():
+            old = group.regexes.get(pattern)
+            if pattern in group.patterns and (old is None or old.topics != resolved.topics):
+                is_raised = is_raised or resolved.topics != (() if old is None else old.topics)
+                step.put(REGEX_KEY, resolved, pattern)
+            group.resolved_version = resolved.version
+        group.resolved_ms = now_ms
+        if is_raised:
+            step.raise_epoch(self.hash_of(group))
+        self._ahead.write(group_id, step.records, effects)
