@@ -22,7 +22,7 @@ from tpc_broker.metadata.config_types import (
     setting,
     unknown_name,
 )
-from tpc_broker.metadata.replica_config import ReplicaSettings
+from tpc_broker.metadata.group_config import GroupSettings
 from tpc_broker.metadata.topic_config import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -44,7 +44,7 @@ _FALL_BACK: Final = "What a topic has that does not set its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ReplicaSettings):
+class Settings(GroupSettings):
     """Values of every broker setting, by their Python names."""
 
     # The node and how it is reached.
@@ -583,6 +583,14 @@ class Settings(ReplicaSettings):
     )
     transaction_max_timeout_ms: int = setting(
         "transaction.max.timeout.ms", ConfigType.INT, 900_000, "Longest time-out of a transaction.", minimum=1
+    )
+
+    telemetry_max_bytes: int = setting(
+        "telemetry.max.bytes",
+        ConfigType.INT,
+        1 << 20,
+        "Largest push of metrics by a client, in bytes as it was sent (compressed, if so).",
+        minimum=1,
     )
 
     log_cache_max_bytes: int = setting(

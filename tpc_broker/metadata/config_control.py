@@ -163,7 +163,8 @@ class ConfigController:
                 for name, text in wanted.items()
             }
             everywhere = self._image.configs_of_broker(None)
-            self._configuration.altered(everywhere if broker is not None else stored, stored)
+            default = everywhere if broker is not None else stored
+            self._configuration.check_altered(default, stored, asked)
         except ConfigError as error:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
         return [BrokerConfigChanged(broker, name, value) for name, value in _difference(present, stored)]

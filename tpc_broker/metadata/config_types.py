@@ -88,6 +88,8 @@ class ConfigDefinition:
     """A number allowed although it is outside of the range, such as -1."""
     valid: tuple[str, ...] = ()
     """The strings (or list elements) that are allowed; empty means any."""
+    any_case: bool = False
+    """Its words are taken in capital letters too."""
     synonyms: tuple[ServerSynonym, ...] = ()
     sensitive: bool = False
     dynamic: bool = False
@@ -116,6 +118,8 @@ class ConfigDefinition:
             if self.default is not None:
                 raise self.refusal("null", "a value is needed")
             return None
+        if self.any_case and isinstance(value, str):
+            value = value.lower()
         self._check_range(value)
         self._check_words(value)
         if self.check is not None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS, Settings, broker_definition
 from tpc_broker.metadata.config_types import ConfigError, ConfigStatus, ConfigValue, python_name, to_text
+from tpc_broker.metadata.group_config import altered_group_fault, group_fault
 from tpc_broker.metadata.listener_settings import GivenText, is_listener_setting
 from tpc_broker.metadata.topic_config import TopicConfig, effective_topic_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -42,6 +43,10 @@ class BrokerConfiguration:
         """The same broker after its dynamic settings have become these."""
         settings = _settings_of({**self.given, **default, **here})
         return BrokerConfiguration(settings, self.given, dict(default), dict(here))
+
+    def check_altered(self, default: Mapping[str, str], here: Mapping[str, str], asked: Collection[str]) -> None:
+        """ConfigError when its dynamic settings may not become these, of which somebody asks for some by name."""
+        _check_alterable(self.altered(default, here).settings, asked)
 
     def topic_config(self, overrides: Mapping[str, str], *, is_internal: bool = False) -> TopicConfig:
         """Effective settings of a topic with these overrides; an internal one is durable whatever the default says."""
@@ -69,7 +74,9 @@ def load_settings(
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
     given.update(shown)
-    return BrokerConfiguration(_settings_of(given), given)
+    settings = _settings_of(given)
+    _check_alterable(settings, given)
+    return BrokerConfiguration(settings, given)
 
 
 def listener_settings(file_text: str, overrides: Sequence[str], *, file_name: str = "") -> dict[str, GivenText]:
@@ -98,16 +105,21 @@ def validate_dynamic(name: str, text: str) -> str:
 
 def check_relations(settings: Settings) -> None:
     """What no single setting can be wrong about alone."""
-    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
-        raise ConfigError(
-            f"group.min.session.timeout.ms ({settings.group_min_session_timeout_ms}) must not be above "
-            f"group.max.session.timeout.ms ({settings.group_max_session_timeout_ms})"
-        )
+    fault = group_fault(settings)
+    if fault is not None:
+        raise ConfigError(fault)
     if settings.message_max_bytes > settings.socket_request_max_bytes:
         raise ConfigError(
             f"message.max.bytes ({settings.message_max_bytes}) must not be above "
             f"socket.request.max.bytes ({settings.socket_request_max_bytes}): such a batch could never arrive"
         )
+
+
+def _check_alterable(settings: Settings, asked: Collection[str]) -> None:
+    """What is a mistake where it is said, and is lived with where it was stored under other settings. ConfigError."""
+    fault = altered_group_fault(settings, asked)
+    if fault is not None:
+        raise ConfigError(fault)
 
 
 def _settings_of(texts: Mapping[str, str]) -> Settings:

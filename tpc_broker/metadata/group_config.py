@@ -1,0 +1,159 @@
+"""Settings of groups: the broker's own, by Kafka's names, for the consumer protocol of KIP-848.
+
+The broker's bounds (`group.consumer.min.*`, `group.consumer.max.*`) are fixed at its start, as most of them; the
+interval between assignments alone can be altered while it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker.metadata.config_types import INT_MAX, ConfigDefinition, ConfigError, ConfigType, ConfigValue, setting
+from tpc_broker.metadata.replica_config import ReplicaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from tpc_broker.metadata.broker_config import Settings
+
+CONSUMER_ASSIGNORS: Final = ("uniform", "range")
+MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+REBALANCE_PROTOCOLS: Final = (CLASSIC, CONSUMER, "share", "streams")
+"""Kafka's; `share` and `streams` are taken, and there is nothing yet that they would switch on."""
+_BOUNDED: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+
+
+def _check_not_empty(definition: ConfigDefinition, value: ConfigValue) -> None:
+    if not value:
+        raise ConfigError(f"Configuration '{definition.name}' must not be empty.")
+
+
+def _check_protocols(definition: ConfigDefinition, value: ConfigValue) -> None:
+    _check_not_empty(definition, value)
+    if isinstance(value, tuple) and CLASSIC not in value:
+        raise ConfigError(f"{definition.name}: disabling the '{CLASSIC}' protocol is not supported.")
+
+
+def _duration(name: str, default: int, doc: str, minimum: int = 1, **details: Any) -> Any:
+    return setting(f"group.consumer.{name}", ConfigType.INT, default, doc, minimum=minimum, **details)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings(ReplicaSettings):
+    """As `broker_config.Settings`."""
+
+    group_coordinator_rebalance_protocols: tuple[str, ...] = setting(
+        "group.coordinator.rebalance.protocols",
+        ConfigType.LIST,
+        (CLASSIC, CONSUMER),
+        "Protocols by which groups are served: `classic` always, `consumer` (KIP-848) unless it is left out.",
+        valid=REBALANCE_PROTOCOLS,
+        check=_check_protocols,
+    )
+    group_consumer_session_timeout_ms: int = _duration(
+        "session.timeout.ms", 45_000, "After it a silent member of a consumer group is out."
+    )
+    group_consumer_min_session_timeout_ms: int = _duration(
+        "min.session.timeout.ms", 45_000, "Shortest session time-out of a consumer group that sets its own."
+    )
+    group_consumer_max_session_timeout_ms: int = _duration(
+        "max.session.timeout.ms", 60_000, "Longest session time-out of a consumer group that sets its own."
+    )
+    group_consumer_heartbeat_interval_ms: int = _duration(
+        "heartbeat.interval.ms", 5000, "What members of a consumer group are told to wait between heartbeats."
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _duration(
+        "min.heartbeat.interval.ms", 5000, "Shortest heartbeat interval of a consumer group that sets its own."
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _duration(
+        "max.heartbeat.interval.ms", 15_000, "Longest heartbeat interval of a consumer group that sets its own."
+    )
+    group_consumer_assignment_interval_ms: int = _duration(
+        "assignment.interval.ms",
+        1000,
+        "Time between assignments of a consumer group; it is held within its bounds.",
+        minimum=0,
+        dynamic=True,
+    )
+    group_consumer_min_assignment_interval_ms: int = _duration(
+        "min.assignment.interval.ms", 0, "Shortest time between assignments of a consumer group.", minimum=0
+    )
+    group_consumer_max_assignment_interval_ms: int = _duration(
+        "max.assignment.interval.ms", 15_000, "Longest time between assignments of a consumer group.", minimum=0
+    )
+    group_consumer_regex_refresh_interval_ms: int = _duration(
+        "regex.refresh.interval.ms",
+        600_000,
+        "How often the topics are looked up anew that regular expressions of a consumer group match.",
+        minimum=10_000,
+    )
+    group_consumer_max_size: int = setting(
+        "group.consumer.max.size", ConfigType.INT, INT_MAX, "Members of a consumer group, at most.", minimum=1
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        "group.consumer.assignors",
+        ConfigType.LIST,
+        CONSUMER_ASSIGNORS,
+        "What assigns the partitions of consumer groups here; the first one is taken where a group names none.",
+        valid=CONSUMER_ASSIGNORS,
+        check=_check_not_empty,
+    )
+    group_consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy",
+        ConfigType.STRING,
+        "bidirectional",
+        "Whether a group with members changes its protocol: from classic to consumer (`upgrade`), back (`downgrade`).",
+        valid=MIGRATION_POLICIES,
+        any_case=True,
+    )
+
+
+def bounds_of(settings: GroupSettings, what: str) -> tuple[int, int]:
+    """The least and the most that one of `_BOUNDED` may be, in a consumer group."""
+    field = what.replace(".", "_")
+    return getattr(settings, f"group_consumer_min_{field}"), getattr(settings, f"group_consumer_max_{field}")
+
+
+def group_fault(settings: Settings) -> str | None:
+    """What is wrong with the settings of groups together, of those that are fixed at the start."""
+    return next(_faults(settings), None)
+
+
+def altered_group_fault(settings: Settings, asked: Collection[str]) -> str | None:
+    """The same of what somebody asks for. What was stored under other bounds is only held within them."""
+    names = [f"group.consumer.{bound}assignment.interval.ms" for bound in ("", "min.", "max.")]
+    if not any(name in asked for name in names):
+        return None
+    return next(_outside(settings, "assignment.interval.ms"), None)
+
+
+def _faults(settings: Settings) -> Iterator[str]:
+    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
+        yield (
+            f"group.min.session.timeout.ms ({settings.group_min_session_timeout_ms}) must not be above "
+            f"group.max.session.timeout.ms ({settings.group_max_session_timeout_ms})"
+        )
+    for what in _BOUNDED:
+        low, high = bounds_of(settings, what)
+        if low > high:
+            yield f"group.consumer.min.{what} ({low}) must not be above group.consumer.max.{what} ({high})"
+    yield from _outside(settings, "session.timeout.ms")
+    yield from _outside(settings, "heartbeat.interval.ms")
+    heartbeat, session = settings.group_consumer_heartbeat_interval_ms, settings.group_consumer_session_timeout_ms
+    if heartbeat >= session:
+        yield (
+            f"group.consumer.heartbeat.interval.ms ({heartbeat}) must be below "
+            f"group.consumer.session.timeout.ms ({session})"
+        )
+
+
+def _outside(settings: Settings, what: str) -> Iterator[str]:
+    low, high = bounds_of(settings, what)
+    value = getattr(settings, f"group_consumer_{what.replace('.', '_')}")
+    if value < low:
+        yield f"group.consumer.{what} ({value}) must not be below group.consumer.min.{what} ({low})"
+    if value > high:
+        yield f"group.consumer.{what} ({value}) must not be above group.consumer.max.{what} ({high})"
