@@ -15,10 +15,10 @@ FEATURE: Final = "tpc.version"
 """Its name in ApiVersions and UpdateFeatures."""
 FIRST_OF_CLUSTERS: Final = 2
 """The level that clusters began with, and of whatever says nothing of levels."""
-
-
 FIRST_WITH_MOVES: Final = 3
 """Partitions go from core to core, and replicas are filled with segments: entries of journals that begin a life."""
+FIRST_WITH_GROUPS: Final = 4
+"""Groups of KIP-848, and settings of groups and of client metrics: a record of the metadata."""
 
 
 class Levels(NamedTuple):
@@ -39,7 +39,7 @@ def _spoken() -> Levels:
     """TPC_TEST_FEATURE_LEVELS=LOWEST-HIGHEST: the tests' releases of the past and the future."""
     text = os.environ.get("TPC_TEST_FEATURE_LEVELS", "")
     if not text:
-        return Levels(FIRST_OF_CLUSTERS, 3)
+        return Levels(FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS)
     lowest, _, highest = text.partition("-")
     return Levels(int(lowest), int(highest))
 

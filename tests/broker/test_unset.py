@@ -195,10 +195,10 @@ async def test_users_are_checked_and_none_is_taken(autojump_clock):
         assert listed.results == []
 
 
-async def described(node, kind, name, keys=None):
+async def described(node, kind, name, keys=None, core=0):
     request = messages.DescribeConfigsRequest
     resource = request.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    (found,) = (await node.ask(0, request(resources=[resource], include_synonyms=True), 4)).results
+    (found,) = (await node.ask(core, request(resources=[resource], include_synonyms=True), 4)).results
     configs = {
         one.name: (one.value, one.config_type, one.config_source, [(each.name, each.value) for each in one.synonyms])
         for one in found.configs
@@ -225,7 +225,7 @@ async def test_groups_and_client_metrics_are_at_their_defaults(autojump_clock):
 
 
 SET, DELETE, APPEND = 0, 1, 2
-NOT_SETTABLE = "it cannot be set, because this broker has nothing that would obey it yet."
+NOT_SETTABLE = "it cannot be set, because this broker has no such groups, which would obey it."
 
 
 @pytest.mark.parametrize(
@@ -239,10 +239,10 @@ NOT_SETTABLE = "it cannot be set, because this broker has nothing that would obe
         (CLIENT_METRICS, "", "metrics", DELETE, (42, "Subscription name can't be empty")),
         (CLIENT_METRICS, "", "metrics", APPEND, (40, "Can't APPEND to key metrics because its type is not LIST.")),
         (GROUP, "g", "share.isolation.level", SET, (40, f"share.isolation.level: {NOT_SETTABLE}")),
-        (CLIENT_METRICS, "m", "interval.ms", SET, (40, f"interval.ms: {NOT_SETTABLE}")),
+        (CLIENT_METRICS, "m", "match", SET, (40, "Illegal client matching pattern: 1")),
     ],
 )
-async def test_nothing_of_groups_and_client_metrics_can_be_set(autojump_clock, kind, name, key, operation, answer):
+async def test_what_groups_and_client_metrics_cannot_have(autojump_clock, kind, name, key, operation, answer):
     async with running_node() as node:
         request = messages.IncrementalAlterConfigsRequest
         value = None if operation == DELETE else "1"
@@ -250,6 +250,41 @@ async def test_nothing_of_groups_and_client_metrics_can_be_set(autojump_clock, k
         resource = request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[change])
         (found,) = (await node.ask(1, request(resources=[resource]))).responses
         assert (found.error_code, found.error_message) == answer
+
+
+async def altered(node, kind, name, **values):
+    request = messages.IncrementalAlterConfigsRequest
+    changes = [
+        request.AlterableConfig(name=key.replace("_", "."), config_operation=operation, value=value)
+        for key, value in values.items()
+        for operation in [DELETE if value is None else SET]
+    ]
+    resource = request.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+    (found,) = (await node.ask(1, request(resources=[resource]))).responses
+    return found.error_code, found.error_message
+
+
+async def test_what_is_set_of_groups_and_client_metrics_is_shown_and_listed_on_all_cores(autojump_clock):
+    session = "consumer.session.timeout.ms"
+    async with running_node() as node:
+        assert await altered(node, GROUP, "g", consumer_session_timeout_ms="50000") == (0, None)
+        assert await altered(node, CLIENT_METRICS, "m", metrics="*", interval_ms="1000") == (0, None)
+        await node.restart(1)
+        for core in range(2):
+            _code, _message, configs = await described(node, GROUP, "g", core=core)
+            assert configs[session] == ("50000", 3, 8, [(session, "50000"), (f"group.{session}", "45000")])
+            assert (await described(node, GROUP, "other", core=core))[2][session][0] == "45000"
+            _code, _message, configs = await described(node, CLIENT_METRICS, "m", core=core)
+            assert configs == {
+                "interval.ms": ("1000", 3, 7, [("interval.ms", "1000")]), "match": ("", 7, 5, []),
+                "metrics": ("*", 7, 7, [("metrics", "*")]),
+            }  # fmt: skip
+        listed = messages.ListConfigResourcesRequest
+        for kinds, version, names in (([GROUP], 1, ["g"]), ([CLIENT_METRICS], 1, ["m"]), ([], 0, ["m"])):
+            found = await node.ask(1, listed(resource_types=kinds), version)
+            assert [one.resource_name for one in found.config_resources] == names
+        assert await altered(node, GROUP, "g", consumer_session_timeout_ms=None) == (0, None)
+        assert (await node.ask(0, listed(resource_types=[GROUP]), 1)).config_resources == []
 
 
 async def test_topics_and_brokers_are_listed_as_what_has_settings(autojump_clock):
@@ -387,7 +422,7 @@ async def test_features_have_kafkas_names_too(autojump_clock):
             )
 
         of_kafka = ["eligible.leader.replicas", "group", "kraft", "share", "streams", "transaction"]
-        supported = {"metadata.version": (30, 30), "tpc.version": (2, 3)}
-        finalized = {"metadata.version": (30, 30), "tpc.version": (3, 3)}
+        supported = {"metadata.version": (30, 30), "tpc.version": (2, 4)}
+        finalized = {"metadata.version": (30, 30), "tpc.version": (4, 4)}
         assert await told(3) == (supported, finalized), "a lowest level of 0 ends earlier clients"
         assert await told(4) == ({**supported, **{f"{name}.version": (0, 0) for name in of_kafka}}, finalized)

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.cluster.test_moves import reassign, replicas
+from tests.durability.earlier_data import SESSION, session_timeout, set_of_a_group
 from tests.support.cluster_nodes import (
     Cluster,
     admin,
@@ -54,6 +55,7 @@ def expected_of(bootstrap: str) -> dict[str, Any]:
         "topics": sorted(name for name in topics(bootstrap) if not name.startswith("__")),
         "committed": committed,
         "retention.ms": client.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"].value,
+        SESSION: session_timeout(bootstrap),
         "events": consume(bootstrap, "events", EVENTS, uuid4().hex),
         "moved": consume(bootstrap, "moved", MOVED, uuid4().hex),
     }
@@ -72,6 +74,7 @@ def fill(made: Cluster) -> None:
     produce(bootstrap, "events", [f"first {number}" for number in range(20)], 2)
     produce(bootstrap, "moved", [f"moved {number}" for number in range(MOVED)], 1)
     client.delete_topics(["deleted"])["deleted"].result(PATIENCE_S)
+    set_of_a_group(bootstrap)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     at = [TopicPartition("events", 0, COMMITTED)]
     eventually(lambda: consumer.commit(offsets=at, asynchronous=False), "offsets are committed")

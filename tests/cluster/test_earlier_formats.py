@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.earlier_data import DATA, EVENTS, NODES, configure, expected_of
+from tests.durability.earlier_data import SESSION, SESSION_DEFAULT
 from tests.support.cluster_nodes import cluster, cluster_told, consume, create_topic, eventually, leaders, produce
 from tpc_broker.feature_levels import SPOKEN
 
@@ -22,7 +23,7 @@ LEVELS = sorted(DATA.glob("level-*.tar.xz"))
 def unpack(archive: Path, folder: Path) -> dict:
     with tarfile.open(archive) as files:
         files.extractall(folder, filter="data")
-    return json.loads((folder / "expected.json").read_text())
+    return {SESSION: SESSION_DEFAULT, **json.loads((folder / "expected.json").read_text())}
 
 
 @pytest.mark.parametrize("archive", LEVELS, ids=lambda path: path.name.removesuffix(".tar.xz"))
@@ -56,6 +57,7 @@ def test_the_newest_directories_are_of_this_level(tmp_path):
         assert (identity["node"], identity["level"]) == (number, SPOKEN.highest)
     records = (tmp_path / "node1/data/cluster/metadata.raft").read_bytes()
     wanted = {"topic_created", "topic_deleted", "topic_config_changed", "node_registered", "replicas_moving",
-              "replicas_moved", "feature_level_changed", "cluster_created", "producer_ids_reserved"}  # fmt: skip
+              "replicas_moved", "feature_level_changed", "cluster_created", "producer_ids_reserved",
+              "resource_config_changed"}  # fmt: skip
     assert {name for name in wanted if name.encode() in records} == wanted
     assert list(tmp_path.glob("node*/data/cluster/lives0.json")), "a replica came back to its node"

@@ -1,9 +1,9 @@
 """Makes a data directory of this release, for later ones to open: ``python -m tests.durability.earlier_data NAME``.
 
 The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
-sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings, offsets of a
-group. What has to be found is in ``expected.json`` beside the data. A directory is made once for each feature level of
-docs/formats.md, by the last release that has it, and never again.
+sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings of topics and of
+a group, offsets of a group. What has to be found is in ``expected.json`` beside the data. A directory is made once for
+each feature level of docs/formats.md, by the last release that has it, and never again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.durability.readback import read_everything
 from tests.support.broker_process import TpcBroker
@@ -29,9 +36,25 @@ DATA = Path(__file__).with_name("data")
 PARTITIONS = [("events", 0), ("events", 1), ("large", 0), ("trimmed", 0)]
 GROUP = "g"
 COMMITTED = 17
+SESSION = "consumer.session.timeout.ms"
+SESSION_DEFAULT = "45000"
 ROUNDS_MAX = 50
 WANTED = {EntryKind.IN_PLACE, EntryKind.APPEND, EntryKind.RELEASED, EntryKind.ADOPTED}
 """Kinds of entries."""
+
+
+def set_of_a_group(bootstrap: str) -> None:
+    """From feature level 4 on."""
+    change = ConfigEntry(SESSION, "50000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=[change])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+
+
+def session_timeout(bootstrap: str) -> str:
+    resource = ConfigResource(ResourceType.GROUP, GROUP)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return admin.describe_configs([resource])[resource].result(PATIENCE_S)[SESSION].value
 
 
 def expected_of(broker: TpcBroker) -> dict[str, Any]:
@@ -48,6 +71,7 @@ def expected_of(broker: TpcBroker) -> dict[str, Any]:
     settings = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     return {
         "topics": topics, "committed": committed, "retention.ms": settings["retention.ms"].value,
+        SESSION: session_timeout(broker.bootstrap),
         "partitions": {
             f"{topic}-{partition}": [one.log_start_offset, one.high_watermark,
                                      [zlib.crc32(value) for _offset, value in one.records]]
@@ -86,6 +110,7 @@ def fill(broker: TpcBroker) -> None:
             producer.produce(topic, f"{topic} {number}", key=str(number), partition=partition, timestamp=1_000 + number)
     assert producer.flush(PATIENCE_S) == 0
     admin.delete_topics(["deleted"])["deleted"].result(PATIENCE_S)
+    set_of_a_group(broker.bootstrap)
     admin.delete_records([TopicPartition("trimmed", 0, 12)])
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
     consumer.commit(offsets=[TopicPartition("events", 0, COMMITTED)], asynchronous=False)

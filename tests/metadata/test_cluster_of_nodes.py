@@ -15,7 +15,14 @@ from tpc_broker.metadata.config_control import AlterableConfig, AlterableResourc
 from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
-from tpc_broker.metadata.records import NodeAddress, NodeRegistered, TopicAssigned, decode_record, encode_record
+from tpc_broker.metadata.records import (
+    NodeAddress,
+    NodeRegistered,
+    ResourceConfigChanged,
+    TopicAssigned,
+    decode_record,
+    encode_record,
+)
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import MetadataVersion, NodeId, Replica, TopicId
 
@@ -194,7 +201,11 @@ def test_a_cluster_begins_with_what_one_node_has_had():
         [CreatableTopic(name="t", num_partitions=3, configs=(("retention.ms", "5"),))], [TopicId(uuid.UUID(int=7))], 1
     )
     alone = alone.apply(made, MetadataVersion(3))
+    settings = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000"})
+    alone = alone.apply([settings], MetadataVersion(4))
     begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))
+    assert settings not in begun, "a founder of an earlier release could not read it"
+    assert settings in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
     image = ClusterImage().apply([decode_record(encode_record(each)) for each in begun], MetadataVersion(9))
     topic = image.topic("t")
     assert image.cluster_id == "old"

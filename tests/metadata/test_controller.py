@@ -299,7 +299,7 @@ def test_alter_configs_replaces_everything():
         (ResourceType.GROUP, "g", [("a", "b", SET)], ErrorCode.INVALID_CONFIG),
         (ResourceType.GROUP, "g", [("share.delivery.count.limit", "5", SET)], ErrorCode.INVALID_CONFIG),
         (ResourceType.CLIENT_METRICS, "m", [("a", "b", SET)], ErrorCode.INVALID_REQUEST),
-        (ResourceType.CLIENT_METRICS, "m", [("interval.ms", "300000", SET)], ErrorCode.INVALID_CONFIG),
+        (ResourceType.CLIENT_METRICS, "m", [("interval.ms", "99", SET)], ErrorCode.INVALID_REQUEST),
         (TOPIC, "", [("retention.ms", "1", SET)], ErrorCode.INVALID_REQUEST),
         (TOPIC, "a b", [("retention.ms", "1", SET)], ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],

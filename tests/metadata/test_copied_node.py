@@ -8,7 +8,7 @@ from tests.metadata.test_cluster_of_nodes import Nodes
 from tpc_broker.metadata.controller import CreatableTopic
 from tpc_broker.metadata.copied_node import PRODUCER_IDS_SKIPPED, as_of_one_node, partitions_on
 from tpc_broker.metadata.image import NODE_DRAINING, ClusterImage
-from tpc_broker.metadata.records import BrokerConfigChanged, ProducerIdsReserved, TopicDeleted
+from tpc_broker.metadata.records import BrokerConfigChanged, ProducerIdsReserved, ResourceConfigChanged, TopicDeleted
 from tpc_broker.model import (
     BrokerId,
     CoreId,
@@ -35,6 +35,7 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
     nodes.apply([
         TopicDeleted(deleted), ProducerIdsReserved(CoreId(4), ProducerId(5000), 1000),
         BrokerConfigChanged(None, "log.retention.ms", "9"), BrokerConfigChanged(BrokerId(2 * 1024 + 1), "x", "own"),
+        ResourceConfigChanged("group", "g", {"a": "1"}), ResourceConfigChanged("client_metrics", "m", {"b": "2"}),
         BrokerConfigChanged(BrokerId(2 * 1024), NODE_DRAINING, "true"), BrokerConfigChanged(BrokerId(1024), "x", "no"),
     ])  # fmt: skip
     image = nodes.image
@@ -63,5 +64,6 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
     assert {broker: dict(found) for broker, found in alone.broker_configs.items() if found} == {
         None: {"log.retention.ms": "9"}, BrokerId(1): {"x": "own"},
     }  # fmt: skip
+    assert (alone.group_configs, alone.client_metrics_configs) == ({"g": {"a": "1"}}, {"m": {"b": "2"}})
     assert alone.next_producer_id == 6000 + PRODUCER_IDS_SKIPPED
     assert ClusterImage().apply(alone.snapshot(), MetadataVersion(1)) == alone

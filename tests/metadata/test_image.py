@@ -27,6 +27,7 @@ from tpc_broker.metadata.records import (
     NodeRegistered,
     NodeRemoved,
     ProducerIdsReserved,
+    ResourceConfigChanged,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
@@ -54,6 +55,10 @@ records = st.one_of(
     st.builds(MoveBegun, st.sampled_from(IDS), st.just(0), st.integers(0, 3), st.integers(0, 2**62), st.just(9)),
     st.builds(MoveDone, st.sampled_from(IDS), st.just(0), st.integers(0, 3)),
     st.builds(BrokerConfigChanged, st.sampled_from([None, 0, 1]), names, values),
+    st.builds(
+        ResourceConfigChanged, st.sampled_from(["group", "client_metrics"]), st.sampled_from(["a", "größe"]),
+        st.dictionaries(names, values, min_size=1),
+    ),
     replicas.flatmap(
         lambda held: st.builds(
             TopicAssigned, st.sampled_from(IDS), st.just(tuple(each[0].core for each in held)), st.just(()),
@@ -92,6 +97,8 @@ def live(image):
         image.topics,
         image.ids,
         configs,
+        image.group_configs,
+        image.client_metrics_configs,
         image.next_producer_id,
         image.producer_ids,
         image.deleted,
@@ -159,6 +166,9 @@ def test_applying_leaves_the_old_image_alone(first, second):
         b'{"type":"topic_deleted","v":1,"topic_id":"x"}',
         b'{"type":"topic_deleted","v":1,"topic_id":7}',
         b'{"type":"cluster_created","v":1,"cluster_id":"c","more":1}',
+        b'{"type":"resource_config_changed","v":1,"kind":"user","name":"a","changes":{}}',
+        b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a","changes":[]}',
+        b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a"}',
         b"\xff",
     ],
 )
@@ -179,7 +189,12 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 15
+    assert len(RECORD_TYPES) == 16
+    setting = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000", "x": None})
+    assert encode_record(setting) == (
+        b'{"type":"resource_config_changed","v":1,"kind":"group","name":"g",'
+        b'"changes":{"consumer.session.timeout.ms":"50000","x":null}}'
+    )
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
@@ -227,6 +242,17 @@ def test_where_a_partition_is():
     assert [spread.owner_on(1, index) for index in (-1, 0, 1, 2)] == [None, 3, NOT_HERE, None]
     assert spread.leader_place(1, 1) == Replica(2, 0)
     assert (alone.cores_on(9), spread.cores_on(1), spread.cores_on(2)) == ((0, 1), (3, 1), (NOT_HERE, 0))
+
+
+def test_a_group_of_which_nothing_is_set_any_more_is_not_there():
+    image = replay([
+        ResourceConfigChanged("group", "g", {"a": "1", "b": "2"}), ResourceConfigChanged("group", "g", {"a": None}),
+        ResourceConfigChanged("client_metrics", "g", {"a": "3"}), ResourceConfigChanged("group", "h", {"a": "4"}),
+    ])  # fmt: skip
+    assert image.group_configs == {"g": {"b": "2"}, "h": {"a": "4"}}
+    assert image.client_metrics_configs == {"g": {"a": "3"}}
+    gone = image.apply([ResourceConfigChanged("group", "g", {"b": None, "a": None})], MetadataVersion(9))
+    assert (gone.group_configs, gone.client_metrics_configs) == ({"h": {"a": "4"}}, {"g": {"a": "3"}})
 
 
 def test_a_removed_node_takes_its_settings_along_and_may_come_back_as_another():

@@ -1,4 +1,4 @@
-"""Decides changes of settings: AlterConfigs and IncrementalAlterConfigs, for topics and brokers.
+"""Decides changes of settings: AlterConfigs and IncrementalAlterConfigs, of topics, brokers, groups, client metrics.
 
 Like `Controller`: `(records, response)` from an image and a request, one result per resource, Kafka's codes and words.
 A resource changes as a whole or not at all. Records are written only for what really changes.
@@ -12,15 +12,24 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import FEATURE, FIRST_WITH_GROUPS
 from tpc_broker.metadata.assignment_requests import Refusal, check_min_insync_replicas
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
+from tpc_broker.metadata.client_metrics_config import validate_client_metrics
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigError, ConfigType, to_text
+from tpc_broker.metadata.group_config import validate_group_configs
 from tpc_broker.metadata.image import NODE_DRAINING
-from tpc_broker.metadata.records import BrokerConfigChanged, MetadataRecord, TopicConfigChanged
+from tpc_broker.metadata.records import (
+    CLIENT_METRICS,
+    GROUP,
+    BrokerConfigChanged,
+    MetadataRecord,
+    ResourceConfigChanged,
+    TopicConfigChanged,
+)
 from tpc_broker.metadata.settings import validate_dynamic
 from tpc_broker.metadata.topic_config import TOPIC_CONFIGS, validate_topic_configs
 from tpc_broker.metadata.topic_names import topic_name_fault
-from tpc_broker.metadata.unset_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS, NOT_SETTABLE
 from tpc_broker.model import BrokerId, CoreId, NodeId, broker_id_of, core_of, node_of
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ class AlterableConfig:
 
 @dataclass(frozen=True, slots=True)
 class AlterableResource:
-    """A topic (by name) or a broker (by id, or all with an empty name) and the changes asked for."""
+    """A topic, group or subscription (by name) or a broker (by id, or all with an empty name), and the changes."""
 
     resource_type: int
     resource_name: str
@@ -123,9 +132,15 @@ class ConfigController:
             return self._topic_changes(resource, replace_all=replace_all)
         if resource.resource_type == ResourceType.BROKER:
             return self._broker_changes(resource, replace_all=replace_all)
-        if resource.resource_type in {ResourceType.CLIENT_METRICS, ResourceType.GROUP}:
-            _check_unset(resource, replace_all=replace_all)
-            return ()
+        if resource.resource_type == ResourceType.GROUP:
+            present: Mapping[str, str] = self._image.group_configs.get(resource.resource_name, {})
+            wanted = _wanted(resource, present, {}, {}, replace_all=replace_all)
+            return self._resource_changes(GROUP, resource.resource_name, present, self._group_stored(resource, wanted))
+        if resource.resource_type == ResourceType.CLIENT_METRICS:
+            present = self._image.client_metrics_configs.get(resource.resource_name, {})
+            wanted = _wanted(resource, present, {}, {}, replace_all=replace_all)
+            stored = validate_client_metrics(resource.resource_name, wanted)
+            return self._resource_changes(CLIENT_METRICS, resource.resource_name, present, stored)
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
     def _topic_changes(self, resource: AlterableResource, *, replace_all: bool) -> Sequence[MetadataRecord]:
@@ -169,6 +184,28 @@ class ConfigController:
             raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
         return [BrokerConfigChanged(broker, name, value) for name, value in _difference(present, stored)]
 
+    def _group_stored(self, resource: AlterableResource, wanted: Mapping[str, str]) -> dict[str, str]:
+        if not resource.resource_name:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        try:
+            return validate_group_configs(wanted, self._configuration.settings)
+        except ConfigError as error:
+            raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    def _resource_changes(
+        self, kind: str, name: str, present: Mapping[str, str], stored: Mapping[str, str]
+    ) -> Sequence[MetadataRecord]:
+        changes = dict(_difference(present, stored))
+        if not changes:
+            return ()
+        if self._image.level < FIRST_WITH_GROUPS:
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Settings of groups and of client metrics are kept from {FEATURE}={FIRST_WITH_GROUPS} on; the level "
+                f"is {self._image.level} (kafka-features.sh upgrade).",
+            )
+        return [ResourceConfigChanged(kind, name, changes)]
+
     def _check_draining(self, resource: AlterableResource, broker: BrokerId | None) -> None:
         """It is a node that is drained, and its first broker stands for it."""
         if all(config.name != NODE_DRAINING for config in resource.configs):
@@ -200,21 +237,6 @@ class ConfigController:
             for name, row in TOPIC_CONFIGS.items()
             if row.type is ConfigType.LIST
         }
-
-
-def _check_unset(resource: AlterableResource, *, replace_all: bool) -> None:
-    """Of a group or a subscription of client metrics nothing is set, and nothing can be. Refusal."""
-    wanted = _wanted(resource, {}, {}, {}, replace_all=replace_all)
-    is_group = resource.resource_type == ResourceType.GROUP
-    if not resource.resource_name:
-        message = "Default group resources are not allowed." if is_group else "Subscription name can't be empty"
-        raise Refusal(ErrorCode.INVALID_REQUEST, message)
-    for name in wanted:
-        if is_group and name not in GROUP_CONFIGS:
-            raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-        if not is_group and name not in CLIENT_METRICS_CONFIGS:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
-        raise Refusal(ErrorCode.INVALID_CONFIG, f"{name}: {NOT_SETTABLE}")
 
 
 def _check_names(resource: AlterableResource) -> None:

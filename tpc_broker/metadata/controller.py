@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS
 from tpc_broker.metadata.assignment_requests import (
     REPLICAS_MAX,
     Refusal,
@@ -37,6 +37,7 @@ from tpc_broker.metadata.records import (
     MoveDone,
     NodeRegistered,
     ProducerIdsReserved,
+    ResourceConfigChanged,
     TopicAssigned,
     TopicCreated,
     TopicDeleted,
@@ -389,6 +390,8 @@ class Controller:
                 records.append(replace(record, replicas=replicas, voters=alone))
             elif isinstance(record, MoveBegun):
                 records.append(replace(record, node=node))
+            elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
+                continue  # a founder could not read it
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records

@@ -1,7 +1,8 @@
-"""What DescribeConfigs answers for a topic or a broker: every setting, its value, and where the value comes from.
+"""What DescribeConfigs answers for a topic, broker, group or client metrics: every setting, its value, and where from.
 
-A setting's synonyms are the places looked at, the winner first: the topic's own override, then for each broker setting
-it falls back to: altered on this broker, altered for all, given at the start; and the default of the first of them.
+A setting's synonyms are the places looked at, the winner first: the own override of the topic or group, then for each
+broker setting it falls back to: altered on this broker, altered for all, given at the start; and the default of the
+first of them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
+from tpc_broker.metadata.client_metrics_config import CLIENT_METRICS_CONFIGS
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigSource, ConfigType, python_name, to_text
+from tpc_broker.metadata.group_config import GROUP_CONFIGS
 from tpc_broker.metadata.topic_config import TOPIC_CONFIGS
-from tpc_broker.metadata.unset_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -77,21 +79,37 @@ def describe_broker(broker: BrokerConfiguration, names: Collection[str] | None =
     return entries
 
 
-def describe_group(names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """All settings of any group, or those in `names`: nothing but defaults."""
+def describe_group(
+    own: Mapping[str, str], broker: BrokerConfiguration, names: Collection[str] | None = None
+) -> list[ConfigEntry]:
+    """All settings of a group, which has set `own`, or those in `names`; as they were set, obeyed within bounds."""
     entries = []
     for name, definition in GROUP_CONFIGS.items():
-        if names is None or name in names:
-            place = definition.synonyms[0].name
-            default = ConfigSynonym(place, to_text(definition.default), ConfigSource.DEFAULT_CONFIG)
-            entries.append(_entry(definition, default.value, [default], read_only=False))
+        if names is not None and name not in names:
+            continue
+        place = definition.synonyms[0].name
+        default = to_text(definition.default)
+        if place in BROKER_CONFIGS:
+            default = to_text(getattr(broker.settings, python_name(place)))
+            synonyms = list(_server_synonyms(broker, [place]))
+        else:
+            synonyms = [ConfigSynonym(place, default, ConfigSource.DEFAULT_CONFIG)]
+        if name in own:
+            synonyms.insert(0, ConfigSynonym(name, own[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
+        entries.append(_entry(definition, own.get(name, default), synonyms, read_only=False))
     return entries
 
 
-def describe_client_metrics(names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """The same of any subscription of client metrics, of which there are none."""
+def describe_client_metrics(own: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """The same of a subscription to metrics of clients, of which `own` was set."""
+    source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
     return [
-        _entry(definition, to_text(definition.default), [], read_only=False)
+        _entry(
+            definition,
+            own.get(name, to_text(definition.default)),
+            [ConfigSynonym(name, own[name], source)] if name in own else [],
+            read_only=False,
+        )
         for name, definition in CLIENT_METRICS_CONFIGS.items()
         if names is None or name in names
     ]

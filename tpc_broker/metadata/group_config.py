@@ -1,7 +1,11 @@
-"""Settings of groups: the broker's own, by Kafka's names, for the consumer protocol of KIP-848.
+"""Settings of groups: the broker's, for the consumer protocol of KIP-848, and those that a group sets for itself.
 
 The broker's bounds (`group.consumer.min.*`, `group.consumer.max.*`) are fixed at its start, as most of them; the
-interval between assignments alone can be altered while it runs.
+interval between assignments alone can be altered while it runs. A group's settings have to be within the bounds when
+they are set. They are shown as they were set, and obeyed within the bounds of whoever obeys them.
+
+Settings of share groups and streams groups are shown with their defaults. None can be set, since nothing here would
+obey it: there are no such groups.
 """
 
 from __future__ import annotations
@@ -9,11 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tpc_broker.metadata.config_types import INT_MAX, ConfigDefinition, ConfigError, ConfigType, ConfigValue, setting
+from tpc_broker.metadata.config_types import (
+    INT_MAX,
+    ConfigDefinition,
+    ConfigError,
+    ConfigType,
+    ConfigValue,
+    ServerSynonym,
+    setting,
+    to_text,
+)
 from tpc_broker.metadata.replica_config import ReplicaSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from tpc_broker.metadata.broker_config import Settings
 
@@ -23,7 +36,8 @@ CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 REBALANCE_PROTOCOLS: Final = (CLASSIC, CONSUMER, "share", "streams")
 """Kafka's; `share` and `streams` are taken, and there is nothing yet that they would switch on."""
-_BOUNDED: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+_BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
+"""In the order in which Kafka looks at them."""
 
 
 def _check_not_empty(definition: ConfigDefinition, value: ConfigValue) -> None:
@@ -109,6 +123,65 @@ class GroupSettings(ReplicaSettings):
         valid=MIGRATION_POLICIES,
         any_case=True,
     )
+
+
+NOT_SETTABLE: Final = "it cannot be set, because this broker has no such groups, which would obey it."
+_GROUP_ROWS: Final[tuple[tuple[str, ConfigType, ConfigValue, str], ...]] = (
+    ("consumer.assignment.interval.ms", ConfigType.INT, 1000, "Time between assignments of a consumer group."),
+    ("consumer.heartbeat.interval.ms", ConfigType.INT, 5000, "What members of a consumer group are told."),
+    ("consumer.session.timeout.ms", ConfigType.INT, 45_000, "After it a silent member of a consumer group is out."),
+    ("share.assignment.interval.ms", ConfigType.INT, 1000, "Time between assignments of a share group."),
+    ("share.auto.offset.reset", ConfigType.STRING, "latest", "Where a share group begins in a partition."),
+    ("share.delivery.count.limit", ConfigType.INT, 5, "How often a record is given to a share group."),
+    ("share.heartbeat.interval.ms", ConfigType.INT, 5000, "What members of a share group are told."),
+    ("share.isolation.level", ConfigType.STRING, "read_uncommitted", "What a share group reads of transactions."),
+    ("share.partition.max.record.locks", ConfigType.INT, 2000, "Records of a partition under way in a share group."),
+    ("share.record.lock.duration.ms", ConfigType.INT, 30_000, "How long a record is kept for one member."),
+    ("share.renew.acknowledge.enable", ConfigType.BOOLEAN, True, "Whether members may keep a record for longer."),
+    ("share.session.timeout.ms", ConfigType.INT, 45_000, "After it a silent member of a share group is out."),
+    ("streams.assignment.interval.ms", ConfigType.INT, 1000, "Time between assignments of a streams group."),
+    ("streams.heartbeat.interval.ms", ConfigType.INT, 5000, "What members of a streams group are told."),
+    ("streams.initial.rebalance.delay.ms", ConfigType.INT, 3000, "How long a new streams group waits for members."),
+    ("streams.num.standby.replicas", ConfigType.INT, 0, "Standby replicas of each task."),
+    ("streams.session.timeout.ms", ConfigType.INT, 45_000, "After it a silent member of a streams group is out."),
+)
+_WITHOUT_BROKER_SETTING: Final = frozenset(
+    ("share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable")
+)
+
+
+def _of_group(name: str, type_: ConfigType, default: ConfigValue, doc: str) -> ConfigDefinition:
+    place = name if name in _WITHOUT_BROKER_SETTING else f"group.{name}"
+    least = 0 if name == "consumer.assignment.interval.ms" else 1
+    return ConfigDefinition(
+        name=name, type=type_, default=default, doc=doc, synonyms=(ServerSynonym(place),),
+        minimum=least if name.startswith("consumer.") else None,
+    )  # fmt: skip
+
+
+GROUP_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {row[0]: _of_group(*row) for row in _GROUP_ROWS}
+
+
+def validate_group_configs(wanted: Mapping[str, str], settings: GroupSettings) -> dict[str, str]:
+    """The canonical texts of all that would be set of a group; ConfigError, in Kafka's order and words."""
+    for name in wanted:
+        if name not in GROUP_CONFIGS:
+            raise ConfigError(f"Unknown group config name: {name}")
+    for name in wanted:
+        if not name.startswith("consumer."):
+            raise ConfigError(f"{name}: {NOT_SETTABLE}")
+    values = {name: GROUP_CONFIGS[name].read(text) for name, text in wanted.items()}
+    for what in _BOUNDED:
+        value, (low, high) = values.get(f"consumer.{what}"), bounds_of(settings, what)
+        if isinstance(value, int) and value < low:
+            raise ConfigError(f"consumer.{what} must be greater than or equal to group.consumer.min.{what}")
+        if isinstance(value, int) and value > high:
+            raise ConfigError(f"consumer.{what} must be less than or equal to group.consumer.max.{what}")
+    session = values.get("consumer.session.timeout.ms", settings.group_consumer_session_timeout_ms)
+    heartbeat = values.get("consumer.heartbeat.interval.ms", settings.group_consumer_heartbeat_interval_ms)
+    if isinstance(session, int) and isinstance(heartbeat, int) and session <= heartbeat:
+        raise ConfigError("consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
+    return {name: to_text(value) or "" for name, value in values.items()}
 
 
 def bounds_of(settings: GroupSettings, what: str) -> tuple[int, int]:

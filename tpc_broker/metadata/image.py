@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, SPOKEN
 from tpc_broker.metadata.records import (
+    CLIENT_METRICS,
+    GROUP,
     ONLY_NODE,
     BrokerConfigChanged,
     ClusterCreated,
@@ -29,6 +31,7 @@ from tpc_broker.metadata.records import (
     ProducerIdsReserved,
     ReplicasMoved,
     ReplicasMoving,
+    ResourceConfigChanged,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
@@ -185,6 +188,10 @@ class ClusterImage:
     ids: Mapping[str, TopicId] = field(default_factory=dict)
     broker_configs: Mapping[BrokerId | None, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic settings by broker; those of all brokers under None."""
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What was set of groups, by their ids; of a group of which nothing is, there is nothing."""
+    client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The same of subscriptions to metrics of clients, by their names."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
@@ -236,6 +243,21 @@ class ClusterImage:
         return self.broker_configs.get(broker, _NO_CONFIGS)
 
     @property
+    def level(self) -> int:
+        """The feature level of what may be written: a broker alone is at the newest that it speaks."""
+        return self.feature_level if self.nodes else SPOKEN.highest
+
+    @property
+    def knows_consumer_groups(self) -> bool:
+        """Whether groups of KIP-848 may be served, and settings of groups be kept, by the level."""
+        return self.level >= FIRST_WITH_GROUPS
+
+    def resource_records(self) -> list[MetadataRecord]:
+        """The settings of groups and of subscriptions to metrics."""
+        tables = ((GROUP, self.group_configs), (CLIENT_METRICS, self.client_metrics_configs))
+        return [ResourceConfigChanged(kind, *each) for kind, table in tables for each in sorted(table.items())]
+
+    @property
     def draining(self) -> frozenset[NodeId]:
         """Nodes that are to be left without leaderships and replicas."""
         return frozenset(
@@ -252,6 +274,8 @@ class ClusterImage:
             topics=dict(self.topics),
             ids=dict(self.ids),
             broker_configs=dict(self.broker_configs),
+            group_configs=dict(self.group_configs),
+            client_metrics_configs=dict(self.client_metrics_configs),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
@@ -279,6 +303,7 @@ class ClusterImage:
         records.extend(self.moving.values())
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
+        records.extend(self.resource_records())
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
 
@@ -368,9 +393,21 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
         case BrokerConfigChanged():
             configs = _changed(image.configs_of_broker(record.broker), record.name, record.value)
             _mutable(image.broker_configs)[record.broker] = configs
+        case ResourceConfigChanged():
+            _change_resource(image, record)
         case _:
             _apply_to_topic(image, record)
     return image
+
+
+def _change_resource(image: ClusterImage, record: ResourceConfigChanged) -> None:
+    table = _mutable(image.group_configs if record.kind == GROUP else image.client_metrics_configs)
+    configs = {**table.get(record.name, _NO_CONFIGS), **record.changes}
+    kept = {name: value for name, value in configs.items() if value is not None}
+    if kept:
+        table[record.name] = kept
+    else:
+        table.pop(record.name, None)
 
 
 def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:

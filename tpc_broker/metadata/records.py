@@ -27,6 +27,10 @@ CANCELLED: Final = "cancelled"
 ONLY_NODE: Final = NodeId(-1)
 """In place of a node's id: the broker is no cluster, so there is but one."""
 """Reasons of moves; others are the cluster's own."""
+GROUP: Final = "group"
+CLIENT_METRICS: Final = "client_metrics"
+RESOURCE_KINDS: Final = (GROUP, CLIENT_METRICS)
+"""That have settings of their own: `ResourceConfigChanged`."""
 
 
 class MetadataDamagedError(Exception):
@@ -101,6 +105,18 @@ class BrokerConfigChanged:
     broker: BrokerId | None
     name: str
     value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceConfigChanged:
+    """Settings of a group or of a subscription to metrics of clients (`kind`), of that name; a null value removes one.
+
+    Written from feature level 4 on.
+    """
+
+    kind: str
+    name: str
+    changes: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +242,7 @@ MetadataRecord = (
     | TopicDeleted
     | TopicConfigChanged
     | BrokerConfigChanged
+    | ResourceConfigChanged
     | ProducerIdsReserved
     | CoresChanged
     | NodeRegistered
@@ -244,6 +261,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "topic_deleted": TopicDeleted,
     "topic_config_changed": TopicConfigChanged,
     "broker_config_changed": BrokerConfigChanged,
+    "resource_config_changed": ResourceConfigChanged,
     "producer_ids_reserved": ProducerIdsReserved,
     "cores_changed": CoresChanged,
     "node_registered": NodeRegistered,
@@ -288,8 +306,10 @@ def from_json(members: Any) -> MetadataRecord:
         _read_tables(values)
         if record_type is NodeRegistered:
             _read_node(values)
+        if record_type is ResourceConfigChanged:
+            _check_resource(values)
         return record_type(**values)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error
 
 
@@ -317,6 +337,11 @@ def _read_node(values: dict[str, Any]) -> None:
     values["listeners"] = tuple(
         (name, tuple(NodeAddress(*one) for one in addresses)) for name, addresses in values["listeners"]
     )
+
+
+def _check_resource(values: dict[str, Any]) -> None:
+    if values["kind"] not in RESOURCE_KINDS or not isinstance(values["changes"], dict):
+        raise ValueError(f"settings of {values['kind']}")
 
 
 def encode_record(record: MetadataRecord) -> bytes:

@@ -487,14 +487,15 @@ class Normaliser:
         return values
 
     def _ListConfigResources(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
-        """Of topics the scenario's own; of brokers one, as every core of ours is."""
+        """Of topics, groups and subscriptions the scenario's own; of brokers one, as every core of ours is."""
         kinds = {4: "<broker>", 8: "<loggers of a broker>"}
         listed = [
             {**one, "ResourceName": kinds.get(one.get("ResourceType"), one["ResourceName"])}
             for one in values["ConfigResources"]
         ]
-        others = [one for one in listed if one.get("ResourceType") != 2]
-        own = self._own([one for one in listed if one.get("ResourceType") == 2], "ResourceName")
+        named = {2, 16, None, 32}  # version 0 has subscriptions alone, and does not say so
+        others = [one for one in listed if one.get("ResourceType") not in named]
+        own = self._own([one for one in listed if one.get("ResourceType") in named], "ResourceName")
         values["ConfigResources"] = own + [one for i, one in enumerate(others) if one not in others[:i]]
         return values
 

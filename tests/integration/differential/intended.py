@@ -50,7 +50,7 @@ INTENDED: list[Intended] = [
         "protocol of KIP-848, of share groups; and there is ours, the level of what nodes write.",
         api="ApiVersions",
         path=r"(SupportedFeatures|FinalizedFeatures)(\.length|\[.*\]\..*)",
-        ours=r"<missing>|0|2|3|8|30|tpc\.version",
+        ours=r"<missing>|0|2|4|8|30|tpc\.version",
     ),
     Intended(
         "no-quotas",
@@ -71,10 +71,10 @@ INTENDED: list[Intended] = [
         ours="33|91|<text>",
     ),
     Intended(
-        "nothing-to-be-set",
-        "Nothing here would obey a setting of a group or of client metrics, so none is taken.",
+        "nothing-of-share-and-streams-groups",
+        "Nothing here would obey a setting of a share group or of a streams group, so none is taken.",
         api="(Incremental)?AlterConfigs",
-        scenario="set-configs-of-groups-and-client-metrics",
+        scenario="set-configs-of-share-and-streams-groups",
         path=r"Responses\[.*\]\.Error(Code|Message)",
         kafka="0|None",
         ours="40|<text>",

@@ -205,10 +205,56 @@ def change_configs_of_groups_and_client_metrics(d: Dialogue) -> None:
 
 @scenario
 def set_configs_of_groups_and_client_metrics(d: Dialogue) -> None:
-    change(d, 1, GROUP, d.prefix, ("consumer.session.timeout.ms", SET, "50000"), ValidateOnly=True)
-    change(d, 1, CLIENT_METRICS, d.prefix, ("interval.ms", SET, "1000"), ValidateOnly=True)
-    change(d, 1, CLIENT_METRICS, d.prefix, ("metrics", SET, "a,b"), ValidateOnly=True)
+    """Only to look at it: what is taken and what is refused."""
+    for key, *values in (
+        ("consumer.session.timeout.ms", "45000", "60000", "44999", "60001", "x", ""),
+        ("consumer.heartbeat.interval.ms", "5000", "15000", "4999", "15001", "1.5"),
+        ("consumer.assignment.interval.ms", "0", "15000", "-1", "15001"),
+        ("consumer.assignor.offload.enable", "true"),
+    ):
+        for value in values:
+            change(d, 1, GROUP, d.prefix, (key, SET, value), ValidateOnly=True)
+    for key, *values in (
+        ("interval.ms", "100", "3600000", "99", "3600001", "x"),
+        ("metrics", "*", "a,b", "a,a", "", "a,,b", ","),
+        ("match", "client_id=a.*", "client_id=a,client_source_port=9[0-9]", "", "client_id", "client_id=",
+         "client_id=a=", "client_id=a=b", "host=a", "client_id=(", "client_id=a,", " client_id = a ", "client_instance_id=a"),
+    ):  # fmt: skip
+        for value in values:
+            change(d, 1, CLIENT_METRICS, d.prefix, (key, SET, value), ValidateOnly=True)
     alter(d, 2, GROUP, d.prefix, ("consumer.session.timeout.ms", "50000"), ValidateOnly=True)
+    alter(d, 2, CLIENT_METRICS, d.prefix, ("metrics", "a"), ("interval.ms", "1000"), ValidateOnly=True)
+
+
+@scenario
+def set_configs_of_share_and_streams_groups(d: Dialogue) -> None:
+    """Only to look at it: we have no such groups."""
+    change(d, 1, GROUP, d.prefix, ("share.session.timeout.ms", SET, "50000"), ValidateOnly=True)
+    change(d, 1, GROUP, d.prefix, ("streams.num.standby.replicas", SET, "1"), ValidateOnly=True)
+
+
+@scenario
+def settings_of_groups_and_client_metrics_come_and_go(d: Dialogue) -> None:
+    def look() -> None:
+        d.settle()
+        for kind in (GROUP, CLIENT_METRICS):
+            describe(d, 4, kind, d.prefix, IncludeSynonyms=True)
+            d.anywhere.ask("ListConfigResources", 1, {"ResourceTypes": [kind]})
+        d.anywhere.ask("ListConfigResources", 0, {})
+
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    change(d, 1, GROUP, d.prefix, (session, SET, "50000"), (heartbeat, SET, "6000"))
+    change(d, 1, CLIENT_METRICS, d.prefix, ("metrics", SET, "a,b"), ("match", SET, "client_id=a.*"))
+    look()
+    change(d, 1, GROUP, d.prefix, (session, DELETE, None))
+    change(d, 1, CLIENT_METRICS, d.prefix, ("interval.ms", SET, "2000"), ("match", DELETE, None))
+    look()
+    alter(d, 2, GROUP, d.prefix, (session, "55000"))
+    alter(d, 2, CLIENT_METRICS, d.prefix, ("metrics", "*"))
+    look()
+    alter(d, 2, GROUP, d.prefix)
+    change(d, 1, CLIENT_METRICS, d.prefix, ("metrics", DELETE, None))
+    look()
 
 
 @scenario

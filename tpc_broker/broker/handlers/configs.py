@@ -28,7 +28,7 @@ LISTED_BY_TYPE_VERSION = 1
 def handle_list_config_resources(
     core: Core, request: Request, message: messages.ListConfigResourcesRequest
 ) -> messages.ListConfigResourcesResponse:
-    """Topics and brokers always have settings; groups and client metrics are listed once some are set, so never."""
+    """Topics and brokers always have settings; groups and client metrics are listed while some are set."""
     kind = messages.ListConfigResourcesResponse
     asked = set(message.resource_types) or set(ResourceType)
     if request.api_version < LISTED_BY_TYPE_VERSION:
@@ -40,6 +40,10 @@ def handle_list_config_resources(
         listed += ((ResourceType.BROKER, str(one.broker_id)) for one in core.view.endpoints(request.listener))
     if ResourceType.TOPIC in asked:
         listed += ((ResourceType.TOPIC, name) for name in sorted(core.view.image.ids))
+    if ResourceType.GROUP in asked:
+        listed += ((ResourceType.GROUP, name) for name in sorted(core.view.image.group_configs))
+    if ResourceType.CLIENT_METRICS in asked:
+        listed += ((ResourceType.CLIENT_METRICS, name) for name in sorted(core.view.image.client_metrics_configs))
     return kind(
         config_resources=[kind.ConfigResource(resource_name=name, resource_type=int(type_)) for type_, name in listed]
     )
@@ -69,9 +73,11 @@ def _resource(
         case ResourceType.BROKER:
             entries = _broker(core, listener, asked.resource_name, names, result)
         case ResourceType.GROUP if asked.resource_name:
-            entries = describe_group(names)
+            own = core.view.image.group_configs.get(asked.resource_name, {})
+            entries = describe_group(own, core.configuration, names)
         case ResourceType.CLIENT_METRICS if asked.resource_name:
-            entries = describe_client_metrics(names)
+            own = core.view.image.client_metrics_configs.get(asked.resource_name, {})
+            entries = describe_client_metrics(own, names)
         case ResourceType.GROUP | ResourceType.CLIENT_METRICS as kind:
             what = "Group" if kind == ResourceType.GROUP else "Client metrics subscription"
             result.error_code, result.error_message = int(ErrorCode.INVALID_REQUEST), f"{what} name must not be empty"
