@@ -50,11 +50,17 @@ class Scenario:
 
     def start(self):
         """A coordinator that begins with the log as it is."""
-        self.machine = GroupCoordinator(self.limits, lambda _name, topic_id: self.fates.get(topic_id, Fate.THERE))
+        self.machine = self.new_machine()
         self.held = []
         for record in self.log:
             self.machine.replay(record.key, record.value)
         self.run(self.machine.finish_loading(self.now))
+
+    def new_machine(self):
+        return GroupCoordinator(self.limits, self.fate_of)
+
+    def fate_of(self, _name, topic_id):
+        return self.fates.get(topic_id, Fate.THERE)
 
     def run(self, effects):
         for token, response in effects.replies:
@@ -71,11 +77,18 @@ class Scenario:
     def settle(self):
         while self.held:
             write = self.held.pop(0)
-            if self.fail_with is not None:
+            if self.fail_with is not None and write.runs_ahead:
+                self.reload()
+            elif self.fail_with is not None:
                 self.run(self.machine.write_failed(write.write_id, self.fail_with, self.now))
-                continue
-            self.log.extend(write.records)
-            self.run(self.machine.written(write.write_id, self.now))
+            else:
+                self.log.extend(write.records)
+                self.run(self.machine.written(write.write_id, self.now))
+
+    def reload(self):
+        """What had run ahead was not written: another machine begins with the log as it is."""
+        self.run(self.machine.unload())
+        self.start()
 
     def wait(self, ms):
         """Lets time pass, and every deadline in it come when it is due."""
@@ -138,7 +151,7 @@ class Scenario:
 
     def delete_offsets(self, *partitions, group="g"):
         token = self.token("offset-delete")
-        self.run(self.machine.offset_delete(group, partitions, token))
+        self.run(self.machine.offset_delete(group, partitions, token, self.now))
         return self.replies[token]
 
     # What several tests begin with.

@@ -94,7 +94,7 @@ def test_a_member_commits_in_its_generation():
     assert s.commit_code(generation_id=generation + 1, member_id=member) == ErrorCode.ILLEGAL_GENERATION
     assert s.commit_code(generation_id=generation, member_id="stranger") == ErrorCode.UNKNOWN_MEMBER_ID
     assert s.commit_code(generation_id=3, member_id=member, group="none") == ErrorCode.GROUP_ID_NOT_FOUND
-    old = s.commit_code(generation_id=3, member_id=member, group="none", knows_group_id_not_found=False)
+    old = s.commit_code(generation_id=3, member_id=member, group="none", knows_member_epochs=False)
     assert old == ErrorCode.ILLEGAL_GENERATION
 
 
@@ -336,10 +336,10 @@ def test_a_snapshot_is_the_whole_state_and_shorter_than_its_history():
 
 
 def test_a_snapshot_carries_what_later_releases_wrote_as_it_is():
-    """Consumer groups of KIP-848 and share groups have keys of other types, in the same log."""
+    """Share groups and those of streams have keys of other types, in the same log."""
     s = Scenario()
     s.commit(group="h", offset=7)
-    kept, replaced, removed = b"\x00\x03later", b"\x00\x05later", b"\x00\x0bgone"
+    kept, replaced, removed = b"\x00\x0alater", b"\x00\x11later", b"\x00\x0bgone"
     for key, value in ((kept, b"\x00\x63 as it is"), (replaced, b"old"), (removed, b"x"), (replaced, b"new"),
                        (removed, None)):  # fmt: skip
         s.log.append(Record(key, value))

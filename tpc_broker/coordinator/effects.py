@@ -129,6 +129,13 @@ class Writes:
         pending.waiting.append((on_written, on_failed))
         return True
 
+    def last_of(self, key: bytes) -> WriteId | None:
+        """The last one that has a record of this key, and does not run ahead: what it says is not applied yet."""
+        for write_id, pending in reversed(self._pending.items()):
+            if not pending.runs_ahead and any(record.key == key for record in pending.records):
+                return write_id
+        return None
+
     def keys(self) -> set[bytes]:
         """Of the records under way."""
         return {record.key for pending in self._pending.values() for record in pending.records}

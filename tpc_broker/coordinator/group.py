@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.coordinator.messages import JoinedMember
+from tpc_broker.coordinator.messages import DescribedGroup, DescribedMember, JoinedMember
 from tpc_broker.coordinator.records import GroupMetadata, MemberMetadata, subscribed_topics
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUP_MEMBER_BYTES
@@ -286,6 +286,28 @@ class Group:
         """What the leader needs to divide the partitions."""
         return tuple(
             JoinedMember(m.member_id, m.group_instance_id, m.metadata_for(self.protocol)) for m in self.members.values()
+        )
+
+    def described(self) -> DescribedGroup:
+        """For DescribeGroups."""
+        stable = self.state is GroupState.STABLE
+        members = tuple(
+            DescribedMember(
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.client_host,
+                m.metadata_for(self.protocol) if stable else b"",
+                m.assignment,
+            )
+            for m in self.members.values()
+        )
+        return DescribedGroup(
+            self.group_id,
+            self.state.value,
+            protocol_type=self.protocol_type or "",
+            protocol_data=self.protocol or "" if stable else "",
+            members=members,
         )
 
     def subscribed_topics(self) -> frozenset[str] | None:

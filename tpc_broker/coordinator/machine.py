@@ -7,20 +7,34 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tpc_broker.coordinator.consumer.ahead import Ahead
+from tpc_broker.coordinator.consumer.groups import GROUP_TYPE, ConsumerGroups, tombstones_of
+from tpc_broker.coordinator.consumer.heartbeats import NO_ROOM_RETRY_MS, REBALANCE, SESSION, ConsumerMembership
+from tpc_broker.coordinator.consumer.messages import (
+    JOIN_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    ConsumerSettings,
+    DescribedConsumerGroup,
+    NoTopics,
+    Topics,
+)
+from tpc_broker.coordinator.consumer.records import read_consumer_key
 from tpc_broker.coordinator.effects import Effects, Record, Timers, Token, WriteId, Writes
 from tpc_broker.coordinator.group import Group, GroupState, Held, group_of
 from tpc_broker.coordinator.membership import GroupLimits, Membership
 from tpc_broker.coordinator.messages import (
     DeleteGroupsResponse,
     DescribedGroup,
-    DescribedMember,
     HeartbeatRequest,
     JoinRequest,
+    JoinResponse,
     LeavingMember,
     ListedGroup,
     OffsetCommitRequest,
     OffsetFetchResponse,
     SyncRequest,
+    WrittenResponse,
 )
 from tpc_broker.coordinator.offsets import FateOf, Offsets, TopicAndPartition, is_there
 from tpc_broker.coordinator.records import (
@@ -37,9 +51,18 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from tpc_broker.coordinator.assignors.spec import Assignor
+    from tpc_broker.coordinator.consumer.group import ConsumerGroup
+    from tpc_broker.coordinator.consumer.records import ResolvedRegex
 
 _EXPIRY_KEY = ("expiry",)
+_WORK_KEY = ("work",)
+WRITES_AT_ONCE = 40
+"""Asked for in one step by deadlines, or by one request: above it the rest comes later. The driver, who was asked
+whether there is room, has taken none of them yet (`driven.Machine`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +70,8 @@ class Statistics:
     """Counts at one moment."""
 
     groups_by_state: tuple[tuple[str, int], ...]
+    consumer_groups_by_state: tuple[tuple[str, int], ...]
+    """The same of those of KIP-848, which are not among the others."""
     members_count: int
     offsets_count: int
     writes_pending: int
@@ -61,9 +86,18 @@ class GroupCoordinator:
         limits: GroupLimits | None = None,
         fate_of: FateOf = is_there,
         bytes_left: Callable[[], int] = lambda: GROUPS_BYTES_MAX,
+        *,
+        settings_of: Callable[[str], ConsumerSettings] = lambda _group_id: ConsumerSettings(),
+        topics: Topics | None = None,
+        assignors: Mapping[str, Assignor] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`bytes_left`: for members of any group, as far as all groups of the core leave it."""
+        """`bytes_left`: for members of any group, as far as all groups of the core leave it. `settings_of` a consumer
+        group, by its id; `assignors` by their names. `has_room`: whether the driver takes what runs ahead
+        (`driven.Machine`).
+        """
         self._limits = limits or GroupLimits()
+        self._settings_of = settings_of
         self._groups: dict[str, Group] = {}
         self._stored: dict[str, GroupMetadata] = {}
         self._foreign: dict[bytes, bytes] = {}
@@ -71,10 +105,19 @@ class GroupCoordinator:
         self._timers = Timers()
         self._writes = Writes()
         self._held = Held()
+        self._ahead = Ahead(self._writes, self.replay, has_room)
+        self._consumers = ConsumerGroups(self._held)
+        """An id is in at most one of these and the classic `_groups`."""
+        self._consumer_membership = ConsumerMembership(
+            self._consumers.by_id, self._timers, self._ahead, settings_of, topics or NoTopics(), assignors or {},
+            self._held, bytes_left,
+        )  # fmt: skip
         self._membership = Membership(
             self._groups, self._timers, self._writes, self._limits, self._forget_unused, self._held, bytes_left
         )
-        self._offsets = Offsets(self._groups, self._membership, self._writes, self._limits, fate_of)
+        self._offsets = Offsets(
+            self._groups, self._consumers.by_id, self._membership, self._writes, self._ahead, self._limits, fate_of
+        )
         self._is_loaded = False
         self._maybe_unused: set[str] = set()
 
@@ -86,6 +129,9 @@ class GroupCoordinator:
         """
         name = read_key(key)
         self._foreign.pop(key, None)
+        consumer_key = read_consumer_key(key) if name is None else None
+        if consumer_key is not None and self._consumers.replay(key, consumer_key, value):
+            return
         is_later = name is not None and value is not None and is_of_later_release(value)
         if isinstance(name, OffsetKey):
             self._offsets.mark_unreadable(name, is_unreadable=is_later)
@@ -95,7 +141,7 @@ class GroupCoordinator:
             return
         if isinstance(name, OffsetKey):
             self._offsets.apply(name, None if value is None else read_offset(value))
-            if self._is_loaded and value is not None and name.group_id not in self._groups:
+            if self._is_loaded and value is not None and not self._is_alive(name.group_id):
                 self._groups[name.group_id] = Group(name.group_id, held=self._held)
         elif isinstance(name, GroupKey):
             if value is None:
@@ -108,8 +154,15 @@ class GroupCoordinator:
         assert not self._is_loaded
         effects = Effects()
         self._is_loaded = True
+        self._foreign.update(self._consumers.finish_loading())
+        # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka, where the replay of its record
+        # replaces whatever there is.
+        for group_id in self._stored.keys() & self._consumers.by_id.keys():
+            self._ahead.decide(group_id, tombstones_of(self._consumers.by_id[group_id]), effects)
         for group_id in {**self._stored, **self._offsets.committed}:
             self._revive(group_id, now_ms, effects)
+        for consumers in self._consumers.by_id.values():
+            self._consumer_membership.begin_sessions(consumers, now_ms)
         self._timers.set(_EXPIRY_KEY, now_ms + self._limits.offsets_retention_check_interval_ms)
         return effects
 
@@ -128,6 +181,7 @@ class GroupCoordinator:
         """A write did not become durable: nothing of it happened, and clients are told to try again."""
         effects = Effects()
         write = self._writes.fail(write_id)
+        assert not write.runs_ahead, "what was decided on it cannot be taken back: the machine is to be unloaded"
         write.failed(effects, _client_error(error), now_ms)
         self._after_write()
         return effects
@@ -142,8 +196,20 @@ class GroupCoordinator:
     def join_group(self, request: JoinRequest, token: Token, now_ms: int, unique: str) -> Effects:
         """JoinGroup. `unique` is a fresh random text (a UUID) for the id of a member that has none."""
         effects = Effects()
-        self._membership.join(request, token, now_ms, unique, effects)
+        fault = self._fault_of_classic_join(request.group_id)
+        if fault is ErrorCode.NONE:
+            self._membership.join(request, token, now_ms, unique, effects)
+        else:
+            refused = partial(JoinResponse, member_id=request.member_id)
+            self._answer(request.group_id, token, refused(error_code=fault), refused, effects, now_ms)
         return effects
+
+    def _fault_of_classic_join(self, group_id: str) -> ErrorCode:
+        """Whether a group of this id cannot have members that speak the classic protocol."""
+        if group_id in self._consumers.by_id:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        later = self._consumers.is_of_later_release(group_id)
+        return ErrorCode.UNKNOWN_SERVER_ERROR if later else ErrorCode.NONE
 
     def sync_group(self, request: SyncRequest, token: Token, now_ms: int) -> Effects:
         """SyncGroup."""
@@ -167,52 +233,136 @@ class GroupCoordinator:
         self._offsets.commit(request, token, now_ms, effects)
         return effects
 
-    def offset_fetch(self, group_id: str, partitions: Iterable[TopicAndPartition] | None = None) -> OffsetFetchResponse:
-        """OffsetFetch for one group; None means everything that it has committed."""
-        return self._offsets.fetch(group_id, partitions)
+    def offset_fetch(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicAndPartition] | None = None,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> OffsetFetchResponse:
+        """OffsetFetch for one group; None means everything that it has committed. For a member of a consumer group, in
+        its epoch: an error shows what is decided, and may be told `when_written`.
+        """
+        return self._offsets.fetch(group_id, partitions, member_id, member_epoch)
 
-    def offset_delete(self, group_id: str, partitions: Collection[TopicAndPartition], token: Token) -> Effects:
+    def offset_delete(
+        self, group_id: str, partitions: Collection[TopicAndPartition], token: Token, now_ms: int
+    ) -> Effects:
         """OffsetDelete."""
         effects = Effects()
-        self._offsets.delete(group_id, partitions, token, effects)
+        self._offsets.delete(group_id, partitions, token, now_ms, effects)
         return effects
 
+    def consumer_heartbeat(self, request: ConsumerHeartbeat, token: Token, now_ms: int, unique: str) -> Effects:
+        """ConsumerGroupHeartbeat, of which the form has been looked at. `unique` is a fresh id for a member that has
+        none.
+        """
+        effects = Effects()
+        self._consumer_heartbeat(request, token, now_ms, unique, effects)
+        self._have_work_done(now_ms)
+        return effects
+
+    def _consumer_heartbeat(
+        self, request: ConsumerHeartbeat, token: Token, now_ms: int, unique: str, effects: Effects
+    ) -> None:
+        def refuse(later: Effects, error: ErrorCode, _now_ms: int, message: str | None = None) -> None:
+            later.reply(token, ConsumerHeartbeatResponse(error_code=error, error_message=message))
+
+        def again(later: Effects, later_ms: int) -> None:
+            self._consumer_heartbeat(request, token, later_ms, unique, later)
+            self._have_work_done(later_ms)
+
+        group_id = request.group_id
+        classic = self._groups.get(group_id)
+        tombstone = group_record(group_id, None)
+        if self._is_of_later_release(group_id):
+            refuse(effects, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms, f"Group {group_id} is of a later release.")
+        elif group_id in self._consumers.by_id:
+            self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
+        elif self._writes.wait_for(self._writes.last_of(tombstone.key), again, refuse):
+            pass  # what is written of the classic group of this id is not applied yet
+        elif classic is None:
+            self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
+        elif request.member_epoch == JOIN_EPOCH and classic.state is GroupState.EMPTY:
+            with self._ahead.begin_with(group_id, [tombstone]):
+                self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
+            if group_id in self._consumers.by_id:
+                self._end(classic, now_ms, effects)
+        else:
+            message = f"Group {group_id} is not a consumer group."
+            refuse(effects, ErrorCode.GROUP_ID_NOT_FOUND, now_ms, message)
+
+    def expressions_wanted(self) -> list[tuple[str, frozenset[str]]]:
+        """Groups, and the expressions of each that are to be resolved now; to be asked after each heartbeat."""
+        return self._consumer_membership.subscribed.wanted()
+
+    def expressions_resolved(self, group_id: str, found: Mapping[str, ResolvedRegex], now_ms: int) -> Effects:
+        """What the expressions of a group match, by metadata of one version."""
+        effects = Effects()
+        self._consumer_membership.subscribed.resolved(group_id, found, now_ms, effects)
+        return effects
+
+    def describe_consumer_group(self, group_id: str, token: Token, now_ms: int) -> Effects:
+        """ConsumerGroupDescribe for one group."""
+        effects = Effects()
+        is_classic = group_id in self._groups
+        refused = partial(DescribedConsumerGroup, group_id=group_id)
+        response = self._consumers.described(group_id, self._settings_of(group_id)) or refused(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {'is not a consumer group' if is_classic else 'not found'}.",
+        )
+        self._answer(group_id, token, response, refused, effects, now_ms)
+        return effects
+
+    def when_written(self, group_id: str | None, token: Token, now_ms: int) -> Effects:
+        """Answers with `WrittenResponse` when all is durable that was decided until now of a group, or with None of any
+        group. To be awaited before an answer is sent that shows it and was given at once.
+        """
+        effects = Effects()
+        self._answer(group_id, token, WrittenResponse(ErrorCode.NONE), WrittenResponse, effects, now_ms)
+        return effects
+
+    def _answer(
+        self,
+        group_id: str | None,
+        token: Token,
+        response: object,
+        refused: Callable[..., object],
+        effects: Effects,
+        now_ms: int,
+    ) -> None:
+        """When all that was decided of a group is durable; or else what `refused` makes of the error code."""
+        self._ahead.answer(
+            group_id,
+            effects,
+            now_ms,
+            lambda later, _now_ms: later.reply(token, response),
+            lambda later, error, _now_ms: later.reply(token, refused(error_code=error)),
+        )
+
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
-        """ListGroups; empty filters let everything through, names in any case."""
-        wanted = {state.strip().lower() for state in states}
-        if types and "classic" not in {name.strip().lower() for name in types}:
-            return []
-        return [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
-            for group in self._groups.values()
-            if not wanted or group.state.value.lower() in wanted
-        ]
+        """ListGroups; empty filters let everything through, names in any case. To be told `when_written`."""
+        wanted_states = {state.strip().lower() for state in states}
+        wanted_types = {name.strip().lower() for name in types}
+        listed = []
+        if not wanted_types or "classic" in wanted_types:
+            listed += [
+                ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+                for group in self._groups.values()
+                if not wanted_states or group.state.value.lower() in wanted_states
+            ]
+        if not wanted_types or GROUP_TYPE in wanted_types:
+            listed += self._consumers.listed(wanted_states)
+        return listed
 
     def describe_group(self, group_id: str) -> DescribedGroup:
-        """DescribeGroups for one group."""
+        """DescribeGroups for one group. Of which kind it is is told before it is durable: nobody builds on that."""
         group = self._groups.get(group_id)
         if group is None:
-            message = f"Group {group_id} not found."
+            is_consumers = group_id in self._consumers.by_id
+            message = f"Group {group_id} {'is not a classic group' if is_consumers else 'not found'}."
             return DescribedGroup(group_id, GroupState.DEAD.value, ErrorCode.GROUP_ID_NOT_FOUND, message)
-        stable = group.state is GroupState.STABLE
-        members = tuple(
-            DescribedMember(
-                m.member_id,
-                m.group_instance_id,
-                m.client_id,
-                m.client_host,
-                m.metadata_for(group.protocol) if stable else b"",
-                m.assignment,
-            )
-            for m in group.members.values()
-        )
-        return DescribedGroup(
-            group_id,
-            group.state.value,
-            protocol_type=group.protocol_type or "",
-            protocol_data=group.protocol or "" if stable else "",
-            members=members,
-        )
+        return group.described()
 
     def delete_groups(self, group_ids: Sequence[str], token: Token, now_ms: int) -> Effects:
         """DeleteGroups: only groups without members, with all their offsets. One that a later release stored stays, and
@@ -220,34 +370,50 @@ class GroupCoordinator:
         """
         effects = Effects()
         results: dict[str, ErrorCode] = {}
-        records: list[Record] = []
         for group_id in dict.fromkeys(group_ids):
-            group = self._groups.get(group_id)
-            if group is not None and group.state is not GroupState.EMPTY:
-                results[group_id] = ErrorCode.NON_EMPTY_GROUP
-            elif self._is_of_later_release(group_id):
-                results[group_id] = ErrorCode.UNKNOWN_SERVER_ERROR
-            elif group is None:
-                results[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-            else:
-                results[group_id] = ErrorCode.NONE
-                records.extend(self._bury(group, now_ms, effects))
+            results[group_id] = self._fault_of_deletion(group_id, has_room=len(results) < WRITES_AT_ONCE)
         deleted = [group_id for group_id, error in results.items() if error is ErrorCode.NONE]
+        consumers = [self._consumers.by_id[group_id] for group_id in deleted if group_id in self._consumers.by_id]
+        records: list[Record] = []
+        for group_id in deleted:
+            group = self._groups.get(group_id)
+            of_offsets = self._offsets.tombstones_of_group(group_id)
+            records += of_offsets if group is None else self._bury(group, now_ms, effects)
+        left = 1 + bool(records) + len(results)
 
-        def respond(later: Effects) -> None:
-            later.reply(token, DeleteGroupsResponse(tuple(results.items())))
+        def ended(later: Effects, _now_ms: int) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                later.reply(token, DeleteGroupsResponse(tuple(results.items())))
 
         def failed(later: Effects, error: ErrorCode, later_ms: int) -> None:
             results.update(dict.fromkeys(deleted, error))
             for group_id in deleted:
                 self._revive(group_id, later_ms, later)
-            respond(later)
+            ended(later, later_ms)
 
         if records:
-            self._writes.begin_parts(effects, records, lambda later, _now: respond(later), failed)
-        else:
-            respond(effects)
+            self._writes.begin_parts(effects, records, ended, failed)
+        for each in consumers:
+            self._bury_consumers(each, effects)
+        for group_id in results:
+            self._ahead.answer(group_id, effects, now_ms, ended, failed)
+        ended(effects, now_ms)
         return effects
+
+    def _fault_of_deletion(self, group_id: str, *, has_room: bool) -> ErrorCode:
+        consumers = self._consumers.by_id.get(group_id)
+        group = self._groups.get(group_id)
+        if (consumers is not None and consumers.members) or (group is not None and group.state is not GroupState.EMPTY):
+            return ErrorCode.NON_EMPTY_GROUP
+        if self._is_of_later_release(group_id):
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        if group is None and consumers is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if consumers is not None and not (has_room and self._ahead.has_room()):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
 
     def topics_changed(self, deleted: Collection[str] = ()) -> Effects:
         """Forgets what was committed for topics that are gone: when the log was replayed, and when more of them is
@@ -279,19 +445,38 @@ class GroupCoordinator:
         self._timers.shift(by_ms)
 
     def on_deadline(self, now_ms: int) -> Effects:
-        """Does everything that is due."""
+        """Does what is due: everything, unless that were more than the driver may have room for. Then, and when there
+        is more work to do, it is due again at once.
+        """
         effects = Effects()
-        while (key := self._timers.pop_due(now_ms)) is not None:
-            self._on_timer(key, now_ms, effects)
+        has_work = False
+        while len(effects.writes) < WRITES_AT_ONCE and (key := self._timers.pop_due(now_ms)) is not None:
+            if key == _WORK_KEY:
+                has_work = True
+            elif key == _EXPIRY_KEY:
+                is_done = self._ahead.has_room() and self._expire_offsets(now_ms, effects)
+                again_ms = self._limits.offsets_retention_check_interval_ms if is_done else NO_ROOM_RETRY_MS
+                self._timers.set(_EXPIRY_KEY, now_ms + again_ms)
+            else:
+                self._on_timer(key, now_ms, effects)
+        if has_work and self._consumer_membership.assigning.has_work:
+            self._consumer_membership.assigning.work(now_ms, effects)
+            self._have_work_done(now_ms)
         return effects
 
+    def _have_work_done(self, now_ms: int) -> None:
+        """What assignments are being made is due by and by, a piece whenever the driver has heard its clients."""
+        if self._consumer_membership.assigning.has_work:
+            self._timers.set(_WORK_KEY, now_ms if self._ahead.has_room() else now_ms + NO_ROOM_RETRY_MS)
+
     def _on_timer(self, key: object, now_ms: int, effects: Effects) -> None:
-        if key == _EXPIRY_KEY:
-            self._expire_offsets(now_ms, effects)
-            self._timers.set(_EXPIRY_KEY, now_ms + self._limits.offsets_retention_check_interval_ms)
-            return
         assert isinstance(key, tuple)
         kind, group_id, *rest = key
+        if kind in {SESSION, REBALANCE}:
+            consumers = self._consumers.by_id.get(group_id)
+            if consumers is not None:
+                self._consumer_membership.on_deadline(kind, consumers, rest[0], now_ms, effects)
+            return
         group = self._groups.get(group_id)
         if group is None:
             return
@@ -304,7 +489,16 @@ class GroupCoordinator:
         else:
             self._membership.on_pending_deadline(group, rest[0], now_ms, effects)
 
-    def _expire_offsets(self, now_ms: int, effects: Effects) -> None:
+    def _expire_offsets(self, now_ms: int, effects: Effects) -> bool:
+        """Whether all groups were looked through. First those whose burial runs ahead, and so must find room."""
+        for consumers in list(self._consumers.by_id.values()):
+            if len(effects.writes) >= WRITES_AT_ONCE:
+                return False
+            records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms)
+            if records:
+                self._begin_burial(consumers.group_id, records, effects)
+            if none_left and not consumers.members:
+                self._bury_consumers(consumers, effects)
         self._forget_gone(effects)
         for group in list(self._groups.values()):
             records, none_left = self._offsets.tombstones_of_expired(group, now_ms)
@@ -318,6 +512,7 @@ class GroupCoordinator:
                 self._writes.begin_parts(effects, records, partial(self._note_unused, over), _ignore_failure)
             elif is_over:
                 self._forget_unused(group)
+        return True
 
     def _note_unused(self, group_ids: set[str], _effects: Effects, _now_ms: int) -> None:
         self._maybe_unused |= group_ids
@@ -336,6 +531,7 @@ class GroupCoordinator:
             metadata = self._stored.get(group_id)
             if metadata is not None:
                 yield group_record(group_id, metadata)
+        yield from self._consumers.records()
         yield from self._offsets.records()
         for key in list(self._foreign):
             value = self._foreign.get(key)
@@ -347,6 +543,8 @@ class GroupCoordinator:
         effects = Effects()
         for group in self._groups.values():
             self._membership.dissolve(group, error, effects)
+        for consumers in self._consumers.by_id.values():
+            self._consumer_membership.dissolve(consumers)
         while self._writes:
             write_id = self._writes.oldest
             write = self._writes.end(write_id)
@@ -357,9 +555,12 @@ class GroupCoordinator:
     def statistics(self) -> Statistics:
         """Counts of what is here."""
         states = Counter(group.state.value for group in self._groups.values())
+        consumer_states = Counter(group.state.value for group in self._consumers.by_id.values())
         return Statistics(
             groups_by_state=tuple(sorted(states.items())),
-            members_count=sum(len(group.members) for group in self._groups.values()),
+            consumer_groups_by_state=tuple(sorted(consumer_states.items())),
+            members_count=sum(len(group.members) for group in self._groups.values())
+            + sum(len(group.members) for group in self._consumers.by_id.values()),
             offsets_count=sum(len(offsets) for offsets in self._offsets.committed.values()),
             writes_pending=len(self._writes),
             next_deadline_ms=self.next_deadline_ms(),
@@ -367,31 +568,46 @@ class GroupCoordinator:
 
     def _bury(self, group: Group, now_ms: int, effects: Effects) -> list[Record]:
         """Removes a group from life at once; the records remove what is stored of it."""
-        self._membership.dissolve(group, ErrorCode.UNKNOWN_MEMBER_ID, effects)
-        group.transition(GroupState.DEAD, now_ms)
-        group.let_go()
-        del self._groups[group.group_id]
+        self._end(group, now_ms, effects)
         records = self._offsets.tombstones_of_group(group.group_id)
         if group.group_id in self._stored or self._writes:
             # A write under way may store it; its removal then comes after that.
             records.append(group_record(group.group_id, None))
         return records
 
+    def _end(self, group: Group, now_ms: int, effects: Effects) -> None:
+        self._membership.dissolve(group, ErrorCode.UNKNOWN_MEMBER_ID, effects)
+        group.transition(GroupState.DEAD, now_ms)
+        group.let_go()
+        del self._groups[group.group_id]
+
+    def _bury_consumers(self, group: ConsumerGroup, effects: Effects) -> None:
+        """Removes a consumer group, but for its offsets."""
+        self._consumer_membership.dissolve(group)
+        self._ahead.decide(group.group_id, tombstones_of(group), effects)
+        assert group.group_id not in self._consumers.by_id
+
     def _revive(self, group_id: str, now_ms: int, effects: Effects) -> None:
         """Makes a group anew from what is stored of it, unless it lives."""
-        if group_id in self._groups or not self._is_remembered(group_id):
+        if self._is_alive(group_id) or not self._is_remembered(group_id):
             return
         metadata = self._stored.get(group_id)
         group = Group(group_id, held=self._held) if metadata is None else group_of(group_id, metadata, self._held)
         self._groups[group_id] = group
         self._membership.begin_sessions(group, now_ms, effects)
 
+    def _is_alive(self, group_id: str) -> bool:
+        """Whether there is a group of this id, of either kind."""
+        is_classic, is_consumers = group_id in self._groups, group_id in self._consumers.by_id
+        assert not (is_classic and is_consumers), group_id
+        return is_classic or is_consumers
+
     def _is_remembered(self, group_id: str) -> bool:
         return group_id in self._stored or group_id in self._offsets.committed
 
     def _is_of_later_release(self, group_id: str) -> bool:
         """Whether what is stored of the group itself cannot be read here."""
-        return group_record(group_id, None).key in self._foreign
+        return group_record(group_id, None).key in self._foreign or self._consumers.is_of_later_release(group_id)
 
     def _forget_unused(self, group: Group) -> None:
         """A group that is empty and of which nothing is stored need not stay; what is being written is awaited."""

@@ -138,8 +138,10 @@ class OffsetCommitRequest:
     member_id: str = ""
     group_instance_id: str | None = None
     retention_time_ms: int = -1
-    knows_group_id_not_found: bool = True
-    """Version 9 and up; older clients are told ILLEGAL_GENERATION for an unknown group."""
+    knows_member_epochs: bool = True
+    """Version 9 and up: `generation_id` may be a member's epoch in a consumer group. Older clients are told
+    UNSUPPORTED_VERSION there, and ILLEGAL_GENERATION for an unknown group.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,13 @@ class OffsetDeleteResponse:
 
     error_code: ErrorCode
     partitions: tuple[PartitionResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenResponse:
+    """All that had been decided when it was asked is durable, or will never be."""
+
+    error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tpc_broker.coordinator.consumer.group import ConsumerGroup
+from tpc_broker.coordinator.consumer.groups import fault_of_fetch, faults_of_commit
 from tpc_broker.coordinator.effects import Record, size_of
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
 from tpc_broker.coordinator.messages import (
@@ -34,6 +36,7 @@ from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from tpc_broker.coordinator.consumer.ahead import Ahead
     from tpc_broker.coordinator.effects import Effects, Token, Writes
     from tpc_broker.coordinator.membership import GroupLimits, Membership
 
@@ -63,12 +66,16 @@ class Offsets:
     def __init__(
         self,
         groups: Mapping[str, Group],
+        consumers: Mapping[str, ConsumerGroup],
         membership: Membership,
         writes: Writes,
+        ahead: Ahead,
         limits: GroupLimits,
         fate_of: FateOf,
     ) -> None:
         self._groups = groups
+        self._consumers = consumers
+        self._ahead = ahead
         self._membership = membership
         self._writes = writes
         self._limits = limits
@@ -97,18 +104,23 @@ class Offsets:
     def commit(self, request: OffsetCommitRequest, token: Token, now_ms: int, effects: Effects) -> None:
         """OffsetCommit."""
         group = self._groups.get(request.group_id)
-        fault = _commit_fault(group, request)
+        consumers = self._consumers.get(request.group_id)
+        fault = ErrorCode.NONE if consumers is not None else _commit_fault(group, request)
         if fault is not ErrorCode.NONE:
             effects.reply(token, OffsetCommitResponse(tuple(_result(offset, fault) for offset in request.offsets)))
             return
         if group is not None and request.member_id in group.members:
             self._membership.refresh(group, request.member_id, now_ms)
+        fault_of = _no_fault if consumers is None else faults_of_commit(consumers, request)
         expiry_ms = None if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
         records: dict[OffsetKey, Record] = {}  # the last one of a partition that is named again
         results: list[PartitionResult] = []
         size = 0
         for offset in request.offsets:
             metadata = offset.metadata or ""
+            if (fault := fault_of(offset)) is not ErrorCode.NONE:
+                results.append(_result(offset, fault))
+                continue
             if len(metadata) > self._limits.offset_metadata_bytes_max:
                 results.append(_result(offset, ErrorCode.OFFSET_METADATA_TOO_LARGE))
                 continue
@@ -124,25 +136,33 @@ class Offsets:
                 effects.reply(token, OffsetCommitResponse(too_large))
                 return
             results.append(_result(offset, ErrorCode.NONE))
-        if not records:
-            effects.reply(token, OffsetCommitResponse(tuple(results)))
-            return
+
+        def written(later: Effects, _now_ms: int) -> None:
+            later.reply(token, OffsetCommitResponse(tuple(results)))
 
         def failed(later: Effects, error: ErrorCode, _now_ms: int) -> None:
             later.reply(token, OffsetCommitResponse(tuple(_failed(result, error) for result in results)))
 
-        self._writes.begin(
-            effects,
-            list(records.values()),
-            lambda later, _now: later.reply(token, OffsetCommitResponse(tuple(results))),
-            failed,
-        )
+        if records:
+            self._writes.begin(effects, list(records.values()), written, failed)
+        else:
+            self._ahead.answer(request.group_id, effects, now_ms, written, failed)
 
-    def fetch(self, group_id: str, partitions: Iterable[TopicAndPartition] | None) -> OffsetFetchResponse:
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicAndPartition] | None,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> OffsetFetchResponse:
         """OffsetFetch: these partitions, or with None all that are committed; an unknown group has nothing. What cannot
         be read is an error: as "nothing is committed" it would let the reader begin anew. So is what may be of a topic
         that is gone: it is to be asked for again.
         """
+        consumers = self._consumers.get(group_id)
+        fault = ErrorCode.NONE if consumers is None else fault_of_fetch(consumers, member_id, member_epoch)
+        if fault is not ErrorCode.NONE:
+            return OffsetFetchResponse(group_id, (), fault)
         committed = self.committed.get(group_id, {})
         unreadable = self._unreadable.get(group_id, set())
         fetched = []
@@ -161,19 +181,14 @@ class Offsets:
                 fetched.append(FetchedOffset(topic, partition, offset.offset, offset.leader_epoch, offset.metadata))
         return OffsetFetchResponse(group_id, tuple(fetched))
 
-    def delete(self, group_id: str, partitions: Collection[TopicAndPartition], token: Token, effects: Effects) -> None:
+    def delete(
+        self, group_id: str, partitions: Collection[TopicAndPartition], token: Token, now_ms: int, effects: Effects
+    ) -> None:
         """OffsetDelete: what is not committed counts as deleted; what cannot be read stays, and is an error."""
-        group = self._groups.get(group_id)
-        if not group_id:
-            effects.reply(token, OffsetDeleteResponse(ErrorCode.INVALID_GROUP_ID))
+        fault, subscribed = self._subscribed_in(group_id)
+        if fault is not ErrorCode.NONE:
+            effects.reply(token, OffsetDeleteResponse(fault))
             return
-        if group is None:
-            effects.reply(token, OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND))
-            return
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            effects.reply(token, OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP))
-            return
-        subscribed = frozenset() if group.state is GroupState.EMPTY else group.subscribed_topics()
         committed = self.committed.get(group_id, {})
         unreadable = self._unreadable.get(group_id, set())
         records: list[Record] = []
@@ -187,16 +202,33 @@ class Offsets:
             results.append(PartitionResult(topic, partition, error))
             if error is ErrorCode.NONE and (topic, partition) in committed:
                 records.append(offset_record(OffsetKey(group_id, topic, partition), None))
-        response = OffsetDeleteResponse(ErrorCode.NONE, tuple(results))
-        if not records:
-            effects.reply(token, response)
-            return
-        self._writes.begin_parts(
-            effects,
-            records,
-            lambda later, _now: later.reply(token, response),
-            lambda later, error, _now: later.reply(token, OffsetDeleteResponse(error)),
-        )
+
+        def written(later: Effects, _now_ms: int) -> None:
+            later.reply(token, OffsetDeleteResponse(ErrorCode.NONE, tuple(results)))
+
+        def failed(later: Effects, error: ErrorCode, _now_ms: int) -> None:
+            later.reply(token, OffsetDeleteResponse(error))
+
+        if records:
+            self._writes.begin_parts(effects, records, written, failed)
+        else:
+            self._ahead.answer(group_id, effects, now_ms, written, failed)
+
+    def _subscribed_in(self, group_id: str) -> tuple[ErrorCode, frozenset[str] | None]:
+        """The topics whose offsets have to stay, None for all of them; or why none may be deleted."""
+        group = self._groups.get(group_id)
+        consumers = self._consumers.get(group_id)
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID, None
+        if consumers is not None:
+            return ErrorCode.NONE, consumers.all_subscribed_names()
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND, None
+        if group.state is GroupState.EMPTY:
+            return ErrorCode.NONE, frozenset()
+        if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return ErrorCode.NON_EMPTY_GROUP, None
+        return ErrorCode.NONE, group.subscribed_topics()
 
     def tombstones_of_group(self, group_id: str) -> list[Record]:
         """Records that forget everything a group has committed."""
@@ -227,19 +259,27 @@ class Offsets:
             for (topic, _partition), offset in offsets.items()
         )
 
-    def tombstones_of_expired(self, group: Group, now_ms: int) -> tuple[list[Record], bool]:
+    def tombstones_of_expired(self, group: Group | ConsumerGroup, now_ms: int) -> tuple[list[Record], bool]:
         """Records that forget what is too old, and whether the group then has no offsets left. What cannot be read
         stays: nobody here knows how old it is. What is being committed anew stays as well.
 
-        Old is counted from the commit; in a group that had members and has none, from when it became empty. Offsets of
-        topics that a stable consumer group subscribes to do not age, nor any while it is unknown what is subscribed.
+        Old is counted from the commit; in a classic group that had members and has none, from when it became empty.
+        Offsets of topics that a stable consumer group subscribes to do not age, nor any while it is unknown what is
+        subscribed. In a group of KIP-848, which knows that at all times, those that nobody subscribes to do.
         """
         being_written = self._writes.keys()
         committed = self.committed.get(group.group_id, {})
+        subscribed = group.all_subscribed_names() if isinstance(group, ConsumerGroup) else frozenset[str]()
+
+        def is_expired(topic: str, offset: CommittedOffset) -> bool:
+            if isinstance(group, ConsumerGroup):
+                return topic not in subscribed and self._is_too_old(offset, offset.commit_timestamp_ms, now_ms)
+            return self._is_expired(group, topic, offset, now_ms)
+
         expired = [
             record
             for key, offset in committed.items()
-            if self._is_expired(group, key[0], offset, now_ms)
+            if is_expired(key[0], offset)
             and (record := offset_record(OffsetKey(group.group_id, *key), None)).key not in being_written
         ]
         is_written_of = any(
@@ -265,6 +305,9 @@ class Offsets:
             topics = group.subscribed_topics() if group.state is GroupState.STABLE else None
             if topics is None or topic in topics:
                 return False
+        return self._is_too_old(offset, since_ms, now_ms)
+
+    def _is_too_old(self, offset: CommittedOffset, since_ms: int, now_ms: int) -> bool:
         if offset.expire_timestamp_ms is not None:
             return now_ms >= offset.expire_timestamp_ms
         return now_ms - since_ms >= self._limits.offsets_retention_ms
@@ -275,7 +318,7 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest) -> ErrorCod
     if has_no_generation and (group is None or group.state is GroupState.EMPTY):
         return ErrorCode.NONE
     if group is None:
-        return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_group_id_not_found else ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_member_epochs else ErrorCode.ILLEGAL_GENERATION
     fault = group.fault_of_member(request.member_id, request.group_instance_id)
     if fault is not ErrorCode.NONE:
         return fault
@@ -283,6 +326,10 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest) -> ErrorCod
         return ErrorCode.ILLEGAL_GENERATION
     completing = group.state is GroupState.COMPLETING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if completing else ErrorCode.NONE
+
+
+def _no_fault(_offset: OffsetToCommit) -> ErrorCode:
+    return ErrorCode.NONE
 
 
 def _result(offset: OffsetToCommit, error: ErrorCode) -> PartitionResult:

@@ -478,6 +478,14 @@ class ConsumerGroupMetadataValue(Message):
         metadata_hash: int = ...,
     ) -> None: ...
 
+class ConsumerGroupPartitionMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
 class ConsumerGroupRegularExpressionKey(Message):
     group_id: str
     regular_expression: str

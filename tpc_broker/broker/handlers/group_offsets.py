@@ -136,7 +136,7 @@ async def _commit(
         member_id=message.member_id,
         group_instance_id=message.group_instance_id,
         retention_time_ms=message.retention_time_ms,
-        knows_group_id_not_found=request.api_version >= GROUP_NOT_FOUND_VERSION,
+        knows_member_epochs=request.api_version >= GROUP_NOT_FOUND_VERSION,
     )
     answer = await found.call(
         OffsetCommitResponse, lambda token, now_ms: found.machine.offset_commit(commit, token, now_ms)
@@ -306,7 +306,7 @@ async def handle_offset_delete(
             else:
                 wanted.append(key)
     answer = await found.call(
-        OffsetDeleteResponse, lambda token, _now_ms: found.machine.offset_delete(message.group_id, wanted, token)
+        OffsetDeleteResponse, lambda token, now_ms: found.machine.offset_delete(message.group_id, wanted, token, now_ms)
     )
     if answer.error_code:
         return messages.OffsetDeleteResponse(error_code=int(answer.error_code))

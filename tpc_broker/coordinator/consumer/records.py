@@ -136,6 +136,11 @@ def consumer_record(key: ConsumerKey, value: ConsumerValue | None) -> Record:
     return Record(key_bytes, encoded(VALUE_VERSION, name, VALUE_VERSION, _message_of(value)))
 
 
+def is_of_later_release(value: bytes) -> bool:
+    """Whether a value has a version that came after the one that is read here."""
+    return leading_number(value) > VALUE_VERSION
+
+
 def read_consumer_value(key_type: int, value: bytes) -> ConsumerValue:
     """The value of a key of this type, which is not `PARTITION_METADATA_KEY`; RecordDamagedError otherwise."""
     if leading_number(value) != VALUE_VERSION:
@@ -157,6 +162,7 @@ _KEYS: Final = {
 
 _KEY_MAKERS: Final[dict[int, Any]] = {
     GROUP_EPOCH_KEY: lambda key: messages.ConsumerGroupMetadataKey(group_id=key.group_id),
+    PARTITION_METADATA_KEY: lambda key: messages.ConsumerGroupPartitionMetadataKey(group_id=key.group_id),
     MEMBER_KEY: lambda key: messages.ConsumerGroupMemberMetadataKey(group_id=key.group_id, member_id=key.name),
     TARGET_EPOCH_KEY: lambda key: messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=key.group_id),
     TARGET_KEY: lambda key: messages.ConsumerGroupTargetAssignmentMemberKey(group_id=key.group_id, member_id=key.name),
