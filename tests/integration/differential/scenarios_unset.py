@@ -218,7 +218,8 @@ def set_configs_of_groups_and_client_metrics(d: Dialogue) -> None:
         ("interval.ms", "100", "3600000", "99", "3600001", "x"),
         ("metrics", "*", "a,b", "a,a", "", "a,,b", ","),
         ("match", "client_id=a.*", "client_id=a,client_source_port=9[0-9]", "", "client_id", "client_id=",
-         "client_id=a=", "client_id=a=b", "host=a", "client_id=(", "client_id=a,", " client_id = a ", "client_instance_id=a"),
+         "client_id=a=", "client_id=a=b", "host=a", "client_id=(", "client_id=a,", " client_id = a ",
+         "client_instance_id=a"),
     ):  # fmt: skip
         for value in values:
             change(d, 1, CLIENT_METRICS, d.prefix, (key, SET, value), ValidateOnly=True)
