@@ -7,10 +7,21 @@ import pytest
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController, ResourceType
 from tpc_broker.metadata.config_types import ConfigError, to_text
+from tpc_broker.metadata.group_config import (
+    ConsumerGroupSettings,
+    consumer_group_settings,
+    serves_consumer_groups,
+)
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.metadata.records import BrokerConfigChanged
+from tpc_broker.metadata.records import (
+    BrokerConfigChanged,
+    FeatureLevelChanged,
+    NodeAddress,
+    NodeRegistered,
+    ResourceConfigChanged,
+)
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.model import MetadataVersion
+from tpc_broker.model import MetadataVersion, NodeId
 
 # Of Kafka 4.3.1: name, type, default, the least that is taken. The last one is not in its documentation.
 KAFKA = """
@@ -119,3 +130,59 @@ def test_an_interval_that_was_stored_under_other_bounds_ends_nobody():
     assert narrow.altered(stored.configs_of_broker(None), {}).settings.group_consumer_assignment_interval_ms == 9000
     assert altered(stored, narrow, "message.max.bytes", "2000")[1] is None
     assert "must not be above" in altered(stored, narrow, INTERVAL, "8000")[1]
+
+
+def of_group(own=None, overrides=(), altered_to=None):
+    """(session time-out, heartbeat interval, assignment interval) of a group that has set `own`."""
+    records = [ResourceConfigChanged("group", "g", {f"consumer.{name}": text for name, text in (own or {}).items()})]
+    image = ClusterImage().apply(records, MetadataVersion(1))
+    broker = load_settings("", [f"group.consumer.{each}" for each in overrides])
+    if altered_to is not None:
+        broker = broker.altered({INTERVAL: altered_to}, {})
+    found = consumer_group_settings(broker.settings, image, "g")
+    return found.session_timeout_ms, found.heartbeat_interval_ms, found.assignment_interval_ms
+
+
+def test_a_group_has_the_brokers_settings_and_its_own_before_them():
+    assert of_group() == (45_000, 5000, 1000)
+    assert of_group({"session.timeout.ms": "50000"}) == (50_000, 5000, 1000)
+    own = {"session.timeout.ms": "60000", "heartbeat.interval.ms": "15000", "assignment.interval.ms": "0"}
+    assert of_group(own) == (60_000, 15_000, 0)
+    broker = ["session.timeout.ms=50000", "heartbeat.interval.ms=6000", "assignment.interval.ms=7"]
+    assert of_group({}, broker) == (50_000, 6000, 7)
+    assert of_group({"heartbeat.interval.ms": "5000"}, broker, "8") == (50_000, 5000, 8)
+
+
+def test_a_group_is_held_within_the_bounds_of_now():
+    own = {"session.timeout.ms": "60000", "heartbeat.interval.ms": "15000", "assignment.interval.ms": "0"}
+    narrow = [
+        "min.session.timeout.ms=40000", "session.timeout.ms=41000", "max.session.timeout.ms=42000",
+        "max.heartbeat.interval.ms=14000", "min.assignment.interval.ms=500",
+    ]  # fmt: skip
+    assert of_group(own, narrow) == (42_000, 14_000, 500)
+    low = {"session.timeout.ms": "10", "heartbeat.interval.ms": "10", "assignment.interval.ms": "99999"}
+    assert of_group(low, narrow) == (40_000, 5000, 15_000)
+    assert of_group({}, narrow, "20000") == (41_000, 5000, 15_000), "the broker's own, which was stored, as well"
+
+
+def test_a_text_that_is_none_here_counts_for_nothing():
+    assert of_group({"session.timeout.ms": "PT50S", "heartbeat.interval.ms": "0"}) == (45_000, 5000, 1000)
+
+
+def test_the_rest_of_a_groups_settings_is_the_brokers():
+    given = ["regex.refresh.interval.ms=20000", "max.size=7", "assignors=range", "migration.policy=Disabled"]
+    settings = load_settings("", [f"group.consumer.{each}" for each in given]).settings
+    assert consumer_group_settings(settings, ClusterImage(), "g") == ConsumerGroupSettings(
+        session_timeout_ms=45_000, heartbeat_interval_ms=5000, assignment_interval_ms=1000,
+        regex_refresh_interval_ms=20_000, members_max=7, assignors=("range",), migration_policy="disabled",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [3, 4])
+def test_consumer_groups_are_served_by_the_level_and_the_setting(level):
+    node = NodeRegistered(NodeId(1), 1, 1, "", "1", NodeAddress("h", 1), ())
+    image = ClusterImage().apply([node, FeatureLevelChanged(level, 1)], MetadataVersion(2))
+    classic_alone = load_settings("", ["group.coordinator.rebalance.protocols=classic"]).settings
+    assert serves_consumer_groups(load_settings().settings, image) == (level >= 4)
+    assert not serves_consumer_groups(classic_alone, image)
+    assert serves_consumer_groups(load_settings().settings, ClusterImage()), "a broker alone is at the newest level"

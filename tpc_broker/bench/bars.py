@@ -139,6 +139,8 @@ LEAVE_RATIO: Final = "p99 while nodes leave / before"
 UNEVEN: Final = "replicas of the fullest node above those of the emptiest"
 CPU_AT_REST: Final = "% of a core at rest, busiest node"
 KIB_A_REPLICA: Final = "KiB a replica"
+GROUP_STABLE_S: Final = "s from the first heartbeat until the group is stable"
+GROUP_CPU: Final = "% of a core"
 LED_AFTER_ANSWER_S: Final = "s from the last topic's answer until all have a leader"
 
 
@@ -218,5 +220,8 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("cluster-catch-up", "MB/s", mb_per_s, 300.0, peer=_US_3),
     at_most("cluster-idle", CPU_AT_REST, Extra(CPU_AT_REST), 2.0, peer=_US_3),
     at_most("cluster-idle", KIB_A_REPLICA, Extra(KIB_A_REPLICA), 24.0, peer=_US_3),
+    at_most("group-50", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 2.0),
+    at_most("group-500", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 0.5, _DEFAULT),
+    at_most("group-heartbeats", GROUP_CPU, Extra(GROUP_CPU), 50.0),
     at_most("cluster-idle", LED_AFTER_ANSWER_S, Extra(LED_AFTER_ANSWER_S), 10.0, peer=_US_3),
 )

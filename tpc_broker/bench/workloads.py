@@ -8,6 +8,7 @@ from tpc_broker.bench.catching_up import catch_up_of_a_node
 from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, first_lap, maximum, tail
 from tpc_broker.bench.failing_often import failovers
 from tpc_broker.bench.failing_over import failover
+from tpc_broker.bench.grouping import STEADY_MEMBERS, STEADY_PER_S, group_from_nothing, steady_heartbeats
 from tpc_broker.bench.idling import idle_connections
 from tpc_broker.bench.measured import Workload
 from tpc_broker.bench.moving import moves
@@ -77,6 +78,13 @@ def _idle(connections: int, brief: tuple[str, ...] = ()) -> Workload:
         f"idle-connections-{connections}",
         f"5,000 requests/s of 1 KiB in open loop beside {connections:,} idle connections",
         idle_connections, _BESIDE_IDLE, group="idle", peers=("tpc", "kafka default"), brief=brief, count=connections,
+    )  # fmt: skip
+
+
+def _group(members: int, partitions: int, brief: tuple[str, ...]) -> Workload:
+    return Workload(
+        f"group-{members}", f"{members} members of a consumer group come at once to {partitions:,} partitions",
+        group_from_nothing, Shape(members, 1, 1, 1024, partitions), peers=_KAFKA_LIKE, brief=brief,
     )  # fmt: skip
 
 
@@ -180,6 +188,13 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "shares", "8 connections, 2,000 requests/s of 1 KiB in open loop, beside a saturated background queue",
         beside_background, Shape(8, 16, 1, 1024, 8, 2000.0), peers=_OURS, needs_server=False,
+    ),
+    _group(50, 50, _OURS),
+    _group(500, 1_000, _OURS_AND_DEFAULT),
+    Workload(
+        "group-heartbeats", f"{STEADY_MEMBERS} members of a stable group, {STEADY_PER_S:,} heartbeats/s in all",
+        steady_heartbeats, Shape(STEADY_MEMBERS, 1, 1, 1024, STEADY_MEMBERS, float(STEADY_PER_S)), peers=_KAFKA_LIKE,
+        brief=_OURS_AND_DEFAULT,
     ),
     _cluster("latency", "one producer, 1 KiB, one in flight", Shape()),
     _cluster("connections", "64 connections, 1 KiB, one in flight each", Shape(64, 1, 1, 1024, 8)),

@@ -408,6 +408,41 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         partitions_pending_revocation: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = ...,
     ) -> None: ...
 
+class ConsumerGroupHeartbeatRequest(Message):
+    class TopicPartitions(Message):
+        topic_id: bytes
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    subscribed_topic_names: list[str] | None
+    subscribed_topic_regex: str | None
+    server_assignor: str | None
+    topic_partitions: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+        member_epoch: int = ...,
+        instance_id: str | None = ...,
+        rack_id: str | None = ...,
+        rebalance_timeout_ms: int = ...,
+        subscribed_topic_names: Sequence[str] | None = ...,
+        subscribed_topic_regex: str | None = ...,
+        server_assignor: str | None = ...,
+        topic_partitions: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = ...,
+    ) -> None: ...
+
 class ConsumerGroupMemberMetadataKey(Message):
     group_id: str
     member_id: str

@@ -10,7 +10,9 @@ obey it: there are no such groups.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.metadata.config_types import (
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from tpc_broker.metadata.broker_config import Settings
+    from tpc_broker.metadata.image import ClusterImage
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 CONSUMER_ASSIGNORS: Final = ("uniform", "range")
 MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 CLASSIC: Final = "classic"
@@ -184,10 +188,61 @@ def validate_group_configs(wanted: Mapping[str, str], settings: GroupSettings) -
     return {name: to_text(value) or "" for name, value in values.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupSettings:
+    """What a coordinator obeys for one group: what the group sets itself, and for the rest what the broker has."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    regex_refresh_interval_ms: int
+    members_max: int
+    assignors: tuple[str, ...]
+    """The first one is taken where no member names one."""
+    migration_policy: str
+
+
+def consumer_group_settings(settings: GroupSettings, image: ClusterImage, group_id: str) -> ConsumerGroupSettings:
+    """Of a consumer group, whether it is there or not. Times are within the broker's bounds of now, whatever they were
+    when the group's own were set.
+    """
+    own = image.group_configs.get(group_id, _NOTHING)
+    return ConsumerGroupSettings(
+        session_timeout_ms=_effective(settings, own, "session.timeout.ms"),
+        heartbeat_interval_ms=_effective(settings, own, "heartbeat.interval.ms"),
+        assignment_interval_ms=_effective(settings, own, "assignment.interval.ms"),
+        regex_refresh_interval_ms=settings.group_consumer_regex_refresh_interval_ms,
+        members_max=settings.group_consumer_max_size,
+        assignors=settings.group_consumer_assignors,
+        migration_policy=settings.group_consumer_migration_policy,
+    )
+
+
+def serves_consumer_groups(settings: GroupSettings, image: ClusterImage) -> bool:
+    """Whether groups of KIP-848 may be served now: by the level of what nodes write, and by the broker's setting."""
+    return CONSUMER in settings.group_coordinator_rebalance_protocols and image.knows_consumer_groups
+
+
+def _effective(settings: GroupSettings, own: Mapping[str, str], what: str) -> int:
+    value: ConfigValue = _of_broker(settings, what)
+    name = f"consumer.{what}"
+    if name in own:
+        with suppress(ConfigError):  # another release may have taken a text that is none here
+            value = GROUP_CONFIGS[name].read(own[name])
+    assert isinstance(value, int), (name, value)
+    low, high = bounds_of(settings, what)
+    return min(max(value, low), high)
+
+
 def bounds_of(settings: GroupSettings, what: str) -> tuple[int, int]:
     """The least and the most that one of `_BOUNDED` may be, in a consumer group."""
     field = what.replace(".", "_")
     return getattr(settings, f"group_consumer_min_{field}"), getattr(settings, f"group_consumer_max_{field}")
+
+
+def _of_broker(settings: GroupSettings, what: str) -> int:
+    value: int = getattr(settings, f"group_consumer_{what.replace('.', '_')}")
+    return value
 
 
 def group_fault(settings: Settings) -> str | None:
@@ -225,7 +280,7 @@ def _faults(settings: Settings) -> Iterator[str]:
 
 def _outside(settings: Settings, what: str) -> Iterator[str]:
     low, high = bounds_of(settings, what)
-    value = getattr(settings, f"group_consumer_{what.replace('.', '_')}")
+    value = _of_broker(settings, what)
     if value < low:
         yield f"group.consumer.{what} ({value}) must not be below group.consumer.min.{what} ({low})"
     if value > high:
