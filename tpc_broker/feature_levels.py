@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 FEATURE: Final = "tpc.version"
 """Its name in ApiVersions and UpdateFeatures."""
+GROUP_FEATURE: Final = "group.version"
+"""Kafka's, for groups of KIP-848: 1 from `FIRST_WITH_GROUPS` on, 0 below."""
 FIRST_OF_CLUSTERS: Final = 2
 """The level that clusters began with, and of whatever says nothing of levels."""
 FIRST_WITH_MOVES: Final = 3
@@ -46,16 +48,28 @@ def _spoken() -> Levels:
 
 SPOKEN: Final = _spoken()
 """By this release."""
+
+
+def kafka_level(feature: str, level: int) -> int:
+    """Where one of `KAFKA_FEATURES` is at a level of ours."""
+    if feature == GROUP_FEATURE:
+        return 1 if level >= FIRST_WITH_GROUPS else 0
+    return KAFKA_FEATURES[feature].highest
+
+
 KAFKA_FEATURES: Final = {
     "eligible.leader.replicas.version": Levels(0, 0),
-    "group.version": Levels(0, 0),
+    GROUP_FEATURE: Levels(0, kafka_level(GROUP_FEATURE, SPOKEN.highest)),
     "kraft.version": Levels(0, 0),
     "metadata.version": Levels(30, 30),
     "share.version": Levels(0, 0),
     "streams.version": Levels(0, 0),
     "transaction.version": Levels(0, 0),
 }
-"""Kafka's, with the levels whose behaviour is there: 30 is 4.3's, 0 is none. Nobody can change them."""
+"""Kafka's, with the levels whose behaviour is there: 30 is 4.3's, 0 is none. None has a level of its own: where the
+cluster is with one follows from ours. `transaction.version` stays at 0 until there are transactions: a client that
+finds 2 would leave out what tells a coordinator of partitions and offsets.
+"""
 UNSAID: Final = Levels(FIRST_OF_CLUSTERS, FIRST_OF_CLUSTERS)
 """Of a node that says nothing of levels."""
 LEVEL_MAX: Final = 32_767

@@ -421,8 +421,9 @@ async def test_features_have_kafkas_names_too(autojump_clock):
                 {one.name: (one.min_version_level, one.max_version_level) for one in found.finalized_features},
             )
 
-        of_kafka = ["eligible.leader.replicas", "group", "kraft", "share", "streams", "transaction"]
+        of_kafka = ["eligible.leader.replicas", "kraft", "share", "streams", "transaction"]
+        zero = {f"{name}.version": (0, 0) for name in of_kafka}
         supported = {"metadata.version": (30, 30), "tpc.version": (2, 4)}
-        finalized = {"metadata.version": (30, 30), "tpc.version": (4, 4)}
+        finalized = {"metadata.version": (30, 30), "group.version": (1, 1), "tpc.version": (4, 4)}
         assert await told(3) == (supported, finalized), "a lowest level of 0 ends earlier clients"
-        assert await told(4) == ({**supported, **{f"{name}.version": (0, 0) for name in of_kafka}}, finalized)
+        assert await told(4) == ({**supported, **zero, "group.version": (0, 1)}, finalized)

@@ -65,8 +65,11 @@ def test_lag_is_what_is_not_committed(command: Tpc, ordered: str) -> None:
     names, *lines = command("group", "describe", "lagging").splitlines()
     assert names.split("\t")[:3] == ["Group", "Topic", "Partition"]
     assert lines == ["lagging\tordered\t0\t3\t10\t7\t\t\t", "lagging\tordered\t1\t4\t4\t0\t\t\t"]
-    assert ["lagging", "Empty"] in [line.split("\t") for line in command("group", "list").splitlines()]
-    assert {"group": "lagging", "state": "Empty"} in json.loads(command("group", "list", "--state", "empty", "--json"))
+    assert ["lagging", "classic", "Empty"] in [line.split("\t") for line in command("group", "list").splitlines()]
+    row = {"group": "lagging", "type": "classic", "state": "Empty"}
+    assert row in json.loads(command("group", "list", "--state", "empty", "--json"))
+    assert row in json.loads(command("group", "list", "--type", "Classic", "--json"))
+    assert "lagging" not in command("group", "list", "--type", "consumer")
     assert "lagging" not in command("group", "list", "--state", "Stable")
     assert '"group": "lagging"' in command("group", "describe", "--all", "--json")
 
@@ -89,7 +92,7 @@ def test_members_and_what_they_are_assigned(command: Tpc, ordered: str) -> None:
             (0, 1, 9, "till"), (1, None, None, "till"), (2, None, None, "till"),
         ]  # fmt: skip
         _names, line = command("group", "describe", "reading", "--members").splitlines()
-        assert line.endswith("ordered-0 ordered-1 ordered-2")
+        assert line.endswith("\tclassic\t\tordered-0 ordered-1 ordered-2\t"), "neither epoch nor target"
         assert "is Stable with 1 members: stop them first" in command.error(
             "group", "reset-offsets", "reading", "--topic", ordered, "--to-latest", "--execute", code=5
         )

@@ -32,9 +32,11 @@ PROTOCOLS = (("range", subscription("t")),)
 
 
 class Scenario:
+    begin_ms = 0
+
     def __init__(self, **limits):
         self.limits = GroupLimits(**limits)
-        self.now = 0
+        self.now = self.begin_ms
         self.log = []
         self.replies = {}
         self.transcript = []

@@ -107,6 +107,7 @@ def test_features_have_kafkas_names_beside_ours(broker):
     levels = {words[1]: words[3::2] for words in map(str.split, described.splitlines())}
     assert levels["metadata.version"][:3] == ["4.3-IV0"] * 3
     assert levels["transaction.version"][:3] == levels["share.version"][:3] == ["0"] * 3
+    assert levels["group.version"][:3] == ["0", "1", "1"]
     assert levels["tpc.version"][:3] == ["2", "4", "4"]
 
 

@@ -75,5 +75,59 @@ def test_all_of_it_or_nothing():
     assert len(updated(cluster_of((2, 4)), to(4), to(4))[1]) == 2
 
 
+def group(level: int, kind: int = UPGRADE) -> FeatureUpdate:
+    return to(level, kind, "group.version")
+
+
+def test_kafkas_name_of_the_group_protocol_raises_the_level_that_has_it():
+    image = cluster_of((2, 4), (2, 5))
+    assert updated(image, group(1)) == (4, [])
+    assert updated(image, group(1), validate_only=True) == (3, [])
+    assert updated(image, group(0)) == updated(image, group(0, SAFE)) == (3, []), "so it is"
+    assert updated(image, group(1), to(4)) == updated(image, to(4), group(1)) == (4, [])
+    there = image.apply([FeatureLevelChanged(4, 2)], MetadataVersion(9))
+    assert updated(there, group(1)) == updated(there, group(1, SAFE)) == (4, [])
+
+
+@pytest.mark.parametrize(
+    ("level", "update", "said"),
+    [
+        (3, group(1), "tpc.version 4 is not spoken by node 2 (release r2), which speaks levels 2 to 3."),
+        (3, group(1, SAFE), "group.version 1 is an upgrade, from 0."),
+        (3, group(2), "group.version 2 is not there; this release speaks levels 0 to 1."),
+        (3, group(-1, SAFE), "group.version -1 is not there; this release speaks levels 0 to 1."),
+        (4, group(0, SAFE), "group.version does not go back from 1 to 0: it comes with tpc.version 4, which does n"),
+        (4, group(0, UNSAFE), "group.version does not go back from 1 to 0"),
+        (4, to(2, UPGRADE, "transaction.version"), "transaction.version is Kafka's, here at level 0, and cannot be c"),
+    ],
+)
+def test_what_is_refused_by_kafkas_names_says_why(level, update, said):
+    image = cluster_of((2, 4), (2, 3)).apply([FeatureLevelChanged(level, 2)], MetadataVersion(9))
+    after, (message,) = updated(image, update)
+    assert (after, message[: len(said)]) == (level, said)
+
+
+@pytest.mark.parametrize(
+    ("updates", "said"),
+    [
+        ((to(3), group(1)), "tpc.version 3 does not go with the others: together they want tpc.version 4."),
+        ((group(0), to(4)), "group.version 0 does not go with the others: together they want tpc.version 4."),
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused(updates, said):
+    assert updated(cluster_of((2, 4)), *updates) == (3, [said])
+
+
+def test_what_is_so_already_is_done():
+    """As Kafka has it, of its features too: a tool names all that come with a release."""
+    asked = [to(30, UPGRADE, "metadata.version"), to(0, SAFE, "transaction.version"), to(3)]
+    assert updated(cluster_of((2, 4)), *asked) == (3, [])
+
+
+def test_a_broker_alone_has_the_group_protocol():
+    assert updated(ClusterImage(), group(1)) == (2, []), "nothing is written: it is at the newest level"
+    assert "does not go back from 1 to 0" in updated(ClusterImage(), group(0, SAFE))[1][0]
+
+
 def test_a_broker_alone_has_no_level_to_change():
     assert "without a cluster is at the newest" in updated(ClusterImage(), to(4))[1][0]

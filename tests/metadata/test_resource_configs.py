@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tpc_broker import limits
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.client_metrics_config import match_patterns
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController, ResourceType
@@ -146,6 +147,34 @@ def test_what_a_subscription_may_not_set_is_refused_in_kafkas_words(key, value, 
 def test_patterns_are_by_key_and_the_last_one_counts():
     found = match_patterns(["client_id = a.*", "client_source_port=90+", "client_id=b=="])
     assert {key: pattern.pattern for key, pattern in found.items()} == {"client_id": "b", "client_source_port": "90+"}
+
+
+def test_classes_in_patterns_are_those_of_ascii():
+    found = match_patterns(["client_id=\\w+", "client_source_port=\\d+"])
+    assert found["client_id"].fullmatch("größe") is None
+    assert found["client_source_port"].fullmatch("٣") is None
+    assert found["client_id"].fullmatch("Client_7")
+
+
+def test_one_resource_and_all_together_have_a_bound(monkeypatch):
+    metadata = Metadata()
+    most = "a" * (limits.RESOURCE_CONFIG_BYTES_MAX - len("m" + "metrics"))
+    said = f"A name and its settings have at most {limits.RESOURCE_CONFIG_BYTES_MAX} bytes."
+    assert metadata.alter(METRICS, "m", ("metrics", f"{most}a")) == (ErrorCode.INVALID_CONFIG, said)
+    assert metadata.alter(METRICS, "m", ("match", f"client_id={'(' * 20_000}")) == (ErrorCode.INVALID_CONFIG, said)
+    assert metadata.alter(GROUP, most + "metricsm", (SESSION, "50000")) == (ErrorCode.INVALID_CONFIG, said)
+    assert metadata.alter(METRICS, "m", ("metrics", most)) == (0, None)
+    one = len("g" + SESSION + "50000")
+    monkeypatch.setattr(limits, "RESOURCE_CONFIGS_BYTES_MAX", limits.RESOURCE_CONFIG_BYTES_MAX + 2 * one)
+    resources = [AlterableResource(GROUP, name, (AlterableConfig(SESSION, "50000"),)) for name in "ghi"]
+    records, results = ConfigController(metadata.image, load_settings()).incremental_alter_configs(resources)
+    assert [result.error_code for result in results] == [0, 0, ErrorCode.POLICY_VIOLATION], "what it decided counts"
+    metadata.apply(*records)
+    code, message = metadata.alter(GROUP, "i", (SESSION, "50000"))
+    assert (code, "together have at most" in message) == (ErrorCode.POLICY_VIOLATION, True)
+    assert metadata.alter(GROUP, "g", (SESSION, "60000")) == (0, None), "it does not grow"
+    assert metadata.alter(GROUP, "g", (SESSION, None, DELETE)) == (0, None)
+    assert metadata.alter(GROUP, "i", (SESSION, "50000")) == (0, None)
 
 
 def test_nothing_without_a_name():

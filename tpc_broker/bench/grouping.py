@@ -135,8 +135,8 @@ class Members:
         self._selector.close()
 
     def until_stable(self, partitions: int) -> float:
-        """How many seconds from the first heartbeat until all members are in one epoch, and have each partition once and
-        as many as the others, within one: behind a group's first member that has all of them, all are in its epoch, too.
+        """How many seconds from the first heartbeat until all members are in one epoch, and have each partition once,
+        as many as the others within one: behind a first member that has all of them, all are in its epoch, too.
         """
         began_s = time.monotonic()
         self._due = [(began_s, index) for index in range(len(self.members))]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package re-exports it without saying so
     AdminClient,
     OffsetSpec,
@@ -13,20 +13,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 
 from tpc_broker.cli.admin import Place, list_offsets, only_result
 from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, fail
+from tpc_broker.client import groups
 
+if TYPE_CHECKING:
+    from tpc_broker.client.cluster import Cluster
+
+STATES = (
+    "Empty", "Dead", "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling",
+)  # fmt: skip
+"""Of groups of both kinds, as Kafka's tools show them."""
+KINDS = (groups.CLASSIC, groups.CONSUMER)
 WITHOUT_MEMBERS = ("Empty", "Dead")
-_STATES = {
-    ConsumerGroupState.STABLE: "Stable",
-    ConsumerGroupState.EMPTY: "Empty",
-    ConsumerGroupState.DEAD: "Dead",
-    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
-    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
-}
-
-
-def state_name(state: ConsumerGroupState) -> str:
-    """As Kafka's tools show it."""
-    return _STATES.get(state, state.name.capitalize())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,10 @@ class Member:
     host: str
     instance_id: str | None
     partitions: list[str]
+    epoch: int | None
+    target: list[str] | None
+    protocol: str
+    """That it speaks: "classic" or "consumer"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,15 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """Epochs and targets are of groups of type "consumer" alone (KIP-848)."""
+
     group: str
+    type: str
     state: str
     assignor: str
     coordinator: str
+    group_epoch: int | None
+    assignment_epoch: int | None
     members: list[Member]
     partitions: list[GroupPartition]
 
@@ -78,38 +84,49 @@ def committed_offsets(admin: AdminClient, group: str, bootstrap: str) -> dict[Pl
     return {(one.topic, one.partition): one.offset for one in answer.topic_partitions or () if one.offset >= 0}
 
 
-def describe_group(admin: AdminClient, group: str, bootstrap: str) -> Group:
-    """Ends the command where there is no such group."""
-    told = only_result(
-        admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S), bootstrap, f"group {group}"
-    )
+def describe_group(client: Cluster, admin: AdminClient, group: str, bootstrap: str) -> Group:
+    """Ends the command where there is no such group. `admin`: for its offsets."""
+    told = groups.describe_group(client, group)
     committed = committed_offsets(admin, group, bootstrap)
-    if state_name(told.state) == "Dead" and not committed:
+    if told.state == "Dead" and not committed:
         fail(f"there is no group {group!r}; `tpc group list` shows those that are", Exit.NOT_FOUND)
-    owners: dict[Place, Any] = {}
+    owners: dict[Place, groups.GroupMember] = {}
     for member in told.members:
-        owners |= {(one.topic, one.partition): member for one in member.assignment.topic_partitions}
+        owners |= dict.fromkeys(member.assigned, member)
     places = sorted(committed.keys() | owners.keys())
     ends = list_offsets(admin, places, OffsetSpec.latest(), bootstrap)  # type: ignore[no-untyped-call]
-    node = told.coordinator
     return Group(
         group=group,
-        state=state_name(told.state),
-        assignor=told.partition_assignor,
-        coordinator=f"{node.id} ({node.host}:{node.port})" if node else "",
+        type=told.kind,
+        state=told.state,
+        assignor=told.assignor,
+        coordinator=told.coordinator,
+        group_epoch=told.group_epoch,
+        assignment_epoch=told.assignment_epoch,
         members=[
-            Member(one.member_id, one.client_id, one.host, one.group_instance_id, _names(one.assignment))
+            Member(
+                one.member_id,
+                one.client_id,
+                one.host,
+                one.instance_id,
+                _names(one.assigned),
+                one.epoch,
+                None if one.target is None else _names(one.target),
+                groups.CLASSIC if one.is_classic else told.kind,
+            )
             for one in told.members
         ],
         partitions=[_partition(place, committed.get(place), ends.get(place), owners.get(place)) for place in places],
     )
 
 
-def _names(assignment: Any) -> list[str]:
-    return [f"{topic}-{index}" for topic, index in sorted((p.topic, p.partition) for p in assignment.topic_partitions)]
+def _names(places: tuple[Place, ...]) -> list[str]:
+    return [f"{topic}-{index}" for topic, index in places]
 
 
-def _partition(place: Place, committed: int | None, end: int | None, owner: Any) -> GroupPartition:
+def _partition(
+    place: Place, committed: int | None, end: int | None, owner: groups.GroupMember | None
+) -> GroupPartition:
     lag = None if committed is None or end is None else max(0, end - committed)
     who = (owner.member_id, owner.client_id, owner.host) if owner is not None else (None, None, None)
     return GroupPartition(*place, committed, end, lag, *who)

@@ -23,8 +23,10 @@ from tpc_broker.cli.connection import (
     print_json,
     print_table,
 )
-from tpc_broker.cli.group_facts import WITHOUT_MEMBERS, committed_offsets, state_name
+from tpc_broker.cli.group_facts import WITHOUT_MEMBERS, committed_offsets
 from tpc_broker.cli.moments import Instant, Span, milliseconds, now_ms
+from tpc_broker.cli.own_client import own_client
+from tpc_broker.client.groups import describe_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,7 +93,7 @@ def reset_offsets(  # noqa: PLR0913 - one parameter per option
     target = _target(places)
     asked = [_parse_topic(text) for text in topics]
     admin = admin_client(bootstrap)
-    _require_no_members(admin, group, bootstrap)
+    _require_no_members(group, bootstrap)
     committed = committed_offsets(admin, group, bootstrap)
     where = sorted(committed) if all_topics else _places(admin, asked, bootstrap)
     if not where:
@@ -146,14 +148,12 @@ def _places(admin: AdminClient, asked: list[tuple[str, list[int] | None]], boots
     return sorted(places)
 
 
-def _require_no_members(admin: AdminClient, group: str, bootstrap: str) -> None:
+def _require_no_members(group: str, bootstrap: str) -> None:
     """A member would commit over it. The broker refuses it, too; this says why."""
-    told = only_result(
-        admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S), bootstrap, f"group {group}"
-    )
-    state = state_name(told.state)
-    if state not in WITHOUT_MEMBERS:
-        fail(f"group {group} is {state} with {len(told.members)} members: stop them first", Exit.CONFLICT)
+    with own_client(bootstrap) as client:
+        told = describe_group(client, group)
+    if told.state not in WITHOUT_MEMBERS:
+        fail(f"group {group} is {told.state} with {len(told.members)} members: stop them first", Exit.CONFLICT)
 
 
 def _plan(

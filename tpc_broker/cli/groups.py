@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from confluent_kafka import ConsumerGroupState, KafkaException
+from confluent_kafka import KafkaException
 from rich.console import Group as Stacked
 from rich.live import Live
 
-from tpc_broker.cli.admin import admin_client, result_of
+from tpc_broker.cli.admin import admin_client
 from tpc_broker.cli.connection import (
     REQUEST_TIMEOUT_S,
     Exit,
@@ -24,17 +24,17 @@ from tpc_broker.cli.connection import (
     rich_table,
     writes_to_terminal,
 )
-from tpc_broker.cli.group_facts import Group, describe_group, state_name
+from tpc_broker.cli.group_facts import KINDS, STATES, Group, describe_group
 from tpc_broker.cli.group_resets import reset_offsets
+from tpc_broker.cli.own_client import own_client
+from tpc_broker.client.groups import CONSUMER
+from tpc_broker.client.groups import list_groups as listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from confluent_kafka.admin import AdminClient
-
-STATES = {state_name(state).lower(): state for state in ConsumerGroupState if state is not ConsumerGroupState.UNKNOWN}
 PARTITION_COLUMNS = ("Topic", "Partition", "Committed", "Log end", "Lag", "Client", "Host", "Member")
-MEMBER_COLUMNS = ("Member", "Client", "Host", "Instance", "Partitions")
+MEMBER_COLUMNS = ("Member", "Client", "Host", "Instance", "Protocol", "Epoch", "Partitions", "Target")
 
 
 @click.group()
@@ -47,26 +47,24 @@ group.add_command(reset_offsets)
 
 @group.command("list")
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(list(STATES), case_sensitive=False),
+    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
     help="Only groups in this state. Repeatable.",
 )  # fmt: skip
+@click.option(
+    "--type", "kinds", multiple=True, type=click.Choice(KINDS, case_sensitive=False),
+    help="Only groups of this type: classic, or consumer (KIP-848). Repeatable.",
+)  # fmt: skip
 @common_options
-def list_groups(states: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
-    """List groups with their states."""
-    admin = admin_client(bootstrap)
-    found = _listed(admin, {STATES[name.lower()] for name in states}, bootstrap)
+def list_groups(states: tuple[str, ...], kinds: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
+    """List groups with their types and states."""
+    with own_client(bootstrap) as client:
+        found = [
+            one for one in listed(client) if (not states or one.state in states) and (not kinds or one.kind in kinds)
+        ]
     if as_json:
-        print_json([{"group": name, "state": state} for name, state in found])
+        print_json([{"group": one.group, "type": one.kind, "state": one.state} for one in found])
         return
-    print_table(("Group", "State"), found)
-
-
-def _listed(admin: AdminClient, states: set[ConsumerGroupState], bootstrap: str) -> list[tuple[str, str]]:
-    more: dict[str, Any] = {"states": states} if states else {}
-    answer = result_of(admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S, **more), bootstrap)
-    for failure in answer.errors or ():
-        fail(explain(failure, bootstrap), exit_of(failure))
-    return sorted((one.group_id, state_name(one.state)) for one in answer.valid or ())
+    print_table(("Group", "Type", "State"), [(one.group, one.kind, one.state) for one in found])
 
 
 @group.command()
@@ -85,6 +83,9 @@ def describe(  # noqa: PLR0913 - one parameter per option
 ) -> None:  # fmt: skip
     """Members, assignments, committed offsets and lag of groups.
 
+    Of a group of type consumer (KIP-848) also its epochs: a member whose epoch is behind the assignment's, or whose
+    partitions are not its target, has yet to take over or to give back.
+
     With --json each group is one object a line.
     """
     if bool(names) == every_group:
@@ -92,8 +93,9 @@ def describe(  # noqa: PLR0913 - one parameter per option
     admin = admin_client(bootstrap)
 
     def look() -> list[Group]:
-        asked = [name for name, _state in _listed(admin, set(), bootstrap)] if every_group else list(names)
-        return [describe_group(admin, name, bootstrap) for name in asked]
+        with own_client(bootstrap) as client:
+            asked = [one.group for one in listed(client)] if every_group else list(names)
+            return [describe_group(client, admin, name, bootstrap) for name in asked]
 
     if not watch:
         _print(look(), only_members=only_members, as_json=as_json)
@@ -144,7 +146,8 @@ def _print(groups: list[Group], *, only_members: bool, as_json: bool) -> None:
 def _table(one: Group, *, only_members: bool) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     if only_members:
         return MEMBER_COLUMNS, [
-            (member.member_id, member.client_id, member.host, member.instance_id, " ".join(member.partitions))
+            (member.member_id, member.client_id, member.host, member.instance_id, member.protocol, member.epoch,
+             " ".join(member.partitions), None if member.target is None else " ".join(member.target))
             for member in one.members
         ]
     return PARTITION_COLUMNS, [
@@ -157,7 +160,9 @@ def _table(one: Group, *, only_members: bool) -> tuple[tuple[str, ...], list[tup
 def _title(one: Group) -> str:
     members = f"{len(one.members)} member{'' if len(one.members) == 1 else 's'}"
     assignor = f", {one.assignor}" if one.assignor else ""
-    return f"{one.group}: {one.state}, {members}{assignor}, coordinator {one.coordinator}, lag {one.total_lag:,}"
+    epochs = f", epoch {one.group_epoch}, assigned {one.assignment_epoch}" if one.type == CONSUMER else ""
+    who = f"{one.group} ({one.type}): {one.state}{epochs}, {members}{assignor}"
+    return f"{who}, coordinator {one.coordinator}, lag {one.total_lag:,}"
 
 
 @group.command()

@@ -165,6 +165,11 @@ class Cluster:
                 reasons.append(str(error))
         raise UnreachableError("; ".join(reasons))
 
+    def broker_ids(self) -> list[int]:
+        """Asked anew: of all brokers."""
+        self._metadata([])
+        return sorted(self._nodes)
+
     def connection_to_broker(self, broker_id: int) -> Connection | None:
         """None: the cluster has no broker of that id."""
         if broker_id not in self._nodes:

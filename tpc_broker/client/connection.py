@@ -109,6 +109,10 @@ class Connection:
     def is_closed(self) -> bool:
         return self._socket.fileno() < 0
 
+    def has(self, key: ApiKey) -> bool:
+        """Whether the broker has an API at all."""
+        return self._conversation.has(key)
+
     def send(self, key: ApiKey, make: MakeRequest) -> None:
         """Send a request; its answer is the next one that `receive` gives after those of earlier requests."""
         version = self._conversation.version(key)

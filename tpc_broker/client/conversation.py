@@ -18,6 +18,10 @@ VERSION_MAX: Final = {
     ApiKey.FETCH: 16,
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
+    ApiKey.FIND_COORDINATOR: 6,
+    ApiKey.DESCRIBE_GROUPS: 6,
+    ApiKey.LIST_GROUPS: 5,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.CREATE_TOPICS: 7,
     ApiKey.SASL_HANDSHAKE: 1,
@@ -62,6 +66,10 @@ class Conversation:
 
     def knows(self, key: ApiKey) -> bool:
         """Whether the broker said that it has this API."""
+        return key in self._versions
+
+    def has(self, key: ApiKey) -> bool:
+        """Whether the broker has an API at all."""
         return key in self._versions
 
     def version(self, key: ApiKey) -> int:

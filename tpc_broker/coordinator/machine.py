@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tpc_broker.coordinator.consumer.ahead import Ahead
 from tpc_broker.coordinator.consumer.groups import GROUP_TYPE, ConsumerGroups, tombstones_of
 from tpc_broker.coordinator.consumer.heartbeats import NO_ROOM_RETRY_MS, REBALANCE, SESSION, ConsumerMembership
+from tpc_broker.coordinator.consumer.leaving import leave_consumers
 from tpc_broker.coordinator.consumer.messages import (
     JOIN_EPOCH,
     ConsumerHeartbeat,
@@ -29,6 +30,7 @@ from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
     JoinRequest,
     JoinResponse,
+    LeaveResponse,
     LeavingMember,
     ListedGroup,
     OffsetCommitRequest,
@@ -224,7 +226,12 @@ class GroupCoordinator:
     def leave_group(self, group_id: str, members: Sequence[LeavingMember], token: Token, now_ms: int) -> Effects:
         """LeaveGroup."""
         effects = Effects()
-        self._membership.leave(group_id, members, token, now_ms, effects)
+        consumers = self._consumers.by_id.get(group_id)
+        if consumers is None:
+            self._membership.leave(group_id, members, token, now_ms, effects)
+        else:
+            response = leave_consumers(self._consumer_membership, self._ahead, consumers, members, effects)
+            self._answer(group_id, token, response, LeaveResponse, effects, now_ms)
         return effects
 
     def offset_commit(self, request: OffsetCommitRequest, token: Token, now_ms: int) -> Effects:

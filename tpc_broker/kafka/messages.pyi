@@ -408,6 +408,16 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         partitions_pending_revocation: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = ...,
     ) -> None: ...
 
+class ConsumerGroupDescribeRequest(Message):
+    group_ids: list[str]
+    include_authorized_operations: bool
+    def __init__(
+        self,
+        *,
+        group_ids: Sequence[str] = ...,
+        include_authorized_operations: bool = ...,
+    ) -> None: ...
+
 class ConsumerGroupHeartbeatRequest(Message):
     class TopicPartitions(Message):
         topic_id: bytes

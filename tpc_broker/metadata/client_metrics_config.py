@@ -1,8 +1,8 @@
 """Subscriptions to metrics of clients (KIP-714): what an operator sets of one, under the name that they give it.
 
 `metrics` are beginnings of names, or `*` for all; `match` says which clients are meant, as KEY=PATTERN; `interval.ms`
-is how often they send them. Values and refusals are Kafka's. Patterns are Python's: what they write in another way than
-Java's is refused, so that none is taken that would match something else.
+is how often they send them. Values and refusals are Kafka's. Patterns are Python's, with the classes of ASCII as in
+Java; what Java's have and these do not (or take for something else, such as sets in sets) is refused.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _compiled(text: str, pattern: str) -> re.Pattern[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # of what means something else in Java: sets in sets
         try:
-            return re.compile(pattern)
+            return re.compile(pattern, re.ASCII)
         except (re.error, OverflowError, RecursionError, Warning):
             raise _illegal(text) from None
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tpc_broker import limits
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FEATURE, FIRST_WITH_GROUPS
 from tpc_broker.metadata.assignment_requests import Refusal, check_min_insync_replicas
@@ -92,6 +94,8 @@ class ConfigController:
     def __init__(self, image: ClusterImage, configuration: BrokerConfiguration) -> None:
         self._image = image
         self._configuration = configuration
+        self._resource_bytes = 0
+        """By which the settings of groups and of client metrics grow by what was decided already."""
 
     def incremental_alter_configs(
         self, resources: Sequence[AlterableResource], *, validate_only: bool = False
@@ -135,10 +139,12 @@ class ConfigController:
         if resource.resource_type == ResourceType.GROUP:
             present: Mapping[str, str] = self._image.group_configs.get(resource.resource_name, {})
             wanted = _wanted(resource, present, {}, {}, replace_all=replace_all)
+            _check_size(resource.resource_name, wanted)
             return self._resource_changes(GROUP, resource.resource_name, present, self._group_stored(resource, wanted))
         if resource.resource_type == ResourceType.CLIENT_METRICS:
             present = self._image.client_metrics_configs.get(resource.resource_name, {})
             wanted = _wanted(resource, present, {}, {}, replace_all=replace_all)
+            _check_size(resource.resource_name, wanted)
             stored = validate_client_metrics(resource.resource_name, wanted)
             return self._resource_changes(CLIENT_METRICS, resource.resource_name, present, stored)
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
@@ -204,7 +210,20 @@ class ConfigController:
                 f"Settings of groups and of client metrics are kept from {FEATURE}={FIRST_WITH_GROUPS} on; the level "
                 f"is {self._image.level} (kafka-features.sh upgrade).",
             )
+        grows = _bytes_of(name, stored) - _bytes_of(name, present)
+        if grows > 0 and self._resource_bytes_before + self._resource_bytes + grows > limits.RESOURCE_CONFIGS_BYTES_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"Settings of all groups and of client metrics together have at most "
+                f"{limits.RESOURCE_CONFIGS_BYTES_MAX} bytes; remove some that nobody needs any more.",
+            )
+        self._resource_bytes += grows
         return [ResourceConfigChanged(kind, name, changes)]
+
+    @cached_property
+    def _resource_bytes_before(self) -> int:
+        tables = (self._image.group_configs, self._image.client_metrics_configs)
+        return sum(_bytes_of(*each) for table in tables for each in table.items())
 
     def _check_draining(self, resource: AlterableResource, broker: BrokerId | None) -> None:
         """It is a node that is drained, and its first broker stands for it."""
@@ -237,6 +256,19 @@ class ConfigController:
             for name, row in TOPIC_CONFIGS.items()
             if row.type is ConfigType.LIST
         }
+
+
+def _check_size(name: str, wanted: Mapping[str, str]) -> None:
+    if _bytes_of(name, wanted) > limits.RESOURCE_CONFIG_BYTES_MAX:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"A name and its settings have at most {limits.RESOURCE_CONFIG_BYTES_MAX} bytes."
+        )
+
+
+def _bytes_of(name: str, configs: Mapping[str, str]) -> int:
+    if not configs:
+        return 0
+    return len(name.encode()) + sum(len(key) + len(text.encode()) for key, text in configs.items())
 
 
 def _check_names(resource: AlterableResource) -> None:

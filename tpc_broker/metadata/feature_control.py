@@ -1,4 +1,8 @@
-"""Decides changes of a cluster's feature level: up to what all its nodes speak, and never back."""
+"""Decides changes of a cluster's feature level: up to what all its nodes speak, and never back.
+
+Kafka's features have no levels of their own. One that comes with a level of ours raises ours to it (`group.version`),
+and what is so already is taken as done.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FEATURE, KAFKA_FEATURES, SPOKEN, Levels
+from tpc_broker.feature_levels import (
+    FEATURE,
+    FIRST_WITH_GROUPS,
+    GROUP_FEATURE,
+    KAFKA_FEATURES,
+    SPOKEN,
+    Levels,
+    kafka_level,
+)
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.records import FeatureLevelChanged
 
@@ -39,19 +51,21 @@ def update_features(
     image: ClusterImage, updates: Sequence[FeatureUpdate], *, validate_only: bool = False, spoken: Levels = SPOKEN
 ) -> tuple[list[MetadataRecord], list[FeatureOutcome]]:
     """All of it or nothing. `spoken`: by this release."""
-    records: list[MetadataRecord] = []
     outcomes: list[FeatureOutcome] = []
+    level = image.level
     for update in updates:
         try:
             _check_once(update, updates)
-            if _check(image, update, spoken):
-                records.append(FeatureLevelChanged(update.level, image.feature_epoch + 1))
+            level = max(level, _wanted(image, update, spoken))
         except Refusal as refusal:
             outcomes.append(FeatureOutcome(update.feature, refusal.code, refusal.message))
         else:
             outcomes.append(FeatureOutcome(update.feature))
+    outcomes = [_agreed(*each, level) for each in zip(updates, outcomes, strict=True)]
     is_refused = any(outcome.error_code for outcome in outcomes)
-    return ([] if validate_only or is_refused else records), outcomes
+    if validate_only or is_refused or level == image.level:
+        return [], outcomes
+    return [FeatureLevelChanged(level, image.feature_epoch + 1)], outcomes
 
 
 def _check_once(update: FeatureUpdate, updates: Sequence[FeatureUpdate]) -> None:
@@ -59,11 +73,20 @@ def _check_once(update: FeatureUpdate, updates: Sequence[FeatureUpdate]) -> None
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Feature {update.feature} is named more than once.")
 
 
-def _check(image: ClusterImage, update: FeatureUpdate, spoken: Levels) -> bool:
-    """Whether it changes anything. Refusal."""
+def _agreed(update: FeatureUpdate, outcome: FeatureOutcome, level: int) -> FeatureOutcome:
+    """Its outcome, where the level is to be this by all updates of a request together."""
+    is_kafkas = update.feature in KAFKA_FEATURES
+    found = kafka_level(update.feature, level) if is_kafkas else level
+    if outcome.error_code or found == update.level:
+        return outcome
+    message = f"{update.feature} {update.level} does not go with the others: together they want {FEATURE} {level}."
+    return FeatureOutcome(update.feature, ErrorCode.INVALID_UPDATE_VERSION, message)
+
+
+def _wanted(image: ClusterImage, update: FeatureUpdate, spoken: Levels) -> int:
+    """The level of ours that has it. Refusal."""
     if update.feature in KAFKA_FEATURES:
-        at = KAFKA_FEATURES[update.feature]
-        raise _invalid(f"{update.feature} is Kafka's, here at {at}, and cannot be changed; {FEATURE} is this broker's.")
+        return _wanted_by_kafkas_name(image, update, spoken)
     if update.feature != FEATURE:
         raise _invalid(f"There is no feature {update.feature}; there is {FEATURE}.")
     if not image.nodes:
@@ -76,11 +99,37 @@ def _check(image: ClusterImage, update: FeatureUpdate, spoken: Levels) -> bool:
         )
     if update.upgrade_type != UPGRADE and update.level != present:
         raise _invalid(f"{FEATURE} {update.level} is an upgrade, from {present}.")
+    _check_spoken(image, update.level, spoken)
+    return update.level
+
+
+def _wanted_by_kafkas_name(image: ClusterImage, update: FeatureUpdate, spoken: Levels) -> int:
+    there, present = KAFKA_FEATURES[update.feature], kafka_level(update.feature, image.level)
+    if update.level == present:
+        return image.level
+    if update.feature != GROUP_FEATURE:
+        raise _invalid(
+            f"{update.feature} is Kafka's, here at {there}, and cannot be changed; {FEATURE} is this broker's."
+        )
+    if not there.has(update.level):
+        raise _invalid(f"{update.feature} {update.level} is not there; this release speaks {there}.")
+    if update.level < present:
+        raise _invalid(
+            f"{update.feature} does not go back from {present} to {update.level}: it comes with {FEATURE} "
+            f"{FIRST_WITH_GROUPS}, which does not go back."
+        )
+    if update.upgrade_type != UPGRADE:
+        raise _invalid(f"{update.feature} {update.level} is an upgrade, from {present}.")
+    _check_spoken(image, FIRST_WITH_GROUPS, spoken)
+    return FIRST_WITH_GROUPS
+
+
+def _check_spoken(image: ClusterImage, level: int, spoken: Levels) -> None:
+    """By all nodes, as they registered last. Refusal."""
     ranges = [(f"node {node} (release {known.version})", known.levels) for node, known in sorted(image.nodes.items())]
     for who, levels in [*ranges, ("the node that leads the metadata", spoken)]:
-        if not levels.has(update.level):
-            raise _invalid(f"{FEATURE} {update.level} is not spoken by {who}, which speaks {levels}.")
-    return update.level != present
+        if not levels.has(level):
+            raise _invalid(f"{FEATURE} {level} is not spoken by {who}, which speaks {levels}.")
 
 
 def _invalid(message: str) -> Refusal:

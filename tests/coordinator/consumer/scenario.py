@@ -10,6 +10,7 @@ from dataclasses import replace
 from tests.coordinator.scenario import Scenario
 from tpc_broker.coordinator import GroupCoordinator
 from tpc_broker.coordinator.consumer.messages import ConsumerHeartbeat, ConsumerSettings, KnownTopic
+from tpc_broker.coordinator.consumer.records import ResolvedRegex
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import TopicId
 
@@ -72,12 +73,18 @@ def in_turn(spec):
 
 
 class ConsumerScenario(Scenario):
-    """`topics` is by name, with numbers of partitions. Settings may be changed at any time, for all groups."""
+    """`topics` is by name, with numbers of partitions. Settings may be changed at any time: of all groups, and of some
+    in `settings_by_group`.
+    """
+
+    begin_ms = 1_000_000
+    """Long after 1970, when groups that have no target yet were given one."""
 
     def __init__(self, topics=None, assignors=None, **limits):
         self.topics = FakeTopics(**({"t": 4} if topics is None else topics))
         self.assignors = assignors or {"uniform": in_turn, "range": in_turn}
         self.settings = ConsumerSettings(session_timeout_ms=SESSION_MS, assignment_interval_ms=INTERVAL_MS)
+        self.settings_by_group = {}
         self.room = True
         super().__init__(**limits)
 
@@ -85,7 +92,7 @@ class ConsumerScenario(Scenario):
         return GroupCoordinator(
             self.limits,
             self.fate_of,
-            settings_of=lambda _group_id: self.settings,
+            settings_of=lambda group_id: self.settings_by_group.get(group_id, self.settings),
             topics=self.topics,
             assignors=self.assignors,
             has_room=lambda: self.room,
@@ -125,6 +132,11 @@ class ConsumerScenario(Scenario):
                 return
             self.wait(INTERVAL_MS)
         raise AssertionError(f"not stable: {group}")
+
+    def resolve(self, pattern, *topics, group="g"):
+        """What an expression of a group matches, as the driver finds it out."""
+        found = {pattern: ResolvedRegex(topics, self.topics.version, self.now)}
+        self.run(self.machine.expressions_resolved(group, found, self.now))
 
     # What can be seen.
 
@@ -171,6 +183,9 @@ class Client:
                 self.owned = response.assignment
         self.is_settled = response.error_code is ErrorCode.NONE and before == (self.epoch, self.owned)
         return response
+
+    def topic_id(self, name="t"):
+        return self.s.topics.named(name).topic_id
 
     def leave(self, epoch=-1):
         instance = {"instance_id": self.asked["instance_id"]} if "instance_id" in self.asked else {}

@@ -46,11 +46,11 @@ INTENDED: list[Intended] = [
     ),
     Intended(
         "features",
-        "Kafka's features are named, at the levels whose behaviour is there: none of transactions, of the group "
-        "protocol of KIP-848, of share groups; and there is ours, the level of what nodes write.",
+        "Kafka's features are named, at the levels whose behaviour is there: none of transactions, of share groups, of "
+        "streams groups; and there is ours, the level of what nodes write.",
         api="ApiVersions",
         path=r"(SupportedFeatures|FinalizedFeatures)(\.length|\[.*\]\..*)",
-        ours=r"<missing>|0|2|4|8|30|tpc\.version",
+        ours=r"<missing>|0|2|3|4|8|30|tpc\.version",
     ),
     Intended(
         "no-quotas",

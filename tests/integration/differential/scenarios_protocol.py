@@ -198,6 +198,15 @@ def update_features_that_are_not_there(d: Dialogue) -> None:
 
 
 @scenario
+def update_the_feature_of_consumer_groups(d: Dialogue) -> None:
+    """It is at its newest level."""
+    for version in range(3):
+        for level in (1, 2, -1):
+            update = {"Feature": "group.version", "MaxVersionLevel": level}
+            d.anywhere.ask("UpdateFeatures", version, {"FeatureUpdates": [update], "timeoutMs": 60_000})
+
+
+@scenario
 def elect_leaders_where_nothing_is_to_be_elected(d: Dialogue) -> None:
     one = d.topic("one", 2)
     for version in range(3):

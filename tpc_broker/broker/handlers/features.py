@@ -1,14 +1,13 @@
 """UpdateFeatures, and what ApiVersions says of features: there is one, the level of what nodes write.
 
-Kafka's own features are told as well, for clients and tools that look for them. They are at the one level that this
-broker answers like, and none can be changed.
+Kafka's own features are told as well, for clients and tools that look for them. Each is where ours puts it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpc_broker.feature_levels import FEATURE, KAFKA_FEATURES, SPOKEN
+from tpc_broker.feature_levels import FEATURE, KAFKA_FEATURES, SPOKEN, kafka_level
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.feature_control import UPGRADE, FeatureUpdate, update_features
 
@@ -33,7 +32,6 @@ def tell_features(core: Core, response: messages.ApiVersionsResponse, version: i
     if version < FEATURES_VERSION:
         return
     image = core.view.image
-    level = image.feature_level if image.nodes else SPOKEN.highest
     answer = messages.ApiVersionsResponse
     supported = {**KAFKA_FEATURES, FEATURE: SPOKEN}
     response.supported_features = [
@@ -41,10 +39,11 @@ def tell_features(core: Core, response: messages.ApiVersionsResponse, version: i
         for name, levels in supported.items()
         if levels.lowest or version >= ZERO_VERSION
     ]
-    at = {name: levels.highest for name, levels in KAFKA_FEATURES.items() if levels.highest} | {FEATURE: level}
+    at = {name: kafka_level(name, image.level) for name in KAFKA_FEATURES} | {FEATURE: image.level}
     response.finalized_features = [
         answer.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
         for name, level in at.items()
+        if level
     ]
     response.finalized_features_epoch = image.feature_epoch
 

@@ -57,13 +57,38 @@ class MemberState(IntEnum):
     """Of a member, as they are stored."""
 
     STABLE = 0
-    """It has its part of the target, or has not yet heard that it changed."""
     UNREVOKED_PARTITIONS = 1
-    """It is to give back partitions."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others have not given back yet."""
     UNKNOWN = 127
-    """Of a later release."""
+
+
+STATES: Final[Mapping[ConsumerState, tuple[str, str]]] = {
+    ConsumerState.EMPTY: ("no members; offsets may be kept", "a member joins"),
+    ConsumerState.ASSIGNING: ("the group's epoch is above that of the target assignment", "the target is made"),
+    ConsumerState.RECONCILING: (
+        "a member is not in the epoch of the target, or has yet to give back or to be given partitions",
+        "the last member has its part, or something changes",
+    ),
+    ConsumerState.STABLE: ("all members have their parts of the target", "a member or a topic comes, goes or changes"),
+    ConsumerState.DEAD: ("there is no such group", "a member joins"),
+}
+"""What each means, and what ends it."""
+MEMBER_STATES: Final[Mapping[MemberState, str]] = {
+    MemberState.STABLE: "it has its part of the target, or has not yet heard that it changed",
+    MemberState.UNREVOKED_PARTITIONS: "it was told to give back partitions, and stays in its epoch until it says it did",
+    MemberState.UNRELEASED_PARTITIONS: "it is in the epoch of the target, and waits for what others have to give back",
+    MemberState.UNKNOWN: "stored by a later release",
+}
+"""What each means; the numbers are those that are stored."""
+
+
+def states_page() -> str:
+    """Both tables in Markdown, for the documentation."""
+    lines = ["| State of a group | Meaning | Ends when |", "| --- | --- | --- |"]
+    lines += [f"| {state.value} | {meaning} | {end} |" for state, (meaning, end) in STATES.items()]
+    lines += ["", "| State of a member | Stored as | Meaning |", "| --- | --- | --- |"]
+    lines += [f"| {state.name} | {state.value} | {meaning} |" for state, meaning in MEMBER_STATES.items()]
+    return "\n".join(lines)
 
 
 FIRST_EPOCH: Final = 1

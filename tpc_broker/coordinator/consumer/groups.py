@@ -166,7 +166,7 @@ def tombstones_of(group: ConsumerGroup) -> list[Record]:
 
 # Rule: A member of a consumer group commits in its epoch, or in an earlier one what it has had since then: a commit
 # that was sent before its client heard of the new epoch counts, and one of a partition's former owner does not. Held by
-# tests/coordinator/consumer.
+# tests/coordinator/consumer/test_commits.py.
 def faults_of_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Callable[[OffsetToCommit], ErrorCode]:
     """What is wrong with each partition of a commit to a group."""
     epoch = request.generation_id

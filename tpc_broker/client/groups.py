@@ -1,0 +1,186 @@
+"""Groups as their coordinators tell them: who is in them, and what each member has. Both kinds, classic and consumer
+(KIP-848).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError
+from tpc_broker.client.requests import in_any_version
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import ApiKey, messages
+from tpc_broker.kafka.codec import codec
+from tpc_broker.kafka.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from tpc_broker.client.cluster import Cluster
+    from tpc_broker.client.connection import Connection
+
+    T = TypeVar("T")
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+_MANY_VERSION: Final = 4
+"""Of FindCoordinator: from it on, several at once."""
+_VERSION: Final = Struct(">h")
+_GROUP: Final = 0
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group: str
+    kind: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """`epoch` and `target` are of consumer groups alone: where the member is, and what it is to have. `is_classic`: a
+    member of a consumer group that speaks the classic protocol.
+    """
+
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None
+    assigned: tuple[Place, ...]
+    epoch: int | None = None
+    target: tuple[Place, ...] | None = None
+    is_classic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group that is not there is "Dead". Epochs are of consumer groups alone."""
+
+    group: str
+    kind: str
+    state: str
+    assignor: str
+    coordinator: str
+    members: tuple[GroupMember, ...]
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
+
+
+def list_groups(cluster: Cluster) -> list[ListedGroup]:
+    """Of all brokers, by name."""
+    return _answered(cluster, lambda: _list_once(cluster))
+
+
+def _list_once(cluster: Cluster) -> list[ListedGroup]:
+    found: dict[str, ListedGroup] = {}
+    for broker_id in cluster.broker_ids():
+        connection = cluster.connection_to_broker(broker_id)
+        if connection is None:
+            continue
+        answer = connection.call(ApiKey.LIST_GROUPS, in_any_version(messages.ListGroupsRequest()))
+        if answer.error_code:
+            raise RefusedError(answer.error_code, "the list of groups")
+        for one in answer.groups:
+            found[one.group_id] = ListedGroup(one.group_id, one.group_type.lower() or CLASSIC, one.group_state)
+    return [found[name] for name in sorted(found)]
+
+
+def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
+    """As its coordinator tells it."""
+    return _answered(cluster, lambda: _describe_once(cluster, group))
+
+
+def _answered(cluster: Cluster, ask: Callable[[], T]) -> T:
+    for failed in cluster.attempts():
+        try:
+            return ask()
+        except ClientError as error:
+            failed(error)
+    raise AssertionError
+
+
+def _describe_once(cluster: Cluster, group: str) -> DescribedGroup:
+    broker_id, name = _coordinator(cluster, group)
+    connection = cluster.connection_to_broker(broker_id)
+    if connection is None:
+        raise UnreachableError(f"broker {broker_id}, which coordinates group {group}, is not in the cluster")
+    return _as_consumer_group(connection, group, name) or _as_classic_group(connection, group, name)
+
+
+def _coordinator(cluster: Cluster, group: str) -> tuple[int, str]:
+    """Its broker id, and how it is shown."""
+
+    def make(version: int) -> Any:
+        many = messages.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group])
+        return many if version >= _MANY_VERSION else messages.FindCoordinatorRequest(key=group, key_type=_GROUP)
+
+    answer = cluster.any_connection().call(ApiKey.FIND_COORDINATOR, make)
+    found = answer.coordinators[0] if answer.coordinators else answer
+    if found.error_code:
+        raise RefusedError(found.error_code, f"the coordinator of group {group}")
+    return found.node_id, f"{found.node_id} ({found.host}:{found.port})"
+
+
+def _as_consumer_group(connection: Connection, group: str, coordinator: str) -> DescribedGroup | None:
+    """None: it is none, or the broker knows none."""
+    if not connection.has(ApiKey.CONSUMER_GROUP_DESCRIBE):
+        return None
+    request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
+    told = connection.call(ApiKey.CONSUMER_GROUP_DESCRIBE, in_any_version(request)).groups[0]
+    if told.error_code in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
+        return None
+    if told.error_code:
+        raise RefusedError(told.error_code, f"group {group}")
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            member.instance_id,
+            _places((topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions),
+            member.member_epoch,
+            _places((topic.topic_name, topic.partitions) for topic in member.target_assignment.topic_partitions),
+            member.member_type == 0,
+        )
+        for member in told.members
+    )
+    return DescribedGroup(
+        group, CONSUMER, told.group_state, told.assignor_name, coordinator, members, told.group_epoch,
+        told.assignment_epoch,
+    )  # fmt: skip
+
+
+def _as_classic_group(connection: Connection, group: str, coordinator: str) -> DescribedGroup:
+    request = messages.DescribeGroupsRequest(groups=[group])
+    told = connection.call(ApiKey.DESCRIBE_GROUPS, in_any_version(request)).groups[0]
+    if told.error_code and told.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        raise RefusedError(told.error_code, f"group {group}")
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            member.group_instance_id,
+            _assigned(bytes(member.member_assignment)) if told.protocol_type == CONSUMER else (),
+        )
+        for member in told.members
+    )
+    return DescribedGroup(group, CLASSIC, told.group_state, told.protocol_data, coordinator, members)
+
+
+def _assigned(data: bytes) -> tuple[Place, ...]:
+    """What a client's assignor gave a member; nothing where that is not the format of consumers."""
+    try:
+        read: Any = codec("ConsumerProtocolAssignment", 0).decode_prefix(data, _VERSION.size)[0]
+    except DecodeError:
+        return ()
+    return _places((topic.topic, topic.partitions) for topic in read.assigned_partitions)
+
+
+def _places(topics: Iterable[tuple[str, Iterable[int]]]) -> tuple[Place, ...]:
+    return tuple(sorted((name, partition) for name, partitions in topics for partition in partitions))
