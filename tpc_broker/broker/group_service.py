@@ -16,6 +16,7 @@ from tpc_broker.broker.coordinator_driver import MachineDriver
 from tpc_broker.broker.coordinators import AGAIN_S, AGAIN_S_MAX, Coordinators
 from tpc_broker.broker.known_topics import TopicsOfCore
 from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits
+from tpc_broker.coordinator.assignors import ASSIGNORS
 from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.coordinator.consumer.records import ResolvedRegex
@@ -55,7 +56,8 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
         groups = core.groups
         machine = GroupCoordinator(
             group_limits, self._fate_of, groups.bytes_left,
-            settings_of=groups.consumer_settings_of, topics=groups.topics, has_room=self._has_room,
+            settings_of=groups.consumer_settings_of, topics=groups.topics, assignors=ASSIGNORS,
+            has_room=self._has_room,
         )  # fmt: skip
         super().__init__(core, partition, machine, "groups")
         self._wanted: dict[str, frozenset[str]] = {}
@@ -90,6 +92,8 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             with in_queue(TaskQueue.MAINTENANCE):
                 nursery.start_soon(self._resolve_regexes)
 
+    # Rule: Regular expressions are matched beside the loop in short jobs, between which every client is heard, and what
+    # comes out is of one image. Held by tests/broker/test_consumer_groups.py.
     async def _resolve_regexes(self) -> None:
         """As the machine asks for it, those of a group once a second at most."""
         async with trio.open_nursery() as nursery:

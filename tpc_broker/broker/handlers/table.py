@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker.broker.authorized_operations import Operation
 from tpc_broker.broker.handlers import (
     configs,
+    consumer_groups,
     elections,
     features,
     fetch,
@@ -238,6 +239,17 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         (_DESCRIBE_TRANSACTIONS, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is told")),
     ),
     ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiRow(
+        consumer_groups.handle_consumer_group_heartbeat,
+        shared.OF_GROUP,
+        (_READ_GROUP, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is subscribed to")),
+        is_prompt=True,
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiRow(
+        consumer_groups.handle_consumer_group_describe,
+        shared.OF_DESCRIBED_CONSUMER_GROUPS,
+        (_DESCRIBE_GROUP, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is told")),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: ApiRow(configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRow(topic_pages.handle_describe_topic_partitions, LOCAL, (_DESCRIBE_TOPIC,)),
 }
