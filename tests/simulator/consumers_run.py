@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from tests.simulator.nodes_consumers import GROUPS, Consumers
-from tests.simulator.nodes_run import MEMBERS, TOPICS, Story, execute, ran
+from tests.simulator.nodes_run import MEMBERS, TOPICS, Story, ran
 
 EVERY = 5
 """As of `nodes_run`."""
@@ -15,9 +13,6 @@ assert sum(GROUPS.values()) == MEMBERS, "the same schedules serve both"
 class ConsumerStory(Story):
     def make_groups(self):
         return Consumers(self.cluster, TOPICS[1])
-
-
-execute_consumers = partial(execute, kind=ConsumerStory)
 
 
 def run(seed: int, steps: int) -> str:
