@@ -9,7 +9,7 @@ import trio
 from tests.simulator.nodes_disk import Journal
 from tests.simulator.nodes_network import NodeNetwork
 from tests.simulator.nodes_plane import TwinPlane, TwinStorage
-from tests.support.memory_node import MemoryChance, MemoryConnections, MemoryMailboxes
+from tests.support.memory_node import MemoryChance, MemoryConnections, MemoryMailboxes, in_turn
 from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
@@ -64,7 +64,7 @@ class CoreLife:
             CoreIdentity(CoreId(number), node.cores, options.listeners, node.folder, "a-cluster-of-its-own"),
             node.configuration, connections=self.connections, plane=self.plane, storage=self.storage, disk=node.disk,
             mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=nursery,
-            cluster=self.node_main, replication=self.replication,
+            cluster=self.node_main, replication=self.replication, in_thread=in_turn,
         )  # fmt: skip
         self.connections.dispatcher = self.core.dispatcher
         self._arrived, self._came = deque(), trio.Event()

@@ -129,12 +129,15 @@ class Story:
     def __init__(self, cluster, shape, schedule):
         self.cluster, self.shape, self.schedule = cluster, shape, schedule
         self.oracle = Oracle(cluster)
-        self.groups = Groups(cluster, TOPICS[1], PARTITIONS)
+        self.groups = self.make_groups()
         self.is_over = False
         self.left: list[int] = []
         """Nodes that have left for good; new ones came in their place."""
         self._busy = self._admins = 0
         self._is_leaving, self._has_lost = False, False
+
+    def make_groups(self):
+        return Groups(self.cluster, TOPICS[1], PARTITIONS)
 
     async def run(self):
         cluster, nursery = self.cluster, self.cluster.nursery
@@ -398,12 +401,12 @@ class Story:
         self.groups.members[number].depart(for_ms / 1000)
 
 
-def execute(seed: int, shape: Shape, schedule: Schedule) -> Story:
+def execute(seed: int, shape: Shape, schedule: Schedule, kind: type[Story] = Story) -> Story:
     """Runs a schedule, and what comes behind it. AssertionError: what does not hold."""
     stories = []
 
     async def tell(cluster):
-        stories.append(Story(cluster, shape, schedule))
+        stories.append(kind(cluster, shape, schedule))
         await stories[0].run()
 
     simulate(
@@ -413,15 +416,22 @@ def execute(seed: int, shape: Shape, schedule: Schedule) -> Story:
     return stories[0]
 
 
-def run(seed: int, steps: int) -> str:
-    """One run; SimulationFailedError with a shorter schedule, where there is one."""
+def ran(only: str, seed: int, steps: int, kind: type[Story] = Story) -> tuple[Shape, Story]:
+    """A run of the simulator of that name; SimulationFailedError with a shorter schedule, where there is one."""
     shape, schedule = plan(seed, steps)
     try:
-        story = execute(seed, shape, schedule)
+        return shape, execute(seed, shape, schedule, kind)
     except AssertionError as error:
-        shortest = shrink(schedule, lambda some: failure_of(execute, seed, shape, some) is not None, SHRINK_RUNS_MAX)
-        what = f"{failure_of(execute, seed, shape, shortest) or error}\n  with {shape}"
-        raise SimulationFailedError(what, f"make sim ONLY=nodes SEED={seed} STEPS={steps}", shortest) from error
+        shortest = shrink(
+            schedule, lambda some: failure_of(execute, seed, shape, some, kind) is not None, SHRINK_RUNS_MAX
+        )
+        what = f"{failure_of(execute, seed, shape, shortest, kind) or error}\n  with {shape}"
+        raise SimulationFailedError(what, f"make sim ONLY={only} SEED={seed} STEPS={steps}", shortest) from error
+
+
+def run(seed: int, steps: int) -> str:
+    """One run; SimulationFailedError with a shorter schedule, where there is one."""
+    shape, story = ran("nodes", seed, steps)
     promises = story.cluster.promises
     acknowledged = sum(map(len, promises.acknowledged.values()))
     truths = story.groups.truths.values()

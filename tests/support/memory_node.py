@@ -80,6 +80,12 @@ class MemoryRequest:
     done: trio.Event = field(default_factory=trio.Event)
 
 
+async def in_turn(function, /, *arguments):
+    """`InThread`, without a thread."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
+
+
 class MemoryConnections:
     """`Connections`. A connection is a number, open from its first request on."""
 
@@ -228,7 +234,7 @@ class Life:
             CoreIdentity(number, node.cores, (node.listener,), Path("/data"), "a-cluster"), node.configuration,
             connections=self.connections, plane=self.plane, storage=self.storage, disk=half_full_disk(Path("/data")),
             mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=nursery,
-            on_settings=self.settings_told.append,
+            on_settings=self.settings_told.append, in_thread=in_turn,
         )  # fmt: skip
         self.connections.dispatcher = self.core.dispatcher
 

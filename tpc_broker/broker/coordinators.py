@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
 """Until what could not be loaded is loaded again; twice as long each time."""
+CONFIRM_RETRY_S = 0.02
 COMMIT_HELD_S = 2.0
 """As long as records are held between two leaders."""
 
@@ -84,6 +85,11 @@ class Coordinators(ABC, Generic[D]):
         if topic is None or key is None or replicated is None:
             return True
         return not topic.is_replicated(key.partition) or await replicated.replication.confirm(key)
+
+    async def until_confirmed(self, name: str) -> None:
+        """Until that is certain of a coordinator here, or there is none any more: what it tells is the newest."""
+        while isinstance(self.coordinator_of(name), MachineDriver) and not await self.confirm(name):
+            await trio.sleep(CONFIRM_RETRY_S)  # its leadership is ending, and the coordinator with it
 
     def loaded(self) -> list[D]:
         return [coordinator for coordinator, _scope in self._coordinators.values() if coordinator.is_loaded]

@@ -24,6 +24,7 @@ from tpc_broker.broker.dispatch import Dispatcher
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS, PROMPT_APIS
+from tpc_broker.broker.helper_thread import InThread, in_thread
 from tpc_broker.broker.holders import Holders
 from tpc_broker.broker.lacking_partitions import RETRY_S
 from tpc_broker.broker.leadership import Leadership, LeadershipOnDemand
@@ -138,6 +139,7 @@ class Core:
         on_settings: Callable[[Settings], None] = lambda _settings: None,
         cluster: ClusterNode | None = None,
         replication: Replication | None = None,
+        in_thread: InThread = in_thread,
     ) -> None:
         """`cluster`: of core 0 of a node of several; `replication`: of each core of such a node."""
         self.cluster = cluster
@@ -148,6 +150,7 @@ class Core:
         self.disk = disk
         self.mailboxes = mailboxes
         self.clock, self.chance = clock, chance
+        self.in_thread = in_thread
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
         self._cluster_id = place.cluster_id

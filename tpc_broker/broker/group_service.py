@@ -14,17 +14,35 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.coordinator_driver import MachineDriver
 from tpc_broker.broker.coordinators import AGAIN_S, AGAIN_S_MAX, Coordinators
+from tpc_broker.broker.known_topics import TopicsOfCore
 from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits
+from tpc_broker.coordinator.assignors import ASSIGNORS
+from tpc_broker.coordinator.consumer import regexes
+from tpc_broker.coordinator.consumer.messages import ConsumerSettings
+from tpc_broker.coordinator.consumer.records import ResolvedRegex
 from tpc_broker.errors import MailboxError
+from tpc_broker.metadata.group_config import consumer_group_settings, serves_consumer_groups
 from tpc_broker.metadata.image import ClusterImage, changed_topics
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NO_TOPIC_ID, TopicId
+from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.coordinator import Effects
+    from tpc_broker.metadata.broker_config import Settings
+    from tpc_broker.metadata.group_config import ConsumerGroupSettings
 
 log = logging.getLogger(__name__)
 
+DECISION_BYTES_MAX = 48 * limits.MIB
+"""Room that a decision of a consumer group needs, which is written whole: of all members of a group (GROUP_BYTES_MAX),
+and what is made of it.
+"""
+RESOLVED_AGAIN_S = 1.0
+"""Between the times that the regular expressions of a group are looked at."""
 
 # Rule: An offset that was acknowledged to a group is there until a later one was sent, whatever became of its
 # coordinator. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_groups_random.py,
@@ -35,8 +53,17 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
     def __init__(self, core: Core, partition: Partition, group_limits: GroupLimits) -> None:
         self._knows_all_topics = False
         """Of those of which offsets were stored when it was loaded: later ones are of topics that are known here."""
-        machine = GroupCoordinator(group_limits, self._fate_of, core.groups.bytes_left)
+        groups = core.groups
+        machine = GroupCoordinator(
+            group_limits, self._fate_of, groups.bytes_left,
+            settings_of=groups.consumer_settings_of, topics=groups.topics, assignors=ASSIGNORS,
+            has_room=self._has_room,
+        )  # fmt: skip
         super().__init__(core, partition, machine, "groups")
+        self._wanted: dict[str, frozenset[str]] = {}
+        """Groups whose regular expressions are to be resolved."""
+        self._being_resolved: set[str] = set()
+        self._has_wanted = trio.Event()
 
     def _fate_of(self, name: str, topic_id: TopicId) -> Fate:
         image = self._core.view.image
@@ -45,7 +72,64 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             return Fate.THERE
         return Fate.GONE if self._knows_all_topics or image.is_deleted(topic_id) else Fate.UNKNOWN
 
+    def _has_room(self) -> bool:
+        """For another decision that runs ahead: what is decided has to be written, or costs all groups of the machine.
+        The largest one is of all members of a group.
+        """
+        bytes_left = limits.COORDINATOR_WRITES_BYTES_MAX - self._writes_bytes
+        return bytes_left >= DECISION_BYTES_MAX and 2 * len(self._writes) < limits.COORDINATOR_WRITES_MAX
+
+    def perform(self, effects: Effects) -> None:
+        super().perform(effects)
+        wanted = self.machine.expressions_wanted()
+        if wanted:
+            self._wanted.update(wanted)
+            self._has_wanted.set()
+
     async def _work_beside(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._learn_topics)
+            with in_queue(TaskQueue.MAINTENANCE):
+                nursery.start_soon(self._resolve_regexes)
+
+    # Rule: Regular expressions are matched beside the loop in short jobs, between which every client is heard, and what
+    # comes out is of one image. Held by tests/broker/test_consumer_groups.py.
+    async def _resolve_regexes(self) -> None:
+        """As the machine asks for it, those of a group once a second at most."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._has_wanted.wait()
+                self._has_wanted = trio.Event()
+                for group_id in self._wanted.keys() - self._being_resolved:
+                    self._being_resolved.add(group_id)
+                    nursery.start_soon(self._resolve, group_id, self._wanted.pop(group_id))
+
+    async def _resolve(self, group_id: str, patterns: frozenset[str]) -> None:
+        """One whose patterns take long holds up no other group: each has its turn after each job."""
+        version, names = await self._core.groups.sorted_names()
+        found: dict[str, ResolvedRegex] = {}
+        for pattern in sorted(patterns):
+            matched = await self._matches(pattern, names)
+            found[pattern] = ResolvedRegex(matched, version, self.now_ms())
+        if self.is_unloaded:
+            return
+        self.perform(self.machine.expressions_resolved(group_id, found, self.now_ms()))
+        await trio.sleep(RESOLVED_AGAIN_S)
+        self._being_resolved.remove(group_id)
+        if group_id in self._wanted:
+            self._has_wanted.set()
+
+    async def _matches(self, pattern: str, names: Sequence[str]) -> tuple[str, ...]:
+        """A step at a time, each a short job of a helper thread: a core that ends does not wait for the rest."""
+        parts, matched, has_more = regexes.matches(pattern, names), list[str](), True
+        while has_more:
+            async with self._core.groups.matching:
+                part = await self._core.in_thread(next, parts, None)
+            has_more = part is not None
+            matched += part or ()
+        return tuple(matched)
+
+    async def _learn_topics(self) -> None:
         """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more
         than this core does by now. By the newest image it is certain.
         """
@@ -69,6 +153,37 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
 class GroupService(Coordinators[LoadedCoordinator]):
     def __init__(self, core: Core, nursery: trio.Nursery) -> None:
         super().__init__(core, nursery, CONSUMER_OFFSETS_TOPIC)
+        self.topics = TopicsOfCore(core.view, core.settings.broker_rack)
+        """For all coordinators of this core."""
+        self.matching = trio.Lock()
+        """Held for a job: whoever waits has the next one."""
+        self._sorted_names: tuple[int, list[str]] = (-1, [])
+        self._of_groups: dict[str, ConsumerSettings] = {}
+        self._settled_by: tuple[ClusterImage, Settings] | None = None
+
+    async def sorted_names(self) -> tuple[int, list[str]]:
+        """Of all topics, with the version of the metadata that they are of."""
+        if self._sorted_names[0] != self.topics.version:
+            version, names = self.topics.version, list(self.topics.names())
+            await self._core.in_thread(names.sort)
+            self._sorted_names = version, names
+        return self._sorted_names
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether there are groups of KIP-848: not until all nodes of the cluster know them."""
+        return serves_consumer_groups(self._core.settings, self._core.view.image)
+
+    def consumer_settings_of(self, group_id: str) -> ConsumerSettings:
+        """Every heartbeat asks, so they are kept as long as nothing is another."""
+        image, settings = self._core.view.image, self._core.settings
+        if self._settled_by is None or self._settled_by[0] is not image or self._settled_by[1] is not settings:
+            self._settled_by = image, settings
+            self._of_groups.clear()
+        found = self._of_groups.get(group_id)
+        if found is None:
+            found = self._of_groups[group_id] = _settings_of(consumer_group_settings(settings, image, group_id))
+        return found
 
     def bytes_left(self) -> int:
         """For members of groups of this core; below 0 where more was stored than would be taken now."""
@@ -95,3 +210,16 @@ class GroupService(Coordinators[LoadedCoordinator]):
             offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
         )
         return LoadedCoordinator(self._core, partition, group_limits)
+
+
+def _settings_of(configured: ConsumerGroupSettings) -> ConsumerSettings:
+    return ConsumerSettings(
+        session_timeout_ms=configured.session_timeout_ms,
+        heartbeat_interval_ms=configured.heartbeat_interval_ms,
+        assignment_interval_ms=configured.assignment_interval_ms,
+        size_max=configured.members_max,
+        assignors=configured.assignors,
+        regex_refresh_interval_ms=configured.regex_refresh_interval_ms,
+        may_upgrade=configured.migration_policy in {"bidirectional", "upgrade"},
+        may_downgrade=configured.migration_policy in {"bidirectional", "downgrade"},
+    )

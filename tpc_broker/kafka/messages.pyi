@@ -418,6 +418,84 @@ class ConsumerGroupDescribeRequest(Message):
         include_authorized_operations: bool = ...,
     ) -> None: ...
 
+class ConsumerGroupDescribeResponse(Message):
+    class TopicPartitions(Message):
+        topic_id: bytes
+        topic_name: str
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            topic_name: str = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    class Assignment(Message):
+        topic_partitions: list[ConsumerGroupDescribeResponse.TopicPartitions]
+        def __init__(
+            self,
+            *,
+            topic_partitions: Sequence[ConsumerGroupDescribeResponse.TopicPartitions] = ...,
+        ) -> None: ...
+    class Member(Message):
+        member_id: str
+        instance_id: str | None
+        rack_id: str | None
+        member_epoch: int
+        client_id: str
+        client_host: str
+        subscribed_topic_names: list[str]
+        subscribed_topic_regex: str | None
+        assignment: ConsumerGroupDescribeResponse.Assignment
+        target_assignment: ConsumerGroupDescribeResponse.Assignment
+        member_type: int
+        def __init__(
+            self,
+            *,
+            member_id: str = ...,
+            instance_id: str | None = ...,
+            rack_id: str | None = ...,
+            member_epoch: int = ...,
+            client_id: str = ...,
+            client_host: str = ...,
+            subscribed_topic_names: Sequence[str] = ...,
+            subscribed_topic_regex: str | None = ...,
+            assignment: ConsumerGroupDescribeResponse.Assignment = ...,
+            target_assignment: ConsumerGroupDescribeResponse.Assignment = ...,
+            member_type: int = ...,
+        ) -> None: ...
+    class DescribedGroup(Message):
+        error_code: int
+        error_message: str | None
+        group_id: str
+        group_state: str
+        group_epoch: int
+        assignment_epoch: int
+        assignor_name: str
+        members: list[ConsumerGroupDescribeResponse.Member]
+        authorized_operations: int
+        def __init__(
+            self,
+            *,
+            error_code: int = ...,
+            error_message: str | None = ...,
+            group_id: str = ...,
+            group_state: str = ...,
+            group_epoch: int = ...,
+            assignment_epoch: int = ...,
+            assignor_name: str = ...,
+            members: Sequence[ConsumerGroupDescribeResponse.Member] = ...,
+            authorized_operations: int = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    groups: list[ConsumerGroupDescribeResponse.DescribedGroup]
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        groups: Sequence[ConsumerGroupDescribeResponse.DescribedGroup] = ...,
+    ) -> None: ...
+
 class ConsumerGroupHeartbeatRequest(Message):
     class TopicPartitions(Message):
         topic_id: bytes
@@ -451,6 +529,42 @@ class ConsumerGroupHeartbeatRequest(Message):
         subscribed_topic_regex: str | None = ...,
         server_assignor: str | None = ...,
         topic_partitions: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = ...,
+    ) -> None: ...
+
+class ConsumerGroupHeartbeatResponse(Message):
+    class TopicPartitions(Message):
+        topic_id: bytes
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    class Assignment(Message):
+        topic_partitions: list[ConsumerGroupHeartbeatResponse.TopicPartitions]
+        def __init__(
+            self,
+            *,
+            topic_partitions: Sequence[ConsumerGroupHeartbeatResponse.TopicPartitions] = ...,
+        ) -> None: ...
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    member_id: str | None
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: ConsumerGroupHeartbeatResponse.Assignment | None
+    def __init__(
+        self,
+        *,
+        throttle_time_ms: int = ...,
+        error_code: int = ...,
+        error_message: str | None = ...,
+        member_id: str | None = ...,
+        member_epoch: int = ...,
+        heartbeat_interval_ms: int = ...,
+        assignment: ConsumerGroupHeartbeatResponse.Assignment | None = ...,
     ) -> None: ...
 
 class ConsumerGroupMemberMetadataKey(Message):

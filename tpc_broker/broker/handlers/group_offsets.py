@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
-
-import trio
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.handlers.forward import ForwardedRequest
@@ -15,6 +14,7 @@ from tpc_broker.coordinator.messages import (
     OffsetCommitResponse,
     OffsetDeleteResponse,
     OffsetToCommit,
+    WrittenResponse,
 )
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -37,7 +37,8 @@ BATCHED_FETCH_VERSION = 8
 TOP_LEVEL_ERROR_VERSION = 2
 GROUP_NOT_FOUND_VERSION = 9
 NOTHING_COMMITTED = -1
-CONFIRM_RETRY_S = 0.02
+NO_EPOCH = -1
+_OF_MEMBERS: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION)
 
 
 async def handle_offset_commit(
@@ -148,10 +149,13 @@ async def _commit(
 def handle_offset_fetch(
     core: Core, request: Request, message: messages.OffsetFetchRequest
 ) -> messages.OffsetFetchResponse | Awaitable[messages.OffsetFetchResponse]:
-    """The answer; where others may lead the groups by now, the wait for a quorum that says no."""
-    if core.replicated is None:
-        return _offsets_told(core, request, message)
-    return _confirm_and_tell(core, request, message)
+    """The answer; where others may lead the groups by now, the wait for a quorum that says no. A member that is refused
+    for its epoch waits for that to be durable.
+    """
+    if core.replicated is not None:
+        return _confirm_and_tell(core, request, message)
+    response = _offsets_told(core, request, message)
+    return _when_written(core, response) if any(map(_shows_decided, response.groups)) else response
 
 
 async def _confirm_and_tell(
@@ -159,11 +163,24 @@ async def _confirm_and_tell(
 ) -> messages.OffsetFetchResponse:
     batched = request.api_version >= BATCHED_FETCH_VERSION
     for group_id in [group.group_id for group in message.groups] if batched else [message.group_id]:
-        while isinstance(core.groups.coordinator_of(group_id), LoadedCoordinator):
-            if await core.groups.confirm(group_id):
-                break
-            await trio.sleep(CONFIRM_RETRY_S)  # its leadership is ending, and the coordinator with it
-    return _offsets_told(core, request, message)
+        await core.groups.until_confirmed(group_id)
+    return await _when_written(core, _offsets_told(core, request, message))
+
+
+def _shows_decided(group: messages.OffsetFetchResponse.OffsetFetchResponseGroup) -> bool:
+    return group.error_code in _OF_MEMBERS
+
+
+async def _when_written(core: Core, response: messages.OffsetFetchResponse) -> messages.OffsetFetchResponse:
+    for group in filter(_shows_decided, response.groups):
+        found = core.groups.coordinator_of(group.group_id)
+        if isinstance(found, LoadedCoordinator):
+            machine, group_id = found.machine, group.group_id
+            answer = await found.call(WrittenResponse, partial(machine.when_written, group_id))
+            group.error_code = int(answer.error_code or group.error_code)
+        else:
+            group.error_code = int(found)
+    return response
 
 
 def _offsets_told(core: Core, request: Request, message: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
@@ -211,12 +228,16 @@ def _offsets_told(core: Core, request: Request, message: messages.OffsetFetchReq
 
 
 def _fetch(
-    core: Core, group_id: str, wanted: list[tuple[str, int]] | None
+    core: Core,
+    group_id: str,
+    wanted: list[tuple[str, int]] | None,
+    member_id: str | None = None,
+    member_epoch: int = NO_EPOCH,
 ) -> tuple[ErrorCode, Sequence[FetchedOffset]]:
     found = core.groups.coordinator_of(group_id)
     if not isinstance(found, LoadedCoordinator):
         return found, ()
-    answer = found.machine.offset_fetch(group_id, wanted)
+    answer = found.machine.offset_fetch(group_id, wanted, member_id, member_epoch)
     return answer.error_code, answer.offsets
 
 
@@ -235,7 +256,7 @@ def _fetched_group(
                 unknown.append(topic)
                 continue
             wanted += [(name, index) for index in topic.partition_indexes]
-    error, offsets = _fetch(core, asked.group_id, wanted)
+    error, offsets = _fetch(core, asked.group_id, wanted, asked.member_id, asked.member_epoch)
     if error:
         answer.error_code = int(error)
         return answer

@@ -18,8 +18,10 @@ from tpc_broker.coordinator.messages import (
     JoinResponse,
     LeaveResponse,
     LeavingMember,
+    ListedGroup,
     SyncRequest,
     SyncResponse,
+    WrittenResponse,
 )
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -51,7 +53,7 @@ async def handle_join_group(
         session_timeout_ms=message.session_timeout_ms,
         rebalance_timeout_ms=message.rebalance_timeout_ms,
         client_id=request.client_id or "",
-        client_host=_host(core, request),
+        client_host=host_of(core, request),
         requires_member_id=request.api_version >= REQUIRES_MEMBER_ID_VERSION,
         supports_skipping_assignment=request.api_version >= SKIPS_ASSIGNMENT_VERSION,
     )
@@ -92,7 +94,8 @@ def _join_error(error: ErrorCode, member_id: str, version: int) -> messages.Join
     )
 
 
-def _host(core: Core, request: Request) -> str:
+def host_of(core: Core, request: Request) -> str:
+    """A client's address, as Kafka tells it of members."""
     return "/" + peer_of(core, request).rpartition(":")[0].strip("[]")
 
 
@@ -179,10 +182,14 @@ async def handle_leave_group(
     )
 
 
-def handle_list_groups(
+async def handle_list_groups(
     core: Core, _request: Request, message: messages.ListGroupsRequest
 ) -> messages.ListGroupsResponse:
-    if core.groups.is_loading:
+    groups: list[ListedGroup] = []
+    if not core.groups.is_loading:
+        for coordinator in core.groups.loaded():
+            groups += await _listed(coordinator, message)
+    if core.groups.is_loading:  # also since it was asked: one whose decisions could not be written is loaded again
         return messages.ListGroupsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     listed = messages.ListGroupsResponse.ListedGroup
     return messages.ListGroupsResponse(
@@ -193,10 +200,19 @@ def handle_list_groups(
                 group_state=group.group_state,
                 group_type=group.group_type,
             )
-            for coordinator in core.groups.loaded()
-            for group in coordinator.machine.list_groups(message.states_filter, message.types_filter)
+            for group in groups
         ]
     )
+
+
+async def _listed(coordinator: LoadedCoordinator, message: messages.ListGroupsRequest) -> list[ListedGroup]:
+    """When that is durable; nothing where it will not be, as of a coordinator that is not here."""
+    machine = coordinator.machine
+    if coordinator.is_unloaded:
+        return []
+    groups = machine.list_groups(message.states_filter, message.types_filter)
+    answer = await coordinator.call(WrittenResponse, lambda token, now_ms: machine.when_written(None, token, now_ms))
+    return [] if answer.error_code else groups
 
 
 def handle_describe_groups(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         messages.JoinGroupRequest
         | messages.SyncGroupRequest
         | messages.HeartbeatRequest
+        | messages.ConsumerGroupHeartbeatRequest
         | messages.LeaveGroupRequest
         | messages.OffsetCommitRequest
         | messages.OffsetDeleteRequest
@@ -245,6 +246,9 @@ OF_GROUP: Final = Sharing(Served.BY_GROUP, _one_group, partial(_merge_lists, "to
 OF_OFFSETS_OF_GROUPS: Final = Sharing(Served.BY_GROUP, _offset_fetch, partial(_merge_lists, "groups"))
 OF_DESCRIBED_GROUPS: Final = Sharing(
     Served.BY_GROUP, partial(_several_groups, "groups", lambda group: group), partial(_merge_lists, "groups")
+)
+OF_DESCRIBED_CONSUMER_GROUPS: Final = Sharing(
+    Served.BY_GROUP, partial(_several_groups, "group_ids", lambda group: group), partial(_merge_lists, "groups")
 )
 OF_DELETED_GROUPS: Final = Sharing(
     Served.BY_GROUP, partial(_several_groups, "groups_names", lambda group: group), partial(_merge_lists, "results")

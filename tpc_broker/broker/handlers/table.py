@@ -11,6 +11,7 @@ from tpc_broker.broker.authorized_operations import Operation
 from tpc_broker.broker.handlers import (
     client_metrics,
     configs,
+    consumer_groups,
     elections,
     features,
     fetch,
@@ -240,6 +241,17 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         (_DESCRIBE_TRANSACTIONS, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is told")),
     ),
     ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiRow(
+        consumer_groups.handle_consumer_group_heartbeat,
+        shared.OF_GROUP,
+        (_READ_GROUP, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is subscribed to")),
+        is_prompt=True,
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiRow(
+        consumer_groups.handle_consumer_group_describe,
+        shared.OF_DESCRIBED_CONSUMER_GROUPS,
+        (_DESCRIBE_GROUP, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is told")),
+    ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiRow(
         client_metrics.handle_get_telemetry_subscriptions, LOCAL, (), free_because=_OF_ITSELF
     ),

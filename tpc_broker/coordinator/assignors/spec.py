@@ -1,4 +1,4 @@
-"""What an assignor is asked, and what it answers."""
+"""What an assignor is told of a group, and what it answers. Plain data: nothing here is changed by an assignor."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from dataclasses import dataclass
 from tpc_broker.model import TopicId
 
 Partitions = dict[TopicId, frozenset[int]]
-"""Partitions of topics; no topic without one."""
+"""Of one member; topics without partitions are not in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """A member: what it subscribes to, and its part of the target assignment until now."""
+    """One member: the topics that it subscribes to (regular expressions among them are resolved), and what it has been
+    given so far, in the group's present target: not what it reports to own.
+    """
 
     topics: frozenset[TopicId]
     assigned: Mapping[TopicId, frozenset[int]]
-    rack_id: str | None = None
-    instance_id: str | None = None
+    rack_id: str | None
+    instance_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """`racks`: of each partition those of its replicas; () where none are known."""
+    """One topic that exists. `racks` has those of each partition's replicas, or nothing when no racks are known."""
 
     partitions_count: int
-    racks: tuple[frozenset[str], ...] = ()
+    racks: tuple[frozenset[str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A group. Topics that members subscribe to and that are not in `topics` do not exist."""
+    """A group by member id. A subscribed topic that is not in `topics` does not exist and is ignored."""
 
     members: Mapping[str, MemberSpec]
     topics: Mapping[TopicId, TopicSpec]
 
 
 Assignor = Callable[[GroupSpec], Generator[None, None, dict[str, Partitions]]]
-"""Yields after each bounded piece of work; returns the targets of all members."""
+"""Yields after each piece of work that is as long as others may be kept waiting; returns the target of every member."""
