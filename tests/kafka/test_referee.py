@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_peer import PeerUnavailable, kafka_jars
-from tools import extract_schema, golden_vectors
+from tests.support.kafka_peer import KAFKA_VERSION, PeerUnavailable, kafka_jars
+from tools import extract_schema, golden_assignments, golden_vectors
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
 
@@ -45,6 +45,12 @@ def test_the_vectors_are_what_kafka_writes(jars):
 
 def test_the_facts_are_what_kafka_says(jars):
     assert referee(jars, "FactsReferee.java") == json.loads((GOLDEN / "facts.json").read_text())
+
+
+@pytest.mark.parametrize("version", sorted({KAFKA_VERSION, extract_schema.KAFKA_VERSION}))
+def test_the_assignments_are_what_kafka_answers(jars, version):
+    golden = ROOT / "tests" / "coordinator" / "golden" / "assignments.json"
+    assert golden_assignments.table(kafka_jars(version)) == golden.read_text()
 
 
 def test_kafka_reads_our_batches(jars):
