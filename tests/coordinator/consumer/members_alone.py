@@ -174,7 +174,7 @@ class MembersAlone:
     def join(self, member_id, *names, **said):
         return self.beat(member_id, 0, **{"topic_names": names, "rebalance_timeout_ms": 5_000, "owned": {}, **said})
 
-    def wait(self, ms):
+    def pass_time(self, ms):
         """Time goes by; what is due is done."""
         self.now += ms
         while (key := self.timers.pop_due(self.now)) is not None:

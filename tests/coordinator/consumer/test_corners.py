@@ -86,9 +86,9 @@ def test_a_static_member_that_is_away_has_nothing_to_give_back_for_the_next_coor
     assert s.groups["g"].currents["s1"].state == MemberState.UNREVOKED_PARTITIONS
     s.beat("s1", -2, instance_id="i")
     s.start()
-    s.wait(6_000)
+    s.pass_time(6_000)
     assert "s1" in s.groups["g"].members, "its session lasts, and it cannot be late"
-    s.wait(40_000)
+    s.pass_time(40_000)
     assert not s.groups["g"].members
 
 
@@ -132,10 +132,10 @@ def test_a_member_that_gives_nothing_back_is_out_when_its_time_is_over():
     s.join("m1", "a")
     s.join("m2", "a")
     s.beat("m1", 2, owned=parts(a, 0, 1))
-    s.wait(4_999)
+    s.pass_time(4_999)
     s.beat("m1", 2)
     assert s.beat("m2", 3).assignment is None
-    s.wait(1)
+    s.pass_time(1)
     assert s.groups["g"].members.keys() == {"m2"}
     assert s.beat("m1", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert s.beat("m2", 3).assignment == parts(a, 0, 1)

@@ -251,7 +251,7 @@ class History:
 
     def wait_for(self, ms):
         gone = {member_id: member.rebalance_timeout_ms for member_id, member in self.members().items()}
-        self.s.wait(ms)
+        self.s.pass_time(ms)
         for member_id in self.members():
             gone.pop(member_id, None)
         for client in self.clients:
