@@ -123,7 +123,7 @@ class CoreIdentity:
 
 
 class Core:
-    def __init__(  # noqa: PLR0913  (a core is put together from its ports here, and nowhere else)
+    def __init__(  # noqa: PLR0913, PLR0915  (a core is put together from its ports here, and nowhere else)
         self,
         place: CoreIdentity,
         configuration: BrokerConfiguration,
