@@ -101,6 +101,38 @@ def test_members_and_what_they_are_assigned(command: Tpc, ordered: str) -> None:
         consumer.close()
 
 
+def test_a_group_of_the_new_protocol_is_told_with_its_epochs(command: Tpc, ordered: str) -> None:
+    reader = {"group.id": "modern", "client.id": "till", "group.protocol": "consumer"}
+    consumer = Consumer({"bootstrap.servers": command.broker.bootstrap, **reader})
+    try:
+        consumer.subscribe([ordered])
+        for _ in patiently("its partitions"):
+            if consumer.assignment():
+                break
+            consumer.poll(0.05)
+        told = described(command, "modern")
+        (member,) = told["members"]
+        names = ["ordered-0", "ordered-1", "ordered-2"]
+        assert (told["type"], told["assignor"], member["protocol"]) == ("consumer", "uniform", "consumer")
+        assert told["group_epoch"] == told["assignment_epoch"] == member["epoch"]
+        assert (member["partitions"], member["target"]) == (names, names)
+        assert [row["client_id"] for row in told["partitions"]] == ["till"] * 3
+        assert "modern" in command("group", "list", "--type", "consumer")
+        _names, line = command("group", "describe", "modern", "--members").splitlines()
+        assert line.split("\t")[5:] == ["consumer", str(member["epoch"]), " ".join(names), " ".join(names)]
+        assert "with 1 members: stop them first" in command.error(
+            "group", "reset-offsets", "modern", "--topic", ordered, "--to-latest", "--execute", code=5
+        )
+        assert "group modern: it has members; stop them first" in command.error("group", "delete", "modern", code=5)
+    finally:
+        consumer.close()
+    command("group", "reset-offsets", "modern", "--topic", ordered, "--to-earliest", "--execute")
+    told = described(command, "modern")
+    assert (told["type"], told["state"], told["total_lag"]) == ("consumer", "Empty", 14)
+    command("group", "delete", "modern")
+    assert "there is no group 'modern'" in command.error("group", "describe", "modern", code=4)
+
+
 def test_watching_looks_again(command: Tpc, ordered: str) -> None:
     commit(command, "watched", ordered, {0: 10})
     looks = command("group", "describe", "watched", "--watch", "--interval", "0.1", "--count", "3", "--json")
