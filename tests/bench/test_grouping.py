@@ -73,3 +73,29 @@ def test_a_group_is_stable_when_all_are_in_one_epoch_with_equal_shares(held, epo
     assert members._is_stable(4) is is_stable
     members.close()
     listener.close()
+
+
+@pytest.mark.parametrize("error", [0, 110])
+def test_steady_heartbeats_count_when_they_are_answered_without_an_error(member: Member, error: int) -> None:
+    ours, theirs = socket.socketpair()
+    listener = socket.create_server(("127.0.0.1", 0))
+    members = Members(listener.getsockname(), "group", "topic", 1)
+    member.connection = ours
+    frame = b"".join(
+        protocol.encode_response_frame(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 1, answer(3, [0], error))
+    )
+    theirs.sendall(2 * frame + frame[:7])
+    if error:
+        with pytest.raises(LoadFailed, match="FENCED_MEMBER_EPOCH"):
+            members._hear(member)
+    else:
+        members._hear(member)
+        theirs.sendall(frame[7:])
+        members._hear(member)
+        assert members.heartbeats == 3
+        theirs.close()
+        with pytest.raises(LoadFailed, match="closed"):
+            members._hear(member)
+    for one in (ours, theirs, listener):
+        one.close()
+    members.close()

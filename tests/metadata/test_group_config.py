@@ -165,6 +165,13 @@ def test_a_group_is_held_within_the_bounds_of_now():
     assert of_group({}, narrow, "20000") == (41_000, 5000, 15_000), "the broker's own, which was stored, as well"
 
 
+def test_heartbeats_are_more_often_than_sessions_end_whatever_the_bounds_are_now():
+    own = {"heartbeat.interval.ms": "15000"}
+    short = ["min.session.timeout.ms=6000", "session.timeout.ms=12000"]
+    assert of_group(own, short) == (12_000, 5000, 1000), "the broker's own pair"
+    assert of_group(own) == (45_000, 15_000, 1000)
+
+
 def test_a_text_that_is_none_here_counts_for_nothing():
     assert of_group({"session.timeout.ms": "PT50S", "heartbeat.interval.ms": "0"}) == (45_000, 5000, 1000)
 

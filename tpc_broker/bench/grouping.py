@@ -34,6 +34,7 @@ _HEARTBEAT_VERSION: Final = 1
 _FIND_VERSION: Final = 4
 _RETRY_S: Final = 0.1
 _REBALANCE_MS: Final = 60_000
+_ERROR_AT: Final = 4 + 4 + 1 + 4
 _RECEIVE_BYTES: Final = 1 << 16
 _COME_AGAIN: Final = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
@@ -182,8 +183,9 @@ class Members:
         heapq.heappush(self._due, (now_s + member.take(answer), index))
 
     def beat_steadily(self, per_s: float, seconds: float) -> float:
-        """Heartbeats that say nothing new, in turn; how many a second there were."""
+        """Heartbeats that say nothing new, in turn; how many a second were answered, without an error each."""
         requests = [one.request() for one in self.members]
+        heard = self.heartbeats
         began_s, sent = time.monotonic(), 0
         while (passed_s := time.monotonic() - began_s) < seconds:
             while sent < passed_s * per_s:
@@ -191,8 +193,26 @@ class Members:
                 self.members[index].connection.sendall(requests[index])
                 sent += 1
             for key, _events in self._selector.select(0.001):
-                self.members[key.data].connection.recv(_RECEIVE_BYTES)
-        return sent / seconds
+                self._hear(self.members[key.data])
+        return (self.heartbeats - heard) / seconds
+
+    def _hear(self, member: Member) -> None:
+        """Answers that are behind each other, if so. The error stands behind the size, the number of the request, the
+        count of tagged fields and the throttle time.
+        """
+        data = member.connection.recv(_RECEIVE_BYTES)
+        if not data:
+            raise LoadFailed("a connection was closed by the broker")
+        member.received += data
+        while len(member.received) >= 4:
+            size = int.from_bytes(member.received[:4], "big")
+            if len(member.received) < 4 + size:
+                return
+            error = int.from_bytes(member.received[_ERROR_AT : _ERROR_AT + 2], "big", signed=True)
+            if error:
+                raise LoadFailed(f"a heartbeat was refused: {ErrorCode(error).name}")
+            del member.received[: 4 + size]
+            self.heartbeats += 1
 
 
 def group_from_nothing(workload: Workload, stage: Stage) -> Round:

@@ -106,7 +106,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
 
     async def _resolve(self, group_id: str, patterns: frozenset[str]) -> None:
         """One whose patterns take long holds up no other group: each has its turn after each job."""
-        version, names = await self._core.groups.sorted_names()
+        version, names = self._core.groups.names()
         found: dict[str, ResolvedRegex] = {}
         for pattern in sorted(patterns):
             matched = await self._matches(pattern, names)
@@ -127,7 +127,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
                 part = await self._core.in_thread(next, parts, None)
             has_more = part is not None
             matched += part or ()
-        return tuple(matched)
+        return tuple(sorted(matched))
 
     async def _learn_topics(self) -> None:
         """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more
@@ -157,17 +157,15 @@ class GroupService(Coordinators[LoadedCoordinator]):
         """For all coordinators of this core."""
         self.matching = trio.Lock()
         """Held for a job: whoever waits has the next one."""
-        self._sorted_names: tuple[int, list[str]] = (-1, [])
+        self._names: tuple[int, tuple[str, ...]] = (-1, ())
         self._of_groups: dict[str, ConsumerSettings] = {}
         self._settled_by: tuple[ClusterImage, Settings] | None = None
 
-    async def sorted_names(self) -> tuple[int, list[str]]:
-        """Of all topics, with the version of the metadata that they are of."""
-        if self._sorted_names[0] != self.topics.version:
-            version, names = self.topics.version, list(self.topics.names())
-            await self._core.in_thread(names.sort)
-            self._sorted_names = version, names
-        return self._sorted_names
+    def names(self) -> tuple[int, tuple[str, ...]]:
+        """Of all topics, in any order, with the version of the metadata that they are of."""
+        if self._names[0] != self.topics.version:
+            self._names = self.topics.version, tuple(self.topics.names())
+        return self._names
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -180,9 +178,10 @@ class GroupService(Coordinators[LoadedCoordinator]):
         if self._settled_by is None or self._settled_by[0] is not image or self._settled_by[1] is not settings:
             self._settled_by = image, settings
             self._of_groups.clear()
-        found = self._of_groups.get(group_id)
+        name = group_id if group_id in image.group_configs else ""  # all others have the same, whatever clients ask for
+        found = self._of_groups.get(name)
         if found is None:
-            found = self._of_groups[group_id] = _settings_of(consumer_group_settings(settings, image, group_id))
+            found = self._of_groups[name] = _settings_of(consumer_group_settings(settings, image, group_id))
         return found
 
     def bytes_left(self) -> int:

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 )
 
 from tpc_broker.cli.admin import Place, list_offsets, only_result
-from tpc_broker.cli.connection import REQUEST_TIMEOUT_S, Exit, fail
+from tpc_broker.cli.connection import REQUEST_TIMEOUT_S
 from tpc_broker.client import groups
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def committed_offsets(admin: AdminClient, group: str, bootstrap: str) -> dict[Pl
     return {(one.topic, one.partition): one.offset for one in answer.topic_partitions or () if one.offset >= 0}
 
 
-def describe_group(client: Cluster, admin: AdminClient, group: str, bootstrap: str) -> Group:
-    """Ends the command where there is no such group. `admin`: for its offsets."""
+def describe_group(client: Cluster, admin: AdminClient, group: str, bootstrap: str) -> Group | None:
+    """None: there is no such group. `admin`: for its offsets."""
     told = groups.describe_group(client, group)
     committed = committed_offsets(admin, group, bootstrap)
     if told.state == "Dead" and not committed:
-        fail(f"there is no group {group!r}; `tpc group list` shows those that are", Exit.NOT_FOUND)
+        return None
     owners: dict[Place, groups.GroupMember] = {}
     for member in told.members:
         owners |= dict.fromkeys(member.assigned, member)

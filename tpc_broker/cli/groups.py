@@ -94,8 +94,12 @@ def describe(  # noqa: PLR0913 - one parameter per option
 
     def look() -> list[Group]:
         with own_client(bootstrap) as client:
-            asked = [one.group for one in listed(client)] if every_group else list(names)
-            return [describe_group(client, admin, name, bootstrap) for name in asked]
+            asked = [one.group for one in listed(client) if one.kind in KINDS] if every_group else names
+            found = [(name, describe_group(client, admin, name, bootstrap)) for name in asked]
+        for name, told in found:
+            if told is None and not every_group:  # one of all may have gone since they were listed
+                fail(f"there is no group {name!r}; `tpc group list` shows those that are", Exit.NOT_FOUND)
+        return [told for _name, told in found if told is not None]
 
     if not watch:
         _print(look(), only_members=only_members, as_json=as_json)

@@ -31,7 +31,14 @@ SSL_SETTINGS = {
 }  # fmt: skip
 SASL_SETTINGS = {f"sasl.{name}" for name in ("mechanism", "mechanisms", "username", "password")}
 _NOT_FOUND = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
-_DENIED = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_DENIED = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)  # fmt: skip
+_EXITS: dict[int, Exit] = {
+    **dict.fromkeys(_NOT_FOUND, Exit.NOT_FOUND),
+    **dict.fromkeys(_DENIED, Exit.DENIED),
+    ErrorCode.REQUEST_TIMED_OUT: Exit.UNREACHABLE,
+}
 
 
 @contextlib.contextmanager
@@ -44,8 +51,7 @@ def own_client(bootstrap: str, *, topic: str = "") -> Iterator[Cluster]:
                 cluster.topic(topic)
             yield cluster
     except RefusedError as error:
-        code = Exit.NOT_FOUND if error.code in _NOT_FOUND else Exit.DENIED if error.code in _DENIED else Exit.FAILED
-        fail(str(error), code)
+        fail(str(error), _EXITS.get(error.code, Exit.FAILED))
     except UnknownTopicError as error:
         fail(f"{error}; `tpc topic list` shows those that are", Exit.NOT_FOUND)
     except AuthenticationError as error:

@@ -111,7 +111,7 @@ class Connection:
 
     def has(self, key: ApiKey) -> bool:
         """Whether the broker has an API at all."""
-        return self._conversation.has(key)
+        return self._conversation.knows(key)
 
     def send(self, key: ApiKey, make: MakeRequest) -> None:
         """Send a request; its answer is the next one that `receive` gives after those of earlier requests."""

@@ -68,10 +68,6 @@ class Conversation:
         """Whether the broker said that it has this API."""
         return key in self._versions
 
-    def has(self, key: ApiKey) -> bool:
-        """Whether the broker has an API at all."""
-        return key in self._versions
-
     def version(self, key: ApiKey) -> int:
         """The version in which an API is used on this connection."""
         if key not in VERSION_MAX:

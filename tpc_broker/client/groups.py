@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError
+from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey, messages
@@ -108,7 +108,8 @@ def _describe_once(cluster: Cluster, group: str) -> DescribedGroup:
     broker_id, name = _coordinator(cluster, group)
     connection = cluster.connection_to_broker(broker_id)
     if connection is None:
-        raise UnreachableError(f"broker {broker_id}, which coordinates group {group}, is not in the cluster")
+        text = f"group {group}: broker {broker_id} is not in the cluster"
+        raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
     return _as_consumer_group(connection, group, name) or _as_classic_group(connection, group, name)
 
 

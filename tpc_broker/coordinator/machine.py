@@ -342,10 +342,12 @@ class GroupCoordinator:
         effects = Effects()
         is_classic = group_id in self._groups
         refused = partial(DescribedConsumerGroup, group_id=group_id)
-        response = self._consumers.described(group_id, self._settings_of(group_id)) or refused(
+        response = refused(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {'is not a consumer group' if is_classic else 'not found'}.",
         )
+        if group_id in self._consumers.by_id:
+            response = self._consumers.described(group_id, self._settings_of(group_id)) or response
         self._answer(group_id, token, response, refused, effects, now_ms)
         return effects
 

@@ -207,9 +207,14 @@ def consumer_group_settings(settings: GroupSettings, image: ClusterImage, group_
     when the group's own were set.
     """
     own = image.group_configs.get(group_id, _NOTHING)
+    session_ms = _effective(settings, own, "session.timeout.ms")
+    heartbeat_ms = _effective(settings, own, "heartbeat.interval.ms")
+    if heartbeat_ms >= session_ms:  # within the bounds of now each, and not beside each other
+        session_ms = settings.group_consumer_session_timeout_ms
+        heartbeat_ms = settings.group_consumer_heartbeat_interval_ms
     return ConsumerGroupSettings(
-        session_timeout_ms=_effective(settings, own, "session.timeout.ms"),
-        heartbeat_interval_ms=_effective(settings, own, "heartbeat.interval.ms"),
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=heartbeat_ms,
         assignment_interval_ms=_effective(settings, own, "assignment.interval.ms"),
         regex_refresh_interval_ms=settings.group_consumer_regex_refresh_interval_ms,
         members_max=settings.group_consumer_max_size,
