@@ -184,7 +184,7 @@ def faults_of_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Call
     def fault_of(offset: OffsetToCommit) -> ErrorCode:
         if epoch == current.epoch:
             return ErrorCode.NONE
-        if epoch > current.epoch or is_classic:
+        if epoch > current.epoch:
             return stale
         for held in (current.assigned, current.pending_revocation):
             since = held.get(offset.topic_id, {}).get(offset.partition)
