@@ -103,7 +103,9 @@ def test_who_does_not_fit_in_is_refused(details):
     mixed(s, "a")
     before = len(s.batches), s.described(), s.machine.size_bytes
     details = {"requires_member_id": False, "protocols": ((EAGER, said("t")),), **details}
-    assert s.replies[s.join("c", **details)].error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    for member_id in ("", "stranger"):
+        answer = s.replies[s.join("c", **{**details, "member_id": member_id})]
+        assert (answer.error_code, answer.member_id) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
     assert (len(s.batches), s.described(), s.machine.size_bytes) == before
 
 

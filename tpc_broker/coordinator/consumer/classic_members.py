@@ -69,15 +69,13 @@ class ClassicMembers:
             response = self._join(group, request, member_id, now_ms, effects)
         except Refusal as refusal:
             is_new = refusal.code is ErrorCode.MEMBER_ID_REQUIRED
-            response = JoinResponse(error_code=refusal.code, member_id=member_id if is_new else request.member_id)
+            response = JoinResponse(error_code=refusal.code, member_id=member_id if is_new else "")
         self._ahead.answer(
             group.group_id,
             effects,
             now_ms,
             lambda later, _now_ms: later.reply(token, response),
-            lambda later, error, _now_ms: later.reply(
-                token, JoinResponse(error_code=error, member_id=request.member_id)
-            ),
+            lambda later, error, _now_ms: later.reply(token, JoinResponse(error_code=error)),
         )
 
     def _join(
