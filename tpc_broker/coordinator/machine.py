@@ -214,7 +214,8 @@ class GroupCoordinator:
         if consumers is not None or self._consumers.is_of_later_release(request.group_id):
             fault = self._fault_of_classic_join(consumers, request)
             if fault is not ErrorCode.NONE:
-                refused = partial(JoinResponse, member_id=request.member_id)
+                is_of_group = fault is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+                refused = partial(JoinResponse, member_id="" if is_of_group else request.member_id)
                 self._answer(request.group_id, token, refused(error_code=fault), refused, effects, now_ms)
                 return effects
         if consumers is not None and consumers.members:

@@ -103,7 +103,9 @@ def test_who_does_not_fit_in_is_refused(details):
     mixed(s, "a")
     before = len(s.batches), s.described(), s.machine.size_bytes
     details = {"requires_member_id": False, "protocols": ((EAGER, said("t")),), **details}
-    assert s.replies[s.join("c", **details)].error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    for member_id in ("", "stranger"):
+        answer = s.replies[s.join("c", **{**details, "member_id": member_id})]
+        assert (answer.error_code, answer.member_id) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
     assert (len(s.batches), s.described(), s.machine.size_bytes) == before
 
 
@@ -188,13 +190,35 @@ def test_what_could_not_be_written_is_refused():
 # Heartbeats, and what they are told
 
 
-def test_it_joins_again_whenever_the_epoch_has_risen():
+def test_it_joins_again_whenever_there_is_a_new_target():
+    """Not sooner: it would only be told the same as before."""
     s = MixedScenario()
-    _new, a = mixed(s, "a")
+    new, a = mixed(s, "a")
     assert a.beat() is NONE
+    s.settings = replace(s.settings, assignment_interval_ms=5_000)
     s.join_consumers("m")
+    assert s.described().state == "Assigning"
+    assert s.heartbeat(a.member_id, a.generation) is NONE
+    assert synced(s, a, a.generation).assignment == given(a.owned)
+    s.wait(5_000)
+    new.beat()
+    assert s.described().state == "Reconciling"
     assert s.heartbeat(a.member_id, a.generation) is AGAIN
     assert synced(s, a, a.generation).error_code is AGAIN
+
+
+def test_classic_members_alone_have_the_next_target_made_themselves():
+    """Nobody else's heartbeat would."""
+    s = MixedScenario()
+    s.settings = replace(s.settings, may_downgrade=False)
+    new, a, b = mixed(s, "a", "b")
+    s.told(new.member_id, -1)
+    assert (s.kind(), s.described().state) == ("consumer", "Assigning")
+    assert s.heartbeat(a.member_id, a.generation) is AGAIN
+    s.wait(1_000)
+    s.until_in(a, b)
+    assert s.described().state == "Stable"
+    assert sorted(a.owned["t"] | b.owned["t"]) == [0, 1, 2, 3]
 
 
 def test_an_eager_one_gives_back_all_and_is_told_what_it_keeps():

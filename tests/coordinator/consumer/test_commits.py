@@ -56,7 +56,9 @@ def with_epochs():
         ("", 5, 0, UNKNOWN),
         ("", -1, 0, UNKNOWN),  # a group with members is nobody else's to commit in
         ("c", 5, 3, NONE),
-        ("c", 4, 3, ErrorCode.ILLEGAL_GENERATION),
+        ("c", 4, 3, NONE),  # before it has heard that it joined again: that one of its own goes on, as in Kafka
+        ("c", 3, 3, ErrorCode.ILLEGAL_GENERATION),
+        ("c", 4, 0, ErrorCode.ILLEGAL_GENERATION),
         ("c", 6, 3, ErrorCode.ILLEGAL_GENERATION),
     ],
 )

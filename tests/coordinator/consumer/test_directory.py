@@ -103,8 +103,11 @@ def test_a_group_on_its_way_is_described_as_it_is():
     assert s.described().state == "Reconciling"
     current, target = ({one.member_id: getattr(one, what) for one in s.described().members}
                        for what in ("assignment", "target"))  # fmt: skip
-    assert (s.names(current["a"]), s.names(current["b"])) == ({"t": [0, 2]}, {})
+    has = {"t": [0, 1, 2, 3]}
+    assert (s.names(current["a"]), s.names(current["b"])) == (has, {}), "it has yet to give two of them back"
     assert (s.names(target["a"]), s.names(target["b"])) == ({"t": [0, 2]}, {"t": [1, 3]})
+    client.beat()
+    assert s.described().members[0].assignment == target["a"], "now it has"
 
 
 def test_what_is_told_of_a_group_is_durable():

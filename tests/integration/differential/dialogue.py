@@ -42,7 +42,9 @@ _KAFKA_SETTLING_SECONDS = 0.1
 
 _UUID_IN_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MADE_MEMBER_ID = re.compile(r"[A-Za-z0-9_-]{22}")
-"""A member id that the coordinator of a consumer group makes for a member that has brought none."""
+"""A member id that the coordinator of a consumer group makes for a member that has brought none. Ours makes a UUID for
+one that comes by JoinGroup.
+"""
 
 _BROKER_ID_FIELDS = {"LeaderId", "NodeId", "ControllerId", "BrokerId"}
 _BROKER_LIST_FIELDS = {"ReplicaNodes", "IsrNodes", "OfflineReplicas"}
@@ -421,7 +423,7 @@ class Normaliser:
             return "<path>" if value else value
         if key in _TEXT_FIELDS:
             return "<text>" if value else value
-        if key == "MemberId" and _MADE_MEMBER_ID.fullmatch(value):
+        if key == "MemberId" and (_MADE_MEMBER_ID.fullmatch(value) or _UUID_IN_TEXT.fullmatch(value)):
             return self._dialogue.symbols.of("member", value)
         return _UUID_IN_TEXT.sub(lambda found: self._dialogue.symbols.of("uuid", found.group()), value)
 

@@ -106,7 +106,7 @@ def patterns_that_are_refused(d: Dialogue) -> None:
 def names_of_any_length(d: Dialogue) -> None:
     """Group, member, instance, rack and topics: what is long, odd or not there."""
     topic, group = _topic_and_group(d)
-    long = "x" * 3000
+    long = "x" * 900
     join(d, group, long, topic)
     beat(d, group, long, -1)
     join(d, group, "m", topic, InstanceId=long, RackId=long)
@@ -118,6 +118,17 @@ def names_of_any_length(d: Dialogue) -> None:
     beat(d, f"{d.prefix}-{long}", "m", -1)
     join(d, f"{d.prefix} \x00 é", "m \x00 é", topic)
     beat(d, f"{d.prefix} \x00 é", "m \x00 é", -1)
+
+
+@scenario
+def names_that_are_too_long(d: Dialogue) -> None:
+    """Kafka takes any that fit into a string."""
+    topic, group = _topic_and_group(d)
+    long = "x" * 1001
+    join(d, group, long, topic)
+    join(d, group, "m", topic, InstanceId=long)
+    join(d, group, "m", topic, RackId=long)
+    join(d, long, "m", topic)
 
 
 @scenario
@@ -153,6 +164,17 @@ def group_that_is_full(d: Dialogue) -> None:
     beat(d, group, "b", -1)
     join(d, group, "e", topic)
     describe(d, group)
+
+
+@scenario
+def static_member_that_comes_back_to_a_full_group(d: Dialogue) -> None:
+    topic, group = _topic_and_group(d)
+    for member in "abc":
+        join(d, group, member, topic)
+    join(d, group, "d", topic, InstanceId="one")
+    beat(d, group, "d", -2, InstanceId="one")
+    join(d, group, "e", topic)
+    join(d, group, "f", topic, InstanceId="one")
 
 
 # ---- epochs ----------------------------------------------------------------------------------------------------------

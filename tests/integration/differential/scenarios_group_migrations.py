@@ -151,8 +151,10 @@ def two_classic_members_and_a_new_one(d: Dialogue) -> None:
     leave(first, 5, group, one)
     describe(d, group)
     heartbeat(second, 4, group, two, 3)
+    sync(second, SYNC, group, two, 3)
     beat(d, group, "new", 3)
     heartbeat(second, 4, group, two, 3)
+    sync(second, SYNC, group, two, 3)
     generation = classic_join(second, JOIN, group, two, Protocols=protocols(topic))["GenerationId"]
     sync(second, SYNC, group, two, generation)
     describe(d, group)

@@ -69,15 +69,13 @@ class ClassicMembers:
             response = self._join(group, request, member_id, now_ms, effects)
         except Refusal as refusal:
             is_new = refusal.code is ErrorCode.MEMBER_ID_REQUIRED
-            response = JoinResponse(error_code=refusal.code, member_id=member_id if is_new else request.member_id)
+            response = JoinResponse(error_code=refusal.code, member_id=member_id if is_new else "")
         self._ahead.answer(
             group.group_id,
             effects,
             now_ms,
             lambda later, _now_ms: later.reply(token, response),
-            lambda later, error, _now_ms: later.reply(
-                token, JoinResponse(error_code=error, member_id=request.member_id)
-            ),
+            lambda later, error, _now_ms: later.reply(token, JoinResponse(error_code=error)),
         )
 
     def _join(
@@ -184,7 +182,7 @@ class ClassicMembers:
         if request.protocol_type not in {None, CONSUMER_PROTOCOL_TYPE} or request.protocol_name not in {None, protocol}:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         current = group.current_of(request.member_id)
-        if current.epoch < group.epoch and current.state != MemberState.UNREVOKED_PARTITIONS:
+        if current.epoch < _due_epoch(group) and current.state != MemberState.UNREVOKED_PARTITIONS:
             self._expect_join(group, request.member_id, now_ms)
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
@@ -204,7 +202,7 @@ class ClassicMembers:
         current = group.current_of(request.member_id)
         waited = current.state == MemberState.UNRELEASED_PARTITIONS
         if (
-            current.epoch < group.epoch
+            current.epoch < _due_epoch(group)
             or current.state == MemberState.UNREVOKED_PARTITIONS
             or (waited and not group.waits_for_others(request.member_id))
         ):
@@ -236,6 +234,13 @@ def _subscription(request: JoinRequest, said: ClientSubscription, before: Subscr
         assignor,
         ClassicPart(request.session_timeout_ms, request.protocols),
     )
+
+
+def _due_epoch(group: ConsumerGroup) -> int:
+    """That members are to join again for: the target's, for sooner they would only give up what they have to be told
+    the same again. Where nobody speaks the newer protocol it is the group's, for only a JoinGroup has the target made.
+    """
+    return group.epoch if group.classic_count == len(group.members) else group.target_epoch
 
 
 def _joined(member_id: str, has: CurrentAssignment, protocol: str) -> JoinResponse:

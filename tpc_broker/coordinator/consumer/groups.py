@@ -27,7 +27,9 @@ from tpc_broker.error_codes import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
+    from tpc_broker.coordinator.assignors.spec import Partitions
     from tpc_broker.coordinator.consumer.messages import ConsumerSettings
+    from tpc_broker.coordinator.consumer.records import CurrentAssignment
     from tpc_broker.coordinator.effects import Record
     from tpc_broker.coordinator.group import Held
     from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
@@ -128,7 +130,7 @@ class ConsumerGroups:
                 client_host=member.client_host,
                 topic_names=member.topic_names,
                 topic_regex=member.topic_regex,
-                assignment=partitions_of(group.current_of(member_id).assigned),
+                assignment=_held_by(group.current_of(member_id)),
                 target=group.target_of(member_id),
                 is_classic=member.classic is not None,
             )
@@ -142,6 +144,14 @@ class ConsumerGroups:
             assignor=group.preferred_assignor(settings.assignors),
             members=members,
         )
+
+
+def _held_by(current: CurrentAssignment) -> Partitions:
+    """What a member has: also what it has yet to give back."""
+    held = partitions_of(current.assigned)
+    for topic_id, partitions in partitions_of(current.pending_revocation).items():
+        held[topic_id] = held.get(topic_id, frozenset()) | partitions
+    return held
 
 
 def tombstones_of(group: ConsumerGroup) -> list[Record]:
@@ -184,7 +194,7 @@ def faults_of_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Call
     def fault_of(offset: OffsetToCommit) -> ErrorCode:
         if epoch == current.epoch:
             return ErrorCode.NONE
-        if epoch > current.epoch or is_classic:
+        if epoch > current.epoch:
             return stale
         for held in (current.assigned, current.pending_revocation):
             since = held.get(offset.topic_id, {}).get(offset.partition)
