@@ -136,6 +136,26 @@ def test_a_group_of_three_rebalances(broker, admin, topic, strategy):
         member.close()
 
 
+def test_a_consumer_group_of_kip_848(broker, admin, topic):
+    """One member after another, by name and by pattern; that many share one is test_consumer_groups_confluent's."""
+    make_topic(admin, topic, 2)
+    producer = new_producer(broker)
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": topic, "group.protocol": "consumer"}
+    for turn, wanted in enumerate([topic, f"^{topic}$"]):
+        for partition in (0, 1):
+            send_all(producer, topic, [b"%d" % turn] * 10, partition=partition)
+        consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+        consumer.subscribe([wanted])
+        assert {record.value() for record in drain(consumer, 20)} == {b"%d" % turn}, "only what was not committed"
+        consumer.commit(asynchronous=False)
+        described = admin.describe_consumer_groups([topic])[topic].result(PATIENCE_S)
+        assert (described.type.name, described.state.name) == ("CONSUMER", "STABLE")
+        [member] = described.members
+        assert sorted(one.partition for one in member.assignment.topic_partitions) == [0, 1]
+        consumer.close()
+    admin.delete_consumer_groups([topic])[topic].result(PATIENCE_S)
+
+
 def test_seek_by_time(broker, admin, topic):
     make_topic(admin, topic)
     producer = new_producer(broker)
