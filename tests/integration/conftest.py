@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.matrix import topic_name
 from tests.support.broker_process import TpcBroker
+from tests.support.group_story import TIMES
 from tests.support.server_process import Broker
 from tests.support.shared_servers import is_kafka_asked, new_kafka
 
@@ -31,6 +32,15 @@ def own_broker(module_tmp_path) -> Iterator[Broker]:
     peer.start()
     yield peer
     peer.stop()
+
+
+@pytest.fixture(scope="module")
+def brisk_broker(module_tmp_path) -> Iterator[TpcBroker]:
+    """Of one module; members of consumer groups are asked to show themselves often."""
+    broker = TpcBroker(module_tmp_path / "brisk", overrides=TIMES)
+    broker.start()
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture

@@ -5,14 +5,33 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from tests.support.waiting import PATIENCE_S
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker_process import TpcBroker
+from tests.support.raw_client import RawConnection
+from tests.support.waiting import PATIENCE_S, eventually
 
 Place = tuple[str, int]
+Records = set[tuple[str, int, int]]
+"""By topic, partition and offset."""
+PARTITIONS: Final = 6
+PACE_S: Final = 0.01
+"""At most, before a producer writes again to all partitions."""
+TIMES: Final = {
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.session.timeout.ms": "8000",
+    "group.consumer.min.session.timeout.ms": "8000",
+}
+"""Shorter than Kafka's, so that who is killed is soon out."""
 PROGRAM = [sys.executable, "-m", "tests.integration.group_member"]
 
 
@@ -53,10 +72,18 @@ class Story:
         with self._path.open("a") as file:  # what a member writes is whole, so this is a line of its own
             file.write(json.dumps([name, "killed"]) + "\n")
 
+    def has_ended(self, name: str) -> str:
+        """What a member said that ended by itself."""
+        return self._members.pop(name).communicate(timeout=PATIENCE_S)[0].decode()
+
+    def lines_so_far(self) -> list[list[Any]]:
+        """Whoever may have ended by itself."""
+        return [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
     def lines(self) -> list[list[Any]]:
         for name, process in self._members.items():
             assert process.poll() is None, f"{name} has ended: {process.communicate()[0].decode()}"
-        return [json.loads(line) for line in self._path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return self.lines_so_far()
 
     def owned(self) -> dict[str, set[Place]]:
         """What each member that is there has now. A partition that two have at a time, one of them not killed and not
@@ -78,6 +105,10 @@ class Story:
     def handled(self) -> Counter[tuple[str, int, int]]:
         """How often each record was, by topic, partition and offset."""
         return Counter((facts[0], facts[1], facts[2]) for _name, what, *facts in self.lines() if what == "handled")
+
+    def places(self) -> set[Place]:
+        """Of which any record was handled."""
+        return {(topic, partition) for topic, partition, _offset in self.handled()}
 
     def check_positions(self) -> None:
         """Each owner begins where what was handled before it is committed: nothing is left out, what is handled again
@@ -101,3 +132,83 @@ class Story:
             elif what == "given":
                 for place in map(tuple, facts[0]):
                     has.pop(place, None)
+
+    def share(self, *names: str, count: int = PARTITIONS) -> None:
+        """Wait until these members, and nobody else, have all partitions."""
+
+        def shared() -> bool:
+            owned = self.owned()
+            return owned.keys() == set(names) and sum(map(len, owned.values())) == count
+
+        eventually(shared, f"{', '.join(names)} share {count} partitions")
+
+    def handle_more(self, count: int = 200) -> None:
+        begun = self.handled().total()
+        eventually(lambda: self.handled().total() >= begun + count, f"{count} more records are handled")
+
+    def all_handled(self, places: Records) -> None:
+        eventually(lambda: places <= self.handled().keys(), "each record is handled", pause_s=0.2)
+        self.check_positions()
+
+
+def make_topic(broker: TpcBroker, name: str, partitions_count: int = PARTITIONS) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, partitions_count, 1)])[name].result(PATIENCE_S)
+
+
+def story(broker: TpcBroker, group: str, folder: Path, **more: str) -> Story:
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": "consumer"}
+    return Story(folder / "story", {**settings, **more})
+
+
+@contextmanager
+def producing(broker: TpcBroker, *topics: str, partitions_count: int = PARTITIONS) -> Iterator[Records]:
+    """Writes to all partitions until it is left; then the places of all records are in the set."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+    places: Records = set()
+    failures: list[object] = []
+    is_over = threading.Event()
+
+    def delivered(error: object, record: object) -> None:
+        if error is not None:
+            failures.append(error)
+        else:
+            places.add((record.topic(), record.partition(), record.offset()))
+
+    def write() -> None:
+        while not is_over.is_set():
+            for topic in topics:
+                for partition in range(partitions_count):
+                    producer.produce(topic, b"x", partition=partition, on_delivery=delivered)
+            producer.poll(PACE_S)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield places
+    finally:
+        is_over.set()
+        writer.join()
+        left = producer.flush(PATIENCE_S)
+    assert (left, failures[:3]) == (0, [])
+
+
+def described(broker: TpcBroker, group: str) -> dict:
+    """By who coordinates it."""
+    for port in broker.ports:
+        with RawConnection(broker.host, port, PATIENCE_S) as connection:
+            (told,) = connection.ask("ConsumerGroupDescribe", 1, {"GroupIds": [group]})["Groups"]
+        if told["ErrorCode"] == 0:
+            return told
+    raise AssertionError(told)
+
+
+def epochs(broker: TpcBroker, group: str) -> tuple[int, dict[str, int]]:
+    told = described(broker, group)
+    return told["GroupEpoch"], {one["MemberId"]: one["MemberEpoch"] for one in told["Members"]}
+
+
+def committed(broker: TpcBroker, group: str) -> dict[tuple[str, int], int]:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_S)
+    return {(one.topic, one.partition): one.offset for one in asked.topic_partitions}

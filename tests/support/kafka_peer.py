@@ -49,6 +49,8 @@ TOOLS = {
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 """Names of the shell scripts that Kafka ships (without `kafka-` and `.sh`), and the class each one runs."""
+_MOVED = {("4.4.0", "configs"): "org.apache.kafka.tools.ConfigCommand"}
+"""By version and name, what has another class there."""
 
 
 def message_definitions_jar() -> Path:
@@ -79,7 +81,7 @@ def run_tool(
     The exit code is the caller's to judge: some of the tools exit with 0 whatever happened.
     """
     return subprocess.run(
-        _java(256, TOOLS[tool], arguments, level, version),
+        _java(256, _MOVED.get((version, tool), TOOLS[tool]), arguments, level, version),
         input=standard_input if standard_input is not None else "",
         capture_output=True, text=True, timeout=timeout_seconds, check=False,
     )  # fmt: skip

@@ -33,14 +33,14 @@ class Part(NamedTuple):
 PARTS: Final = {
     "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 19),
     "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 31),
-    "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 7),
+    "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 10),
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 20),
     "asan": Part("the C under AddressSanitizer and UBSan: the ring's tests, both backends, and a million mutations", 9),
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
     "plain": Part("the ring's tests, kills, loss of power, three nodes and an overlay without io_uring", 7),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 6),
     "sim": Part("the simulators' planted faults, every state of small clusters, each combination of one-way cuts", 8),
-    "clients": Part("stock clients under load: a million records, large groups, members that are killed, herds", 3),
+    "clients": Part("stock clients under load: a million records, large groups, members that are killed, herds", 4),
     "machine": Part("what only a quiet machine shows: idle CPU, shares of it, memory, the benchmark's harness", 5),
 }
 MARKS: Final = {re.sub(r"\W", "_", name): name for name in PARTS}
