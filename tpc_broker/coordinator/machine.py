@@ -317,14 +317,13 @@ class GroupCoordinator:
         # Rule: A classic group becomes a consumer group only when all that is written of it is durable: a classic write
         # is applied when it ends, so that one under way would come to life behind the tombstone. Held by
         # tests/coordinator/consumer/test_migration_up.py.
-        classic_key = group_record(group_id, None).key
         if self._is_of_later_release(group_id):
             refuse(effects, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms, f"Group {group_id} is of a later release.")
         elif request.member_epoch != JOIN_EPOCH and group_id in self._groups:
             message = f"Group {group_id} is not a consumer group."
             refuse(effects, ErrorCode.GROUP_ID_NOT_FOUND, now_ms, message)
         elif group_id in self._consumers.by_id or not self._writes.wait_for(
-            self._writes.last_of(classic_key), again, refuse
+            self._writes.last_of(group_record(group_id, None).key), again, refuse
         ):
             self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
 
@@ -646,7 +645,9 @@ class GroupCoordinator:
 
     def _is_of_later_release(self, group_id: str) -> bool:
         """Whether what is stored of the group itself cannot be read here."""
-        return group_record(group_id, None).key in self._foreign or self._consumers.is_of_later_release(group_id)
+        if self._consumers.is_of_later_release(group_id):
+            return True
+        return bool(self._foreign) and group_record(group_id, None).key in self._foreign
 
     def _forget_unused(self, group: Group) -> None:
         """A group that is empty and of which nothing is stored need not stay; what is being written is awaited."""

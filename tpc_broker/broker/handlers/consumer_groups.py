@@ -62,7 +62,7 @@ async def handle_consumer_group_heartbeat(
     found = core.groups.coordinator_of(beat.group_id)
     if not isinstance(found, LoadedCoordinator):
         return messages.ConsumerGroupHeartbeatResponse(error_code=int(found))
-    unique = _unique_id(core)
+    unique = "" if beat.member_id else _unique_id(core)
     answer = await found.call(
         ConsumerHeartbeatResponse,
         lambda token, now_ms: found.machine.consumer_heartbeat(beat, token, now_ms, unique),

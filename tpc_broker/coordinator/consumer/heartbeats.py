@@ -192,17 +192,20 @@ class ConsumerMembership:
         for kind in (CLASSIC_JOIN, CLASSIC_SYNC):
             self._timers.cancel((kind, group.group_id, member_id))
         self._ahead.write(group.group_id, step.records, effects)
-        has_partitions = partitions_of(has.assigned)
-        is_told = is_join or _is_full(request) or has_partitions != partitions_of(had.assigned)
+        is_told = is_join or _is_full(request)
+        if not is_told and has is not had:
+            is_told = partitions_of(has.assigned) != partitions_of(had.assigned)
         return ConsumerHeartbeatResponse(
             member_id=member_id,
             member_epoch=has.epoch,
             heartbeat_interval_ms=_interval_ms(group, settings, now_ms),
-            assignment=has_partitions if is_told else None,
+            assignment=partitions_of(has.assigned) if is_told else None,
         )
 
     def check_bytes(self, group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
         """Whether there is room for what a member says, in the group and among all groups: there until others go."""
+        if after is before:
+            return
         growth = size_of_subscription(after) - (0 if before is None else size_of_subscription(before))
         if growth <= 0:
             return
@@ -391,8 +394,25 @@ def _is_full(request: ConsumerHeartbeat) -> bool:
     return request.rebalance_timeout_ms != -1 and says_topics and request.owned is not None
 
 
+def _says_nothing_new(request: ConsumerHeartbeat, before: Subscription) -> bool:
+    """As most heartbeats do: its client is the same, and nothing is asked for."""
+    return (
+        request.topic_names is None
+        and request.topic_regex is None
+        and request.rack_id is None
+        and request.assignor is None
+        and request.rebalance_timeout_ms == -1
+        and request.client_id == before.client_id
+        and request.client_host == before.client_host
+        and request.instance_id in {None, before.instance_id}
+        and before.classic is None
+    )
+
+
 def _subscription(request: ConsumerHeartbeat, before: Subscription | None) -> Subscription:
     """What a member asks for from now on."""
+    if before is not None and _says_nothing_new(request, before):
+        return before
     old = before or Subscription(None, None, "", "", (), "", -1, None)
     names = old.topic_names if request.topic_names is None else tuple(sorted(set(request.topic_names)))
     after = replace(
