@@ -131,7 +131,9 @@ TELEMETRY_INSTANCES_MAX = 10_000  # above it the one that was longest silent is 
 TELEMETRY_EXPIRY_MS_MIN = 60_000  # so long an instance may be silent, whatever its interval
 TELEMETRY_SWEEP_MS = 10_000  # between two looks for those that were silent for longer
 TELEMETRY_PATTERN_BYTES_MAX = 4 * KIB  # of an operator's expression
-TELEMETRY_PATTERN_MEMORY_BYTES_MAX = 1 * MIB  # that RE2 takes for it
+TELEMETRY_PATTERN_MEMORY_BYTES_MAX = 256 * KIB  # that RE2 takes for it
+TELEMETRY_PATTERN_INSTRUCTIONS_MAX = 1_500  # of RE2's program: with them a match takes some 2 ms at most
+TELEMETRY_MATCHED_BYTES_MAX = 256  # of what is known of a client; what is longer is not matched
 SOFTWARE_KINDS_MAX = 4_096  # names and versions of clients' software that connections are told apart by
 SOFTWARE_TEXT_LENGTH_MAX = 256  # of either; what is longer is not kept
 

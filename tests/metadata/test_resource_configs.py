@@ -140,6 +140,8 @@ def test_a_subscriptions_settings_are_kept_until_they_are_removed():
         ("match", "client_id=(?!a).*", 40, "Illegal client matching pattern: client_id=(?!a).*"),
         ("match", "client_id=(a)\\1", 40, "Illegal client matching pattern: client_id=(a)\\1"),
         ("match", f"client_id={'a' * 4097}", 40, "Illegal client matching pattern: client_id=aaa"),
+        ("match", "client_id=(a|b)*a(a|b){500}", 40, "Illegal client matching pattern: client_id=(a|b)*a(a|b){500}: "),
+        ("match", "client_id=.*[ab].{1000}c.*", 40, "Illegal client matching pattern: client_id=.*[ab].{1000}c.*: it"),
         ("match", "client_id=((a{1000}){1000}){9}", 40, "Illegal client matching pattern: client_id=((a{1000}){1000}"),
     ],
 )

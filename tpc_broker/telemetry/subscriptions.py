@@ -11,6 +11,7 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tpc_broker.limits import TELEMETRY_MATCHED_BYTES_MAX
 from tpc_broker.metadata.client_metrics_config import ALL_METRICS, CLIENT_METRICS_CONFIGS, match_patterns
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.native_bytes import crc32c
@@ -36,11 +37,18 @@ class Client(NamedTuple):
 def client_of(
     instance_id: uuid.UUID, client_id: str | None, software: tuple[str, str] | None, peer: str
 ) -> Client:  # fmt: skip
-    """`peer`: `127.0.0.1:4711`, `[::1]:4711`, or anything else of one without an address."""
+    """`peer`: `127.0.0.1:4711`, `[::1]:4711`, or anything else of one without an address. What is longer than a name
+    has to be is taken for unknown: it would take long to match.
+    """
     name, version = software if software is not None else (None, None)
     host, _colon, port = peer.rpartition(":")
     address = _address(host.removeprefix("[").removesuffix("]"))
+    client_id, name, version = map(_matchable, (client_id, name, version))
     return Client(instance_text(instance_id), client_id, name, version, address, port if address else None)
+
+
+def _matchable(text: str | None) -> str | None:
+    return text if text is not None and len(text.encode()) <= TELEMETRY_MATCHED_BYTES_MAX else None
 
 
 def instance_text(instance_id: uuid.UUID) -> str:
