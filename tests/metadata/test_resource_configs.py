@@ -191,6 +191,22 @@ def test_one_resource_and_all_together_have_a_bound(monkeypatch):
     assert metadata.alter(GROUP, "i", (SESSION, "50000")) == (0, None)
 
 
+def test_subscriptions_have_a_bound_in_number(monkeypatch):
+    monkeypatch.setattr(limits, "CLIENT_METRICS_SUBSCRIPTIONS_MAX", 2)
+    metadata = Metadata()
+    assert metadata.alter(GROUP, "g", (SESSION, "50000")) == (0, None), "a group is none"
+    assert metadata.alter(METRICS, "a", ("metrics", "x")) == (0, None)
+    resources = [AlterableResource(METRICS, name, (AlterableConfig("metrics", "x"),)) for name in "bc"]
+    records, results = ConfigController(metadata.image, load_settings()).incremental_alter_configs(resources)
+    assert [result.error_code for result in results] == [0, ErrorCode.POLICY_VIOLATION], "what it decided counts"
+    metadata.apply(*records)
+    code, message = metadata.alter(METRICS, "c", ("metrics", "x"))
+    assert (code, message[:40]) == (ErrorCode.POLICY_VIOLATION, "There are at most 2 subscriptions to cli")
+    assert metadata.alter(METRICS, "b", ("metrics", "y")) == (0, None), "it is there already"
+    assert metadata.alter(METRICS, "a", ("metrics", None, DELETE)) == (0, None)
+    assert metadata.alter(METRICS, "c", ("metrics", "x")) == (0, None)
+
+
 def test_nothing_without_a_name():
     for name, key in ((SESSION, GROUP), ("metrics", METRICS)):
         said = "Default group resources are not allowed." if key == GROUP else "Subscription name can't be empty"

@@ -15,7 +15,8 @@ from tpc_broker.limits import (
 )
 from tpc_broker.metadata.client_metrics_config import match_patterns
 from tpc_broker.metadata.config_types import ConfigError
-from tpc_broker.telemetry.subscriptions import Asked, Subscriptions, client_of, subscription_id_of
+from tpc_broker.telemetry import subscriptions
+from tpc_broker.telemetry.subscriptions import Asked, Subscriptions, client_of, compiled, subscription_id_of
 
 ID = uuid.UUID("0f3e2d1c-4b5a-6978-8796-a5b4c3d2e1f0")
 JAVA = ("apache-kafka-java", "4.3.1")
@@ -110,6 +111,21 @@ def test_what_cannot_be_used_is_named_and_matches_nobody(values):
     assert list(found.faults) == ["bad"]
     assert found.asked_of(client()).metrics == ("n",)
     assert len(found) == 1
+
+
+def test_only_what_has_changed_is_compiled_again(monkeypatch):
+    counted = []
+    monkeypatch.setattr(subscriptions, "compiled", lambda values: counted.append(dict(values)) or compiled(values))
+    configs = {"a": {"metrics": "x"}, "b": {"metrics": "y"}, "bad": {"match": "client_id=("}}
+    first = Subscriptions(configs)
+    assert len(counted) == 3
+    after = {**configs, "b": {"metrics": "z"}, "c": {"metrics": "x"}}
+    later = Subscriptions(after, first)
+    assert counted[3:] == [after["b"], after["c"]]
+    assert later.asked_of(client()).metrics == ("x", "z")
+    assert later.faults == first.faults
+    assert len(Subscriptions({"b": after["b"]}, later)) == 1
+    assert len(counted) == 5
 
 
 def test_an_expression_that_backtracks_elsewhere_takes_no_time_here():

@@ -125,7 +125,7 @@ class Instances:
 
     def follow(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
         """Other subscriptions from now on; those that cannot be used, and why."""
-        self._subscriptions = Subscriptions(configs)
+        self._subscriptions = Subscriptions(configs, self._subscriptions)
         self._version += 1
         return self._subscriptions.faults
 

@@ -97,15 +97,18 @@ class Asked(NamedTuple):
 class Subscriptions:
     """All of them, as of one version of the metadata."""
 
-    def __init__(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """`configs`: of each resource, what was set. What cannot be compiled is in `faults`, and matches nobody."""
-        self._all: list[Subscription] = []
-        self.faults: dict[str, str] = {}
-        for name, values in configs.items():
-            try:
-                self._all.append(compiled(values))
-            except ConfigError as error:
-                self.faults[name] = str(error)
+    def __init__(self, configs: Mapping[str, Mapping[str, str]], before: Subscriptions | None = None) -> None:
+        """`configs`: of each resource, what was set. What cannot be compiled is in `faults`, and matches nobody. What
+        is as it was `before` is not compiled again.
+        """
+        known = before.by_name if before is not None else {}
+        self.by_name: dict[str, tuple[dict[str, str], Subscription | ConfigError]] = {
+            name: known[name] if name in known and known[name][0] == values else (dict(values), _tried(values))
+            for name, values in configs.items()
+        }
+        found = {name: one for name, (_values, one) in self.by_name.items()}
+        self._all = [one for one in found.values() if isinstance(one, Subscription)]
+        self.faults = {name: str(one) for name, one in found.items() if isinstance(one, ConfigError)}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -115,6 +118,13 @@ class Subscriptions:
         interval_ms = min((INTERVAL_MS_DEFAULT, *(one.interval_ms for one in matching)))
         metrics = frozenset[str]().union(*(one.metrics for one in matching))
         return Asked((ALL_METRICS,) if ALL_METRICS in metrics else tuple(sorted(metrics)), interval_ms)
+
+
+def _tried(values: Mapping[str, str]) -> Subscription | ConfigError:
+    try:
+        return compiled(values)
+    except ConfigError as error:
+        return ConfigError(str(error))  # without what it was raised in
 
 
 def compiled(values: Mapping[str, str]) -> Subscription:
