@@ -135,7 +135,7 @@ TELEMETRY_PATTERN_BYTES_MAX = 4 * KIB  # of an operator's expression
 TELEMETRY_PATTERN_MEMORY_BYTES_MAX = 256 * KIB  # that RE2 takes for it
 TELEMETRY_PATTERN_INSTRUCTIONS_MAX = 1_500  # of RE2's program: with them a match takes some 2 ms at most
 TELEMETRY_MATCHED_BYTES_MAX = 256  # of what is known of a client; what is longer is not matched
-SOFTWARE_KINDS_MAX = 4_096  # names and versions of clients' software that connections are told apart by
+SOFTWARE_KINDS_MAX = 4_096  # names and versions of software that connections are told apart by; then half of them go
 SOFTWARE_TEXT_LENGTH_MAX = 256  # of either; what is longer is not kept
 
 # The loop.

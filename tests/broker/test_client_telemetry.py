@@ -201,32 +201,56 @@ async def test_software_is_known_of_a_connection_that_c_has_answered(autojump_cl
         assert asked_of == [["b"], ["b"], []]
 
 
-class Marked:
-    def __init__(self):
-        self.marks = {}
+async def test_of_two_names_of_a_connection_the_last_one_holds_whoever_answered(autojump_clock):
+    async with running_node(cores=1) as node:
+        plane, connections = node.lives[0].plane, node.lives[0].connections
+        software = node[0].client_telemetry.software
+        for name in ("a", "b"):
+            kind = messages.ApiVersionsRequest(client_software_name=name, client_software_version="1")
+            await node.ask(0, kind, connection=1)
+            assert software.of(1) == (name, "1"), "Python has answered it"
+        marks = [mark for (key, *_asked), mark in plane.marks.items() if key == ApiKey.API_VERSIONS and mark]
+        for mark, name in zip(marks, ("a", "b"), strict=True):
+            connections.marks[1] = mark
+            assert software.of(1) == (name, "1"), "C has"
+
+
+class Plane:
+    """What it is told by, and what it has been told, as the plane has it."""
+
+    def __init__(self, **bounds):
+        self.marks, self.prepared = {}, {}
+        self.software = ClientSoftware(self, self.prepared.clear, **bounds)
 
     def mark_of(self, connection):
         return self.marks.get(connection, 0)
 
+    def ask(self, connection, software):
+        if software not in self.prepared:
+            self.prepared[software] = self.software.mark(software)
+        self.marks[connection] = self.prepared[software]
+        return self.software.of(connection)
 
-def test_software_beyond_the_bound_has_no_mark_and_is_known_of_whom_python_answers():
-    connections = Marked()
-    software = ClientSoftware(connections, kinds_max=2)
-    kinds = [("a", "1"), ("a", "2"), ("b", "1")]
-    assert [software.mark(kind) for kind in [*kinds, *kinds]] == [1, 2, None] * 2
-    connections.marks[5] = 2
-    software.note(6, kinds[2])
-    assert [software.of(connection) for connection in (4, 5, 6)] == [UNKNOWN, ("a", "2"), ("b", "1")]
-    software.closed(6)
-    assert software.of(6) == UNKNOWN
+
+def test_made_up_names_are_let_go_and_who_asks_has_its_own():
+    plane = Plane(kinds_max=4)
+    real = ("librdkafka", "2.16")
+    for number in range(100):
+        made_up = (f"x{number}", "1")
+        assert plane.ask(number, made_up) == made_up
+        assert plane.ask(1000, real) == real
+        assert plane.ask(1001, real) == real
+        assert len(plane.prepared) <= 4
+    named = [connection for connection in range(100) if plane.software.of(connection) != UNKNOWN]
+    assert all(plane.software.of(connection) == (f"x{connection}", "1") for connection in named)
+    assert 0 < len(named) < 4
+    assert plane.software.of(12345) == UNKNOWN
 
 
 def test_a_name_that_is_too_long_is_not_kept():
-    software = ClientSoftware(Marked())
-    long = ("a" * (SOFTWARE_TEXT_LENGTH_MAX + 1), "1")
-    assert software.mark(long) is None
-    software.note(1, long)
-    assert software.of(1) == UNKNOWN
+    plane = Plane(kinds_max=2)
+    most, long = (("a" * (SOFTWARE_TEXT_LENGTH_MAX + more), "1") for more in (0, 1))
+    assert [plane.ask(1, software) for software in (most, long, most)] == [most, UNKNOWN, most]
 
 
 async def test_metrics_have_fixed_names_and_no_label_of_a_client(autojump_clock):

@@ -14,6 +14,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.client_software import ClientSoftware
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.telemetry.instances import Given, Instances, Push, TelemetryStatistics
 from tpc_broker.telemetry.payload import PayloadError, read_push
 from tpc_broker.telemetry.subscriptions import client_of
@@ -33,7 +34,9 @@ log = logging.getLogger(__name__)
 class ClientTelemetry:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.software = ClientSoftware(core.connections)
+        self.software = ClientSoftware(
+            core.connections, lambda: core.plane.forget_answers(int(ApiKey.API_VERSIONS))
+        )
         self._instances = Instances()
         self._reading = trio.CapacityLimiter(1)
 
@@ -44,7 +47,6 @@ class ClientTelemetry:
             self._core.log_limiter.say(log, "client metrics", name, text)
 
     def closed(self, connection: int) -> None:
-        self.software.closed(connection)
         self._instances.closed(connection)
 
     def ask(self, request: Request, instance_id: uuid.UUID) -> Given | ErrorCode:
