@@ -8,10 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client.core import CounterMetricFamily
 
 from tests.support.memory_node import running_node
 from tests.telemetry.test_payload import counter, data_of, gauge
+from tpc_broker import limits
 from tpc_broker.broker.client_software import UNKNOWN, ClientSoftware
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -136,7 +138,7 @@ async def test_the_first_push_comes_at_once_and_the_next_after_the_interval(auto
         assert await push(node, given, is_terminating=True) is NONE
         assert await push(node, given) is ErrorCode.INVALID_REQUEST
         assert told(node)["refused"] == {
-            "early": 1, "subscription": 0, "compression": 0, "large": 0, "invalid": 1, "unreadable": 0
+            "early": 1, "subscription": 0, "compression": 0, "large": 0, "invalid": 1, "unreadable": 0, "busy": 0
         }  # fmt: skip
 
 
@@ -156,6 +158,40 @@ async def test_what_cannot_be_read_is_refused_and_nobody_else_waits(autojump_clo
         assert await push(node, other, good, connection=9) is NONE
         assert told(node)["refused"]["unreadable"] == 4
         assert told(node)["gauges"] == {"producer_record_queue_max_seconds": {"instances": 1, "value": 0.001}}
+
+
+async def test_of_those_who_wait_to_be_read_a_bounded_number_and_none_that_is_gone(autojump_clock, monkeypatch):
+    monkeypatch.setattr(limits, "TELEMETRY_PUSHES_WAITING_MAX", 2)
+    async with running_node(cores=1) as node, trio.open_nursery() as nursery:
+        await subscribe(node, metrics="*", interval_ms="1000")
+        may_read, read, answers = trio.Event(), [], {}
+
+        async def held(function, *arguments):
+            read.append(bytes(arguments[1]))
+            await may_read.wait()
+            return function(*arguments)
+
+        node[0].in_thread = held
+        given = {number: await ask(node, connection=number) for number in range(1, 5)}
+        data = {number: data_of(gauge(QUEUED, float(number))) for number in given}
+
+        async def pushes(number):
+            answers[number] = await push(node, given[number], data[number], connection=number)
+
+        for number in (1, 2, 3):
+            nursery.start_soon(pushes, number)
+            await trio.testing.wait_all_tasks_blocked()
+        assert read == [data[1]]
+        await pushes(4)
+        assert answers == {4: ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+        node.lives[0].connections.close(2, "gone")
+        may_read.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == [data[1], data[3]]
+        assert (answers[1], answers[3]) == (NONE, NONE)
+        assert await push(node, given[4], data[4], connection=4) is NONE, "and it may come at once"
+        assert told(node)["refused"]["busy"] == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_bound_of_a_push_is_the_brokers_setting(autojump_clock):

@@ -1,7 +1,8 @@
 """Metrics that clients push to this core (KIP-714): between its requests and the machine of `tpc_broker.telemetry`.
 
 What is pushed is decompressed and read in a helper thread, one push of this core at a time: a client may make that take
-long, and then the next push waits and not everybody's requests.
+long, and then the next push waits and not everybody's requests. When too many wait, clients are told to come later;
+what a connection has pushed that is gone meanwhile is not read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class ClientTelemetry:
             core.connections, lambda: core.plane.forget_answers(int(ApiKey.API_VERSIONS))
         )
         self._instances = Instances()
-        self._reading = trio.CapacityLimiter(1)
+        self._reading = trio.Lock()
+        self._unread = 0
+        """Pushes that were taken, with the one that is being read."""
 
     def follow(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Other subscriptions."""
@@ -57,23 +60,30 @@ class ClientTelemetry:
 
     def push(self, request: Request, push: Push) -> ErrorCode:
         """NONE: it is taken, and `read` is to follow."""
-        return self._instances.push(
+        if self._unread > limits.TELEMETRY_PUSHES_WAITING_MAX:
+            return self._instances.too_many()
+        error = self._instances.push(
             push, request.connection, lambda found: self._describe(request, found), self.bytes_max, self._now()
         )
+        self._unread += not error
+        return error
 
-    async def read(self, push: Push, data: memoryview) -> ErrorCode:
+    async def read(self, request: Request, push: Push, data: memoryview) -> ErrorCode:
         try:
             pushed = None
             if data:
-                bytes_max = min(self.bytes_max, limits.TELEMETRY_BYTES_MAX)
-                pushed = await trio.to_thread.run_sync(
-                    read_push, push.compression, data, bytes_max, limiter=self._reading
-                )
+                async with self._reading:
+                    if not self._core.dispatcher.is_open(request.connection):
+                        return ErrorCode.NONE  # nobody hears it
+                    bytes_max = min(self.bytes_max, limits.TELEMETRY_BYTES_MAX)
+                    pushed = await self._core.in_thread(read_push, push.compression, data, bytes_max)
         except PayloadError as error:
             client = str(push.instance_id)
             text = f"metrics that a client has pushed cannot be read: {error} (client instance {client})"
             self._core.log_limiter.say(log, "metrics of a client", client, text)
             return self._instances.unreadable(push)
+        finally:
+            self._unread -= 1
         self._instances.taken(push, pushed)
         return ErrorCode.NONE
 

@@ -41,6 +41,7 @@ REFUSALS: Final = {
     ErrorCode.INVALID_RECORD: "unreadable",
 }
 """By what the client is told, as they are counted."""
+REASONS: Final = (*REFUSALS.values(), "busy")
 _COMPRESSIONS: Final = frozenset(map(int, Compression))
 _ASKS_AGAIN: Final = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 
@@ -108,7 +109,7 @@ class TelemetryStatistics:
     evicted: int
     """Instances that made room for others."""
     refused: dict[str, int]
-    """By reason: values of `REFUSALS`."""
+    """By reason: `REASONS`."""
 
 
 class Instances:
@@ -120,7 +121,7 @@ class Instances:
         self._begun_on: dict[int, uuid.UUID] = {}  # the newest of each connection
         self._sweep_ms = 0
         self.aggregates = Aggregates()
-        self._refused = Counter(dict.fromkeys(REFUSALS.values(), 0))
+        self._refused = Counter(dict.fromkeys(REASONS, 0))
         self._asked = self._pushes = self._pushed_bytes = self._evicted = 0
 
     def follow(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
@@ -158,6 +159,11 @@ class Instances:
         instance.is_terminating = push.is_terminating
         instance.last_error = error
         return self._refuse(error) if error else ErrorCode.NONE
+
+    def too_many(self) -> ErrorCode:
+        """More are waiting to be read than may: this one changes nothing, and comes later."""
+        self._refused["busy"] += 1
+        return ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
     def taken(self, push: Push, pushed: Pushed | None) -> None:
         """`pushed`: nothing if the push had no metrics. The instance may be gone meanwhile: then only growth counts."""
