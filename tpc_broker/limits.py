@@ -126,7 +126,7 @@ ones are given up, and clients go without one. Of fetches that wait, beside thei
 those of many partitions are answered at once."""
 
 # Metrics that clients push, of one core.
-TELEMETRY_BYTES_MAX = 16 * MIB  # of one push when it is decompressed, whatever telemetry.max.bytes is
+TELEMETRY_BYTES_MAX = 16 * MIB  # of one push when it is decompressed, where telemetry.max.bytes is larger
 TELEMETRY_PUSHES_WAITING_MAX = 100  # to be read, beside the one that is; above it clients are told to come later
 TELEMETRY_FIELDS_MAX = 50_000  # of a push, looked at: more than a mebibyte of real metrics has
 TELEMETRY_INSTANCES_MAX = 10_000  # above it the one that was longest silent is forgotten
