@@ -88,6 +88,7 @@ GROUPS_BYTES_MAX = 256 * MIB  # of all groups of a core together
 GROUP_MEMBER_BYTES = KIB  # counted of a member, and of an id that was given out, beside what it has said
 RESOURCE_CONFIG_BYTES_MAX = 16 * KIB  # of a group's or a subscription's name and settings: all is in each core's memory
 RESOURCE_CONFIGS_BYTES_MAX = 4 * MIB  # of all of them together: some 50,000 groups that set one thing
+CLIENT_METRICS_SUBSCRIPTIONS_MAX = 200  # every new instance is matched with each of them
 LINK_REQUESTS_MAX = 256  # under way to one node, and from one node
 LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet: from strangers, and as many from nodes
 LINK_GREETINGS_OF_ADDRESS_MAX = 16  # of those, from one address that is not known
@@ -125,14 +126,17 @@ ones are given up, and clients go without one. Of fetches that wait, beside thei
 those of many partitions are answered at once."""
 
 # Metrics that clients push, of one core.
-TELEMETRY_BYTES_MAX = 16 * MIB  # of one push when it is decompressed, whatever telemetry.max.bytes is
+TELEMETRY_BYTES_MAX = 16 * MIB  # of one push when it is decompressed, where telemetry.max.bytes is larger
+TELEMETRY_PUSHES_WAITING_MAX = 100  # to be read, beside the one that is; above it clients are told to come later
 TELEMETRY_FIELDS_MAX = 50_000  # of a push, looked at: more than a mebibyte of real metrics has
 TELEMETRY_INSTANCES_MAX = 10_000  # above it the one that was longest silent is forgotten
 TELEMETRY_EXPIRY_MS_MIN = 60_000  # so long an instance may be silent, whatever its interval
 TELEMETRY_SWEEP_MS = 10_000  # between two looks for those that were silent for longer
 TELEMETRY_PATTERN_BYTES_MAX = 4 * KIB  # of an operator's expression
-TELEMETRY_PATTERN_MEMORY_BYTES_MAX = 1 * MIB  # that RE2 takes for it
-SOFTWARE_KINDS_MAX = 4_096  # names and versions of clients' software that connections are told apart by
+TELEMETRY_PATTERN_MEMORY_BYTES_MAX = 256 * KIB  # that RE2 takes for it
+TELEMETRY_PATTERN_INSTRUCTIONS_MAX = 1_500  # of RE2's program: with them a match takes some 2 ms at most
+TELEMETRY_MATCHED_BYTES_MAX = 256  # of what is known of a client; what is longer is not matched
+SOFTWARE_KINDS_MAX = 4_096  # names and versions of software that connections are told apart by; then half of them go
 SOFTWARE_TEXT_LENGTH_MAX = 256  # of either; what is longer is not kept
 
 # The loop.

@@ -41,6 +41,7 @@ static tpc_prepared *place_for(tpc_plane *plane, const tpc_request *request) {
 
 int tpc_plane_prepare_answer(tpc_plane *plane, const tpc_request *request, const uint8_t *answer, uint32_t answer_bytes,
                              uint32_t mark) {
+    if (mark) tpc_connection_set_mark(plane->connections, request->connection, mark);
     if (request->body_bytes > TPC_PREPARED_BODY_BYTES_MAX) return -EMSGSIZE;
     tpc_prepared *place = place_for(plane, request);
     if (!place) return -ENOBUFS;

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client.core import CounterMetricFamily
 
 from tests.support.memory_node import running_node
 from tests.telemetry.test_payload import counter, data_of, gauge
+from tpc_broker import limits
 from tpc_broker.broker.client_software import UNKNOWN, ClientSoftware
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -136,7 +138,7 @@ async def test_the_first_push_comes_at_once_and_the_next_after_the_interval(auto
         assert await push(node, given, is_terminating=True) is NONE
         assert await push(node, given) is ErrorCode.INVALID_REQUEST
         assert told(node)["refused"] == {
-            "early": 1, "subscription": 0, "compression": 0, "large": 0, "invalid": 1, "unreadable": 0
+            "early": 1, "subscription": 0, "compression": 0, "large": 0, "invalid": 1, "unreadable": 0, "busy": 0
         }  # fmt: skip
 
 
@@ -156,6 +158,40 @@ async def test_what_cannot_be_read_is_refused_and_nobody_else_waits(autojump_clo
         assert await push(node, other, good, connection=9) is NONE
         assert told(node)["refused"]["unreadable"] == 4
         assert told(node)["gauges"] == {"producer_record_queue_max_seconds": {"instances": 1, "value": 0.001}}
+
+
+async def test_of_those_who_wait_to_be_read_a_bounded_number_and_none_that_is_gone(autojump_clock, monkeypatch):
+    monkeypatch.setattr(limits, "TELEMETRY_PUSHES_WAITING_MAX", 2)
+    async with running_node(cores=1) as node, trio.open_nursery() as nursery:
+        await subscribe(node, metrics="*", interval_ms="1000")
+        may_read, read, answers = trio.Event(), [], {}
+
+        async def held(function, *arguments):
+            read.append(bytes(arguments[1]))
+            await may_read.wait()
+            return function(*arguments)
+
+        node[0].in_thread = held
+        given = {number: await ask(node, connection=number) for number in range(1, 5)}
+        data = {number: data_of(gauge(QUEUED, float(number))) for number in given}
+
+        async def pushes(number):
+            answers[number] = await push(node, given[number], data[number], connection=number)
+
+        for number in (1, 2, 3):
+            nursery.start_soon(pushes, number)
+            await trio.testing.wait_all_tasks_blocked()
+        assert read == [data[1]]
+        await pushes(4)
+        assert answers == {4: ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+        node.lives[0].connections.close(2, "gone")
+        may_read.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == [data[1], data[3]]
+        assert (answers[1], answers[3]) == (NONE, NONE)
+        assert await push(node, given[4], data[4], connection=4) is NONE, "and it may come at once"
+        assert told(node)["refused"]["busy"] == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_bound_of_a_push_is_the_brokers_setting(autojump_clock):
@@ -201,32 +237,56 @@ async def test_software_is_known_of_a_connection_that_c_has_answered(autojump_cl
         assert asked_of == [["b"], ["b"], []]
 
 
-class Marked:
-    def __init__(self):
-        self.marks = {}
+async def test_of_two_names_of_a_connection_the_last_one_holds_whoever_answered(autojump_clock):
+    async with running_node(cores=1) as node:
+        plane, connections = node.lives[0].plane, node.lives[0].connections
+        software = node[0].client_telemetry.software
+        for name in ("a", "b"):
+            kind = messages.ApiVersionsRequest(client_software_name=name, client_software_version="1")
+            await node.ask(0, kind, connection=1)
+            assert software.of(1) == (name, "1"), "Python has answered it"
+        marks = [mark for (key, *_asked), mark in plane.marks.items() if key == ApiKey.API_VERSIONS and mark]
+        for mark, name in zip(marks, ("a", "b"), strict=True):
+            connections.marks[1] = mark
+            assert software.of(1) == (name, "1"), "C has"
+
+
+class Plane:
+    """What it is told by, and what it has been told, as the plane has it."""
+
+    def __init__(self, **bounds):
+        self.marks, self.prepared = {}, {}
+        self.software = ClientSoftware(self, self.prepared.clear, **bounds)
 
     def mark_of(self, connection):
         return self.marks.get(connection, 0)
 
+    def ask(self, connection, software):
+        if software not in self.prepared:
+            self.prepared[software] = self.software.mark(software)
+        self.marks[connection] = self.prepared[software]
+        return self.software.of(connection)
 
-def test_software_beyond_the_bound_has_no_mark_and_is_known_of_whom_python_answers():
-    connections = Marked()
-    software = ClientSoftware(connections, kinds_max=2)
-    kinds = [("a", "1"), ("a", "2"), ("b", "1")]
-    assert [software.mark(kind) for kind in [*kinds, *kinds]] == [1, 2, None] * 2
-    connections.marks[5] = 2
-    software.note(6, kinds[2])
-    assert [software.of(connection) for connection in (4, 5, 6)] == [UNKNOWN, ("a", "2"), ("b", "1")]
-    software.closed(6)
-    assert software.of(6) == UNKNOWN
+
+def test_made_up_names_are_let_go_and_who_asks_has_its_own():
+    plane = Plane(kinds_max=4)
+    real = ("librdkafka", "2.16")
+    for number in range(100):
+        made_up = (f"x{number}", "1")
+        assert plane.ask(number, made_up) == made_up
+        assert plane.ask(1000, real) == real
+        assert plane.ask(1001, real) == real
+        assert len(plane.prepared) <= 4
+    named = [connection for connection in range(100) if plane.software.of(connection) != UNKNOWN]
+    assert all(plane.software.of(connection) == (f"x{connection}", "1") for connection in named)
+    assert 0 < len(named) < 4
+    assert plane.software.of(12345) == UNKNOWN
 
 
 def test_a_name_that_is_too_long_is_not_kept():
-    software = ClientSoftware(Marked())
-    long = ("a" * (SOFTWARE_TEXT_LENGTH_MAX + 1), "1")
-    assert software.mark(long) is None
-    software.note(1, long)
-    assert software.of(1) == UNKNOWN
+    plane = Plane(kinds_max=2)
+    most, long = (("a" * (SOFTWARE_TEXT_LENGTH_MAX + more), "1") for more in (0, 1))
+    assert [plane.ask(1, software) for software in (most, long, most)] == [most, UNKNOWN, most]
 
 
 async def test_metrics_have_fixed_names_and_no_label_of_a_client(autojump_clock):

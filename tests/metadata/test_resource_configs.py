@@ -140,6 +140,8 @@ def test_a_subscriptions_settings_are_kept_until_they_are_removed():
         ("match", "client_id=(?!a).*", 40, "Illegal client matching pattern: client_id=(?!a).*"),
         ("match", "client_id=(a)\\1", 40, "Illegal client matching pattern: client_id=(a)\\1"),
         ("match", f"client_id={'a' * 4097}", 40, "Illegal client matching pattern: client_id=aaa"),
+        ("match", "client_id=(a|b)*a(a|b){500}", 40, "Illegal client matching pattern: client_id=(a|b)*a(a|b){500}: "),
+        ("match", "client_id=.*[ab].{1000}c.*", 40, "Illegal client matching pattern: client_id=.*[ab].{1000}c.*: it"),
         ("match", "client_id=((a{1000}){1000}){9}", 40, "Illegal client matching pattern: client_id=((a{1000}){1000}"),
     ],
 )
@@ -187,6 +189,22 @@ def test_one_resource_and_all_together_have_a_bound(monkeypatch):
     assert metadata.alter(GROUP, "g", (SESSION, "60000")) == (0, None), "it does not grow"
     assert metadata.alter(GROUP, "g", (SESSION, None, DELETE)) == (0, None)
     assert metadata.alter(GROUP, "i", (SESSION, "50000")) == (0, None)
+
+
+def test_subscriptions_have_a_bound_in_number(monkeypatch):
+    monkeypatch.setattr(limits, "CLIENT_METRICS_SUBSCRIPTIONS_MAX", 2)
+    metadata = Metadata()
+    assert metadata.alter(GROUP, "g", (SESSION, "50000")) == (0, None), "a group is none"
+    assert metadata.alter(METRICS, "a", ("metrics", "x")) == (0, None)
+    resources = [AlterableResource(METRICS, name, (AlterableConfig("metrics", "x"),)) for name in "bc"]
+    records, results = ConfigController(metadata.image, load_settings()).incremental_alter_configs(resources)
+    assert [result.error_code for result in results] == [0, ErrorCode.POLICY_VIOLATION], "what it decided counts"
+    metadata.apply(*records)
+    code, message = metadata.alter(METRICS, "c", ("metrics", "x"))
+    assert (code, message[:40]) == (ErrorCode.POLICY_VIOLATION, "There are at most 2 subscriptions to cli")
+    assert metadata.alter(METRICS, "b", ("metrics", "y")) == (0, None), "it is there already"
+    assert metadata.alter(METRICS, "a", ("metrics", None, DELETE)) == (0, None)
+    assert metadata.alter(METRICS, "c", ("metrics", "x")) == (0, None)
 
 
 def test_nothing_without_a_name():

@@ -22,9 +22,10 @@ def bench(tmp_path):
     bench.shut()
 
 
-def prepare(bench, answer, body=BODY, api_key=METADATA, api_version=1, listener=0, mark=0):
+def prepare(bench, answer, body=BODY, api_key=METADATA, api_version=1, listener=0, mark=0, connection=0):
     request, at = ffi.new("tpc_request *"), ffi.new("uint8_t[]", body)
     request.api_key, request.api_version, request.listener = api_key, api_version, listener
+    request.connection = connection
     request.body, request.body_bytes = at, len(body)
     return lib.tpc_plane_prepare_answer(bench.plane.pointer, request, answer, len(answer), mark)
 
@@ -81,6 +82,20 @@ def test_a_connection_keeps_the_mark_of_what_it_was_given_last(bench):
     assert bench.read_frame(asks)[4:] == b"again"
     assert list(map(marks, ids)) == [3, 2]
     assert marks(12345) == 0
+
+
+def test_a_connection_has_the_mark_of_what_is_prepared_of_its_request(bench):
+    """Also where the request is too long to be kept."""
+    bench.on_request = bench.requests.append
+    client = bench.connect()
+    ask(bench, client)
+    request = bench.next_request()
+    connection = request.connection
+    for mark, body, result in ((5, BODY, 0), (0, BODY, 0), (6, bytes(1_000), -errno.EMSGSIZE)):
+        assert prepare(bench, b"a", body, mark=mark, connection=connection) == result
+        assert bench.connections.mark_of(connection) == (mark or 5)
+    reply_by_hand(request, bench)
+    assert bench.read_frame(client)[4:] == b"by hand"
 
 
 def test_who_came_to_another_listener_is_told_something_else(bench):

@@ -343,6 +343,8 @@ class MemoryPlane:
     def prepare_answer(self, request, answer, mark=0):
         asked = (request.api_key, request.api_version, request.listener, bytes(request.body))
         self.prepared[asked], self.marks[asked] = answer, mark
+        if mark and self._connections is not None:
+            self._connections.marks[request.connection] = mark
 
     def forget_answers(self, api_key):
         self.prepared = {asked: answer for asked, answer in self.prepared.items() if asked[0] != api_key}

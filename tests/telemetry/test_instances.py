@@ -202,6 +202,19 @@ def test_an_instance_goes_with_the_connection_that_it_began_on():
     assert bench.ask(connection=4) == given, "it may come back at once"
 
 
+def test_all_that_began_on_a_connection_go_with_it_and_nobody_else():
+    bench = Bench()
+    for instance_id in (ONE, OTHER, NO_ID):
+        bench.ask(instance_id, connection=1)
+    bench.instances.follow({"all": {"metrics": "x"}})
+    bench.ask(OTHER, connection=2)
+    bench.instances.closed(1)
+    assert bench.known == 1, "the other one has begun anew meanwhile, on another connection"
+    bench.ask(ONE, connection=2)
+    bench.instances.closed(2)
+    assert bench.known == 0
+
+
 @pytest.mark.parametrize(("interval_ms", "kept_ms"), [(100, TELEMETRY_EXPIRY_MS_MIN), (300_000, 900_000)])
 def test_a_silent_instance_is_forgotten_after_three_intervals(interval_ms, kept_ms):
     bench = Bench({"all": {"metrics": "*", "interval.ms": str(interval_ms)}})

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpc_broker.limits import TELEMETRY_PATTERN_BYTES_MAX
-from tpc_broker.telemetry.subscriptions import Asked, Subscriptions, client_of, subscription_id_of
+from tpc_broker.limits import (
+    TELEMETRY_MATCHED_BYTES_MAX,
+    TELEMETRY_PATTERN_BYTES_MAX,
+    TELEMETRY_PATTERN_INSTRUCTIONS_MAX,
+)
+from tpc_broker.metadata.client_metrics_config import match_patterns
+from tpc_broker.metadata.config_types import ConfigError
+from tpc_broker.telemetry import subscriptions
+from tpc_broker.telemetry.subscriptions import Asked, Subscriptions, client_of, compiled, subscription_id_of
 
 ID = uuid.UUID("0f3e2d1c-4b5a-6978-8796-a5b4c3d2e1f0")
 JAVA = ("apache-kafka-java", "4.3.1")
@@ -106,9 +113,45 @@ def test_what_cannot_be_used_is_named_and_matches_nobody(values):
     assert len(found) == 1
 
 
+def test_only_what_has_changed_is_compiled_again(monkeypatch):
+    counted = []
+    monkeypatch.setattr(subscriptions, "compiled", lambda values: counted.append(dict(values)) or compiled(values))
+    configs = {"a": {"metrics": "x"}, "b": {"metrics": "y"}, "bad": {"match": "client_id=("}}
+    first = Subscriptions(configs)
+    assert len(counted) == 3
+    after = {**configs, "b": {"metrics": "z"}, "c": {"metrics": "x"}}
+    later = Subscriptions(after, first)
+    assert counted[3:] == [after["b"], after["c"]]
+    assert later.asked_of(client()).metrics == ("x", "z")
+    assert later.faults == first.faults
+    assert len(Subscriptions({"b": after["b"]}, later)) == 1
+    assert len(counted) == 5
+
+
 def test_an_expression_that_backtracks_elsewhere_takes_no_time_here():
     """Python's own engine would be at it for years."""
-    assert not matches("client_id=(a+)+b", client("a" * 5_000))
+    assert not matches("client_id=(a+)+b", client("a" * TELEMETRY_MATCHED_BYTES_MAX))
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "\N{GRINNING FACE}"])
+def test_what_is_longer_than_a_name_has_to_be_matches_nothing(letter):
+    """The longest times the largest program is what a match may take."""
+    most = TELEMETRY_MATCHED_BYTES_MAX // len(letter.encode())
+    for count, is_matched in ((most, True), (most + 1, False)):
+        assert matches("client_id=.*", client(letter * count)) == is_matched
+        assert matches("client_software_name=.*", client(software=(letter * count, "1"))) == is_matched
+        assert matches("client_software_version=.*", client(software=("a", letter * count))) == is_matched
+
+
+def test_no_program_is_larger_than_its_bound():
+    for count in range(1, 1_001, 37):
+        for pattern in ("(a|b)*a(a|b){%d}", ".*[ab].{%d}c.*", "(a?b?){%d}", "(.*a){%d}"):
+            try:
+                (found,) = match_patterns([f"client_id={pattern % count}"]).values()
+            except ConfigError:
+                assert count > 50, pattern
+            else:
+                assert found.programsize <= TELEMETRY_PATTERN_INSTRUCTIONS_MAX
 
 
 def test_a_subscription_id_is_the_number_that_kafka_makes():

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tpc_broker.runtime.telemetry_metrics import COUNTS, INSTANCES, PREFIX, REFUSED
-from tpc_broker.telemetry.instances import REFUSALS
+from tpc_broker.telemetry.instances import REASONS
 from tpc_broker.telemetry.standard import STANDARD, Kind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
@@ -20,7 +20,7 @@ def test_each_metric_that_is_told_on_has_its_row():
 def test_what_is_counted_of_pushes_is_there_with_all_its_labels():
     for name in [*(name for name, _field, _explanation in COUNTS), INSTANCES, f"{REFUSED}_total"]:
         assert f"`{name}{{core" in PAGE
-    for label in [*(kind.value for kind in Kind), *REFUSALS.values()]:
+    for label in [*(kind.value for kind in Kind), *REASONS]:
         assert f"`{label}`" in PAGE
 
 

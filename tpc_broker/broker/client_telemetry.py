@@ -1,7 +1,8 @@
 """Metrics that clients push to this core (KIP-714): between its requests and the machine of `tpc_broker.telemetry`.
 
 What is pushed is decompressed and read in a helper thread, one push of this core at a time: a client may make that take
-long, and then the next push waits and not everybody's requests.
+long, and then the next push waits and not everybody's requests. When too many wait, clients are told to come later;
+what a connection has pushed that is gone meanwhile is not read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.client_software import ClientSoftware
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.telemetry.instances import Given, Instances, Push, TelemetryStatistics
 from tpc_broker.telemetry.payload import PayloadError, read_push
 from tpc_broker.telemetry.subscriptions import client_of
@@ -33,9 +35,13 @@ log = logging.getLogger(__name__)
 class ClientTelemetry:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.software = ClientSoftware(core.connections)
+        self.software = ClientSoftware(
+            core.connections, lambda: core.plane.forget_answers(int(ApiKey.API_VERSIONS))
+        )
         self._instances = Instances()
-        self._reading = trio.CapacityLimiter(1)
+        self._reading = trio.Lock()
+        self._unread = 0
+        """Pushes that were taken, with the one that is being read."""
 
     def follow(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Other subscriptions."""
@@ -44,7 +50,6 @@ class ClientTelemetry:
             self._core.log_limiter.say(log, "client metrics", name, text)
 
     def closed(self, connection: int) -> None:
-        self.software.closed(connection)
         self._instances.closed(connection)
 
     def ask(self, request: Request, instance_id: uuid.UUID) -> Given | ErrorCode:
@@ -55,23 +60,30 @@ class ClientTelemetry:
 
     def push(self, request: Request, push: Push) -> ErrorCode:
         """NONE: it is taken, and `read` is to follow."""
-        return self._instances.push(
+        if self._unread > limits.TELEMETRY_PUSHES_WAITING_MAX:
+            return self._instances.too_many()
+        error = self._instances.push(
             push, request.connection, lambda found: self._describe(request, found), self.bytes_max, self._now()
         )
+        self._unread += not error
+        return error
 
-    async def read(self, push: Push, data: memoryview) -> ErrorCode:
+    async def read(self, request: Request, push: Push, data: memoryview) -> ErrorCode:
         try:
             pushed = None
             if data:
-                bytes_max = min(self.bytes_max, limits.TELEMETRY_BYTES_MAX)
-                pushed = await trio.to_thread.run_sync(
-                    read_push, push.compression, data, bytes_max, limiter=self._reading
-                )
+                async with self._reading:
+                    if not self._core.dispatcher.is_open(request.connection):
+                        return ErrorCode.NONE  # nobody hears it
+                    bytes_max = min(self.bytes_max, limits.TELEMETRY_BYTES_MAX)
+                    pushed = await self._core.in_thread(read_push, push.compression, data, bytes_max)
         except PayloadError as error:
             client = str(push.instance_id)
             text = f"metrics that a client has pushed cannot be read: {error} (client instance {client})"
             self._core.log_limiter.say(log, "metrics of a client", client, text)
             return self._instances.unreadable(push)
+        finally:
+            self._unread -= 1
         self._instances.taken(push, pushed)
         return ErrorCode.NONE
 

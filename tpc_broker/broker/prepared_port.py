@@ -13,7 +13,7 @@ class PreparedAnswers(Protocol):
 
     def prepare_answer(self, request: Request, answer: bytes, mark: int = 0) -> None:
         """Whoever sends the same request gets this answer, from behind the correlation id, until it is forgotten. From
-        then on `Connections.mark_of` says `mark` of who got it, unless that is 0.
+        then on `Connections.mark_of` says `mark` of who got it, and of who sent this one, unless that is 0.
         """
         ...
 

@@ -589,7 +589,7 @@ class Settings(GroupSettings):
         "telemetry.max.bytes",
         ConfigType.INT,
         1 << 20,
-        "Largest push of metrics by a client, in bytes as it was sent (compressed, if so).",
+        "Largest push of metrics by a client, in bytes as it was sent, and decompressed, then of 16 MiB at most.",
         minimum=1,
     )
 

@@ -3,7 +3,8 @@
 `metrics` are beginnings of names, or `*` for all; `match` says which clients are meant, as KEY=PATTERN; `interval.ms`
 is how often they send them. Values and refusals are Kafka's. Patterns are RE2's: clients choose what is matched, and an
 engine that backtracks can be made to hang by that. What Java's have besides, or write in another way, is refused, so
-that none is taken that would match something else.
+that none is taken that would match something else. RE2's time grows with the program that it makes of a pattern, as
+with `(a|b){900}`, so that has a bound.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import re2
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import TELEMETRY_PATTERN_BYTES_MAX, TELEMETRY_PATTERN_MEMORY_BYTES_MAX
+from tpc_broker.limits import (
+    TELEMETRY_PATTERN_BYTES_MAX,
+    TELEMETRY_PATTERN_INSTRUCTIONS_MAX,
+    TELEMETRY_PATTERN_MEMORY_BYTES_MAX,
+)
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_types import ConfigDefinition, ConfigError, ConfigType, ConfigValue, to_text
 
@@ -98,9 +103,15 @@ def _compiled(text: str, pattern: str) -> Any:
     options = re2.Options()
     options.max_mem, options.log_errors = TELEMETRY_PATTERN_MEMORY_BYTES_MAX, False
     try:
-        return re2.compile(pattern, options)
+        found = re2.compile(pattern, options)
     except re2.error:
         raise _illegal(text) from None
+    if found.programsize > TELEMETRY_PATTERN_INSTRUCTIONS_MAX:
+        raise ConfigError(
+            f"Illegal client matching pattern: {text}: it has more than {TELEMETRY_PATTERN_INSTRUCTIONS_MAX} "
+            "instructions when it is compiled"
+        )
+    return found
 
 
 def _illegal(text: str) -> ConfigError:

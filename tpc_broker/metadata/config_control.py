@@ -96,6 +96,8 @@ class ConfigController:
         self._configuration = configuration
         self._resource_bytes = 0
         """By which the settings of groups and of client metrics grow by what was decided already."""
+        self._subscriptions = len(image.client_metrics_configs)
+        """To client metrics, with what was decided already."""
 
     def incremental_alter_configs(
         self, resources: Sequence[AlterableResource], *, validate_only: bool = False
@@ -217,6 +219,14 @@ class ConfigController:
                 f"Settings of all groups and of client metrics together have at most "
                 f"{limits.RESOURCE_CONFIGS_BYTES_MAX} bytes; remove some that nobody needs any more.",
             )
+        more = bool(stored) - bool(present) if kind == CLIENT_METRICS else 0
+        if more > 0 and self._subscriptions >= limits.CLIENT_METRICS_SUBSCRIPTIONS_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"There are at most {limits.CLIENT_METRICS_SUBSCRIPTIONS_MAX} subscriptions to client metrics; remove "
+                "one that nobody needs any more.",
+            )
+        self._subscriptions += more
         self._resource_bytes += grows
         return [ResourceConfigChanged(kind, name, changes)]
 

@@ -303,7 +303,8 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     def prepare_answer(self, request: Request, answer: bytes, mark: int = 0) -> None:
         """Whoever sends the same listener the same request gets this answer, from behind the correlation id, until it
-        is forgotten; `Connections.mark_of` tells then that it has got it. Only before the request's own answer.
+        is forgotten; `Connections.mark_of` tells then that it has got it, and at once of who sent this one. Only
+        before the request's own answer.
         """
         # Without room, or for a request of unusual length, everybody goes on to be answered here.
         lib.tpc_plane_prepare_answer(self._plane, request.pointer, answer, len(answer), mark)

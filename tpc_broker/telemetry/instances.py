@@ -4,8 +4,9 @@ An instance is asked for its metrics anew when subscriptions have changed: the n
 subscription's id, and is refused with that. Its first push may come at once, each later one, and each new question,
 when its interval is over; a terminating push at any time, and nothing behind it. Who comes too early is refused.
 
-An instance is forgotten with the connection that it began on, when it has said nothing for three intervals, and when
-there are too many: nothing is lost by that but its time, because what it is asked for follows from what it is.
+An instance is forgotten with the connection that it began on, when it has said nothing for three intervals and at least
+a minute, and when there are too many: nothing is lost by that but its time, because what it is asked for follows from
+what it is.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ REFUSALS: Final = {
     ErrorCode.INVALID_RECORD: "unreadable",
 }
 """By what the client is told, as they are counted."""
+REASONS: Final = (*REFUSALS.values(), "busy")
 _COMPRESSIONS: Final = frozenset(map(int, Compression))
 _ASKS_AGAIN: Final = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 
@@ -52,6 +54,7 @@ class _Instance:
     subscription_id: int
     version: int
     connection: int
+    """That it began on, by the subscriptions that are in force."""
     expires_ms: int = 0
     asked_ms: int | None = None
     """When it last asked what it is to push, and when it last pushed."""
@@ -108,7 +111,7 @@ class TelemetryStatistics:
     evicted: int
     """Instances that made room for others."""
     refused: dict[str, int]
-    """By reason: values of `REFUSALS`."""
+    """By reason: `REASONS`."""
 
 
 class Instances:
@@ -117,15 +120,15 @@ class Instances:
         self._subscriptions = Subscriptions({})
         self._version = 0
         self._all: dict[uuid.UUID, _Instance] = {}  # the one that was longest silent first
-        self._begun_on: dict[int, uuid.UUID] = {}  # the newest of each connection
+        self._begun_on: dict[int, set[uuid.UUID]] = {}  # by connection; none is empty
         self._sweep_ms = 0
         self.aggregates = Aggregates()
-        self._refused = Counter(dict.fromkeys(REFUSALS.values(), 0))
+        self._refused = Counter(dict.fromkeys(REASONS, 0))
         self._asked = self._pushes = self._pushed_bytes = self._evicted = 0
 
     def follow(self, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
         """Other subscriptions from now on; those that cannot be used, and why."""
-        self._subscriptions = Subscriptions(configs)
+        self._subscriptions = Subscriptions(configs, self._subscriptions)
         self._version += 1
         return self._subscriptions.faults
 
@@ -159,6 +162,11 @@ class Instances:
         instance.last_error = error
         return self._refuse(error) if error else ErrorCode.NONE
 
+    def too_many(self) -> ErrorCode:
+        """More are waiting to be read than may: this one changes nothing, and comes later."""
+        self._refused["busy"] += 1
+        return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
     def taken(self, push: Push, pushed: Pushed | None) -> None:
         """`pushed`: nothing if the push had no metrics. The instance may be gone meanwhile: then only growth counts."""
         self._pushes += 1
@@ -172,8 +180,7 @@ class Instances:
         return self._refuse(ErrorCode.INVALID_RECORD)
 
     def closed(self, connection: int) -> None:
-        instance_id = self._begun_on.pop(connection, None)
-        if instance_id is not None:
+        for instance_id in tuple(self._begun_on.get(connection, ())):
             self._forget(instance_id)
 
     def statistics(self, now_ms: int) -> TelemetryStatistics:
@@ -209,14 +216,16 @@ class Instances:
         self, instance_id: uuid.UUID, connection: int, describe: Callable[[uuid.UUID], Client], now_ms: int
     ) -> _Instance:
         self._sweep(now_ms)
-        found = self._all.pop(instance_id, None)
+        known = found = self._all.pop(instance_id, None)
         if found is not None and found.expires_ms <= now_ms:
             found = None
         if found is None or found.version != self._version:
             client = found.client if found is not None else describe(instance_id)
             asked = self._subscriptions.asked_of(client)
             found = _Instance(client, asked, subscription_id_of(asked, instance_id), self._version, connection)
-            self._begun_on[connection] = instance_id
+            if known is not None:
+                self._left(known.connection, instance_id)
+            self._begun_on.setdefault(connection, set()).add(instance_id)
         self._all[instance_id] = found  # behind all others
         self.aggregates.came(instance_id)
         found.expires_ms = now_ms + max(TELEMETRY_EXPIRY_MS_MIN, INTERVALS_KEPT * found.asked.interval_ms)
@@ -229,9 +238,14 @@ class Instances:
         instance = self._all.pop(instance_id, None)
         if instance is None:
             return
-        if self._begun_on.get(instance.connection) == instance_id:
-            del self._begun_on[instance.connection]
+        self._left(instance.connection, instance_id)
         self.aggregates.went(instance_id)
+
+    def _left(self, connection: int, instance_id: uuid.UUID) -> None:
+        begun = self._begun_on[connection]
+        begun.remove(instance_id)
+        if not begun:
+            del self._begun_on[connection]
 
     def _sweep(self, now_ms: int) -> None:
         """Those that have been silent for too long, now and then."""

@@ -11,6 +11,7 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tpc_broker.limits import TELEMETRY_MATCHED_BYTES_MAX
 from tpc_broker.metadata.client_metrics_config import ALL_METRICS, CLIENT_METRICS_CONFIGS, match_patterns
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.native_bytes import crc32c
@@ -36,11 +37,18 @@ class Client(NamedTuple):
 def client_of(
     instance_id: uuid.UUID, client_id: str | None, software: tuple[str, str] | None, peer: str
 ) -> Client:  # fmt: skip
-    """`peer`: `127.0.0.1:4711`, `[::1]:4711`, or anything else of one without an address."""
+    """`peer`: `127.0.0.1:4711`, `[::1]:4711`, or anything else of one without an address. What is longer than a name
+    has to be is taken for unknown: it would take long to match.
+    """
     name, version = software if software is not None else (None, None)
     host, _colon, port = peer.rpartition(":")
     address = _address(host.removeprefix("[").removesuffix("]"))
+    client_id, name, version = map(_matchable, (client_id, name, version))
     return Client(instance_text(instance_id), client_id, name, version, address, port if address else None)
+
+
+def _matchable(text: str | None) -> str | None:
+    return text if text is not None and len(text.encode()) <= TELEMETRY_MATCHED_BYTES_MAX else None
 
 
 def instance_text(instance_id: uuid.UUID) -> str:
@@ -89,15 +97,18 @@ class Asked(NamedTuple):
 class Subscriptions:
     """All of them, as of one version of the metadata."""
 
-    def __init__(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """`configs`: of each resource, what was set. What cannot be compiled is in `faults`, and matches nobody."""
-        self._all: list[Subscription] = []
-        self.faults: dict[str, str] = {}
-        for name, values in configs.items():
-            try:
-                self._all.append(compiled(values))
-            except ConfigError as error:
-                self.faults[name] = str(error)
+    def __init__(self, configs: Mapping[str, Mapping[str, str]], before: Subscriptions | None = None) -> None:
+        """`configs`: of each resource, what was set. What cannot be compiled is in `faults`, and matches nobody. What
+        is as it was `before` is not compiled again.
+        """
+        known = before.by_name if before is not None else {}
+        self.by_name: dict[str, tuple[dict[str, str], Subscription | ConfigError]] = {
+            name: known[name] if name in known and known[name][0] == values else (dict(values), _tried(values))
+            for name, values in configs.items()
+        }
+        found = {name: one for name, (_values, one) in self.by_name.items()}
+        self._all = [one for one in found.values() if isinstance(one, Subscription)]
+        self.faults = {name: str(one) for name, one in found.items() if isinstance(one, ConfigError)}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -107,6 +118,13 @@ class Subscriptions:
         interval_ms = min((INTERVAL_MS_DEFAULT, *(one.interval_ms for one in matching)))
         metrics = frozenset[str]().union(*(one.metrics for one in matching))
         return Asked((ALL_METRICS,) if ALL_METRICS in metrics else tuple(sorted(metrics)), interval_ms)
+
+
+def _tried(values: Mapping[str, str]) -> Subscription | ConfigError:
+    try:
+        return compiled(values)
+    except ConfigError as error:
+        return ConfigError(str(error))  # without what it was raised in
 
 
 def compiled(values: Mapping[str, str]) -> Subscription:

@@ -45,8 +45,8 @@ def handle_push_telemetry(
         len(data),
     )
     fault = core.client_telemetry.push(request, push)
-    return messages.PushTelemetryResponse(error_code=int(fault)) if fault else _read(core, push, data)
+    return messages.PushTelemetryResponse(error_code=int(fault)) if fault else _read(core, request, push, data)
 
 
-async def _read(core: Core, push: Push, data: memoryview) -> messages.PushTelemetryResponse:
-    return messages.PushTelemetryResponse(error_code=int(await core.client_telemetry.read(push, data)))
+async def _read(core: Core, request: Request, push: Push, data: memoryview) -> messages.PushTelemetryResponse:
+    return messages.PushTelemetryResponse(error_code=int(await core.client_telemetry.read(request, push, data)))

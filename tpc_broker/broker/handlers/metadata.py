@@ -74,9 +74,7 @@ def handle_api_versions(
     if request.api_version < SOFTWARE_VERSION:
         return _for_everybody(core, request, response)
     software = (message.client_software_name, message.client_software_version)
-    mark = core.client_telemetry.software.mark(software)
-    core.client_telemetry.software.note(request.connection, software)
-    return response if mark is None else _for_everybody(core, request, response, mark)
+    return _for_everybody(core, request, response, core.client_telemetry.software.mark(software))
 
 
 def _fault_of_client(message: messages.ApiVersionsRequest, version: int) -> ErrorCode:
