@@ -7,6 +7,7 @@ say is bounded for all machines of a core together. The rest is in `coordinators
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -113,7 +114,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             found[pattern] = ResolvedRegex(matched, version, self.now_ms())
         if self.is_unloaded:
             return
-        self.perform(self.machine.expressions_resolved(group_id, found, self.now_ms()))
+        self.do(partial(self.machine.expressions_resolved, group_id, found))
         await trio.sleep(RESOLVED_AGAIN_S)
         self._being_resolved.remove(group_id)
         if group_id in self._wanted:
@@ -129,11 +130,15 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             matched += part or ()
         return tuple(sorted(matched))
 
+    def topics_changed(self, deleted: Sequence[str] = ()) -> None:
+        """More is known of topics that are gone, as of those of these names."""
+        self.do(lambda _now_ms: self.machine.topics_changed(deleted))
+
     async def _learn_topics(self) -> None:
         """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more
         than this core does by now. By the newest image it is certain.
         """
-        self.perform(self.machine.topics_changed())
+        self.topics_changed()
         again_s = AGAIN_S
         while self.machine.has_unknown_topics:
             try:
@@ -147,7 +152,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             await trio.sleep(again_s)
             again_s = min(2 * again_s, AGAIN_S_MAX)
         self._knows_all_topics = True
-        self.perform(self.machine.topics_changed())
+        self.topics_changed()
 
 
 class GroupService(Coordinators[LoadedCoordinator]):
@@ -195,7 +200,7 @@ class GroupService(Coordinators[LoadedCoordinator]):
         await super().follow(before, after)
         if deleted:
             for coordinator in self.loaded():
-                coordinator.perform(coordinator.machine.topics_changed(deleted))
+                coordinator.topics_changed(deleted)
 
     def _new_coordinator(self, partition: Partition) -> LoadedCoordinator:
         settings = self._core.settings
