@@ -1,6 +1,9 @@
 """What members of consumer groups say is bounded, and what is decided at once finds room in the driver's queue."""
 
+import pytest
+
 from tests.coordinator.consumer.scenario import SESSION_MS, ConsumerScenario
+from tests.coordinator.scenario import subscription
 from tpc_broker.coordinator import GroupCoordinator
 from tpc_broker.coordinator.consumer import heartbeats
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
@@ -58,6 +61,23 @@ def test_the_members_of_a_group_have_so_many_bytes(monkeypatch):
     assert s.join_consumers("b", *LONG, group="h").error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert [group.group_id for group in s.machine.list_groups()] == ["g"], "nothing is left of the other"
     assert s.join_consumers("b").error_code is NONE
+
+
+@pytest.mark.parametrize("character", ["n", "\N{GRINNING FACE}"])
+def test_what_a_member_says_fits_into_a_record(character, monkeypatch):
+    """Of either protocol, and also one that says less than before in characters."""
+    bound = 8_000
+    monkeypatch.setattr(heartbeats, "MEMBER_RECORD_BYTES_MAX", bound)
+    s = ConsumerScenario()
+    client = s.stable_consumers("a")["a"]
+    fits = (bound - 500) // len(character.encode()) * character
+    assert s.told("a", client.epoch, topic_names=(fits,)).error_code is NONE
+    refused = s.told("a", client.epoch, topic_names=(fits, 1_000 * "n"))
+    assert refused.error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert f"{bound} bytes" in refused.error_message
+    token = s.join("c", "c", protocols=(("range", subscription(*("t" * 100 for _ in range(100)))),))
+    assert s.replies[token].error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert len(s.described().members) == 1
 
 
 def test_a_heartbeat_without_room_is_to_come_again_and_has_changed_nothing():

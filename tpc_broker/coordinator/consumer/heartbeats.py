@@ -28,13 +28,16 @@ from tpc_broker.coordinator.consumer.records import (
     CURRENT_KEY,
     MEMBER_KEY,
     TARGET_KEY,
+    ConsumerKey,
     CurrentAssignment,
     Subscription,
+    consumer_record,
 )
 from tpc_broker.coordinator.consumer.step import Step
 from tpc_broker.coordinator.consumer.subscribed import SubscribedTopics
+from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import GROUP_BYTES_MAX
+from tpc_broker.limits import GROUP_BYTES_MAX, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -54,6 +57,8 @@ DEADLINES: Final = (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC)
 SOON_MS: Final = 1_000
 SOON_MS_A_MEMBER: Final = 2
 """Between the heartbeats of a member while its group changes: at most 500 a second of a whole group."""
+MEMBER_RECORD_BYTES_MAX: Final = OWN_BATCH_BYTES_MAX // 2
+"""Of what is stored of a member's subscription: a record that no batch takes would cost all groups of the machine."""
 NO_ROOM_RETRY_MS: Final = 1_000
 """A deadline that finds the disk far behind."""
 
@@ -203,7 +208,14 @@ class ConsumerMembership:
 
     def check_bytes(self, group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
         """Whether there is room for what a member says, in the group and among all groups: there until others go."""
-        growth = size_of_subscription(after) - (0 if before is None else size_of_subscription(before))
+        if after == before:
+            return
+        size = size_of_subscription(after)
+        # Of a record most is text: a character has four bytes at most.
+        if 4 * size > MEMBER_RECORD_BYTES_MAX and _record_bytes(group, after) > MEMBER_RECORD_BYTES_MAX:
+            text = f"What a member says has {MEMBER_RECORD_BYTES_MAX} bytes when it is stored."
+            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+        growth = size - (0 if before is None else size_of_subscription(before))
         if growth <= 0:
             return
         if group.size_bytes + growth > GROUP_BYTES_MAX:
@@ -321,6 +333,11 @@ class ConsumerMembership:
     def _forget_timers(self, group: ConsumerGroup, member_id: str) -> None:
         for kind in DEADLINES:
             self._timers.cancel((kind, group.group_id, member_id))
+
+
+def _record_bytes(group: ConsumerGroup, subscription: Subscription) -> int:
+    """Of the record of a member, but for its id, which is a short one."""
+    return size_of(consumer_record(ConsumerKey(MEMBER_KEY, group.group_id, ""), subscription))
 
 
 def _interval_ms(group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> int:
