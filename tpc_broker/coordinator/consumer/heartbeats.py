@@ -248,6 +248,11 @@ class ConsumerMembership:
         if group.is_settled(member_id) and not is_changed:
             return current
         target = Target(group.target_epoch, group.target_of(member_id))
+        if self.assigning.is_target_mixed(group.group_id):
+            # It may say what it gave back, and come to be in the epoch that there is, with what it has.
+            if current.state == MemberState.UNRELEASED_PARTITIONS and not is_changed and current.epoch == target.epoch:
+                return current
+            target = Target(group.target_epoch, partitions_of(current.assigned))
         subscribed = self.subscribed.ids_of(group, member_id)
         after = reconciled(current, target, owned, group.is_owned, subscribed)
         if after is not current:
@@ -305,6 +310,7 @@ class ConsumerMembership:
         """After loading: every member has one session's time to show itself, and its own to give back what it is to.
         Those of the classic protocol are told to join again by their first heartbeats, where they have to.
         """
+        self.assigning.loaded(group)
         session_ms = self._settings_of(group.group_id).session_timeout_ms
         for member_id, member in group.members.items():
             own_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
