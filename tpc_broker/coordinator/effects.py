@@ -60,6 +60,18 @@ class Effects:
 
     replies: list[Reply] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+    writes_bytes: int = 0
+    """Of their batches, at most."""
+
+    def write(self, write: Write) -> None:
+        """Adds a write."""
+        self.writes.append(write)
+        self.writes_bytes += write.size_bytes
+
+    def forget_writes(self) -> None:
+        """Takes out all of them."""
+        self.writes.clear()
+        self.writes_bytes = 0
 
     def reply(self, token: Token, response: object) -> None:
         """Adds an answer."""
@@ -118,7 +130,7 @@ class Writes:
         write_id = WriteId(self._next_id)
         self._next_id += 1
         self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed, runs_ahead)
-        effects.writes.append(Write(write_id, tuple(records), runs_ahead))
+        effects.write(Write(write_id, tuple(records), runs_ahead))
         return write_id
 
     def wait_for(self, write_id: WriteId | None, on_written: OnWritten, on_failed: OnFailed) -> bool:

@@ -52,7 +52,7 @@ from tpc_broker.coordinator.records import (
     read_offset,
 )
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import GROUPS_BYTES_MAX
+from tpc_broker.limits import GROUPS_BYTES_MAX, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 _EXPIRY_KEY = ("expiry",)
 _WORK_KEY = ("work",)
 WRITES_AT_ONCE = 40
-"""Asked for in one step by deadlines, or by one request: above it the rest comes later. The driver, who was asked
-whether there is room, has taken none of them yet (`driven.Machine`).
+"""Asked for in one step by deadlines, or by one request: above it, or above the bytes of one batch, the rest comes
+later. The driver, who was asked whether there is room, has taken none of them yet (`driven.Machine`).
 """
 
 
@@ -488,7 +488,7 @@ class GroupCoordinator:
         """
         effects = Effects()
         has_work = False
-        while len(effects.writes) < WRITES_AT_ONCE and (key := self._timers.pop_due(now_ms)) is not None:
+        while not _is_much(effects) and (key := self._timers.pop_due(now_ms)) is not None:
             if key == _WORK_KEY:
                 has_work = True
             elif key == _EXPIRY_KEY:
@@ -530,7 +530,7 @@ class GroupCoordinator:
     def _expire_offsets(self, now_ms: int, effects: Effects) -> bool:
         """Whether all groups were looked through. First those whose burial runs ahead, and so must find room."""
         for consumers in list(self._consumers.by_id.values()):
-            if len(effects.writes) >= WRITES_AT_ONCE:
+            if _is_much(effects):
                 return False
             records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms)
             if records:
@@ -587,7 +587,7 @@ class GroupCoordinator:
             write_id = self._writes.oldest
             write = self._writes.end(write_id)
             write.failed(effects, error, 0)
-        effects.writes.clear()
+        effects.forget_writes()
         return effects
 
     def statistics(self) -> Statistics:
@@ -667,6 +667,11 @@ class GroupCoordinator:
             for group_id in self._maybe_unused & self._groups.keys():
                 self._forget_unused(self._groups[group_id])
             self._maybe_unused.clear()
+
+
+def _is_much(effects: Effects) -> bool:
+    """Whether so much is to be written that what runs ahead has to wait: the driver was asked before that."""
+    return len(effects.writes) >= WRITES_AT_ONCE or effects.writes_bytes > OWN_BATCH_BYTES_MAX
 
 
 def _ignore_success(_effects: Effects, _now_ms: int) -> None:

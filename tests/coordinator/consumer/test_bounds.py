@@ -4,7 +4,7 @@ import pytest
 
 from tests.coordinator.consumer.scenario import SESSION_MS, ConsumerScenario
 from tests.coordinator.scenario import subscription
-from tpc_broker.coordinator import GroupCoordinator
+from tpc_broker.coordinator import GroupCoordinator, machine
 from tpc_broker.coordinator.consumer import heartbeats
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.error_codes import ErrorCode
@@ -20,12 +20,12 @@ class Bounded(ConsumerScenario):
     left = 10 * GROUP_MEMBER_BYTES
 
     def new_machine(self):
-        machine = GroupCoordinator(
-            self.limits, self.fate_of, lambda: self.left - machine.size_bytes,
+        made = GroupCoordinator(
+            self.limits, self.fate_of, lambda: self.left - made.size_bytes,
             settings_of=lambda _group_id: self.settings, topics=self.topics, assignors=self.assignors,
             has_room=lambda: self.room,
         )  # fmt: skip
-        return machine
+        return made
 
 
 def test_both_kinds_of_groups_share_what_memory_there_is():
@@ -116,6 +116,27 @@ def test_sessions_that_end_together_are_written_a_few_at_a_time():
         assert len(s.held) - before <= 50
         steps += 1
     assert steps > 1
+    s.hold = False
+    s.settle()
+    assert {group.group_state for group in s.machine.list_groups()} == {"Empty"}
+
+
+def test_sessions_that_end_together_are_written_so_many_bytes_at_a_time(monkeypatch):
+    """Room for one large decision is all that the driver was asked for."""
+    bound = 500
+    monkeypatch.setattr(machine, "OWN_BATCH_BYTES_MAX", bound)
+    s = ConsumerScenario()
+    for number in range(20):
+        s.join_consumers(f"m{number}", group=f"g{number}")
+    s.hold = True
+    s.now += SESSION_MS
+    sizes = []
+    while (deadline := s.machine.next_deadline_ms()) is not None and deadline <= s.now:
+        before = len(s.held)
+        s.run(s.machine.on_deadline(s.now))
+        sizes.append([write.size_bytes for write in s.held[before:]])
+    assert sum(map(len, sizes)) == 20
+    assert max(sum(step[:-1]) for step in sizes) <= bound
     s.hold = False
     s.settle()
     assert {group.group_state for group in s.machine.list_groups()} == {"Empty"}
