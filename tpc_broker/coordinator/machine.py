@@ -309,6 +309,11 @@ class GroupCoordinator:
         def refuse(later: Effects, error: ErrorCode, _now_ms: int, message: str | None = None) -> None:
             later.reply(token, ConsumerHeartbeatResponse(error_code=error, error_message=message))
 
+        def failed(later: Effects, error: ErrorCode, later_ms: int) -> None:
+            """A write that was not its own: its client gives up where it is told of a fault of the server."""
+            is_fatal = error is ErrorCode.UNKNOWN_SERVER_ERROR
+            refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE if is_fatal else error, later_ms)
+
         def again(later: Effects, later_ms: int) -> None:
             self._consumer_heartbeat(request, token, later_ms, unique, later)
             self._have_work_done(later_ms)
@@ -324,7 +329,7 @@ class GroupCoordinator:
             message = f"Group {group_id} is not a consumer group."
             refuse(effects, ErrorCode.GROUP_ID_NOT_FOUND, now_ms, message)
         elif group_id in self._consumers.by_id or not self._writes.wait_for(
-            self._writes.last_of(classic_key), again, refuse
+            self._writes.last_of(classic_key), again, failed
         ):
             self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
 
