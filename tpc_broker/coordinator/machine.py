@@ -534,17 +534,19 @@ class GroupCoordinator:
 
     def _expire_offsets(self, now_ms: int, effects: Effects) -> bool:
         """Whether all groups were looked through. First those whose burial runs ahead, and so must find room."""
+        being_written = self._offsets.being_written()
         for consumers in list(self._consumers.by_id.values()):
             if _is_much(effects):
                 return False
-            records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms)
+            records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms, being_written)
             if records:
                 self._begin_burial(consumers.group_id, records, effects)
             if none_left and not consumers.members:
                 self._bury_consumers(consumers, effects)
         self._forget_gone(effects)
+        being_written = self._offsets.being_written()
         for group in list(self._groups.values()):
-            records, none_left = self._offsets.tombstones_of_expired(group, now_ms)
+            records, none_left = self._offsets.tombstones_of_expired(group, now_ms, being_written)
             is_over = none_left and group.state is GroupState.EMPTY and not group.pending_members
             # One that a later release wrote stays stored, and is forgotten here when the last of its offsets is gone.
             if is_over and not self._is_of_later_release(group.group_id):
