@@ -95,18 +95,6 @@ class Kinds(Protocol):
         ...
 
 
-class OneKind:
-    """They do not."""
-
-    def upgraded(self, _group_id: str) -> Upgrade | None:
-        return None
-
-    def downgrade(
-        self, _group: ConsumerGroup, _leaving: Collection[str], _now_ms: int, _effects: Effects
-    ) -> bool:
-        return False
-
-
 class ConsumerMembership:
     """Shares `groups` with the coordinator. `bytes_left`: for members of any group, as far as all groups of the core
     leave it.
@@ -132,7 +120,8 @@ class ConsumerMembership:
         self._bytes_left = bytes_left
         self.assigning = Assigning(groups, ahead, settings_of, topics, assignors)
         self.subscribed = SubscribedTopics(groups, ahead, settings_of, topics)
-        self.kinds: Kinds = OneKind()
+        self.kinds: Kinds
+        """Set before the first request: it needs this itself."""
         self.has_room = ahead.has_room
 
     # Heartbeats
