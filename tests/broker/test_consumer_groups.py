@@ -296,6 +296,19 @@ async def test_topics_that_come_grow_and_go(autojump_clock):
         assert member.partitions("u") == {0}
 
 
+async def test_a_member_that_says_more_than_a_record_holds_is_refused_and_others_go_on(autojump_clock):
+    async with running_node(settings=SETTINGS) as node:
+        first = await begun(node)
+        (before,) = [one for one in node[first.coordinator()].groups.loaded() if one.machine.list_groups()]
+        names = [f"{number:04}" + 1_000 * "n" for number in range(9_000)]
+        second = ConsumerMember(node, "g", 11, names)
+        assert await second.beat() is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert "bytes" in second.answer.error_message
+        assert await first.beat() is NONE
+        assert before in node[first.coordinator()].groups.loaded()
+        assert len((await first.describe()).members) == 1
+
+
 # -- regular expressions -----------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from tests.support.driven_machine import Cells, CellsLog, coordinating, driving,
 from tests.support.memory_node import MemoryClock
 from tpc_broker import limits
 from tpc_broker.broker import coordinator_driver
+from tpc_broker.coordinator import Effects
 from tpc_broker.coordinator import Record as Change
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch, read_records
@@ -241,6 +242,72 @@ async def test_while_no_write_succeeds_a_machine_is_loaded_once_a_second(autojum
         while trio.current_time() < 10:
             await service.wait_coordinator("any")
             assert not await put(service.coordinator_of("any"), b"~a", b"1")
+        assert 9 <= len(service.machines) <= 12
+
+
+class BrokenError(Exception):
+    """What a machine of these tests raises."""
+
+
+def breaking(step):
+    """It does what it is to do, and raises then: what it asked for is lost."""
+
+    def broken(*arguments):
+        step(*arguments)
+        raise BrokenError
+
+    return broken
+
+
+@pytest.mark.parametrize("unload_raises", [False, True])
+@pytest.mark.parametrize("name", ["set", "written", "write_failed", "on_deadline"])
+async def test_a_machine_that_raises_is_loaded_again_and_nothing_of_that_step_is_kept(
+    name, unload_raises, autojump_clock, caplog
+):
+    """Whoever waits hears of it, also those of whom the machine has forgotten; and the driver goes on."""
+    log, told = CellsLog(), []
+    async with coordinating(log) as service:
+        before = service.coordinator_of("any")
+        assert await put(before, b"~a", b"1")
+        setattr(before.machine, name, breaking(getattr(before.machine, name)))
+        if unload_raises:
+            before.machine.unload = breaking(before.machine.unload)
+        log.refuses, log.write_s = int(name == "write_failed"), 0.1
+
+        async def one(key):
+            try:
+                told.append(await put(before, key, b"2"))
+            except coordinator_driver.MachineFailedError:
+                told.append(None)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, b"b")
+            await trio.testing.wait_all_tasks_blocked()
+            if name == "on_deadline":
+                before.machine.timers.set("now", before.now_ms())
+                before.timer_changed()
+        assert told
+        assert all(not each for each in told)
+        assert service.coordinator_of("any") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await service.wait_coordinator("any")
+        after = service.coordinator_of("any")
+        assert after is not before
+        is_stored = name in {"written", "on_deadline"}  # it was on its way to the disk
+        assert after.machine.cells == ({b"~a": b"1", b"b": b"2"} if is_stored else {b"~a": b"1"})
+        assert await put(after, b"~a", b"3")
+    assert "its cells raised, and are loaded again" in caplog.text
+    assert "BrokenError" in caplog.text
+
+
+async def test_a_machine_that_always_raises_is_loaded_once_a_second(autojump_clock, caplog):
+    async with coordinating(CellsLog()) as service:
+        while trio.current_time() < 10:
+            await service.wait_coordinator("any")
+            driver = service.coordinator_of("any")
+            driver.machine.set = breaking(driver.machine.set)
+            driver.machine.unload = Effects  # it has forgotten who waits
+            with pytest.raises(coordinator_driver.MachineFailedError):
+                await put(driver, b"~a", b"1")
         assert 9 <= len(service.machines) <= 12
 
 

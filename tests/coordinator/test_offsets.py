@@ -5,7 +5,8 @@ import uuid
 import pytest
 
 from tests.coordinator.scenario import Scenario
-from tpc_broker.coordinator import Fate, Record
+from tpc_broker.coordinator import Effects, Fate, Record, offsets
+from tpc_broker.coordinator.effects import Writes
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
 from tpc_broker.coordinator.records import OffsetKey, offset_record, read_key, read_offset
 from tpc_broker.error_codes import ErrorCode
@@ -524,3 +525,31 @@ def test_a_group_whose_last_offsets_were_deleted_stays_until_offsets_are_looked_
     s.wait(600_000)
     assert s.machine.list_groups() == []
     assert s.machine.describe_group("g").error_code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_what_is_being_written_is_looked_at_once_for_all_groups(monkeypatch):
+    """However many groups there are, and however much waits for the disk."""
+    s = Scenario()
+    groups = [f"g{number}" for number in range(20)]
+    for group in groups:
+        s.commit(group=group, partition=0)
+    s.hold = True
+    for group in groups:
+        s.commit(group=group, partition=1)
+    looked_at = []
+    monkeypatch.setattr(offsets, "read_key", lambda key: looked_at.append(key) or read_key(key))
+    s.wait(s.limits.offsets_retention_check_interval_ms + 1)
+    assert 0 < len(looked_at) <= 2 * len(groups)
+
+
+def test_the_last_write_of_a_key_is_known_whichever_of_them_ends():
+    def begin(key, **how):
+        return writes.begin(Effects(), [Record(key, b""), Record(b"x", None)], None, None, **how)
+
+    writes = Writes()
+    first, _ahead, second, third = begin(b"a"), begin(b"a", runs_ahead=True), begin(b"a"), begin(b"b")
+    assert [writes.last_of(key) for key in (b"a", b"b", b"c", b"x")] == [second, third, None, third]
+    writes.fail(second)
+    assert (writes.last_of(b"a"), writes.keys()) == (first, {b"a", b"b", b"x"})
+    writes.end(first)
+    assert (writes.last_of(b"a"), writes.keys()) == (None, {b"b", b"x"})

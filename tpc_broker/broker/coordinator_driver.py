@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
@@ -50,6 +51,10 @@ SNAPSHOT_PART_RECORDS, SNAPSHOT_PART_BYTES = 200, 1 << 20
 
 M = TypeVar("M", bound=Machine)
 R = TypeVar("R")
+
+
+class MachineFailedError(Exception):
+    """The machine raised while a request waited in it, and nothing is known of what became of that."""
 
 
 class PendingReply:
@@ -101,6 +106,7 @@ class MachineDriver(Generic[M]):
         self._writes_bytes = 0
         self._has_writes = trio.Event()
         self._timer_changed = trio.Event()
+        self._waiting: set[PendingReply] = set()
         self._records_in_log = 0
         self._snapshot: _Snapshot | None = None
         self._records_expected = 0
@@ -141,10 +147,29 @@ class MachineDriver(Generic[M]):
     async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
         """One request: hand it in, wait for its reply, which is of that kind."""
         pending = PendingReply()
-        self.perform(step(pending, self.now_ms()))
-        await pending.done.wait()
+        self._waiting.add(pending)
+        try:
+            self.do(lambda now_ms: step(pending, now_ms))
+            await pending.done.wait()
+        finally:
+            self._waiting.discard(pending)
+        if isinstance(pending.response, MachineFailedError):
+            raise pending.response
         assert isinstance(pending.response, kind), pending.response
         return pending.response
+
+    # Rule: A step of a machine happens as a whole. When it raises, nothing of it is written, nor anything after it;
+    # everybody who waits is refused, and the machine is loaded again from its log. The core goes on. Held by
+    # tests/broker/test_coordinator_driver.py.
+    def do(self, step: Callable[[int], Effects]) -> None:
+        """A step of the machine, and what follows from it. One that raises may have changed what is in memory, of which
+        the log then never hears.
+        """
+        try:
+            self.perform(step(self.now_ms()))
+        except Exception:  # whatever it is: others' groups, and what is beside them on this core, have no part in it
+            log.exception("%s: its %s raised, and are loaded again", self._partition.label, self.what)
+            self._begin_anew()
 
     def perform(self, effects: Effects) -> None:
         """Send replies, queue writes, look at the clock again."""
@@ -178,9 +203,22 @@ class MachineDriver(Generic[M]):
         """Answer everybody who waits; what becomes of writes under way is nobody's concern any more."""
         if not self.is_unloaded:
             self.is_loaded, self.is_unloaded = False, True
-            self.perform(self.machine.unload())
+            try:
+                self.perform(self.machine.unload())
+            except Exception:  # of one that raised before, and is in no state that it knows
+                log.exception("%s: its %s raised when they were unloaded", self._partition.label, self.what)
             self._has_writes.set()
         self.has_loaded.set()
+
+    def _begin_anew(self) -> None:
+        """The machine is of no use any more. Who waited, and of whom it has forgotten, is not answered."""
+        if not self.is_unloaded:
+            self.unload()
+            self.has_loaded = trio.Event()
+        for pending in self._waiting:
+            if not pending.done.is_set():
+                pending.response = MachineFailedError(f"{self._partition.label}: its {self.what} raised")
+                pending.done.set()
 
     async def _load(self) -> None:
         try:
@@ -243,7 +281,7 @@ class MachineDriver(Generic[M]):
             return 0
         for write in writes:
             if not self.is_unloaded:
-                self.perform(self.machine.written(write.write_id, self.now_ms()))
+                self.do(partial(self.machine.written, write.write_id))
         return len(records)
 
     def _stamped(self, records: Iterable[Record]) -> list[LogRecord]:
@@ -262,7 +300,7 @@ class MachineDriver(Generic[M]):
             self.unload()
             self.has_loaded = trio.Event()
         elif not self.is_unloaded:
-            self.perform(self.machine.write_failed(write.write_id, error, self.now_ms()))
+            self.do(partial(self.machine.write_failed, write.write_id, error))
 
     # Rule: A snapshot goes on between writes, however steady they are, and no write waits for more of it than was
     # written before it, or one part. The log's start moves when all of it is durable.
@@ -321,7 +359,7 @@ class MachineDriver(Generic[M]):
             if deadline_ms is not None and deadline_ms <= now_ms:
                 await self._hear_clients_first(now_ms - deadline_ms)
                 if not self.is_unloaded:
-                    self.perform(self.machine.on_deadline(self.now_ms()))
+                    self.do(self.machine.on_deadline)
                 continue
             with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
                 await self._timer_changed.wait()

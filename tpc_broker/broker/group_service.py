@@ -27,7 +27,7 @@ from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NO_TOPIC_ID, TopicId
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
@@ -41,6 +41,8 @@ DECISION_BYTES_MAX = 48 * limits.MIB
 """Room that a decision of a consumer group needs, which is written whole: of all members of a group (GROUP_BYTES_MAX),
 and what is made of it.
 """
+RESOLVED_BYTES = 1 << 20
+"""Of names that expressions match: so many are decided on, and written, at a time."""
 RESOLVED_AGAIN_S = 1.0
 """Between the times that the regular expressions of a group are looked at."""
 
@@ -108,16 +110,30 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
         """One whose patterns take long holds up no other group: each has its turn after each job."""
         version, names = self._core.groups.names()
         found: dict[str, ResolvedRegex] = {}
+        found_bytes = 0
         for pattern in sorted(patterns):
             matched = await self._matches(pattern, names)
+            matched_bytes = sum(map(len, matched))
+            if 4 * matched_bytes > limits.OWN_BATCH_BYTES_MAX:  # of a name each character is a byte
+                text = f"{self._partition.label}: an expression of group {group_id!r} matches too many topics, so none"
+                self._core.log_limiter.say(log, "expressions of groups that match too many topics", group_id, text)
+                matched, matched_bytes = (), 0
             found[pattern] = ResolvedRegex(matched, version, self.now_ms())
+            found_bytes += matched_bytes
+            if found_bytes > RESOLVED_BYTES:
+                self._take_resolved(group_id, found)
+                found, found_bytes = {}, 0
+        self._take_resolved(group_id, found)
         if self.is_unloaded:
             return
-        self.perform(self.machine.expressions_resolved(group_id, found, self.now_ms()))
         await trio.sleep(RESOLVED_AGAIN_S)
         self._being_resolved.remove(group_id)
         if group_id in self._wanted:
             self._has_wanted.set()
+
+    def _take_resolved(self, group_id: str, found: Mapping[str, ResolvedRegex]) -> None:
+        if not self.is_unloaded:
+            self.do(lambda now_ms: self.machine.expressions_resolved(group_id, found, now_ms))
 
     async def _matches(self, pattern: str, names: Sequence[str]) -> tuple[str, ...]:
         """A step at a time, each a short job of a helper thread: a core that ends does not wait for the rest."""
@@ -129,11 +145,15 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             matched += part or ()
         return tuple(sorted(matched))
 
+    def topics_changed(self, deleted: Sequence[str] = ()) -> None:
+        """More is known of topics that are gone, as of those of these names."""
+        self.do(lambda _now_ms: self.machine.topics_changed(deleted))
+
     async def _learn_topics(self) -> None:
         """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more
         than this core does by now. By the newest image it is certain.
         """
-        self.perform(self.machine.topics_changed())
+        self.topics_changed()
         again_s = AGAIN_S
         while self.machine.has_unknown_topics:
             try:
@@ -147,7 +167,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             await trio.sleep(again_s)
             again_s = min(2 * again_s, AGAIN_S_MAX)
         self._knows_all_topics = True
-        self.perform(self.machine.topics_changed())
+        self.topics_changed()
 
 
 class GroupService(Coordinators[LoadedCoordinator]):
@@ -195,7 +215,7 @@ class GroupService(Coordinators[LoadedCoordinator]):
         await super().follow(before, after)
         if deleted:
             for coordinator in self.loaded():
-                coordinator.perform(coordinator.machine.topics_changed(deleted))
+                coordinator.topics_changed(deleted)
 
     def _new_coordinator(self, partition: Partition) -> LoadedCoordinator:
         settings = self._core.settings

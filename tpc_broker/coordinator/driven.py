@@ -31,7 +31,8 @@ class Machine(Protocol):
        behind the last one it moves the log's start to where the first one is;
     6. tells a machine that runs ahead, whenever it asks, whether it has room for some more writes than the machine
        begins in a step, and for what is decided at once;
-    7. calls `unload` when the partition goes, and nothing after it.
+    7. calls `unload` when the partition goes, or when another call raised, and nothing after it. What a machine did
+       before it raised is written nowhere: another one loads the log, and whoever it has forgotten is not answered.
 
     The machine knows after a replay all that anybody was told: what is stored changes by `replay` alone, which it calls
     itself for the records of a write when it is `written`. A reply is among the effects when it may be sent at once.

@@ -7,7 +7,7 @@ it comes in the effects of `written`, which the driver calls when a write of `Ef
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, KeysView, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
@@ -60,6 +60,18 @@ class Effects:
 
     replies: list[Reply] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+    writes_bytes: int = 0
+    """Of their batches, at most."""
+
+    def write(self, write: Write) -> None:
+        """Adds a write."""
+        self.writes.append(write)
+        self.writes_bytes += write.size_bytes
+
+    def forget_writes(self) -> None:
+        """Takes out all of them."""
+        self.writes.clear()
+        self.writes_bytes = 0
 
     def reply(self, token: Token, response: object) -> None:
         """Adds an answer."""
@@ -99,6 +111,8 @@ class Writes:
 
     def __init__(self) -> None:
         self._pending: dict[WriteId, _PendingWrite] = {}
+        self._by_key: dict[bytes, list[WriteId]] = {}
+        """Of those that do not run ahead: which have a record of a key, in their order."""
         self._next_id = 1
 
     def __len__(self) -> int:
@@ -118,7 +132,10 @@ class Writes:
         write_id = WriteId(self._next_id)
         self._next_id += 1
         self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed, runs_ahead)
-        effects.writes.append(Write(write_id, tuple(records), runs_ahead))
+        if not runs_ahead:
+            for key in {record.key for record in records}:
+                self._by_key.setdefault(key, []).append(write_id)
+        effects.write(Write(write_id, tuple(records), runs_ahead))
         return write_id
 
     def wait_for(self, write_id: WriteId | None, on_written: OnWritten, on_failed: OnFailed) -> bool:
@@ -131,14 +148,12 @@ class Writes:
 
     def last_of(self, key: bytes) -> WriteId | None:
         """The last one that has a record of this key, and does not run ahead: what it says is not applied yet."""
-        for write_id, pending in reversed(self._pending.items()):
-            if not pending.runs_ahead and any(record.key == key for record in pending.records):
-                return write_id
-        return None
+        write_ids = self._by_key.get(key)
+        return None if write_ids is None else write_ids[-1]
 
-    def keys(self) -> set[bytes]:
-        """Of the records under way."""
-        return {record.key for pending in self._pending.values() for record in pending.records}
+    def keys(self) -> KeysView[bytes]:
+        """Of the records under way that do not run ahead."""
+        return self._by_key.keys()
 
     def begin_parts(
         self, effects: Effects, records: Sequence[Record], on_written: OnWritten, on_failed: OnFailed
@@ -179,11 +194,20 @@ class Writes:
     def end(self, write_id: WriteId) -> _PendingWrite:
         """Takes out a write that is durable; it is a bug of the driver when it is not the oldest."""
         assert next(iter(self._pending), None) == write_id, f"write {write_id} is not the oldest under way"
-        return self._pending.pop(write_id)
+        return self._take(write_id)
 
     def fail(self, write_id: WriteId) -> _PendingWrite:
         """Takes out a write that failed, or was refused while others wait."""
-        return self._pending.pop(write_id)
+        return self._take(write_id)
+
+    def _take(self, write_id: WriteId) -> _PendingWrite:
+        pending = self._pending.pop(write_id)
+        if not pending.runs_ahead:
+            for key in {record.key for record in pending.records}:
+                self._by_key[key].remove(write_id)
+                if not self._by_key[key]:
+                    del self._by_key[key]
+        return pending
 
 
 class Timers:

@@ -52,7 +52,7 @@ from tpc_broker.coordinator.records import (
     read_offset,
 )
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import GROUPS_BYTES_MAX
+from tpc_broker.limits import GROUPS_BYTES_MAX, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 _EXPIRY_KEY = ("expiry",)
 _WORK_KEY = ("work",)
 WRITES_AT_ONCE = 40
-"""Asked for in one step by deadlines, or by one request: above it the rest comes later. The driver, who was asked
-whether there is room, has taken none of them yet (`driven.Machine`).
+"""Asked for in one step by deadlines, or by one request: above it, or above the bytes of one batch, the rest comes
+later. The driver, who was asked whether there is room, has taken none of them yet (`driven.Machine`).
 """
 
 
@@ -309,6 +309,11 @@ class GroupCoordinator:
         def refuse(later: Effects, error: ErrorCode, _now_ms: int, message: str | None = None) -> None:
             later.reply(token, ConsumerHeartbeatResponse(error_code=error, error_message=message))
 
+        def failed(later: Effects, error: ErrorCode, later_ms: int) -> None:
+            """A write that was not its own: its client gives up where it is told of a fault of the server."""
+            is_fatal = error is ErrorCode.UNKNOWN_SERVER_ERROR
+            refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE if is_fatal else error, later_ms)
+
         def again(later: Effects, later_ms: int) -> None:
             self._consumer_heartbeat(request, token, later_ms, unique, later)
             self._have_work_done(later_ms)
@@ -323,7 +328,7 @@ class GroupCoordinator:
             message = f"Group {group_id} is not a consumer group."
             refuse(effects, ErrorCode.GROUP_ID_NOT_FOUND, now_ms, message)
         elif group_id in self._consumers.by_id or not self._writes.wait_for(
-            self._writes.last_of(group_record(group_id, None).key), again, refuse
+            self._writes.last_of(group_record(group_id, None).key), again, failed
         ):
             self._consumer_membership.heartbeat(request, token, now_ms, unique, effects)
 
@@ -487,7 +492,7 @@ class GroupCoordinator:
         """
         effects = Effects()
         has_work = False
-        while len(effects.writes) < WRITES_AT_ONCE and (key := self._timers.pop_due(now_ms)) is not None:
+        while not _is_much(effects) and (key := self._timers.pop_due(now_ms)) is not None:
             if key == _WORK_KEY:
                 has_work = True
             elif key == _EXPIRY_KEY:
@@ -528,17 +533,19 @@ class GroupCoordinator:
 
     def _expire_offsets(self, now_ms: int, effects: Effects) -> bool:
         """Whether all groups were looked through. First those whose burial runs ahead, and so must find room."""
+        being_written = self._offsets.being_written()
         for consumers in list(self._consumers.by_id.values()):
-            if len(effects.writes) >= WRITES_AT_ONCE:
+            if _is_much(effects):
                 return False
-            records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms)
+            records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms, being_written)
             if records:
                 self._begin_burial(consumers.group_id, records, effects)
             if none_left and not consumers.members:
                 self._bury_consumers(consumers, effects)
         self._forget_gone(effects)
+        being_written = self._offsets.being_written()
         for group in list(self._groups.values()):
-            records, none_left = self._offsets.tombstones_of_expired(group, now_ms)
+            records, none_left = self._offsets.tombstones_of_expired(group, now_ms, being_written)
             is_over = none_left and group.state is GroupState.EMPTY and not group.pending_members
             # One that a later release wrote stays stored, and is forgotten here when the last of its offsets is gone.
             if is_over and not self._is_of_later_release(group.group_id):
@@ -586,7 +593,7 @@ class GroupCoordinator:
             write_id = self._writes.oldest
             write = self._writes.end(write_id)
             write.failed(effects, error, 0)
-        effects.writes.clear()
+        effects.forget_writes()
         return effects
 
     def statistics(self) -> Statistics:
@@ -668,6 +675,11 @@ class GroupCoordinator:
             for group_id in self._maybe_unused & self._groups.keys():
                 self._forget_unused(self._groups[group_id])
             self._maybe_unused.clear()
+
+
+def _is_much(effects: Effects) -> bool:
+    """Whether so much is to be written that what runs ahead has to wait: the driver was asked before that."""
+    return len(effects.writes) >= WRITES_AT_ONCE or effects.writes_bytes > OWN_BATCH_BYTES_MAX
 
 
 def _ignore_success(_effects: Effects, _now_ms: int) -> None:

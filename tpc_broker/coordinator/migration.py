@@ -276,10 +276,10 @@ def _held(targets: Mapping[str, Partitions], owned: Mapping[str, Partitions]) ->
     for member_id, target in targets.items():
         kept = _pairs(owned[member_id]) - taken
         taken |= kept
-        mine = dict(target)
+        mine = {topic_id: set(partitions) for topic_id, partitions in target.items()}
         for topic_id, partition in kept:
-            mine[topic_id] = mine.get(topic_id, frozenset()) | {partition}
-        held[member_id] = mine
+            mine.setdefault(topic_id, set()).add(partition)
+        held[member_id] = {topic_id: frozenset(partitions) for topic_id, partitions in mine.items()}
     return held
 
 

@@ -34,7 +34,7 @@ from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
     from tpc_broker.coordinator.consumer.ahead import Ahead
     from tpc_broker.coordinator.effects import Effects, Token, Writes
@@ -259,9 +259,17 @@ class Offsets:
             for (topic, _partition), offset in offsets.items()
         )
 
-    def tombstones_of_expired(self, group: Group | ConsumerGroup, now_ms: int) -> tuple[list[Record], bool]:
+    def being_written(self) -> frozenset[str]:
+        """Ids of groups of which offsets are being written."""
+        names = map(read_key, self._writes.keys())
+        return frozenset(name.group_id for name in names if isinstance(name, OffsetKey))
+
+    def tombstones_of_expired(
+        self, group: Group | ConsumerGroup, now_ms: int, being_written_of: Container[str]
+    ) -> tuple[list[Record], bool]:
         """Records that forget what is too old, and whether the group then has no offsets left. What cannot be read
-        stays: nobody here knows how old it is. What is being committed anew stays as well.
+        stays: nobody here knows how old it is. What is being committed anew stays as well. `being_written_of`: ids of
+        groups of which any offsets are being written.
 
         Old is counted from the commit; in a classic group that had members and has none, from when it became empty.
         Offsets of topics that a stable consumer group subscribes to do not age, nor any while it is unknown what is
@@ -282,9 +290,7 @@ class Offsets:
             if is_expired(key[0], offset)
             and (record := offset_record(OffsetKey(group.group_id, *key), None)).key not in being_written
         ]
-        is_written_of = any(
-            isinstance(name := read_key(key), OffsetKey) and name.group_id == group.group_id for key in being_written
-        )
+        is_written_of = group.group_id in being_written_of
         none_left = len(expired) == len(committed) and group.group_id not in self._unreadable and not is_written_of
         return expired, none_left
 

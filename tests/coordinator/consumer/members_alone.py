@@ -102,6 +102,16 @@ def loaded(records):
     return {group_id: group for group_id, group in groups.items() if group.is_stored}, held
 
 
+class OneKind:
+    """There are no classic groups beside them."""
+
+    def upgraded(self, _group_id):
+        return None
+
+    def downgrade(self, *_of):
+        return False
+
+
 class MembersAlone:
     def __init__(self, assignor=even, **settings):
         self.settings = ConsumerSettings(**{"assignment_interval_ms": 0, **settings})
@@ -132,6 +142,7 @@ class MembersAlone:
             self.held,
             lambda: self.bytes_left,
         )
+        self.members.kinds = OneKind()
         for group in self.groups.values():
             self.members.begin_sessions(group, self.now)
 

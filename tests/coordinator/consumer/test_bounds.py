@@ -1,7 +1,10 @@
 """What members of consumer groups say is bounded, and what is decided at once finds room in the driver's queue."""
 
+import pytest
+
 from tests.coordinator.consumer.scenario import SESSION_MS, ConsumerScenario
-from tpc_broker.coordinator import GroupCoordinator
+from tests.coordinator.scenario import subscription
+from tpc_broker.coordinator import GroupCoordinator, machine
 from tpc_broker.coordinator.consumer import heartbeats
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.error_codes import ErrorCode
@@ -17,12 +20,12 @@ class Bounded(ConsumerScenario):
     left = 10 * GROUP_MEMBER_BYTES
 
     def new_machine(self):
-        machine = GroupCoordinator(
-            self.limits, self.fate_of, lambda: self.left - machine.size_bytes,
+        made = GroupCoordinator(
+            self.limits, self.fate_of, lambda: self.left - made.size_bytes,
             settings_of=lambda _group_id: self.settings, topics=self.topics, assignors=self.assignors,
             has_room=lambda: self.room,
         )  # fmt: skip
-        return machine
+        return made
 
 
 def test_both_kinds_of_groups_share_what_memory_there_is():
@@ -58,6 +61,23 @@ def test_the_members_of_a_group_have_so_many_bytes(monkeypatch):
     assert s.join_consumers("b", *LONG, group="h").error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert [group.group_id for group in s.machine.list_groups()] == ["g"], "nothing is left of the other"
     assert s.join_consumers("b").error_code is NONE
+
+
+@pytest.mark.parametrize("character", ["n", "\N{GRINNING FACE}"])
+def test_what_a_member_says_fits_into_a_record(character, monkeypatch):
+    """Of either protocol, and also one that says less than before in characters."""
+    bound = 8_000
+    monkeypatch.setattr(heartbeats, "MEMBER_RECORD_BYTES_MAX", bound)
+    s = ConsumerScenario()
+    client = s.stable_consumers("a")["a"]
+    fits = (bound - 500) // len(character.encode()) * character
+    assert s.told("a", client.epoch, topic_names=(fits,)).error_code is NONE
+    refused = s.told("a", client.epoch, topic_names=(fits, 1_000 * "n"))
+    assert refused.error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert f"{bound} bytes" in refused.error_message
+    token = s.join("c", "c", protocols=(("range", subscription(*("t" * 100 for _ in range(100)))),))
+    assert s.replies[token].error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert len(s.described().members) == 1
 
 
 def test_a_heartbeat_without_room_is_to_come_again_and_has_changed_nothing():
@@ -96,6 +116,27 @@ def test_sessions_that_end_together_are_written_a_few_at_a_time():
         assert len(s.held) - before <= 50
         steps += 1
     assert steps > 1
+    s.hold = False
+    s.settle()
+    assert {group.group_state for group in s.machine.list_groups()} == {"Empty"}
+
+
+def test_sessions_that_end_together_are_written_so_many_bytes_at_a_time(monkeypatch):
+    """Room for one large decision is all that the driver was asked for."""
+    bound = 500
+    monkeypatch.setattr(machine, "OWN_BATCH_BYTES_MAX", bound)
+    s = ConsumerScenario()
+    for number in range(20):
+        s.join_consumers(f"m{number}", group=f"g{number}")
+    s.hold = True
+    s.now += SESSION_MS
+    sizes = []
+    while (deadline := s.machine.next_deadline_ms()) is not None and deadline <= s.now:
+        before = len(s.held)
+        s.run(s.machine.on_deadline(s.now))
+        sizes.append([write.size_bytes for write in s.held[before:]])
+    assert sum(map(len, sizes)) == 20
+    assert max(sum(step[:-1]) for step in sizes) <= bound
     s.hold = False
     s.settle()
     assert {group.group_state for group in s.machine.list_groups()} == {"Empty"}

@@ -1,6 +1,7 @@
 """Corners of consumer groups that a random history seldom reaches."""
 
 from tests.coordinator.consumer.members_alone import MembersAlone, even
+from tpc_broker.coordinator.consumer import assigning
 from tpc_broker.coordinator.consumer.group import MemberState, partitions_of
 from tpc_broker.error_codes import ErrorCode
 
@@ -185,3 +186,47 @@ def test_nothing_is_made_for_a_group_that_is_empty_or_gone():
     s.beat("m1", -1)
     s.delete_group()
     assert not s.members.assigning.has_work
+
+
+def mixed(monkeypatch):
+    """A target of epoch 4 that is there in part. m1 has all partitions, in epoch 2, and has not heard of epoch 3."""
+    s = MembersAlone()
+    a = s.topics.put("a", 6)
+    s.join("m1", "a")
+    s.join("m2", "a")
+    assert s.groups["g"].target_epoch == 3
+    monkeypatch.setattr(assigning, "PIECES_AT_ONCE", 0)
+    monkeypatch.setattr(assigning, "TARGETS_AT_ONCE", 1)
+    s.join("m3", "a")
+    before = dict(s.groups["g"].targets)
+    while s.groups["g"].targets == before:
+        s.work(1)
+    assert (s.groups["g"].target_epoch, s.groups["g"].epoch) == (3, 4)
+    return s, a
+
+
+def test_nobody_comes_to_a_target_that_is_there_in_part(monkeypatch):
+    """Else it would be in the same epoch with what it gave back, and commits of that would be taken."""
+    s, a = mixed(monkeypatch)
+    all_of_a = parts(a, *range(6))
+    told = s.beat("m1", 2, owned=all_of_a)
+    assert (told.member_epoch, told.assignment) == (3, None)
+    assert s.beat("m1", 3, owned=parts(a, 0)).member_epoch == 3
+    assert partitions_of(s.groups["g"].currents["m1"].assigned) == all_of_a
+    assert s.beat("m3", s.groups["g"].currents["m3"].epoch, owned={}).assignment is None
+    s.work()
+    has = beat_all(s, {"m1": 3, "m2": 3, "m3": 3})
+    assert sorted(len(each[a]) for each in has.values()) == [2, 2, 2]
+
+
+def test_a_group_that_is_loaded_with_a_part_of_a_target_has_all_of_it_made_first(monkeypatch):
+    s, a = mixed(monkeypatch)
+    s.members.assigning.forget("g")
+    s.members.begin_sessions(s.groups["g"], s.now)
+    told = s.beat("m1", 2, owned=parts(a, *range(6)))
+    assert (told.member_epoch, told.assignment) == (3, None)
+    assert s.members.assigning.is_target_mixed("g")
+    s.work()
+    assert not s.members.assigning.is_target_mixed("g")
+    has = beat_all(s, {"m1": 3, "m2": 3, "m3": 3})
+    assert sorted(len(each[a]) for each in has.values()) == [2, 2, 2]

@@ -343,6 +343,19 @@ def test_a_round_that_was_not_written_has_not_been():
     assert s.kind() == "classic"
 
 
+@pytest.mark.parametrize("error", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR])
+def test_who_waited_for_a_round_that_cannot_be_written_may_come_again(error):
+    """The fault was of another's write."""
+    s = MixedScenario()
+    asked = joined(s)
+    s.hold = True
+    s.sync("a", asked.member_id, asked.generation_id, [(asked.member_id, given({"t": {0, 1}}))])
+    beat = s.beat("n", 0, rebalance_timeout_ms=10_000, topic_names=("t",), owned={})
+    s.hold, s.fail_with = False, error
+    s.settle()
+    assert s.replies[beat].error_code in {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+
+
 # Deadlines
 
 def test_members_are_out_after_their_own_sessions():

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from tests.coordinator.consumer.scenario import Client, ConsumerScenario
+from tests.coordinator.consumer.scenario import SESSION_MS, Client, ConsumerScenario
 from tests.coordinator.scenario import subscription
 from tpc_broker.coordinator import Fate, GroupCoordinator, Record, RecordDamagedError
+from tpc_broker.coordinator.consumer import ahead
 from tpc_broker.coordinator.consumer.records import (
     CURRENT_KEY,
     GROUP_EPOCH_KEY,
@@ -171,6 +172,25 @@ def test_from_every_prefix_of_a_log_clients_go_on(seed):
         history.s.log = log[:length]
         history.s.start()
         history.settle()
+
+
+@pytest.mark.parametrize("batch_bytes", [100, 300, 600])
+def test_from_every_batch_of_a_decision_all_partitions_come_to_be_owned(batch_bytes, monkeypatch):
+    """Members are taken out in several batches, of which some are durable: no partition is left with nobody."""
+    monkeypatch.setattr(ahead, "OWN_BATCH_BYTES_MAX", batch_bytes)
+    s = ConsumerScenario(topics={"t": 6})
+    clients = s.stable_consumers("a", "b", "c", "d")
+    begin = len(s.ends)
+    s.leave(("b",), ("c",), ("d",))
+    assert len(s.ends) > begin + 1
+    for end in s.ends[begin - 1 :]:
+        other = loaded(s.log[:end], s)
+        client = Client(other, "a", "t")
+        client.epoch, client.owned = clients["a"].epoch, clients["a"].owned
+        for _ in range(12):
+            client.beat()
+            other.wait(SESSION_MS // 5)
+        assert (other.described().state, other.owned_by()) == ("Stable", {"a": {"t": [0, 1, 2, 3, 4, 5]}}), end
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -147,7 +147,7 @@ def _member(core: Core, member: DescribedConsumer) -> messages.ConsumerGroupDesc
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=list(member.topic_names),
-        subscribed_topic_regex=member.topic_regex,
+        subscribed_topic_regex=member.topic_regex or "",
         assignment=_assignment(core, member.assignment),
         target_assignment=_assignment(core, member.target),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,

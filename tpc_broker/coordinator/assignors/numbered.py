@@ -164,7 +164,7 @@ def _taken(free: bytearray, partitions: frozenset[int], pace: Pace) -> Generator
     """Those of one topic that were free; the very same set when all were."""
     taken = []
     for partition in partitions:
-        if partition < len(free) and free[partition]:
+        if 0 <= partition < len(free) and free[partition]:
             free[partition] = 0
             taken.append(partition)
         if pace.is_due():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.coordinator.consumer.records import GROUP_EPOCH_KEY, ConsumerKey, consumer_record
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 
@@ -37,6 +38,8 @@ class Ahead:
 
     def write(self, group_id: str, records: Sequence[Record], effects: Effects) -> None:
         """Asks for records that have been applied to be written, in their order, in as many batches as they need."""
+        if sum(map(size_of, records)) > OWN_BATCH_BYTES_MAX:
+            records = _epoch_first(group_id, records)
         batch: list[Record] = []
         batch_bytes = 0
         for record in records:
@@ -65,3 +68,13 @@ class Ahead:
         last = self._last_of_all if group_id is None else self._last.get(group_id)
         if not self._writes.wait_for(last, on_written, on_failed):
             on_written(effects, now_ms)
+
+
+# Rule: Of a decision that takes several batches, the group's new epoch is in the first one: a coordinator that loads
+# only some of them has the partitions divided anew. Held by tests/coordinator/consumer/test_replay.py.
+def _epoch_first(group_id: str, records: Sequence[Record]) -> Sequence[Record]:
+    key = consumer_record(ConsumerKey(GROUP_EPOCH_KEY, group_id, ""), None).key
+    epochs = [record for record in records if record.key == key]
+    if not epochs or epochs[-1].value is None:
+        return records
+    return [epochs[-1], *(record for record in records if record.key != key)]

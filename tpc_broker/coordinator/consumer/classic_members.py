@@ -15,6 +15,7 @@ from tpc_broker.coordinator.consumer.group import MemberState, partitions_of
 from tpc_broker.coordinator.consumer.heartbeats import CLASSIC_JOIN, CLASSIC_SYNC, REBALANCE, SESSION, Refusal
 from tpc_broker.coordinator.consumer.records import ClassicPart, Subscription
 from tpc_broker.coordinator.consumer.step import Step
+from tpc_broker.coordinator.consumer.validation import ID_CHARACTERS_MAX
 from tpc_broker.coordinator.driven import RecordDamagedError
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE
 from tpc_broker.coordinator.messages import JoinResponse, SyncResponse
@@ -120,6 +121,8 @@ class ClassicMembers:
 
     def _check(self, group: ConsumerGroup, request: JoinRequest, holder: str | None, *, is_new: bool) -> None:
         """Whether a member may come in, or stay. `holder`: who has its instance id."""
+        if max(len(request.member_id), len(request.group_instance_id or "")) > ID_CHARACTERS_MAX:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"An id is longer than {ID_CHARACTERS_MAX} characters.")
         if is_new and len(group.members) >= self._settings_of(group.group_id).size_max:
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, "The group is full.")
         if not group.supports_classic(request.protocol_type, [name for name, _metadata in request.protocols]):

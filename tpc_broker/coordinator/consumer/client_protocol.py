@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NEWEST_VERSION: Final = 3
 NAMES_MAX: Final = 10_000
+OWNED_PARTITIONS_MAX: Final = 100_000
 """In a subscription that is read: it may have much fewer bytes than it takes to know its names."""
 
 
@@ -74,14 +75,23 @@ def version_of(data: bytes) -> int:
 
 
 def by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> dict[TopicId, frozenset[int]]:
-    """Partitions of the topics that there are."""
-    known = ((topics.named(name), indexes) for name, indexes in partitions.items())
-    return {topic.topic_id: indexes for topic, indexes in known if topic is not None and indexes}
+    """Of the partitions that there are: clients may say anything."""
+    found: dict[TopicId, frozenset[int]] = {}
+    for name, indexes in partitions.items():
+        topic = topics.named(name)
+        there = frozenset() if topic is None else indexes & frozenset(range(topic.partitions_count))
+        if topic is not None and there:
+            found[topic.topic_id] = there
+    return found
 
 
 def _by_topic(topics: Iterable[messages.ConsumerProtocolAssignment.TopicPartition]) -> dict[str, frozenset[int]]:
-    """A topic may be named more than once."""
-    found: dict[str, frozenset[int]] = {}
+    """A topic may be named more than once. RecordDamagedError where there are more than a client can have."""
+    found: dict[str, set[int]] = {}
+    count = 0
     for each in topics:
-        found[each.topic] = found.get(each.topic, frozenset()) | frozenset(each.partitions)
-    return found
+        count += 1 + len(each.partitions)
+        if count > OWNED_PARTITIONS_MAX:
+            raise RecordDamagedError("too many partitions")
+        found.setdefault(each.topic, set()).update(each.partitions)
+    return {name: frozenset(partitions) for name, partitions in found.items()}

@@ -272,10 +272,10 @@ class ConsumerGroup:
     def _apply_regex(self, pattern: str, resolved: ResolvedRegex | None) -> None:
         old = self.regexes.pop(pattern, None)
         if old is not None:
-            self._hold(-_size_of_names(old.topics))
+            self._hold(-size_of_names(old.topics))
         if resolved is not None:
             self.regexes[pattern] = resolved
-            self._hold(_size_of_names(resolved.topics))
+            self._hold(size_of_names(resolved.topics))
 
     # Rule: A partition of a consumer group has one owner: it is given to a member when none has it, or has yet to give
     # it back. Held by tests/coordinator/consumer (the model's property), and here by an assertion.
@@ -374,7 +374,8 @@ class ConsumerGroup:
         assert self.size_bytes >= 0, self.group_id
 
 
-def _size_of_names(names: tuple[str, ...]) -> int:
+def size_of_names(names: tuple[str, ...]) -> int:
+    """What it takes to remember them, about."""
     return sum(map(len, names)) + NAME_BYTES * len(names)
 
 
@@ -390,7 +391,7 @@ def size_of_subscription(subscription: Subscription) -> int:
     return (
         GROUP_MEMBER_BYTES
         + sum(map(len, texts))
-        + _size_of_names(subscription.topic_names)
+        + size_of_names(subscription.topic_names)
         + sum(len(name) + len(metadata) + NAME_BYTES for name, metadata in classic)
     )
 

@@ -28,13 +28,16 @@ from tpc_broker.coordinator.consumer.records import (
     CURRENT_KEY,
     MEMBER_KEY,
     TARGET_KEY,
+    ConsumerKey,
     CurrentAssignment,
     Subscription,
+    consumer_record,
 )
 from tpc_broker.coordinator.consumer.step import Step
-from tpc_broker.coordinator.consumer.subscribed import SubscribedTopics
+from tpc_broker.coordinator.consumer.subscribed import PATTERNS_MAX, SubscribedTopics
+from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import GROUP_BYTES_MAX
+from tpc_broker.limits import GROUP_BYTES_MAX, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -51,9 +54,11 @@ REBALANCE: Final = "consumer rebalance"
 CLASSIC_JOIN: Final = "consumer join"
 CLASSIC_SYNC: Final = "consumer sync"
 DEADLINES: Final = (SESSION, REBALANCE, CLASSIC_JOIN, CLASSIC_SYNC)
-SOON_MS: Final = 1_000
+SOON_MS: Final = 500
 SOON_MS_A_MEMBER: Final = 2
 """Between the heartbeats of a member while its group changes: at most 500 a second of a whole group."""
+MEMBER_RECORD_BYTES_MAX: Final = OWN_BATCH_BYTES_MAX // 2
+"""Of what is stored of a member's subscription: a record that no batch takes would cost all groups of the machine."""
 NO_ROOM_RETRY_MS: Final = 1_000
 """A deadline that finds the disk far behind."""
 
@@ -90,18 +95,6 @@ class Kinds(Protocol):
         ...
 
 
-class OneKind:
-    """They do not."""
-
-    def upgraded(self, _group_id: str) -> Upgrade | None:
-        return None
-
-    def downgrade(
-        self, _group: ConsumerGroup, _leaving: Collection[str], _now_ms: int, _effects: Effects
-    ) -> bool:
-        return False
-
-
 class ConsumerMembership:
     """Shares `groups` with the coordinator. `bytes_left`: for members of any group, as far as all groups of the core
     leave it.
@@ -126,8 +119,9 @@ class ConsumerMembership:
         self._held = held
         self._bytes_left = bytes_left
         self.assigning = Assigning(groups, ahead, settings_of, topics, assignors)
-        self.subscribed = SubscribedTopics(groups, ahead, settings_of, topics)
-        self.kinds: Kinds = OneKind()
+        self.subscribed = SubscribedTopics(groups, ahead, settings_of, topics, bytes_left)
+        self.kinds: Kinds
+        """Set before the first request: it needs this itself."""
         self.has_room = ahead.has_room
 
     # Heartbeats
@@ -176,6 +170,7 @@ class ConsumerMembership:
             text = f"The consumer group has reached its maximum capacity of {settings.size_max} members."
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         self.check_bytes(group, before, subscription)
+        _check_expression(group, before, subscription)
 
         self._groups[group.group_id] = group
         step = Step(group)
@@ -206,7 +201,12 @@ class ConsumerMembership:
         """Whether there is room for what a member says, in the group and among all groups: there until others go."""
         if after is before:
             return
-        growth = size_of_subscription(after) - (0 if before is None else size_of_subscription(before))
+        size = size_of_subscription(after)
+        # Of a record most is text: a character has four bytes at most.
+        if 4 * size > MEMBER_RECORD_BYTES_MAX and _record_bytes(group, after) > MEMBER_RECORD_BYTES_MAX:
+            text = f"What a member says has {MEMBER_RECORD_BYTES_MAX} bytes when it is stored."
+            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+        growth = size - (0 if before is None else size_of_subscription(before))
         if growth <= 0:
             return
         if group.size_bytes + growth > GROUP_BYTES_MAX:
@@ -239,6 +239,11 @@ class ConsumerMembership:
         if group.is_settled(member_id) and not is_changed:
             return current
         target = Target(group.target_epoch, group.target_of(member_id))
+        if self.assigning.is_target_mixed(group.group_id):
+            # It may say what it gave back, and come to be in the epoch that there is, with what it has.
+            if current.state == MemberState.UNRELEASED_PARTITIONS and not is_changed and current.epoch == target.epoch:
+                return current
+            target = Target(group.target_epoch, partitions_of(current.assigned))
         subscribed = self.subscribed.ids_of(group, member_id)
         after = reconciled(current, target, owned, group.is_owned, subscribed)
         if after is not current:
@@ -296,6 +301,7 @@ class ConsumerMembership:
         """After loading: every member has one session's time to show itself, and its own to give back what it is to.
         Those of the classic protocol are told to join again by their first heartbeats, where they have to.
         """
+        self.assigning.loaded(group)
         session_ms = self._settings_of(group.group_id).session_timeout_ms
         for member_id, member in group.members.items():
             own_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
@@ -324,6 +330,19 @@ class ConsumerMembership:
     def _forget_timers(self, group: ConsumerGroup, member_id: str) -> None:
         for kind in DEADLINES:
             self._timers.cancel((kind, group.group_id, member_id))
+
+
+def _record_bytes(group: ConsumerGroup, subscription: Subscription) -> int:
+    """Of the record of a member, but for its id, which is a short one."""
+    return size_of(consumer_record(ConsumerKey(MEMBER_KEY, group.group_id, ""), subscription))
+
+
+def _check_expression(group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
+    pattern = after.topic_regex
+    is_new = pattern and (before is None or before.topic_regex != pattern) and pattern not in group.patterns
+    if is_new and len(group.patterns) >= PATTERNS_MAX:
+        text = f"The members of a group subscribe with {PATTERNS_MAX} regular expressions at most."
+        raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
 
 def _interval_ms(group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> int:

@@ -37,8 +37,6 @@ class ConsumerHeartbeat:
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
-    hidden_topics: frozenset[str] = frozenset()
-    """Topics that it may not see; empty without an authorizer."""
     requires_member_id: bool = True
     """Version 1 and up: the client makes its member id."""
 

@@ -31,20 +31,18 @@ def reconciled(
     target: Target,
     owned: Partitions | None,
     is_owned: Callable[[TopicId, int], bool],
-    subscribed: Container[TopicId] | None = None,
+    subscribed: Container[TopicId],
 ) -> CurrentAssignment:
     """What a member has from now on; `current` itself where nothing changes. `owned`: what it says that it has, None
-    when it says nothing of it. `is_owned`: by any member. `subscribed`: what it subscribes to, where that has just
-    changed: it keeps nothing else, whatever the target says.
+    when it says nothing of it. `is_owned`: by any member. `subscribed`: what it subscribes to; it keeps nothing else,
+    whatever the target says.
     """
     is_revoking = current.state == MemberState.UNREVOKED_PARTITIONS
     if is_revoking and (owned is None or _has_any(owned, current.pending_revocation)):
-        return current if subscribed is None else _revoking_more(current, subscribed)
-    wanted = target.partitions
-    if subscribed is not None:
-        wanted = {topic_id: partitions for topic_id, partitions in wanted.items() if topic_id in subscribed}
+        return _revoking_more(current, subscribed)
+    wanted = {topic_id: partitions for topic_id, partitions in target.partitions.items() if topic_id in subscribed}
     if current.state == MemberState.STABLE and current.epoch == target.epoch:
-        if subscribed is None or all(topic_id in subscribed for topic_id in current.assigned):
+        if all(topic_id in subscribed for topic_id in current.assigned):
             return current
         wanted = {topic_id: wanted[topic_id] for topic_id in current.assigned if topic_id in wanted}
     return _next(current, Target(target.epoch, wanted), owned, is_owned)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PATTERN_BYTES_MAX: Final = 4 << 10
-PROGRAM_BYTES_MAX: Final = 1 << 20
+PROGRAM_BYTES_MAX: Final = 1 << 18
 """Of a compiled pattern. One that would be larger (nested repetitions of large classes) is no pattern here."""
 FAULT_CHARACTERS_MAX: Final = 100
 STEP_COST: Final = 100_000

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.coordinator.consumer.group import size_of_names
 from tpc_broker.coordinator.consumer.records import MEMBER_KEY, REGEX_KEY
 from tpc_broker.coordinator.consumer.step import Step
 from tpc_broker.coordinator.consumer.topic_hash import group_hash, topic_hash
+from tpc_broker.limits import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tpc_broker.model import TopicId
 
 RESOLVED_AGAIN_MS: Final = 1_000
+PATTERNS_MAX: Final = 100
+"""Of the members of a group: each is resolved again and again."""
 HASHES_MIN: Final = 1_000
 
 
@@ -36,8 +40,10 @@ class SubscribedTopics:
         ahead: Ahead,
         settings_of: Callable[[str], ConsumerSettings],
         topics: Topics,
+        bytes_left: Callable[[], int],
     ) -> None:
         self._groups = groups
+        self._bytes_left = bytes_left
         self._ahead = ahead
         self._settings_of = settings_of
         self._topics = topics
@@ -118,6 +124,11 @@ class SubscribedTopics:
         wanted, self._wanted = self._wanted, {}
         return list(wanted.items())
 
+    def _has_bytes(self, group: ConsumerGroup, old: ResolvedRegex | None, resolved: ResolvedRegex) -> bool:
+        """Whether there is room for what an expression matches; otherwise what it matched before stays."""
+        growth = size_of_names(resolved.topics) - (0 if old is None else size_of_names(old.topics))
+        return growth <= 0 or (group.size_bytes + growth <= GROUP_BYTES_MAX and growth <= self._bytes_left())
+
     def resolved(self, group_id: str, found: Mapping[str, ResolvedRegex], now_ms: int, effects: Effects) -> None:
         """What expressions match, by metadata of the same version each. Where the disk is far behind it is asked for
         again.
@@ -129,7 +140,9 @@ class SubscribedTopics:
         is_raised = False
         for pattern, resolved in found.items():
             old = group.regexes.get(pattern)
-            if pattern in group.patterns and (old is None or old.topics != resolved.topics):
+            if pattern not in group.patterns or not self._has_bytes(group, old, resolved):
+                continue
+            if old is None or old.topics != resolved.topics:
                 is_raised = is_raised or resolved.topics != (() if old is None else old.topics)
                 step.put(REGEX_KEY, resolved, pattern)
             group.resolved_version = resolved.version

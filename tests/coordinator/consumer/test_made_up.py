@@ -1,0 +1,67 @@
+"""What clients make up: partitions that are not there, topics named again and again, and more expressions than a group
+may have.
+"""
+
+import uuid
+
+import pytest
+
+from tests.coordinator.consumer.scenario import ConsumerScenario
+from tpc_broker.coordinator.assignors import ASSIGNORS, assign
+from tpc_broker.coordinator.assignors.spec import GroupSpec, MemberSpec, TopicSpec
+from tpc_broker.coordinator.consumer.client_protocol import OWNED_PARTITIONS_MAX, by_id, read_assignment
+from tpc_broker.coordinator.consumer.messages import KnownTopic, NoTopics
+from tpc_broker.coordinator.consumer.subscribed import PATTERNS_MAX
+from tpc_broker.coordinator.driven import RecordDamagedError
+from tpc_broker.coordinator.records import encoded
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+from tpc_broker.model import TopicId
+
+TOPIC = TopicId(uuid.UUID(int=1))
+
+
+class OneTopic(NoTopics):
+    def named(self, name: str) -> KnownTopic | None:
+        return KnownTopic(TOPIC, "t", 4) if name == "t" else None
+
+
+def assignment(*topics: tuple[str, list[int]]) -> bytes:
+    kind = messages.ConsumerProtocolAssignment
+    parts = [kind.TopicPartition(topic=name, partitions=partitions) for name, partitions in topics]
+    return encoded(0, "ConsumerProtocolAssignment", 0, kind(assigned_partitions=parts))
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_partitions_that_are_not_there_take_nobodys_place(name: str) -> None:
+    subscribed = frozenset([TOPIC])
+    members = {
+        "a": MemberSpec(subscribed, {TOPIC: frozenset([-5000, -1, 0, 4, 2000])}, None, None),
+        "b": MemberSpec(subscribed, {}, None, None),
+    }
+    found = assign(name, GroupSpec(members, {TOPIC: TopicSpec(4, ())}))
+    given = [partition for each in found.values() for partition in each.get(TOPIC, ())]
+    assert sorted(given) == [0, 1, 2, 3]
+
+
+def test_an_assignment_is_of_the_partitions_that_there_are() -> None:
+    read = read_assignment(assignment(("t", [-1, 0, 3, 4, 2000]), ("gone", [0])))
+    assert by_id(read.partitions, OneTopic()) == {TOPIC: frozenset([0, 3])}
+
+
+def test_a_topic_may_be_named_again_and_again_within_a_bound() -> None:
+    parts = [("t", [number % 4]) for number in range(OWNED_PARTITIONS_MAX // 2)]
+    assert read_assignment(assignment(*parts)).partitions == {"t": frozenset(range(4))}
+    with pytest.raises(RecordDamagedError, match="too many partitions"):
+        read_assignment(assignment(*parts, ("t", [0])))
+
+
+def test_a_group_has_so_many_expressions_and_no_more() -> None:
+    s = ConsumerScenario()
+    for number in range(PATTERNS_MAX):
+        answer = s.join_consumers(f"m{number}", topic_names=None, topic_regex=f"t{number}")
+        assert answer.error_code is ErrorCode.NONE
+    before = len(s.log)
+    assert s.join_consumers("late", topic_names=None, topic_regex="x").error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert len(s.log) == before
+    assert s.join_consumers("late", topic_names=None, topic_regex="t0").error_code is ErrorCode.NONE
