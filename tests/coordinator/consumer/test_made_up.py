@@ -9,9 +9,10 @@ import pytest
 from tests.coordinator.consumer.scenario import ConsumerScenario
 from tpc_broker.coordinator.assignors import ASSIGNORS, assign
 from tpc_broker.coordinator.assignors.spec import GroupSpec, MemberSpec, TopicSpec
-from tpc_broker.coordinator.consumer.client_protocol import OWNED_PARTITIONS_MAX, by_id, read_assignment
+from tpc_broker.coordinator.consumer.client_protocol import by_id, read_assignment
 from tpc_broker.coordinator.consumer.messages import KnownTopic, NoTopics
 from tpc_broker.coordinator.consumer.subscribed import PATTERNS_MAX
+from tpc_broker.coordinator.consumer.validation import OWNED_PARTITIONS_MAX
 from tpc_broker.coordinator.driven import RecordDamagedError
 from tpc_broker.coordinator.records import encoded
 from tpc_broker.error_codes import ErrorCode

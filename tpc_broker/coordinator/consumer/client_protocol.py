@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tpc_broker.coordinator.consumer.validation import NAMES_MAX, OWNED_PARTITIONS_MAX
 from tpc_broker.coordinator.driven import RecordDamagedError
 from tpc_broker.coordinator.records import decoded, encoded, leading_number
 from tpc_broker.kafka import messages
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from tpc_broker.model import TopicId
 
 NEWEST_VERSION: Final = 3
-NAMES_MAX: Final = 10_000
-OWNED_PARTITIONS_MAX: Final = 100_000
-"""In a subscription that is read: it may have much fewer bytes than it takes to know its names."""
 
 
 class ClientSubscription(NamedTuple):
@@ -42,6 +40,7 @@ class ClientAssignment(NamedTuple):
 
 def read_subscription(data: bytes) -> ClientSubscription:
     """A subscription; RecordDamagedError when it is none, or has more names than a client needs."""
+    # They may have much fewer bytes than it takes to know them.
     if int.from_bytes(data[2:6], "big") > NAMES_MAX:
         raise RecordDamagedError("too many topics")
     read = decoded("ConsumerProtocolSubscription", version_of(data), data)
@@ -79,8 +78,10 @@ def by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> dict[Topi
     found: dict[TopicId, frozenset[int]] = {}
     for name, indexes in partitions.items():
         topic = topics.named(name)
-        there = frozenset() if topic is None else indexes & frozenset(range(topic.partitions_count))
-        if topic is not None and there:
+        if topic is None:
+            continue
+        there = frozenset(index for index in indexes if 0 <= index < topic.partitions_count)
+        if there:
             found[topic.topic_id] = there
     return found
 
