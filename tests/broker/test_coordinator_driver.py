@@ -382,6 +382,55 @@ class StalledClock(MemoryClock):
         return super().monotonic_ms() + self.stalled_ms
 
 
+async def test_a_deadline_that_is_put_off_wakes_nobody(autojump_clock, monkeypatch):
+    cells = Cells()
+    async with driving(CellsLog(), cells) as driver:
+        await trio.testing.wait_all_tasks_blocked()
+        cells.timers.set("session", driver.now_ms() + 1_000)
+        driver.timer_changed()
+        await trio.testing.wait_all_tasks_blocked()
+        looked = count()
+        now_ms = driver.now_ms
+        monkeypatch.setattr(driver, "now_ms", lambda: (next(looked), now_ms())[1])
+        for later in range(1_000):
+            cells.timers.set("session", now_ms() + 1_000 + later)
+            driver.timer_changed()
+            await trio.testing.wait_all_tasks_blocked()
+        assert next(looked) == 0
+        await trio.sleep(1.5)
+        assert cells.ended == []
+        await trio.sleep(1)
+        assert cells.ended == ["session"]
+
+
+@pytest.mark.parametrize("set_by_ms", [0, 1_000_000, -1_000_000])
+async def test_an_earlier_deadline_is_heard_whatever_the_clock_was_set_to(set_by_ms, autojump_clock):
+    clock, cells = MemoryClock(), Cells()
+    async with driving(CellsLog(), cells, clock) as driver:
+        cells.timers.set("session", driver.now_ms() + 100_000)
+        driver.timer_changed()
+        await trio.testing.wait_all_tasks_blocked()
+        clock.wall_ahead_ms += set_by_ms
+        cells.timers.set("round", driver.now_ms() + 1_000)
+        driver.timer_changed()
+        await trio.sleep(1.5)
+        assert cells.ended == ["round"]
+
+
+async def test_who_is_answered_at_once_waits_for_nothing(autojump_clock):
+    async with driving(CellsLog(), Cells()) as driver:
+        await trio.testing.wait_all_tasks_blocked()
+
+        def told(token, _now_ms):
+            effects = Effects()
+            effects.reply(token, 7)
+            return effects
+
+        assert driver.ask(int, told) == 7
+        with pytest.raises(coordinator_driver.MachineFailedError):
+            driver.ask(int, lambda _token, _now_ms: 1 // 0)
+
+
 async def test_after_a_stall_clients_are_heard_before_what_is_overdue_ends(autojump_clock):
     clock, cells = StalledClock(), Cells()
     cells.timers.set("session", clock.wall_ms() + 10_000)

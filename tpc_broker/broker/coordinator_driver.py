@@ -14,10 +14,11 @@ parts are in the log, it begins where the first one does. Writes in between lie 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
@@ -30,7 +31,7 @@ from tpc_broker.kafka.records import Record as LogRecord
 from tpc_broker.kafka.records import build_batch, in_parts, read_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
@@ -60,11 +61,27 @@ class MachineFailedError(Exception):
 class PendingReply:
     """A request that waits for its reply; the token the machine sees."""
 
-    __slots__ = ("done", "response")
+    __slots__ = ("_came", "response")
 
     def __init__(self) -> None:
-        self.done = trio.Event()
         self.response: object = None
+        """None: it has not come. No machine replies with None."""
+        self._came: trio.Event | None = None
+
+    def give(self, response: object) -> None:
+        """The reply has come; at most once."""
+        assert self.response is None, self.response
+        self.response = response
+        if self._came is not None:
+            self._came.set()
+
+    async def wait(self) -> None:
+        """Others have their turn, however soon it comes."""
+        if self.response is None:
+            self._came = trio.Event()
+            await self._came.wait()
+        else:
+            await trio.lowlevel.checkpoint()
 
 
 @dataclass(slots=True)
@@ -106,6 +123,8 @@ class MachineDriver(Generic[M]):
         self._writes_bytes = 0
         self._has_writes = trio.Event()
         self._timer_changed = trio.Event()
+        self._sleeps_until_ms: float = -math.inf
+        """By `now_ms`; a deadline before that is heard by `_timer_changed`."""
         self._waiting: set[PendingReply] = set()
         self._records_in_log = 0
         self._snapshot: _Snapshot | None = None
@@ -141,22 +160,35 @@ class MachineDriver(Generic[M]):
         set_by_ms = now_ms - self._core.clock.monotonic_ms() - self._ahead_ms
         if abs(set_by_ms) >= CLOCK_SET_MS:
             self._ahead_ms += set_by_ms
+            self._timer_changed.set()
             self.machine.clock_was_set(set_by_ms + max(0, min(set_by_ms, TIMER_GRACE_MS_MAX)))
         return now_ms
 
     async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
         """One request: hand it in, wait for its reply, which is of that kind."""
+        return await self._reply_to(self._hand_in(step), kind)
+
+    def ask(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R | Coroutine[Any, Any, R]:
+        """The same: the reply when it is there at once; where it waits for a write or for others, what is to be awaited
+        for it.
+        """
+        pending = self._hand_in(step)
+        return self._reply_to(pending, kind) if pending.response is None else _reply(pending, kind)
+
+    def _hand_in(self, step: Callable[[PendingReply, int], Effects]) -> PendingReply:
         pending = PendingReply()
         self._waiting.add(pending)
+        self.do(lambda now_ms: step(pending, now_ms))
+        if pending.response is not None:
+            self._waiting.discard(pending)
+        return pending
+
+    async def _reply_to(self, pending: PendingReply, kind: type[R]) -> R:
         try:
-            self.do(lambda now_ms: step(pending, now_ms))
-            await pending.done.wait()
+            await pending.wait()
         finally:
             self._waiting.discard(pending)
-        if isinstance(pending.response, MachineFailedError):
-            raise pending.response
-        assert isinstance(pending.response, kind), pending.response
-        return pending.response
+        return _reply(pending, kind)
 
     # Rule: A step of a machine happens as a whole. When it raises, nothing of it is written, nor anything after it;
     # everybody who waits is refused, and the machine is loaded again from its log. The core goes on. Held by
@@ -176,10 +208,9 @@ class MachineDriver(Generic[M]):
         for reply in effects.replies:
             token = reply.token
             assert isinstance(token, PendingReply)
-            token.response = reply.response
-            token.done.set()
+            token.give(reply.response)
         refused = [(write, error) for write in effects.writes if (error := self._queue(write)) is not ErrorCode.NONE]
-        self._timer_changed.set()
+        self.timer_changed()
         for write, error in refused:  # when all are queued: what follows from it comes behind them
             self._fail(write, error)
 
@@ -196,8 +227,12 @@ class MachineDriver(Generic[M]):
         return ErrorCode.NONE
 
     def timer_changed(self) -> None:
-        """To be called after a step without effects that may have moved a deadline."""
-        self._timer_changed.set()
+        """To be called after a step without effects that may have moved a deadline. One that is later than before is
+        seen when the one before has come: each heartbeat moves its member's.
+        """
+        deadline_ms = self.machine.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms < self._sleeps_until_ms:
+            self._timer_changed.set()
 
     def unload(self) -> None:
         """Answer everybody who waits; what becomes of writes under way is nobody's concern any more."""
@@ -216,9 +251,8 @@ class MachineDriver(Generic[M]):
             self.unload()
             self.has_loaded = trio.Event()
         for pending in self._waiting:
-            if not pending.done.is_set():
-                pending.response = MachineFailedError(f"{self._partition.label}: its {self.what} raised")
-                pending.done.set()
+            if pending.response is None:
+                pending.give(MachineFailedError(f"{self._partition.label}: its {self.what} raised"))
 
     async def _load(self) -> None:
         try:
@@ -361,8 +395,10 @@ class MachineDriver(Generic[M]):
                 if not self.is_unloaded:
                     self.do(self.machine.on_deadline)
                 continue
-            with trio.move_on_after(float("inf") if deadline_ms is None else (deadline_ms - now_ms) / 1000):
+            self._sleeps_until_ms = math.inf if deadline_ms is None else deadline_ms
+            with trio.move_on_after((self._sleeps_until_ms - now_ms) / 1000):
                 await self._timer_changed.wait()
+            self._sleeps_until_ms = -math.inf
 
     async def _hear_clients_first(self, late_ms: int) -> None:
         """Before sessions end: what clients have sent is attended to. And when this core itself comes late, because the
@@ -371,6 +407,13 @@ class MachineDriver(Generic[M]):
         if late_ms > TIMER_LATE_MS:
             await trio.sleep(min(late_ms, TIMER_GRACE_MS_MAX) / 1000)
         await self._core.dispatcher.wait_caught_up()
+
+
+def _reply(pending: PendingReply, kind: type[R]) -> R:
+    if isinstance(pending.response, MachineFailedError):
+        raise pending.response
+    assert isinstance(pending.response, kind), pending.response
+    return pending.response
 
 
 # Rule: A machine's log is replayed by batches: a control batch, one without records and offsets that are in no batch

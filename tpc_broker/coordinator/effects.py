@@ -211,17 +211,24 @@ class Writes:
 
 
 class Timers:
-    """Deadlines by key. A later deadline for a key replaces the earlier one."""
+    """Deadlines by key. A later deadline for a key replaces the earlier one, and costs nothing until that has come: a
+    member's session is put off by each of its heartbeats.
+    """
 
     def __init__(self) -> None:
-        self._deadlines: dict[Hashable, tuple[int, int]] = {}
+        self._deadlines: dict[Hashable, tuple[int, int, int]] = {}
+        """When, and the entry in the heap that finds it: its number, and its own time, which is no later."""
         self._heap: list[tuple[int, int, Hashable]] = []
         self._count = 0
 
     def set(self, key: Hashable, deadline_ms: int) -> None:
         """Wakes `key` at `deadline_ms`."""
+        found = self._deadlines.get(key)
+        if found is not None and found[2] <= deadline_ms:
+            self._deadlines[key] = (deadline_ms, found[1], found[2])
+            return
         self._count += 1
-        self._deadlines[key] = (deadline_ms, self._count)
+        self._deadlines[key] = (deadline_ms, self._count, deadline_ms)
         heapq.heappush(self._heap, (deadline_ms, self._count, key))
 
     def set_if_none(self, key: Hashable, deadline_ms: int) -> None:
@@ -236,23 +243,32 @@ class Timers:
     def shift(self, by_ms: int) -> None:
         """All deadlines: the clock that they are of was set."""
         deadlines, self._deadlines, self._heap = self._deadlines, {}, []
-        for key, (deadline_ms, _count) in deadlines.items():
+        for key, (deadline_ms, _count, _entry_ms) in deadlines.items():
             self.set(key, deadline_ms + by_ms)
 
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline."""
-        self._drop_stale()
+        self._bring_up_to_date()
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> Hashable | None:
         """Takes out one key whose deadline has come, the earliest first."""
-        self._drop_stale()
+        self._bring_up_to_date()
         if not self._heap or self._heap[0][0] > now_ms:
             return None
         _deadline_ms, _count, key = heapq.heappop(self._heap)
         del self._deadlines[key]
         return key
 
-    def _drop_stale(self) -> None:
-        while self._heap and self._deadlines.get(self._heap[0][2], (0, 0))[1] != self._heap[0][1]:
-            heapq.heappop(self._heap)
+    def _bring_up_to_date(self) -> None:
+        """The first entry is that of the earliest deadline."""
+        while self._heap:
+            entry_ms, count, key = self._heap[0]
+            found = self._deadlines.get(key)
+            if found is None or found[1] != count:
+                heapq.heappop(self._heap)
+            elif found[0] > entry_ms:
+                self._deadlines[key] = (found[0], count, found[0])
+                heapq.heapreplace(self._heap, (found[0], count, key))
+            else:
+                return

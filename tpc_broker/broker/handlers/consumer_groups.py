@@ -26,7 +26,7 @@ from tpc_broker.kafka import messages
 from tpc_broker.model import TopicId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
@@ -36,9 +36,10 @@ MEMBER_ID_VERSION = 1
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
-async def handle_consumer_group_heartbeat(
+def handle_consumer_group_heartbeat(
     core: Core, request: Request, message: messages.ConsumerGroupHeartbeatRequest
-) -> messages.ConsumerGroupHeartbeatResponse:
+) -> messages.ConsumerGroupHeartbeatResponse | Awaitable[messages.ConsumerGroupHeartbeatResponse]:
+    """One that changes nothing, as most do, is answered at once."""
     if not core.groups.serves_consumer_groups:
         return messages.ConsumerGroupHeartbeatResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
     beat = ConsumerHeartbeat(
@@ -63,10 +64,18 @@ async def handle_consumer_group_heartbeat(
     if not isinstance(found, LoadedCoordinator):
         return messages.ConsumerGroupHeartbeatResponse(error_code=int(found))
     unique = "" if beat.member_id else _unique_id(core)
-    answer = await found.call(
+    answer = found.ask(
         ConsumerHeartbeatResponse,
         lambda token, now_ms: found.machine.consumer_heartbeat(beat, token, now_ms, unique),
     )
+    return _response(answer) if isinstance(answer, ConsumerHeartbeatResponse) else _when_answered(answer)
+
+
+async def _when_answered(answer: Awaitable[ConsumerHeartbeatResponse]) -> messages.ConsumerGroupHeartbeatResponse:
+    return _response(await answer)
+
+
+def _response(answer: ConsumerHeartbeatResponse) -> messages.ConsumerGroupHeartbeatResponse:
     assignment = None
     if answer.assignment is not None:
         kind = messages.ConsumerGroupHeartbeatResponse
