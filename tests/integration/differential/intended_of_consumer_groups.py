@@ -11,7 +11,7 @@ INTENDED_OF_CONSUMER_GROUPS: list[Intended] = [
         api="ConsumerGroupHeartbeat",
         path="HeartbeatIntervalMs",
         kafka="5000",
-        ours="1000",
+        ours="500",
     ),
     Intended(
         "ids-of-any-length",
