@@ -121,6 +121,12 @@ def test_a_slow_disk_is_warned_of_with_its_figure() -> None:
     assert "25.10 ms (buffered_fdatasync)" in slow.text
 
 
+def test_a_data_directory_that_everybody_may_read_is_warned_of() -> None:
+    folder = Path("/data")
+    assert [doctor.judge_mode(mode, folder).severity for mode in (0o700, 0o750)] == [OK, OK]
+    assert [doctor.judge_mode(mode, folder).severity for mode in (0o755, 0o701)] == [WARNING, WARNING]
+
+
 def test_free_space() -> None:
     folder = Path("/data")
     whole = 1024 * limits.MIB * 1024
@@ -162,8 +168,8 @@ def test_the_command_answers_for_programs_and_for_people(tmp_path: Path, monkeyp
     answer = json.loads(done.output)
     assert (answer["can_run"], done.exit_code) == (True, 0), done.output
     subjects = [finding["subject"] for finding in answer["findings"]]
-    expected = ["kernel", "io_uring", "memlock", "descriptors", "cpu", "disk", "space", "ebpf", "clock source", "clock"]
-    assert subjects == expected
+    of_host = ["kernel", "io_uring", "memlock", "descriptors", "cpu"]
+    assert subjects == [*of_host, "disk", "space", "secrecy", "ebpf", "clock source", "clock"]
 
     monkeypatch.setattr(doctor.platform, "release", lambda: "5.4.0")
     done = runner.invoke(main.main, ["doctor", "--data", str(tmp_path)])

@@ -29,6 +29,8 @@ MANIFEST_FILE = "backup.json"
 """In a backup that is whole: what it is, and each file with its size."""
 UNFINISHED_BACKUP_FILE = "backup-unfinished"
 UNFINISHED_RESTORE_FILE = "restore-unfinished"
+_OTHERS = 0o007
+_GROUP_AND_OTHERS = 0o077
 
 
 def mark_of(folder: Path) -> str | None:
@@ -40,6 +42,14 @@ def mark_of(folder: Path) -> str | None:
     if (folder / MANIFEST_FILE).exists():
         return f"{folder} is a backup; see: tpc-broker restore {folder} --data DIR"
     return None
+
+
+# Rule: What the broker stores, and backups of it, is readable by its user alone, or also by its group where the service
+# was given such a umask (0027, for who reads segments directly): never by others. Held by
+# tests/integration/test_file_modes.py.
+def closed_to_others(umask: int) -> int:
+    """The umask to go on with: as it was given when it keeps others out, else one that keeps the group out, too."""
+    return umask if umask & _OTHERS == _OTHERS else umask | _GROUP_AND_OTHERS
 
 
 class DataDirectory:

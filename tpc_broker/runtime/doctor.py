@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import resource
+import stat
 import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -187,10 +188,21 @@ def examine_disk(data: Path) -> list[Finding]:
         text = f"{folder} cannot be written: {error.strerror or error}"
         return [Finding("disk", Severity.FAILURE, text, f"chown {os.geteuid()} {folder}, or choose another --data")]
     status = os.statvfs(folder)
-    return [
+    findings = [
         judge_durable_writes(found, folder),
         judge_free_space(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize, folder),
     ]
+    if folder == data:
+        findings.append(judge_mode(stat.S_IMODE(folder.stat().st_mode), folder))
+    return findings
+
+
+def judge_mode(mode: int, folder: Path) -> Finding:
+    """Of the data directory: what is below it is closed by it, too."""
+    if mode & (stat.S_IROTH | stat.S_IXOTH):
+        text = f"{folder} can be read by every user of this host, and so can files of earlier releases in it"
+        return Finding("secrecy", Severity.WARNING, text, f"chmod -R o-rwx {folder}")
+    return Finding("secrecy", Severity.OK, f"{folder} is closed to other users")
 
 
 def judge_durable_writes(found: Mapping[JournalMode, Sequence[float]], folder: Path) -> Finding:

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,6 +23,7 @@ from tpc_broker.metadata.settings import listener_settings, load_settings, witho
 from tpc_broker.runtime.backend import CHOICES, choose_backend
 from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
+from tpc_broker.runtime.data_directory import closed_to_others
 from tpc_broker.runtime.fallbacks import without_pins
 from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
@@ -107,8 +109,12 @@ def _configured(command: Command) -> Command:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tpc-broker")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """A durable, thread-per-core message broker that speaks the Kafka protocol."""
+    before = os.umask(0)
+    os.umask(closed_to_others(before))
+    context.call_on_close(partial(os.umask, before))
 
 
 @main.command()
