@@ -66,3 +66,18 @@ def test_a_group_has_so_many_expressions_and_no_more() -> None:
     assert s.join_consumers("late", topic_names=None, topic_regex="x").error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert len(s.log) == before
     assert s.join_consumers("late", topic_names=None, topic_regex="t0").error_code is ErrorCode.NONE
+
+
+def test_what_is_no_expression_is_told_to_those_whom_the_group_takes() -> None:
+    """As by Kafka: who is fenced, unknown or in a full group hears that; and one that leaves is let go."""
+    s = ConsumerScenario()
+    bad = {"topic_regex": "a("}
+    epoch = s.join_consumers("a").member_epoch
+    assert s.told("a", epoch + 7, **bad).error_code is ErrorCode.FENCED_MEMBER_EPOCH
+    assert s.told("b", epoch, **bad).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    refused = s.told("a", epoch, **bad)
+    assert refused.error_code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert refused.error_message == "SubscribedTopicRegex `a(` is not a valid regular expression: missing )."
+    assert s.join_consumers("new", group="h", **bad).error_code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert [group.group_id for group in s.machine.list_groups()] == ["g"], "nothing is left of the other"
+    assert s.told("a", -1, **bad).error_code is ErrorCode.NONE

@@ -30,15 +30,6 @@ INTENDED_OF_CONSUMER_GROUPS: list[Intended] = [
         kafka="81|<text>|None|0|<missing>",
     ),
     Intended(
-        "what-is-no-expression",
-        "It is refused before anything is looked up; Kafka looks at a known member's epoch first.",
-        api="ConsumerGroupHeartbeat",
-        scenario="patterns-that-are-refused",
-        path="ErrorCode",
-        kafka="110",
-        ours="128",
-    ),
-    Intended(
         "another-expression-counts-at-once",
         "What a member's old expression gave it is divided among the others at once. Kafka waits until the new one is "
         "resolved; where nothing matches that, nobody reads from those partitions until something else changes.",

@@ -35,6 +35,7 @@ from tpc_broker.coordinator.consumer.records import (
 )
 from tpc_broker.coordinator.consumer.step import Step
 from tpc_broker.coordinator.consumer.subscribed import PATTERNS_MAX, SubscribedTopics
+from tpc_broker.coordinator.consumer.validation import fault_of_expression
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUP_BYTES_MAX, OWN_BATCH_BYTES_MAX
@@ -169,8 +170,8 @@ class ConsumerMembership:
         if before is None and len(group.members) >= settings.size_max:
             text = f"The consumer group has reached its maximum capacity of {settings.size_max} members."
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+        _check_expression(group, subscription.topic_regex)
         self.check_bytes(group, before, subscription)
-        _check_expression(group, before, subscription)
 
         self._groups[group.group_id] = group
         step = Step(group)
@@ -337,10 +338,13 @@ def _record_bytes(group: ConsumerGroup, subscription: Subscription) -> int:
     return size_of(consumer_record(ConsumerKey(MEMBER_KEY, group.group_id, ""), subscription))
 
 
-def _check_expression(group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
-    pattern = after.topic_regex
-    is_new = pattern and (before is None or before.topic_regex != pattern) and pattern not in group.patterns
-    if is_new and len(group.patterns) >= PATTERNS_MAX:
+def _check_expression(group: ConsumerGroup, pattern: str | None) -> None:
+    if not pattern or pattern in group.patterns:
+        return
+    text = fault_of_expression(pattern)
+    if text is not None:
+        raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
+    if len(group.patterns) >= PATTERNS_MAX:
         text = f"The members of a group subscribe with {PATTERNS_MAX} regular expressions at most."
         raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
