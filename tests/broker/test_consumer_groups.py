@@ -171,7 +171,7 @@ async def test_what_is_wrong_by_itself_is_said_before_it_is_asked_who_coordinate
         right = member.coordinator()
         member.coordinator = lambda: 1 - right
         assert await member.beat() is ErrorCode.UNSUPPORTED_ASSIGNOR
-        member.assignor, member.regex = None, "("
+        member.assignor, member.regex, member.coordinator = None, "(", lambda: right
         assert await member.beat() is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 

@@ -144,7 +144,7 @@ class ConsumerGroup:
         for member_id in [*self.targets.keys() - self.members.keys()]:
             self._apply_target(member_id, None)
         for member_id in [*self.currents.keys() - self.members.keys()]:
-            self._hold(-_size_of_current(self.currents.pop(member_id)))
+            self._hold(-size_of_current(self.currents.pop(member_id)))
         self._owners = {}
         for member_id, current in self.currents.items():
             self._own(member_id, current)
@@ -222,7 +222,7 @@ class ConsumerGroup:
     def _apply_member(self, member_id: str, subscription: Subscription | None) -> None:
         old = self.members.pop(member_id, None)
         if old is not None:
-            self._hold(-size_of_subscription(old))
+            self._hold(-size_of_member(member_id, old))
             self.names.subtract(old.topic_names)
             for name in old.topic_names:
                 if self.names[name] <= 0:
@@ -236,7 +236,7 @@ class ConsumerGroup:
                 del self.static_members[old.instance_id]
         if subscription is not None:
             self.members[member_id] = subscription
-            self._hold(size_of_subscription(subscription))
+            self._hold(size_of_member(member_id, subscription))
             self.names.update(subscription.topic_names)
             if subscription.topic_regex:
                 self.patterns[subscription.topic_regex] += 1
@@ -254,19 +254,19 @@ class ConsumerGroup:
                 del self.classic_protocols[name]
 
     def _apply_target(self, member_id: str, target: Partitions | None) -> None:
-        self._hold(-_size_of_partitions(self.targets.pop(member_id, NO_PARTITIONS)))
+        self._hold(-size_of_partitions(self.targets.pop(member_id, NO_PARTITIONS)))
         if target is not None:
             self.targets[member_id] = target
-            self._hold(_size_of_partitions(target))
+            self._hold(size_of_partitions(target))
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
         old = self.currents.pop(member_id, None)
         if old is not None:
-            self._hold(-_size_of_current(old))
+            self._hold(-size_of_current(old))
             self._disown(member_id, old)
         if current is not None:
             self.currents[member_id] = current
-            self._hold(_size_of_current(current))
+            self._hold(size_of_current(current))
             self._own(member_id, current)
 
     def _apply_regex(self, pattern: str, resolved: ResolvedRegex | None) -> None:
@@ -379,11 +379,13 @@ def size_of_names(names: tuple[str, ...]) -> int:
     return sum(map(len, names)) + NAME_BYTES * len(names)
 
 
-def size_of_subscription(subscription: Subscription) -> int:
-    """What it takes to remember a member, about."""
+def size_of_member(member_id: str, subscription: Subscription) -> int:
+    """What it takes to remember a member, about, but for its assignments, which have the id once more each."""
     classic = () if subscription.classic is None else subscription.classic.protocols
     texts = (
+        3 * member_id,
         subscription.client_id,
+        subscription.client_host,
         subscription.topic_regex or "",
         subscription.instance_id or "",
         subscription.rack_id or "",
@@ -396,9 +398,11 @@ def size_of_subscription(subscription: Subscription) -> int:
     )
 
 
-def _size_of_partitions(partitions: Mapping[TopicId, frozenset[int] | dict[int, int]]) -> int:
+def size_of_partitions(partitions: Mapping[TopicId, frozenset[int] | dict[int, int]]) -> int:
+    """What it takes to remember them, about."""
     return PARTITION_BYTES * sum(map(len, partitions.values()))
 
 
-def _size_of_current(current: CurrentAssignment) -> int:
-    return _size_of_partitions(current.assigned) + _size_of_partitions(current.pending_revocation)
+def size_of_current(current: CurrentAssignment) -> int:
+    """What it takes to remember what a member has, about."""
+    return size_of_partitions(current.assigned) + size_of_partitions(current.pending_revocation)
