@@ -132,6 +132,11 @@ class ConsumerGroup:
         self.resolved_version = -1
         self.resolved_ms = 0
         """By which metadata, and when, its expressions were resolved last; not stored."""
+        self.held_back: dict[str, ResolvedRegex] = {}
+        self.lacks_part = False
+        """Of what its expressions match, while it comes in parts: what waits for the last one, and whether there was no
+        room for one of them; not stored.
+        """
         self.size_bytes = 0
         self._held = held
         self._owners: dict[TopicId, dict[int, str]] | None = None
