@@ -164,7 +164,9 @@ class GroupCoordinator:
                 self._stored[name.group_id] = read_group(value)
 
     def finish_loading(self, now_ms: int) -> Effects:
-        """The log has been replayed to its end: groups come to life, sessions begin."""
+        """The log has been replayed to its end: groups come to life, sessions begin. RecordDamagedError when its
+        records cannot all be true.
+        """
         assert not self._is_loaded
         effects = Effects()
         self._is_loaded = True

@@ -26,6 +26,7 @@ from tpc_broker.coordinator.consumer.records import (
     TargetEpoch,
     consumer_record,
 )
+from tpc_broker.coordinator.driven import RecordDamagedError
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE
 from tpc_broker.limits import GROUP_MEMBER_BYTES
 
@@ -144,7 +145,7 @@ class ConsumerGroup:
 
     def finish_loading(self) -> None:
         """All its records have been replayed. What is of no member is left behind by nothing but a damaged log; it
-        would own partitions for ever.
+        would own partitions for ever. RecordDamagedError where a partition is of two members.
         """
         for member_id in [*self.targets.keys() - self.members.keys()]:
             self._apply_target(member_id, None)
@@ -152,7 +153,9 @@ class ConsumerGroup:
             self._hold(-size_of_current(self.currents.pop(member_id)))
         self._owners = {}
         for member_id, current in self.currents.items():
-            self._own(member_id, current)
+            fault = self._own(member_id, current)
+            if fault is not None:
+                raise RecordDamagedError(fault)
 
     # What is stored
 
@@ -272,7 +275,8 @@ class ConsumerGroup:
         if current is not None:
             self.currents[member_id] = current
             self._hold(size_of_current(current))
-            self._own(member_id, current)
+            fault = self._own(member_id, current)
+            assert fault is None, fault
 
     def _apply_regex(self, pattern: str, resolved: ResolvedRegex | None) -> None:
         old = self.regexes.pop(pattern, None)
@@ -284,15 +288,19 @@ class ConsumerGroup:
 
     # Rule: A partition of a consumer group has one owner: it is given to a member when none has it, or has yet to give
     # it back. Held by tests/coordinator/consumer (the model's property), and here by an assertion.
-    def _own(self, member_id: str, current: CurrentAssignment) -> None:
+    def _own(self, member_id: str, current: CurrentAssignment) -> str | None:
+        """Why it cannot be: somebody has a partition already."""
         if self._owners is None:
-            return
+            return None
         for held in (current.assigned, current.pending_revocation):
             for topic_id, partitions in held.items():
                 owners = self._owners.setdefault(topic_id, {})
                 for partition in partitions:
-                    assert partition not in owners, (self.group_id, topic_id, partition, owners[partition], member_id)
+                    if partition in owners:
+                        both = f"member {owners[partition]!r} and of member {member_id!r}"
+                        return f"group {self.group_id!r}: partition {partition} of topic {topic_id} is of {both}"
                     owners[partition] = member_id
+        return None
 
     def _disown(self, member_id: str, current: CurrentAssignment) -> None:
         if self._owners is None:
