@@ -14,6 +14,7 @@ from tests.support.consumer_members import ConsumerMember
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import answer_of, running_node
 from tpc_broker.broker import group_service
+from tpc_broker.coordinator import GroupCoordinator
 from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -172,7 +173,7 @@ async def test_what_is_wrong_by_itself_is_said_before_it_is_asked_who_coordinate
         right = member.coordinator()
         member.coordinator = lambda: 1 - right
         assert await member.beat() is ErrorCode.UNSUPPORTED_ASSIGNOR
-        member.assignor, member.regex = None, "("
+        member.assignor, member.regex, member.coordinator = None, "(", lambda: right
         assert await member.beat() is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
@@ -444,6 +445,30 @@ async def test_many_changes_of_topics_are_looked_at_once_a_second(autojump_clock
             await trio.sleep(0.1)
         assert 3 <= len(times) <= 6
         assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(times))
+
+
+async def test_expressions_that_match_much_are_taken_in_parts_and_raise_the_epoch_once(autojump_clock, monkeypatch):
+    monkeypatch.setattr(group_service, "RESOLVED_BYTES", 1)
+    parts, whole = [], GroupCoordinator.expressions_resolved
+
+    def counted(machine, group_id, found, now_ms, *, has_more):
+        parts.append(len(found))
+        return whole(machine, group_id, found, now_ms, has_more=has_more)
+
+    monkeypatch.setattr(GroupCoordinator, "expressions_resolved", counted)
+    async with running_node(settings=SETTINGS) as node:
+        await with_group(node, "logs-a")
+        members = [
+            ConsumerMember(node, "g", 10 + number, (), regex=f"(logs-){{{number},3}}.*") for number in range(3)
+        ]
+        await settle(*members, beats=4)
+        before = (await members[0].describe()).group_epoch
+        parts.clear()
+        await create_topic(node, 0, "logs-logs-b", 3)
+        await settle(*members, beats=4)
+        assert parts[:3] == [1, 1, 1]
+        assert (await members[0].describe()).group_epoch == before + 1
+        assert sorted(one for each in members for one in each.partitions("logs-logs-b")) == [0, 1, 2]
 
 
 # -- hostile -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tpc_broker.coordinator.assignors import ASSIGNORS
 from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.coordinator.consumer.records import ResolvedRegex
+from tpc_broker.coordinator.consumer.subscribed import RESOLVED_AGAIN_MS
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.group_config import CONSUMER, consumer_group_settings, serves_consumer_groups
 from tpc_broker.metadata.image import ClusterImage, changed_topics
@@ -47,8 +48,6 @@ RESOLVED_BYTES = 1 << 20
 """Of names that expressions match: so many are decided on, and written, at a time."""
 LOOKED_AGAIN_S, LOOK_S_MAX = 1.0, 2.0
 """Between the times that the newest metadata are asked whether there are consumer groups by now; and for the answer."""
-RESOLVED_AGAIN_S = 1.0
-"""Between the times that the regular expressions of a group are looked at."""
 
 # Rule: An offset that was acknowledged to a group is there until a later one was sent, whatever became of its
 # coordinator. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_groups_random.py,
@@ -122,22 +121,22 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
                 text = f"{self._partition.label}: an expression of group {group_id!r} matches too many topics, so none"
                 self._core.log_limiter.say(log, "expressions of groups that match too many topics", group_id, text)
                 matched, matched_bytes = (), 0
+            if found_bytes + matched_bytes > RESOLVED_BYTES and found:
+                self._take_resolved(group_id, found, has_more=True)
+                found, found_bytes = {}, 0
             found[pattern] = ResolvedRegex(matched, version, self.now_ms())
             found_bytes += matched_bytes
-            if found_bytes > RESOLVED_BYTES:
-                self._take_resolved(group_id, found)
-                found, found_bytes = {}, 0
-        self._take_resolved(group_id, found)
+        self._take_resolved(group_id, found, has_more=False)
         if self.is_unloaded:
             return
-        await trio.sleep(RESOLVED_AGAIN_S)
+        await trio.sleep(RESOLVED_AGAIN_MS / 1_000)
         self._being_resolved.remove(group_id)
         if group_id in self._wanted:
             self._has_wanted.set()
 
-    def _take_resolved(self, group_id: str, found: Mapping[str, ResolvedRegex]) -> None:
+    def _take_resolved(self, group_id: str, found: Mapping[str, ResolvedRegex], *, has_more: bool) -> None:
         if not self.is_unloaded:
-            self.do(lambda now_ms: self.machine.expressions_resolved(group_id, found, now_ms))
+            self.do(lambda now_ms: self.machine.expressions_resolved(group_id, found, now_ms, has_more=has_more))
 
     async def _matches(self, pattern: str, names: Sequence[str]) -> tuple[str, ...]:
         """A step at a time, each a short job of a helper thread: a core that ends does not wait for the rest."""

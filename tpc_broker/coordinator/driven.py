@@ -51,7 +51,7 @@ class Machine(Protocol):
         ...
 
     def finish_loading(self, now_ms: int) -> Effects:
-        """The log has been replayed to its end."""
+        """The log has been replayed to its end; RecordDamagedError when its records cannot all be true."""
         ...
 
     def written(self, write_id: WriteId, now_ms: int) -> Effects:

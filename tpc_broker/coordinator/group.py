@@ -80,9 +80,10 @@ def state_diagram() -> str:
     return "\n".join([*lines, "    Dead --> [*]"])
 
 
-def size_of_protocols(protocols: tuple[tuple[str, bytes], ...]) -> int:
-    """What a member has said of itself."""
-    return sum(len(name) + len(metadata) + _PROTOCOL_BYTES for name, metadata in protocols)
+def size_of_said(*texts: str | None, protocols: tuple[tuple[str, bytes], ...]) -> int:
+    """What it takes to remember what a member has said of itself, about: its ids, its client, and what it supports."""
+    of_protocols = sum(len(name) + len(metadata) + _PROTOCOL_BYTES for name, metadata in protocols)
+    return GROUP_MEMBER_BYTES + sum(len(text or "") for text in texts) + of_protocols
 
 
 @dataclass(slots=True)
@@ -112,7 +113,8 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """What it takes to remember it, about."""
-        return GROUP_MEMBER_BYTES + len(self.client_id) + size_of_protocols(self.protocols) + len(self.assignment)
+        texts = self.member_id, self.group_instance_id, self.client_id, self.client_host
+        return size_of_said(*texts, protocols=self.protocols) + len(self.assignment)
 
     def metadata_for(self, protocol: str | None) -> bytes:
         """What it said with this protocol."""
@@ -171,10 +173,12 @@ class Group:
             self.pending_members.remove(member_id)
             self._hold(-_size_of_pending(member_id))
 
-    def update(self, member: Member, protocols: tuple[tuple[str, bytes], ...], client_id: str) -> None:
+    def update(
+        self, member: Member, protocols: tuple[tuple[str, bytes], ...], client_id: str, client_host: str
+    ) -> None:
         """It has said something else."""
         self._hold(-member.size_bytes)
-        member.protocols, member.client_id = protocols, client_id
+        member.protocols, member.client_id, member.client_host = protocols, client_id, client_host
         self._hold(member.size_bytes)
 
     def assign(self, member: Member, assignment: bytes) -> None:
@@ -231,6 +235,7 @@ class Group:
             (new_member_id if member_id == old_member_id else member_id): each
             for member_id, each in self.members.items()
         }
+        self._hold(len(new_member_id) - len(old_member_id))
         member.member_id = new_member_id
         self.static_members[member.group_instance_id] = new_member_id
         if old_member_id in self.pending_sync:

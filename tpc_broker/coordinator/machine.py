@@ -168,7 +168,9 @@ class GroupCoordinator:
                 self._stored[name.group_id] = read_group(value)
 
     def finish_loading(self, now_ms: int) -> Effects:
-        """The log has been replayed to its end: groups come to life, sessions begin."""
+        """The log has been replayed to its end: groups come to life, sessions begin. RecordDamagedError when its
+        records cannot all be true.
+        """
         assert not self._is_loaded
         effects = Effects()
         self._is_loaded = True
@@ -340,10 +342,12 @@ class GroupCoordinator:
         """Groups, and the expressions of each that are to be resolved now; to be asked after each heartbeat."""
         return self._consumer_membership.subscribed.wanted()
 
-    def expressions_resolved(self, group_id: str, found: Mapping[str, ResolvedRegex], now_ms: int) -> Effects:
-        """What the expressions of a group match, by metadata of one version."""
+    def expressions_resolved(
+        self, group_id: str, found: Mapping[str, ResolvedRegex], now_ms: int, *, has_more: bool = False
+    ) -> Effects:
+        """What the expressions of a group match, by metadata of one version. `has_more`: other parts of them follow."""
         effects = Effects()
-        self._consumer_membership.subscribed.resolved(group_id, found, now_ms, effects)
+        self._consumer_membership.subscribed.resolved(group_id, found, now_ms, effects, has_more=has_more)
         return effects
 
     def describe_consumer_group(self, group_id: str, token: Token, now_ms: int) -> Effects:

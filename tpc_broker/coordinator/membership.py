@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.coordinator.group import Group, GroupState, Held, Member, size_of_protocols
+from tpc_broker.coordinator.group import Group, GroupState, Held, Member, size_of_said
 from tpc_broker.coordinator.messages import (
     JoinedMember,
     JoinRequest,
@@ -31,7 +31,7 @@ from tpc_broker.coordinator.messages import (
 )
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES
+from tpc_broker.limits import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,10 +201,9 @@ class Membership:
         if member.joining is not None:
             # The client gave up the older request; nothing may wait for ever.
             effects.reply(member.joining, _join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        group.update(member, request.protocols, request.client_id)
+        group.update(member, request.protocols, request.client_id, request.client_host)
         member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
         member.session_timeout_ms = request.session_timeout_ms
-        member.client_host = request.client_host
         member.joining = token
 
     def _rejoin_static(
@@ -249,7 +248,7 @@ class Membership:
                 self._timers.cancel(_member_key(group, member_id))
                 group.replace_static(member_id, old_member_id)
                 protocols, member.rebalance_timeout_ms, member.session_timeout_ms = before
-                group.update(member, protocols, member.client_id)
+                group.update(member, protocols, member.client_id, member.client_host)
                 self._refresh(group, member, _now_ms)
             later.reply(token, _join_error(error, member_id))
 
@@ -500,9 +499,10 @@ def _rebalance_timeout_ms(request: JoinRequest) -> int:
 def _growth(group: Group, request: JoinRequest) -> int:
     """By how much the group is larger when this was taken."""
     member = group.members.get(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
-    before = 0 if member is None else len(member.client_id) + size_of_protocols(member.protocols)
-    said = len(request.client_id) + size_of_protocols(request.protocols)
-    return said - before if member is not None else said + GROUP_MEMBER_BYTES
+    member_id = request.member_id if member is None else member.member_id
+    texts = member_id, request.group_instance_id, request.client_id, request.client_host
+    said = size_of_said(*texts, protocols=request.protocols)
+    return said if member is None else said - member.size_bytes + len(member.assignment)
 
 
 def _join_error(error: ErrorCode, member_id: str) -> JoinResponse:

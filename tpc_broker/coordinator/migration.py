@@ -15,7 +15,7 @@ group that does not fit into one stays what it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.coordinator.consumer.client_protocol import (
     by_id,
@@ -24,7 +24,15 @@ from tpc_broker.coordinator.consumer.client_protocol import (
     version_of,
     written_assignment,
 )
-from tpc_broker.coordinator.consumer.group import FIRST_EPOCH, ConsumerGroup, MemberState, partitions_of
+from tpc_broker.coordinator.consumer.group import (
+    FIRST_EPOCH,
+    ConsumerGroup,
+    MemberState,
+    partitions_of,
+    size_of_current,
+    size_of_member,
+    size_of_partitions,
+)
 from tpc_broker.coordinator.consumer.groups import tombstones_of
 from tpc_broker.coordinator.consumer.heartbeats import ConsumerMembership, Refusal, Upgrade
 from tpc_broker.coordinator.consumer.records import (
@@ -34,18 +42,19 @@ from tpc_broker.coordinator.consumer.records import (
     TARGET_EPOCH_KEY,
     TARGET_KEY,
     ClassicPart,
+    ConsumerKey,
     CurrentAssignment,
     GroupEpoch,
     Subscription,
     TargetEpoch,
+    consumer_record,
 )
-from tpc_broker.coordinator.consumer.step import Step
 from tpc_broker.coordinator.driven import RecordDamagedError
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState, Held, Member
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES, OWN_BATCH_BYTES_MAX
+from tpc_broker.limits import GROUP_BYTES_MAX, GROUP_MEMBER_BYTES, OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES
 from tpc_broker.model import GenerationId
 
 if TYPE_CHECKING:
@@ -55,9 +64,16 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.ahead import Ahead
     from tpc_broker.coordinator.consumer.client_protocol import ClientSubscription
     from tpc_broker.coordinator.consumer.messages import ConsumerSettings, Topics
+    from tpc_broker.coordinator.consumer.records import ConsumerValue, EpochPartitions
+    from tpc_broker.coordinator.consumer.step import Step
     from tpc_broker.coordinator.effects import Effects, Record
     from tpc_broker.coordinator.membership import GroupLimits, Membership
     from tpc_broker.model import TopicId
+
+
+Values = list[tuple[ConsumerKey, "ConsumerValue"]]
+STORED_BESIDE_BYTES: Final = 2 * OWN_RECORD_OVERHEAD_BYTES
+"""At most, of a record beside what has a length of its own."""
 
 
 class Migration:
@@ -100,30 +116,26 @@ class Migration:
         classic = self._groups.get(group_id)
         if classic is None:
             return None
+        values: Values = []
         group = ConsumerGroup(group_id, Held())
         group.finish_loading()
-        tombstone = group_record(group_id, None)
-        step = Step(group)
         if classic.state is not GroupState.EMPTY:
             self._check_upgrade(classic)
             try:
-                self._fill(step, classic)
+                values = self._values_of(group, classic)
             except RecordDamagedError:
                 raise _refusal(group_id, "the embedded consumer protocol is malformed") from None
-        records = [tombstone, *step.records]
-        if sum(map(size_of, records)) > OWN_BATCH_BYTES_MAX or group.size_bytes > GROUP_BYTES_MAX:
-            raise _refusal(group_id, "it is too large to do so at once")
-        if group.size_bytes - classic.size_bytes > self._bytes_left():
-            text = "The groups of this coordinator have no memory left."
-            raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
 
-        def carry_out(now_ms: int, effects: Effects) -> None:
+        def carry_out(step: Step, now_ms: int, effects: Effects) -> None:
+            tombstone = group_record(group_id, None)
+            step.records += [tombstone, *(consumer_record(key, value) for key, value in values)]
+            assert sum(map(size_of, step.records)) <= OWN_BATCH_BYTES_MAX, group_id
             self._end(classic, now_ms, effects, ErrorCode.REBALANCE_IN_PROGRESS)
             self._replay(tombstone.key, tombstone.value)
             group.move_to(self._held)
             self._consumers.begin_sessions(group, now_ms)
 
-        return Upgrade(group, records, carry_out)
+        return Upgrade(group, carry_out)
 
     def _check_upgrade(self, classic: Group) -> None:
         settings = self._settings_of(classic.group_id)
@@ -134,39 +146,76 @@ class Migration:
         if len(classic.members) > settings.size_max:
             raise _refusal(classic.group_id, "the group size exceeds the consumer group maximum size")
 
-    def _fill(self, step: Step, classic: Group) -> None:
-        """The members as they are in the last round; RecordDamagedError when one cannot be read."""
+    # Rule: A classic group is refused before it is converted: each client that is refused comes again, and a conversion
+    # takes as long as the group is large. Held by tests/coordinator/consumer/test_migration_up.py.
+    def _values_of(self, group: ConsumerGroup, classic: Group) -> Values:
+        """What is to be stored of the members as they are in the last round, which `group` has now. RecordDamagedError
+        when one of them cannot be read.
+        """
         if classic.size_bytes - GROUP_MEMBER_BYTES * len(classic.members) > OWN_BATCH_BYTES_MAX:
             raise _refusal(classic.group_id, "it is too large to do so at once")
         # A group whose first round has not ended has told nobody of a generation.
         epoch = max(classic.generation_id, FIRST_EPOCH)
         targets = self._targets_of(classic)
-        owned: dict[str, Partitions] = {}
-        for member in classic.members.values():
-            said = read_subscription(member.metadata_for(classic.protocol) or member.protocols[0][1])
-            owned[member.member_id] = by_id(said.owned, self._topics)
-            step.put(MEMBER_KEY, _subscription(member, said), member.member_id)
-        step.put(GROUP_EPOCH_KEY, GroupEpoch(epoch, self._consumers.subscribed.hash_of(step.group)))
-        for member_id, target in targets.items():
-            step.put(TARGET_KEY, target, member_id)
-        step.put(TARGET_EPOCH_KEY, TargetEpoch(epoch))
-        for member_id, held in _held(targets, owned).items():
-            assigned = {topic_id: dict.fromkeys(partitions, epoch) for topic_id, partitions in held.items()}
-            step.put(CURRENT_KEY, CurrentAssignment(epoch, epoch, MemberState.STABLE, assigned, {}), member_id)
+        said = {
+            member.member_id: read_subscription(member.metadata_for(classic.protocol) or member.protocols[0][1])
+            for member in classic.members.values()
+        }
+        owned = {member_id: by_id(each.owned, self._topics) for member_id, each in said.items()}
+        members = {each.member_id: _subscription(each, said[each.member_id]) for each in classic.members.values()}
+        currents = {
+            member_id: CurrentAssignment(epoch, epoch, MemberState.STABLE, _all_since(epoch, held), {})
+            for member_id, held in _held(targets, owned).items()
+        }
+        self._check_sizes(classic, members, targets, currents)
+        values: Values = []
+
+        def put(key_type: int, of_names: Mapping[str, ConsumerValue]) -> None:
+            for name, value in of_names.items():
+                key = ConsumerKey(key_type, classic.group_id, name)
+                group.apply(key, value)
+                values.append((key, value))
+
+        put(MEMBER_KEY, members)
+        put(GROUP_EPOCH_KEY, {"": GroupEpoch(epoch, self._consumers.subscribed.hash_of(group))})
+        put(TARGET_KEY, targets)
+        put(TARGET_EPOCH_KEY, {"": TargetEpoch(epoch)})
+        put(CURRENT_KEY, currents)
+        return values
+
+    def _check_sizes(
+        self,
+        classic: Group,
+        members: Mapping[str, Subscription],
+        targets: Mapping[str, Partitions],
+        currents: Mapping[str, CurrentAssignment],
+    ) -> None:
+        size_bytes, stored_bytes = 0, STORED_BESIDE_BYTES
+        for member_id, member in members.items():
+            size_bytes += size_of_member(member_id, member)
+            size_bytes += size_of_partitions(targets[member_id]) + size_of_current(currents[member_id])
+            stored_bytes += _stored_bytes(classic.group_id, classic.members[member_id], member)
+            stored_bytes += _stored_bytes_of(targets[member_id]) + _stored_bytes_of(currents[member_id].assigned)
+        if stored_bytes > OWN_BATCH_BYTES_MAX or size_bytes > GROUP_BYTES_MAX:
+            raise _refusal(classic.group_id, "it is too large to do so at once")
+        if size_bytes - classic.size_bytes > self._bytes_left():
+            text = "The groups of this coordinator have no memory left."
+            raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
 
     def _targets_of(self, classic: Group) -> dict[str, Partitions]:
         """What each member was given. A leader may give anything to anybody: a group in which two members have a
         partition cannot be one where that must not happen.
         """
         targets: dict[str, Partitions] = {}
-        taken: set[tuple[TopicId, int]] = set()
+        taken: dict[TopicId, set[int]] = {}
         for member in classic.members.values():
             assignment = read_assignment(member.assignment)
             target = by_id(assignment.partitions, self._topics)
-            pairs = _pairs(target)
-            if assignment.user_data or not taken.isdisjoint(pairs):
+            are_free = all(taken.get(topic_id, set()).isdisjoint(indexes) for topic_id, indexes in target.items())
+            if assignment.user_data or not are_free:
                 raise _refusal(classic.group_id, "an unsupported custom assignor is in use")
-            taken |= pairs
+            for topic_id, indexes in target.items():
+                taken.setdefault(topic_id, set()).update(indexes)
             targets[member.member_id] = target
         return targets
 
@@ -271,20 +320,39 @@ def _refusal(group_id: str, why: str) -> Refusal:
 # tests/coordinator/consumer/test_migration_up.py.
 def _held(targets: Mapping[str, Partitions], owned: Mapping[str, Partitions]) -> dict[str, Partitions]:
     """What members have: what they were given, and what they said that they have and nobody else was given."""
-    taken = {pair for target in targets.values() for pair in _pairs(target)}
+    taken: dict[TopicId, set[int]] = {}
+    for target in targets.values():
+        for topic_id, indexes in target.items():
+            taken.setdefault(topic_id, set()).update(indexes)
     held: dict[str, Partitions] = {}
     for member_id, target in targets.items():
-        kept = _pairs(owned[member_id]) - taken
-        taken |= kept
-        mine = {topic_id: set(partitions) for topic_id, partitions in target.items()}
-        for topic_id, partition in kept:
-            mine.setdefault(topic_id, set()).add(partition)
-        held[member_id] = {topic_id: frozenset(partitions) for topic_id, partitions in mine.items()}
+        mine = dict(target)
+        for topic_id, indexes in owned[member_id].items():
+            of_topic = taken.setdefault(topic_id, set())
+            kept = indexes - of_topic
+            if kept:
+                of_topic |= kept
+                mine[topic_id] = mine.get(topic_id, frozenset()) | kept
+        held[member_id] = mine
     return held
 
 
-def _pairs(partitions: Partitions) -> set[tuple[TopicId, int]]:
-    return {(topic_id, partition) for topic_id, indexes in partitions.items() for partition in indexes}
+def _all_since(epoch: int, held: Partitions) -> EpochPartitions:
+    return {topic_id: dict.fromkeys(partitions, epoch) for topic_id, partitions in held.items()}
+
+
+def _stored_bytes(group_id: str, member: Member, said: Subscription) -> int:
+    """At most, of the three records of a member but for its partitions. A character has four bytes at most."""
+    names_bytes = len(group_id.encode()) + len(member.member_id.encode())
+    texts = (member.group_instance_id or "", said.rack_id or "", member.client_id, member.client_host)
+    of_protocols = sum(4 * len(name) + len(metadata) + 16 for name, metadata in member.protocols)
+    of_topics = sum(len(name.encode()) + 8 for name in said.topic_names)
+    of_texts = sum(len(text.encode()) for text in texts)
+    return 3 * (names_bytes + STORED_BESIDE_BYTES) + of_texts + of_protocols + of_topics
+
+
+def _stored_bytes_of(partitions: Mapping[TopicId, Collection[int]]) -> int:
+    return sum(32 + 8 * len(indexes) for indexes in partitions.values())
 
 
 def _subscription(member: Member, said: ClientSubscription) -> Subscription:

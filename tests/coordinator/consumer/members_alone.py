@@ -217,7 +217,7 @@ class MembersAlone:
         """Tells what expressions match."""
         for group_id, matches in self.looked_up() if found is None else found:
             effects = Effects()
-            self.members.subscribed.resolved(group_id, matches, self.now, effects)
+            self.members.subscribed.resolved(group_id, matches, self.now, effects, has_more=False)
             self.take(effects)
 
     def delete_group(self, group_id="g"):

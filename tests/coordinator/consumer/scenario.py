@@ -133,10 +133,10 @@ class ConsumerScenario(Scenario):
             self.wait(INTERVAL_MS)
         raise AssertionError(f"not stable: {group}")
 
-    def resolve(self, pattern, *topics, group="g"):
+    def resolve(self, pattern, *topics, group="g", has_more=False):
         """What an expression of a group matches, as the driver finds it out."""
         found = {pattern: ResolvedRegex(topics, self.topics.version, self.now)}
-        self.run(self.machine.expressions_resolved(group, found, self.now))
+        self.run(self.machine.expressions_resolved(group, found, self.now, has_more=has_more))
 
     # What can be seen.
 

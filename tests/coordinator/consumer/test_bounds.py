@@ -6,7 +6,8 @@ from tests.coordinator.consumer.scenario import SESSION_MS, ConsumerScenario
 from tests.coordinator.scenario import subscription
 from tpc_broker.coordinator import GroupCoordinator, machine
 from tpc_broker.coordinator.consumer import heartbeats
-from tpc_broker.coordinator.consumer.messages import ConsumerSettings
+from tpc_broker.coordinator.consumer.messages import ConsumerHeartbeat, ConsumerSettings
+from tpc_broker.coordinator.consumer.validation import ID_CHARACTERS_MAX, fault_of_heartbeat
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUP_MEMBER_BYTES
 
@@ -61,6 +62,42 @@ def test_the_members_of_a_group_have_so_many_bytes(monkeypatch):
     assert s.join_consumers("b", *LONG, group="h").error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert [group.group_id for group in s.machine.list_groups()] == ["g"], "nothing is left of the other"
     assert s.join_consumers("b").error_code is NONE
+
+
+def test_ids_and_hosts_of_members_are_counted_in_either_protocol():
+    s = ConsumerScenario()
+    s.join_consumers("a")
+    s.join("c", requires_member_id=False, protocols=(("range", subscription("t")),))
+    s.join("d", group="h", group_instance_id="d")
+    before = s.machine.size_bytes
+    s.join_consumers("b" * 1_000, client_host="h" * 50)
+    assert s.machine.size_bytes > before + GROUP_MEMBER_BYTES + 1_050
+    before = s.machine.size_bytes
+    s.join("e", requires_member_id=False, protocols=(("range", subscription("t")),), client_host="h" * 5_000)
+    assert s.machine.size_bytes > before + GROUP_MEMBER_BYTES + 5_000
+    before = s.machine.size_bytes
+    s.join("d", group="h", group_instance_id="d" * 5_000, client_host="h" * 5_000)
+    assert s.machine.size_bytes > before + GROUP_MEMBER_BYTES + 15_000
+
+
+def test_long_ids_of_a_classic_group_are_bounded_by_its_memory():
+    s = Bounded()
+    assert s.replies[s.join("c", group_instance_id="i" * 20_000, group="h")].error_code is NO_ROOM
+
+
+@pytest.mark.parametrize("long", ["member_id", "group_instance_id"])
+def test_ids_that_are_too_long_come_in_by_neither_protocol(long):
+    s = ConsumerScenario()
+    s.join_consumers("a")
+    protocols = (("range", subscription("t")),)
+    for length, code in ((ID_CHARACTERS_MAX, NONE), (ID_CHARACTERS_MAX + 1, ErrorCode.INVALID_REQUEST)):
+        details = {long: length * "i", "protocols": protocols, "requires_member_id": False}
+        before = s.machine.size_bytes
+        token = s.join("c", **details)
+        assert s.replies[token].error_code is code
+        assert code is NONE or s.machine.size_bytes == before
+        request = ConsumerHeartbeat(group_id="g", member_id="m", member_epoch=1, instance_id="i" * length)
+        assert (fault_of_heartbeat(request, ()) is None) == (code is NONE)
 
 
 @pytest.mark.parametrize("character", ["n", "\N{GRINNING FACE}"])

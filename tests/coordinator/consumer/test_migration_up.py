@@ -1,15 +1,33 @@
 """A classic group that becomes a consumer group with the first member of KIP-848."""
 
+import sys
+import uuid
 from dataclasses import replace
 
 import pytest
+from hypothesis import given as given_any
+from hypothesis import strategies as st
 
-from tests.coordinator.consumer.classic_client import COOPERATIVE, ClassicClient, MixedScenario, given, said
+from tests.coordinator.consumer.classic_client import COOPERATIVE, EAGER, ClassicClient, MixedScenario, given, said
 from tests.coordinator.consumer.scenario import Client
 from tpc_broker.coordinator import migration
+from tpc_broker.coordinator.consumer import step
+from tpc_broker.coordinator.consumer.client_protocol import ClientSubscription
+from tpc_broker.coordinator.consumer.group import ConsumerGroup
+from tpc_broker.coordinator.consumer.records import (
+    CURRENT_KEY,
+    MEMBER_KEY,
+    TARGET_KEY,
+    ConsumerKey,
+    CurrentAssignment,
+    consumer_record,
+)
+from tpc_broker.coordinator.effects import size_of
+from tpc_broker.coordinator.group import Member
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX
+from tpc_broker.model import TopicId
 
 TOMBSTONE = group_record("g", None)
 
@@ -34,6 +52,24 @@ def assert_refused(s, code=ErrorCode.GROUP_ID_NOT_FOUND, **details):
     assert answer.error_message
     assert (seen(s), len(s.batches)) == before
     return answer.error_message
+
+
+def instructions_of(call):
+    """How many of Python's instructions it runs."""
+    count, traced = 0, sys.gettrace()
+
+    def trace(frame, event, _arg):
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(traced)
+    return count
 
 
 def test_members_stay_with_what_they_have_and_so_do_offsets():
@@ -283,6 +319,86 @@ def test_without_memory_left_it_is_tried_again():
     left = [GROUPS_BYTES_MAX, -10_000]
     s.machine._migration._bytes_left = left.pop
     assert_refused(s, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def malformed(s, _monkeypatch):
+    s.join("d", [*s.machine._groups["g"].members][-1], protocols=((EAGER, b""),))
+
+
+def without_memory(s, _monkeypatch):
+    s.machine._migration._bytes_left = lambda: -100_000
+
+
+def of_many_bytes(_s, monkeypatch):
+    monkeypatch.setattr(migration, "OWN_BATCH_BYTES_MAX", 1_000)
+
+
+def of_too_much_memory(_s, monkeypatch):
+    monkeypatch.setattr(migration, "GROUP_BYTES_MAX", 5_000)
+
+
+@pytest.mark.parametrize("refused", [malformed, without_memory, of_many_bytes, of_too_much_memory])
+def test_what_is_refused_has_not_been_converted(refused, monkeypatch):
+    """Clients that are refused come again and again."""
+    s = MixedScenario()
+    s.classic_group("a", "b", "c", "d")
+    refused(s, monkeypatch)
+    applied = []
+    monkeypatch.setattr(ConsumerGroup, "apply", lambda *of: applied.append(of))
+    assert s.join_consumers("n").error_code in {
+        ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }  # fmt: skip
+    assert applied == []
+
+
+def test_for_a_joiner_that_is_refused_no_record_is_made(monkeypatch):
+    s = MixedScenario()
+    s.classic_group("a", "b")
+    made = []
+    for module in (migration, step):
+        monkeypatch.setattr(module, "consumer_record", lambda *of: made.append(of) or consumer_record(*of))
+    s.settings = replace(s.settings, size_max=2)
+    assert_refused(s, ErrorCode.GROUP_MAX_SIZE_REACHED)
+    assert made == []
+    s.settings = replace(s.settings, size_max=3)
+    assert s.join_consumers("n").error_code is ErrorCode.NONE
+    assert made
+
+
+@given_any(
+    texts=st.lists(st.text(max_size=30), min_size=4, max_size=4),
+    names=st.sets(st.text(min_size=1, max_size=20), max_size=5),
+    partitions=st.dictionaries(st.integers(0, 5), st.frozensets(st.integers(0, 2**31 - 1), max_size=4), max_size=4),
+    metadata=st.binary(max_size=200),
+)
+def test_the_bound_of_what_is_stored_is_one(texts, names, partitions, metadata):
+    group_id, member_id, instance_id, client = texts
+    member = Member(member_id, instance_id, client, client, 10_000, 10_000, ((client, metadata), ("other", b"")))
+    subscription = migration._subscription(member, ClientSubscription(tuple(sorted(names)), {}, client))
+    target = {TopicId(uuid.UUID(int=number)): indexes for number, indexes in partitions.items()}
+    current = CurrentAssignment(2**31 - 1, 2**31 - 1, 0, migration._all_since(2**31 - 1, target), {})
+    values = {MEMBER_KEY: subscription, TARGET_KEY: target, CURRENT_KEY: current}
+    stored = sum(size_of(consumer_record(ConsumerKey(key, group_id, member_id), each)) for key, each in values.items())
+    bound = migration._stored_bytes(group_id, member, subscription) + 2 * migration._stored_bytes_of(target)
+    assert stored <= bound
+
+
+def test_what_members_have_takes_time_by_what_they_say():
+    """Counted in instructions of Python: ten times as many members with ten times as much take a hundred times as
+    long, and not more.
+    """
+    topic = TopicId(uuid.UUID(int=1))
+
+    def cost(members, partitions):
+        targets = {f"m{number}": {topic: frozenset([number])} for number in range(members)}
+        owned = {member_id: {topic: frozenset(range(partitions))} for member_id in targets}
+        [held, *others] = migration._held(targets, owned).values()
+        assert held == {topic: frozenset(range(members, partitions)) | {0}}
+        assert all(len(each[topic]) == 1 for each in others)
+        return instructions_of(lambda: migration._held(targets, owned))
+
+    assert cost(200, 400) < 12 * cost(20, 400)
+    assert cost(20, 4_000) < 2 * cost(20, 400), "of partitions C takes care"
 
 
 def test_a_joiner_that_is_refused_leaves_it_classic():

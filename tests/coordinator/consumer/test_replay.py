@@ -285,6 +285,17 @@ def test_what_is_of_no_member_is_forgotten():
     assert other.machine.size_bytes == s.machine.size_bytes
 
 
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_partition_of_two_members_is_told_as_damage(is_pending):
+    s = ConsumerScenario()
+    s.stable_consumers("a", "b")
+    t = s.topics.named("t").topic_id
+    assigned, pending = ({}, {t: {0: 3}}) if is_pending else ({t: {0: 3}}, {})
+    damaged = consumer_record(ConsumerKey(CURRENT_KEY, "g", "b"), CurrentAssignment(3, 2, 0, assigned, pending))
+    with pytest.raises(RecordDamagedError, match=f"^group 'g': partition 0 of topic {t} is of member 'a' and of"):
+        loaded([*s.log, damaged], s)
+
+
 def test_the_legacy_key_is_read_and_dropped():
     s = ConsumerScenario()
     s.stable_consumers("a")

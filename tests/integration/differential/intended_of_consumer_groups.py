@@ -30,21 +30,13 @@ INTENDED_OF_CONSUMER_GROUPS: list[Intended] = [
         kafka="81|<text>|None|0|<missing>",
     ),
     Intended(
-        "what-is-no-expression",
-        "It is refused before anything is looked up; Kafka looks at a known member's epoch first.",
-        api="ConsumerGroupHeartbeat",
-        scenario="patterns-that-are-refused",
-        path="ErrorCode",
-        kafka="110",
-        ours="128",
-    ),
-    Intended(
-        "another-expression-counts-at-once",
-        "What a member's old expression gave it is divided among the others at once. Kafka waits until the new one is "
-        "resolved; where nothing matches that, nobody reads from those partitions until something else changes.",
+        "an-expression-that-matches-nothing",
+        "What a member had by another one is divided among the others when the new one is resolved. Where nothing "
+        "matches that, Kafka leaves those partitions to nobody until something else changes.",
         api="ConsumerGroup(Heartbeat|Describe)",
-        scenario="(patterns-of-two-members|fenced-member-with-a-pattern)",
-        path=r"(Groups\[.*\]\.)?(Members\[.*\]\.)?(MemberEpoch|(Group|Assignment)Epoch|(Target)?Assignment.*)",
+        scenario="fenced-member-with-a-pattern",
+        path=r"(Groups\[.*\]\.)?(Members\[.*\]\.)?(MemberEpoch|(Group|Assignment)Epoch|TargetAssignment.*)",
+        occurs=False,
     ),
     Intended(
         "a-fetch-by-an-epoch-alone",

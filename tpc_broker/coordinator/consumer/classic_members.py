@@ -93,7 +93,7 @@ class ClassicMembers:
         except RecordDamagedError:
             raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "Its subscription cannot be read.") from None
         subscription = _subscription(request, said, before)
-        self._membership.check_bytes(group, before, subscription)
+        self._membership.check_bytes(group, member_id, before, subscription)
 
         becomes_classic = holder is not None and self._migration.may_downgrade_for(group, holder)
         step = Step(group)

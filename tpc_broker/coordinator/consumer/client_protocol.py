@@ -6,6 +6,7 @@ their version; of one that is not known here, what the newest known one has is r
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.coordinator.consumer.validation import NAMES_MAX, OWNED_PARTITIONS_MAX
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from tpc_broker.model import TopicId
 
 NEWEST_VERSION: Final = 3
+OWNED_VERSION: Final = 1
+"""From which on a subscription says what its client still has."""
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_VERSION_BYTES: Final = _INT16.size
 
 
 class ClientSubscription(NamedTuple):
@@ -40,9 +46,7 @@ class ClientAssignment(NamedTuple):
 
 def read_subscription(data: bytes) -> ClientSubscription:
     """A subscription; RecordDamagedError when it is none, or has more names than a client needs."""
-    # They may have much fewer bytes than it takes to know them.
-    if int.from_bytes(data[2:6], "big") > NAMES_MAX:
-        raise RecordDamagedError("too many topics")
+    _check_counts(data, is_assignment=False)
     read = decoded("ConsumerProtocolSubscription", version_of(data), data)
     names = tuple(sorted(set(read.topics)))
     return ClientSubscription(names, _by_topic(read.owned_partitions), read.rack_id or None)
@@ -52,6 +56,7 @@ def read_assignment(data: bytes) -> ClientAssignment:
     """An assignment, where nothing at all is an empty one; RecordDamagedError when it is none."""
     if not data:
         return ClientAssignment({}, b"")
+    _check_counts(data, is_assignment=True)
     read = decoded("ConsumerProtocolAssignment", version_of(data), data)
     return ClientAssignment(_by_topic(read.assigned_partitions), bytes(read.user_data or b""))
 
@@ -86,13 +91,41 @@ def by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> dict[Topi
     return found
 
 
-def _by_topic(topics: Iterable[messages.ConsumerProtocolAssignment.TopicPartition]) -> dict[str, frozenset[int]]:
-    """A topic may be named more than once. RecordDamagedError where there are more than a client can have."""
-    found: dict[str, set[int]] = {}
-    count = 0
-    for each in topics:
-        count += 1 + len(each.partitions)
+# Rule: How many topics and partitions a client names is counted before they are decoded: they have much fewer bytes
+# than it takes to know them. Held by tests/coordinator/consumer/test_made_up.py.
+def _check_counts(data: bytes, *, is_assignment: bool) -> None:
+    """RecordDamagedError where there are more than a client can have; what is cut off is left to who decodes it."""
+    try:
+        position = _VERSION_BYTES
+        if not is_assignment:
+            [topics_count] = _INT32.unpack_from(data, position)
+            if topics_count > NAMES_MAX:
+                raise RecordDamagedError("too many topics")
+            position += _INT32.size
+            for _ in range(topics_count):
+                position += _INT16.size + max(_INT16.unpack_from(data, position)[0], 0)
+            position += _INT32.size + max(_INT32.unpack_from(data, position)[0], 0)  # data of the user
+            if version_of(data) < OWNED_VERSION:
+                return
+        [topics_count] = _INT32.unpack_from(data, position)
+        position += _INT32.size
+        count = topics_count
+        for _ in range(topics_count):
+            if count > OWNED_PARTITIONS_MAX:
+                raise RecordDamagedError("too many partitions")
+            position += _INT16.size + max(_INT16.unpack_from(data, position)[0], 0)
+            partitions_count = max(_INT32.unpack_from(data, position)[0], 0)
+            position += _INT32.size * (1 + partitions_count)
+            count += partitions_count
         if count > OWNED_PARTITIONS_MAX:
             raise RecordDamagedError("too many partitions")
+    except struct.error:
+        return
+
+
+def _by_topic(topics: Iterable[messages.ConsumerProtocolAssignment.TopicPartition]) -> dict[str, frozenset[int]]:
+    """A topic may be named more than once."""
+    found: dict[str, set[int]] = {}
+    for each in topics:
         found.setdefault(each.topic, set()).update(each.partitions)
     return {name: frozenset(partitions) for name, partitions in found.items()}

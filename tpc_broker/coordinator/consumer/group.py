@@ -26,6 +26,7 @@ from tpc_broker.coordinator.consumer.records import (
     TargetEpoch,
     consumer_record,
 )
+from tpc_broker.coordinator.driven import RecordDamagedError
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE
 from tpc_broker.limits import GROUP_MEMBER_BYTES
 
@@ -132,6 +133,11 @@ class ConsumerGroup:
         self.resolved_version = -1
         self.resolved_ms = 0
         """By which metadata, and when, its expressions were resolved last; not stored."""
+        self.held_back: dict[str, ResolvedRegex] = {}
+        self.lacks_part = False
+        """Of what its expressions match, while it comes in parts: what waits for the last one, and whether there was no
+        room for one of them; not stored.
+        """
         self.size_bytes = 0
         self._held = held
         self._owners: dict[TopicId, dict[int, str]] | None = None
@@ -139,15 +145,17 @@ class ConsumerGroup:
 
     def finish_loading(self) -> None:
         """All its records have been replayed. What is of no member is left behind by nothing but a damaged log; it
-        would own partitions for ever.
+        would own partitions for ever. RecordDamagedError where a partition is of two members.
         """
         for member_id in [*self.targets.keys() - self.members.keys()]:
             self._apply_target(member_id, None)
         for member_id in [*self.currents.keys() - self.members.keys()]:
-            self._hold(-_size_of_current(self.currents.pop(member_id)))
+            self._hold(-size_of_current(self.currents.pop(member_id)))
         self._owners = {}
         for member_id, current in self.currents.items():
-            self._own(member_id, current)
+            fault = self._own(member_id, current)
+            if fault is not None:
+                raise RecordDamagedError(fault)
 
     # What is stored
 
@@ -222,7 +230,7 @@ class ConsumerGroup:
     def _apply_member(self, member_id: str, subscription: Subscription | None) -> None:
         old = self.members.pop(member_id, None)
         if old is not None:
-            self._hold(-size_of_subscription(old))
+            self._hold(-size_of_member(member_id, old))
             self.names.subtract(old.topic_names)
             for name in old.topic_names:
                 if self.names[name] <= 0:
@@ -236,7 +244,7 @@ class ConsumerGroup:
                 del self.static_members[old.instance_id]
         if subscription is not None:
             self.members[member_id] = subscription
-            self._hold(size_of_subscription(subscription))
+            self._hold(size_of_member(member_id, subscription))
             self.names.update(subscription.topic_names)
             if subscription.topic_regex:
                 self.patterns[subscription.topic_regex] += 1
@@ -254,20 +262,21 @@ class ConsumerGroup:
                 del self.classic_protocols[name]
 
     def _apply_target(self, member_id: str, target: Partitions | None) -> None:
-        self._hold(-_size_of_partitions(self.targets.pop(member_id, NO_PARTITIONS)))
+        self._hold(-size_of_partitions(self.targets.pop(member_id, NO_PARTITIONS)))
         if target is not None:
             self.targets[member_id] = target
-            self._hold(_size_of_partitions(target))
+            self._hold(size_of_partitions(target))
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
         old = self.currents.pop(member_id, None)
         if old is not None:
-            self._hold(-_size_of_current(old))
+            self._hold(-size_of_current(old))
             self._disown(member_id, old)
         if current is not None:
             self.currents[member_id] = current
-            self._hold(_size_of_current(current))
-            self._own(member_id, current)
+            self._hold(size_of_current(current))
+            fault = self._own(member_id, current)
+            assert fault is None, fault
 
     def _apply_regex(self, pattern: str, resolved: ResolvedRegex | None) -> None:
         old = self.regexes.pop(pattern, None)
@@ -279,15 +288,19 @@ class ConsumerGroup:
 
     # Rule: A partition of a consumer group has one owner: it is given to a member when none has it, or has yet to give
     # it back. Held by tests/coordinator/consumer (the model's property), and here by an assertion.
-    def _own(self, member_id: str, current: CurrentAssignment) -> None:
+    def _own(self, member_id: str, current: CurrentAssignment) -> str | None:
+        """Why it cannot be: somebody has a partition already."""
         if self._owners is None:
-            return
+            return None
         for held in (current.assigned, current.pending_revocation):
             for topic_id, partitions in held.items():
                 owners = self._owners.setdefault(topic_id, {})
                 for partition in partitions:
-                    assert partition not in owners, (self.group_id, topic_id, partition, owners[partition], member_id)
+                    if partition in owners:
+                        both = f"member {owners[partition]!r} and of member {member_id!r}"
+                        return f"group {self.group_id!r}: partition {partition} of topic {topic_id} is of {both}"
                     owners[partition] = member_id
+        return None
 
     def _disown(self, member_id: str, current: CurrentAssignment) -> None:
         if self._owners is None:
@@ -379,11 +392,13 @@ def size_of_names(names: tuple[str, ...]) -> int:
     return sum(map(len, names)) + NAME_BYTES * len(names)
 
 
-def size_of_subscription(subscription: Subscription) -> int:
-    """What it takes to remember a member, about."""
+def size_of_member(member_id: str, subscription: Subscription) -> int:
+    """What it takes to remember a member, about, but for its assignments, which have the id once more each."""
     classic = () if subscription.classic is None else subscription.classic.protocols
     texts = (
+        3 * member_id,
         subscription.client_id,
+        subscription.client_host,
         subscription.topic_regex or "",
         subscription.instance_id or "",
         subscription.rack_id or "",
@@ -396,9 +411,11 @@ def size_of_subscription(subscription: Subscription) -> int:
     )
 
 
-def _size_of_partitions(partitions: Mapping[TopicId, frozenset[int] | dict[int, int]]) -> int:
+def size_of_partitions(partitions: Mapping[TopicId, frozenset[int] | dict[int, int]]) -> int:
+    """What it takes to remember them, about."""
     return PARTITION_BYTES * sum(map(len, partitions.values()))
 
 
-def _size_of_current(current: CurrentAssignment) -> int:
-    return _size_of_partitions(current.assigned) + _size_of_partitions(current.pending_revocation)
+def size_of_current(current: CurrentAssignment) -> int:
+    """What it takes to remember what a member has, about."""
+    return size_of_partitions(current.assigned) + size_of_partitions(current.pending_revocation)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tpc_broker.coordinator.consumer.assigning import Assigning
-from tpc_broker.coordinator.consumer.group import ConsumerGroup, MemberState, partitions_of, size_of_subscription
+from tpc_broker.coordinator.consumer.group import ConsumerGroup, MemberState, partitions_of, size_of_member
 from tpc_broker.coordinator.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -35,6 +35,7 @@ from tpc_broker.coordinator.consumer.records import (
 )
 from tpc_broker.coordinator.consumer.step import Step
 from tpc_broker.coordinator.consumer.subscribed import PATTERNS_MAX, SubscribedTopics
+from tpc_broker.coordinator.consumer.validation import fault_of_expression
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUP_BYTES_MAX, OWN_BATCH_BYTES_MAX
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.ahead import Ahead
     from tpc_broker.coordinator.consumer.messages import ConsumerHeartbeat, ConsumerSettings, Topics
     from tpc_broker.coordinator.consumer.records import EpochPartitions
-    from tpc_broker.coordinator.effects import Effects, Record, Timers, Token
+    from tpc_broker.coordinator.effects import Effects, Timers, Token
     from tpc_broker.coordinator.group import Held
 
 SESSION: Final = "consumer session"
@@ -74,13 +75,12 @@ class Refusal(Exception):  # noqa: N818 - an expected result inside the coordina
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """A classic group as the consumer group that it becomes with its first member, and the records of that, which are
-    applied to it. Nothing has changed before `carry_out`.
+    """A classic group as the consumer group that it becomes with its first member. Nothing has changed before
+    `carry_out`, which stores it.
     """
 
     group: ConsumerGroup
-    records: list[Record]
-    carry_out: Callable[[int, Effects], None]
+    carry_out: Callable[[Step, int, Effects], None]
 
 
 class Kinds(Protocol):
@@ -169,14 +169,13 @@ class ConsumerMembership:
         if before is None and len(group.members) >= settings.size_max:
             text = f"The consumer group has reached its maximum capacity of {settings.size_max} members."
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        self.check_bytes(group, before, subscription)
-        _check_expression(group, before, subscription)
+        _check_expression(group, subscription.topic_regex)
+        self.check_bytes(group, member_id, before, subscription)
 
         self._groups[group.group_id] = group
         step = Step(group)
         if upgrade is not None:
-            step.records.extend(upgrade.records)
-            upgrade.carry_out(now_ms, effects)
+            upgrade.carry_out(step, now_ms, effects)
         if replaced is not None:
             self.replace(step, replaced, member_id)
         self.subscribed.change(step, member_id, subscription, now_ms)
@@ -197,16 +196,18 @@ class ConsumerMembership:
             assignment=partitions_of(has.assigned) if is_told else None,
         )
 
-    def check_bytes(self, group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
+    def check_bytes(
+        self, group: ConsumerGroup, member_id: str, before: Subscription | None, after: Subscription
+    ) -> None:
         """Whether there is room for what a member says, in the group and among all groups: there until others go."""
         if after is before:
             return
-        size = size_of_subscription(after)
+        size = size_of_member(member_id, after)
         # Of a record most is text: a character has four bytes at most.
         if 4 * size > MEMBER_RECORD_BYTES_MAX and _record_bytes(group, after) > MEMBER_RECORD_BYTES_MAX:
             text = f"What a member says has {MEMBER_RECORD_BYTES_MAX} bytes when it is stored."
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        growth = size - (0 if before is None else size_of_subscription(before))
+        growth = size - (0 if before is None else size_of_member(member_id, before))
         if growth <= 0:
             return
         if group.size_bytes + growth > GROUP_BYTES_MAX:
@@ -339,10 +340,13 @@ def _record_bytes(group: ConsumerGroup, subscription: Subscription) -> int:
     return size_of(consumer_record(ConsumerKey(MEMBER_KEY, group.group_id, ""), subscription))
 
 
-def _check_expression(group: ConsumerGroup, before: Subscription | None, after: Subscription) -> None:
-    pattern = after.topic_regex
-    is_new = pattern and (before is None or before.topic_regex != pattern) and pattern not in group.patterns
-    if is_new and len(group.patterns) >= PATTERNS_MAX:
+def _check_expression(group: ConsumerGroup, pattern: str | None) -> None:
+    if not pattern or pattern in group.patterns:
+        return
+    text = fault_of_expression(pattern)
+    if text is not None:
+        raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
+    if len(group.patterns) >= PATTERNS_MAX:
         text = f"The members of a group subscribe with {PATTERNS_MAX} regular expressions at most."
         raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 

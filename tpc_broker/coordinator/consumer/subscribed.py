@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import TopicId
 
 RESOLVED_AGAIN_MS: Final = 1_000
+"""Between the times that the expressions of a group are resolved, at least."""
 PATTERNS_MAX: Final = 100
 """Of the members of a group: each is resolved again and again."""
 HASHES_MIN: Final = 1_000
@@ -54,7 +55,7 @@ class SubscribedTopics:
 
     def change(self, step: Step, member_id: str, subscription: Subscription, now_ms: int) -> None:
         """A member says what it asks for. The group's epoch rises when that changes what it subscribes to, or when its
-        topics are not what they were.
+        topics are not what they were. With an expression that has yet to be resolved it rises when it is.
         """
         group = step.group
         old = group.members.get(member_id)
@@ -65,7 +66,8 @@ class SubscribedTopics:
             if old is not None and old.topic_regex != subscription.topic_regex:
                 self.forget_unused(step, old.topic_regex)
             names_differ = subscription.topic_names != (() if old is None else old.topic_names)
-            is_raised = names_differ or group.subscribed_names(subscription) != before
+            awaits = bool(subscription.topic_regex) and subscription.topic_regex not in group.regexes
+            is_raised = names_differ or (not awaits and group.subscribed_names(subscription) != before)
         version = self._topics.version
         if is_raised or group.checked_version != version:
             metadata_hash = self.hash_of(group)
@@ -129,24 +131,52 @@ class SubscribedTopics:
         growth = size_of_names(resolved.topics) - (0 if old is None else size_of_names(old.topics))
         return growth <= 0 or (group.size_bytes + growth <= GROUP_BYTES_MAX and growth <= self._bytes_left())
 
-    def resolved(self, group_id: str, found: Mapping[str, ResolvedRegex], now_ms: int, effects: Effects) -> None:
-        """What expressions match, by metadata of the same version each. Where the disk is far behind it is asked for
-        again.
+    # Rule: What raises a group's epoch is stored no sooner than the epoch: a coordinator that loads some parts of what
+    # was resolved finds the rest when it is resolved again. Held by tests/coordinator/consumer/test_expressions.py.
+    def resolved(
+        self, group_id: str, found: Mapping[str, ResolvedRegex], now_ms: int, effects: Effects, *, has_more: bool
+    ) -> None:
+        """What expressions match, by metadata of the same version each. It may come in parts, of which the last one
+        raises the group's epoch for all; until then one that would raise it is held back. Where the disk is far behind
+        all are asked for again.
         """
         group = self._groups.get(group_id)
-        if group is None or not self._ahead.has_room():
+        if group is None:
+            return
+        group.lacks_part = group.lacks_part or not self._ahead.has_room()
+        if group.lacks_part:
+            if not has_more:
+                group.lacks_part, group.held_back = False, {}
             return
         step = Step(group)
-        is_raised = False
-        for pattern, resolved in found.items():
+        is_raised = bool(group.held_back)
+        to_store = {**group.held_back, **found}
+        group.held_back = {}
+        for pattern, resolved in to_store.items():
             old = group.regexes.get(pattern)
-            if pattern not in group.patterns or not self._has_bytes(group, old, resolved):
+            if pattern not in group.patterns or (old is not None and old.topics == resolved.topics):
                 continue
-            if old is None or old.topics != resolved.topics:
-                is_raised = is_raised or resolved.topics != (() if old is None else old.topics)
+            has_bytes = self._has_bytes(group, old, resolved)
+            raises = has_bytes and resolved.topics != (() if old is None else old.topics)
+            raises = raises or (old is None and self._is_owed(group, pattern, is_new=has_bytes))
+            is_raised = is_raised or raises
+            if has_bytes and raises and has_more and not group.held_back:
+                group.held_back[pattern] = resolved
+            elif has_bytes:
                 step.put(REGEX_KEY, resolved, pattern)
-            group.resolved_version = resolved.version
-        group.resolved_ms = now_ms
-        if is_raised:
-            step.raise_epoch(self.hash_of(group))
+        if not has_more:
+            group.resolved_ms = now_ms
+            group.resolved_version = max((each.version for each in found.values()), default=group.resolved_version)
+            if is_raised:
+                step.raise_epoch(self.hash_of(group))
         self._ahead.write(group_id, step.records, effects)
+
+    def _is_owed(self, group: ConsumerGroup, pattern: str, *, is_new: bool) -> bool:
+        """Whether others are to have what members with an expression had by another one, though this one matches
+        nothing. `is_new`: a target that is being made may still give it to them.
+        """
+        if is_new and group.epoch > group.target_epoch:
+            return True
+        with_pattern = (member_id for member_id, member in group.members.items() if member.topic_regex == pattern)
+        had = (member_id for member_id in with_pattern if group.target_of(member_id))
+        return any(not group.target_of(member_id).keys() <= self.ids_of(group, member_id) for member_id in had)

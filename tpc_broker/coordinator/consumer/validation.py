@@ -35,13 +35,15 @@ def fault_of_heartbeat(request: ConsumerHeartbeat, assignors: Sequence[str]) -> 
         known = ", ".join(assignors)
         text = f"ServerAssignor {request.assignor} is not supported. Supported assignors: {known}."
         return ErrorCode.UNSUPPORTED_ASSIGNOR, text
-    if request.topic_regex:
-        why = fault_of(request.topic_regex)
-        if why is not None:
-            told = request.topic_regex[:PATTERN_BYTES_MAX]
-            text = f"SubscribedTopicRegex `{told}` is not a valid regular expression: {why}."
-            return ErrorCode.INVALID_REGULAR_EXPRESSION, text
     return None
+
+
+def fault_of_expression(pattern: str) -> str | None:
+    """In words, what is wrong with an expression. Of a heartbeat it is asked last, of one that its group takes."""
+    why = fault_of(pattern)
+    if why is None:
+        return None
+    return f"SubscribedTopicRegex `{pattern[:PATTERN_BYTES_MAX]}` is not a valid regular expression: {why}."
 
 
 def _fault_of_ids(request: ConsumerHeartbeat) -> str | None:
