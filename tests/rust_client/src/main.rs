@@ -29,7 +29,9 @@ async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let given: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match given[..] {
-        ["member", path, name, topics, settings] => member::run(path, name, topics, serde_json::from_str(settings)?).await,
+        ["member", path, name, topics, settings] => {
+            member::run(path, name, topics, serde_json::from_str(settings)?).await
+        }
         ["produce", topic, partitions, settings] => {
             produce::run(topic, partitions.parse()?, serde_json::from_str(settings)?).await
         }

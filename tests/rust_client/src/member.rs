@@ -96,11 +96,13 @@ impl ConsumerRebalanceListener for Listener {
 
 pub async fn run(path: &str, name: &str, topics: &str, settings: Settings) -> Result<(), Failure> {
     let is_to_leave = end_of_input();
-    let mut all: Settings =
-        [("auto.offset.reset", "earliest"), ("enable.auto.commit", "false")].map(|(key, value)| (key.into(), value.into())).into();
+    let mut all: Settings = [("auto.offset.reset", "earliest"), ("enable.auto.commit", "false")]
+        .map(|(key, value)| (key.into(), value.into()))
+        .into();
     all.extend(settings);
     let bytes = ByteArrayDeserializer::new;
-    let mut consumer: KafkaConsumer<Vec<u8>, Vec<u8>> = KafkaConsumer::new(ConsumerConfig::new(&all)?, bytes(), bytes())?;
+    let mut consumer: KafkaConsumer<Vec<u8>, Vec<u8>> =
+        KafkaConsumer::new(ConsumerConfig::new(&all)?, bytes(), bytes())?;
     let member = Arc::new(Member {
         file: OpenOptions::new().append(true).open(path)?,
         name: name.into(),
