@@ -1,8 +1,9 @@
 """Fetches beforehand, and says so, what tests would else fetch in fixtures: ``python -m tests.support.fetch gate``.
 
 For the gate Apache Kafka's jars and those of Spark's Kafka connector; for the long tier (``long``) also those of the
-Kafka that the schema is made from, the checker of histories, which Go builds, and another PySpark. What cannot be had
-is said, with exit code 1: without it tests are skipped, and a run that is to skip nothing fails.
+Kafka that the schema is made from, the checker of histories, which Go builds, Confluent's client in Rust, and another
+PySpark. What cannot be had is said, with exit code 1: without it tests are skipped, and a run that is to skip nothing
+fails.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from tests.support.environments import NotInstalledError, other_pyspark, other_pyspark_version
 from tests.support.histories import CheckerUnavailable, build_checker
+from tests.support.rust_client import RustUnavailableError, build_client
 from tools import extract_schema
 from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, KAFKA_VERSION, connector_jars, framework_jars, kafka_jars
 from tpc_broker.bench.server import PeerUnavailable
@@ -34,6 +36,7 @@ LONG = {
     f"Apache Kafka {extract_schema.KAFKA_VERSION}, by Maven": partial(kafka_jars, extract_schema.KAFKA_VERSION),
     f"Kafka Streams and Connect {KAFKA_VERSION}, by Maven": framework_jars,
     "Porcupine, the checker of histories, by Go": _checker,
+    "Confluent's client in Rust, and a program with it, by Cargo": build_client,
     f"PySpark {other_pyspark_version()}, beside the one that most tests run with": other_pyspark,
 }
 
@@ -44,7 +47,7 @@ def main(wanted: dict[str, Callable[[], object]]) -> int:
         print(f"Fetching {what}", flush=True)
         try:
             fetch()
-        except (PeerUnavailable, CheckerUnavailable, NotInstalledError) as reason:
+        except (PeerUnavailable, CheckerUnavailable, NotInstalledError, RustUnavailableError) as reason:
             failed += 1
             print(f"Not fetched, so its tests are skipped: {what}: {reason}", file=sys.stderr)
     return min(failed, 1)
