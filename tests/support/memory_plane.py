@@ -326,7 +326,7 @@ class MemoryPlane:
     def open_window(self, _handle, _window):
         raise AssertionError("nobody wants one")
 
-    def set_committed_from(self, handle, offset):
+    def set_committed_from(self, handle, offset, _upto):
         self.committed_from[handle] = offset
 
     def watch(self, handle):

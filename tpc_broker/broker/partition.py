@@ -186,14 +186,15 @@ class Partition:
 
     async def aborted_transactions(self, offset: int, upto: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that reach into [offset, upto)."""
-        if offset >= self.files.written_end_offset:
+        written = self.files.written_end_offset
+        if offset >= written:
             return []
         try:
             found = await self.files.aborted_transactions(offset, upto)
         except (OSError, LookupError, ValueError) as error:
             raise self._unreadable(offset, error) from error
         if not found:
-            self._plane.set_committed_from(self.handle, offset)
+            self._plane.set_committed_from(self.handle, offset, min(upto, written))
         return [(entry.producer_id, entry.first_offset) for entry in found]
 
     async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:

@@ -514,8 +514,8 @@ class FetchPort(Protocol):
 
     def open_window(self, handle: int, window: SegmentWindow) -> None: ...
 
-    def set_committed_from(self, handle: int, offset: int) -> None:
-        """No transaction reaches into what lies at or behind an offset, nor will."""
+    def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
+        """No transaction that was aborted reaches into [offset, upto), nor will."""
         ...
 
     def watch(self, handle: int) -> None: ...
