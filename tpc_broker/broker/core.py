@@ -23,7 +23,7 @@ from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
-from tpc_broker.broker.handlers.table import HANDLERS, OFFERED_APIS, PROMPT_APIS
+from tpc_broker.broker.handlers.table import FIRST_LEVELS, HANDLERS, PROMPT_APIS, offered_at
 from tpc_broker.broker.helper_thread import InThread, in_thread
 from tpc_broker.broker.holders import Holders
 from tpc_broker.broker.lacking_partitions import RETRY_S
@@ -125,7 +125,7 @@ class CoreIdentity:
 
 
 class Core:
-    def __init__(  # noqa: PLR0913, PLR0915  (a core is put together from its ports here, and nowhere else)
+    def __init__(  # noqa: PLR0913  (a core is put together from its ports here, and nowhere else)
         self,
         place: CoreIdentity,
         configuration: BrokerConfiguration,
@@ -190,12 +190,15 @@ class Core:
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
         self.client_telemetry = ClientTelemetry(self)
-        self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery)
+        self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.dispatcher.on_gone = self.client_telemetry.closed
-        self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0
         self._nursery = nursery
+
+    @property
+    def offered_apis(self) -> tuple[ApiKey, ...]:
+        return offered_at(self.view.image.level)
 
     @property
     def settings(self) -> Settings:

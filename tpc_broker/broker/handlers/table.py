@@ -35,6 +35,7 @@ from tpc_broker.broker.handlers import (
 )
 from tpc_broker.broker.handlers.api_rows import LOCAL, SENT_ON_BY_C, ApiRow, Need, Resource, Throttle
 from tpc_broker.broker.handlers.forward import AtController
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
 from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -264,5 +265,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
 # listed).
 HANDLERS: dict[ApiKey, Handler] = {key: row.place.serving(row.handler) for key, row in ROWS.items()}
 
-OFFERED_APIS: tuple[ApiKey, ...] = tuple(sorted(HANDLERS))
+FIRST_LEVELS: Final = {key: row.first_level for key, row in ROWS.items() if row.first_level > FIRST_OF_CLUSTERS}
 PROMPT_APIS: Final = frozenset(key for key, row in ROWS.items() if row.is_prompt)
+
+
+def offered_at(level: int) -> tuple[ApiKey, ...]:
+    """At a feature level of the cluster's, in the order of their keys."""
+    return tuple(sorted(key for key, row in ROWS.items() if level >= row.first_level))
