@@ -9,7 +9,8 @@ import trio
 
 
 class DisturbedGroups:
-    """From a seed. `possible`: what may be committed of a key now. `busy`: a lock of each who does one thing at a time."""
+    """From a seed. `possible`: what may be committed of a key now. `busy`: a lock of each who does one thing at a time.
+    """
 
     patience_s = 20
 
