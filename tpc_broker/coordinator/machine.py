@@ -168,9 +168,7 @@ class GroupCoordinator:
                 self._stored[name.group_id] = read_group(value)
 
     def finish_loading(self, now_ms: int) -> Effects:
-        """The log has been replayed to its end: groups come to life, sessions begin. RecordDamagedError when its
-        records cannot all be true.
-        """
+        """The log has been replayed to its end: groups come to life, sessions begin; or RecordDamagedError."""
         assert not self._is_loaded
         effects = Effects()
         self._is_loaded = True
@@ -353,11 +351,10 @@ class GroupCoordinator:
     def describe_consumer_group(self, group_id: str, token: Token, now_ms: int) -> Effects:
         """ConsumerGroupDescribe for one group."""
         effects = Effects()
-        is_classic = group_id in self._groups
         refused = partial(DescribedConsumerGroup, group_id=group_id)
         response = refused(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} {'is not a consumer group' if is_classic else 'not found'}.",
+            error_message=f"Group {group_id} {'is not a consumer group' if group_id in self._groups else 'not found'}.",
         )
         if group_id in self._consumers.by_id:
             response = self._consumers.described(group_id, self._settings_of(group_id)) or response

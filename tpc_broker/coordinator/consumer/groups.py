@@ -149,6 +149,8 @@ class ConsumerGroups:
 def _held_by(current: CurrentAssignment) -> Partitions:
     """What a member has: also what it has yet to give back."""
     held = partitions_of(current.assigned)
+    if not current.pending_revocation:
+        return held
     for topic_id, partitions in partitions_of(current.pending_revocation).items():
         held[topic_id] = held.get(topic_id, frozenset()) | partitions
     return held
