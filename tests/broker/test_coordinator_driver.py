@@ -9,10 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.driven_machine import Cells, CellsLog, coordinating, driving, put_all, runs_ahead
+from tests.support.driven_machine import Cells, CellsLog, coordinating, core_of, driving, put_all, runs_ahead
 from tests.support.memory_node import MemoryClock
 from tpc_broker import limits
 from tpc_broker.broker import coordinator_driver
+from tpc_broker.broker.coordinator_driver import MachineDriver
 from tpc_broker.coordinator import Effects
 from tpc_broker.coordinator import Record as Change
 from tpc_broker.error_codes import ErrorCode
@@ -309,6 +310,105 @@ async def test_a_machine_that_always_raises_is_loaded_once_a_second(autojump_clo
             with pytest.raises(coordinator_driver.MachineFailedError):
                 await put(driver, b"~a", b"1")
         assert 9 <= len(service.machines) <= 12
+
+
+async def put_until_stored(service, key, value):
+    """By whichever machine takes it."""
+    while True:
+        driver = service.coordinator_of("any")
+        if isinstance(driver, MachineDriver) and await put(driver, key, value):
+            return
+        await trio.sleep(0.1)
+
+
+def break_of(machine, name):
+    """From now on; `parts`: of a snapshot, when some of it was taken."""
+    if name == "parts":
+        taken = machine.snapshot()
+
+        def snapshot():
+            yield next(taken)
+            raise BrokenError
+
+        machine.snapshot = snapshot
+    else:
+        setattr(machine, name, breaking(getattr(machine, name)))
+
+
+@pytest.mark.parametrize("name", ["next_deadline_ms", "clock_was_set", "snapshot", "parts"])
+async def test_a_machine_that_raises_when_nobody_asked_is_loaded_again(name, autojump_clock, caplog, monkeypatch):
+    set_sizes(monkeypatch, growth=5, part=3)
+    log = CellsLog()
+    async with coordinating(log) as service:
+        before = service.coordinator_of("any")
+        assert await put(before, b"~a", b"1")
+        break_of(before.machine, name)
+        if name == "clock_was_set":
+            service.core.clock.wall_ahead_ms = 5_000
+        before._timer_changed.set()  # the keeper of time looks
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(10):
+            await put_until_stored(service, b"~b", b"%d" % number)
+        after = service.coordinator_of("any")
+        assert after is not before
+        assert after.machine.cells == {b"~a": b"1", b"~b": b"9"}
+        assert len(service.core.machines_raised) == len(service.machines) - 1 == 1
+    assert caplog.text.count("its cells raised, and are loaded again") == 1
+    async with driving(log) as driver:
+        assert driver.machine.cells == {b"~a": b"1", b"~b": b"9"}
+
+
+@pytest.mark.parametrize("name", ["replay", "finish_loading", "next_deadline_ms"])
+async def test_a_machine_that_raises_at_its_beginning_is_tried_again_more_and_more_rarely(name, autojump_clock):
+    """And serves when it does not any more, as after another release was installed."""
+    log, broken = CellsLog(), {name}
+    log.add(batch((b"~a", b"1")))
+
+    def begin(machine):
+        for each in broken:
+            break_of(machine, each)
+
+    async with coordinating(log, begin) as service:
+        await trio.sleep(1_000)
+        assert 15 <= len(service.machines) <= 25
+        assert len(service.core.machines_raised) == len(service.machines)
+        assert service.coordinator_of("any") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert not service.is_loading, "those that are not for a while"
+        broken.clear()
+        await trio.sleep(61)
+        assert service.coordinator_of("any").machine.cells == {b"~a": b"1"}
+
+
+async def test_a_snapshot_that_always_raises_costs_a_machine_when_the_log_has_grown_again(autojump_clock, monkeypatch):
+    set_sizes(monkeypatch, growth=20, part=3)
+    log = CellsLog()
+    async with coordinating(log, lambda machine: break_of(machine, "snapshot")) as service:
+        for number in range(100):
+            await put_until_stored(service, b"~a", b"%d" % number)
+        assert len(service.core.machines_raised) == 5
+
+
+async def test_who_comes_to_a_machine_that_is_not_loaded_is_refused(autojump_clock):
+    """Nothing that it is told is written, so nobody would hear of it."""
+    log = CellsLog()
+
+    async def told(driver):
+        with pytest.raises(coordinator_driver.NotLoadedError) as raised:
+            await put(driver, b"~a", b"1")
+        return raised.value.error_code
+
+    async with coordinating(log) as service:
+        before, log.refuses = service.coordinator_of("any"), 1
+        assert not await put(before, b"~a", b"1")
+        assert await told(before) is ErrorCode.COORDINATOR_NOT_AVAILABLE, "another machine is being loaded"
+        await service.wait_coordinator("any")
+        assert await told(before) is ErrorCode.NOT_COORDINATOR
+        after = service.coordinator_of("any")
+        service.end(service.key)
+        assert await told(after) is ErrorCode.NOT_COORDINATOR
+        assert log.records() == []
+    new = MachineDriver(core_of(MemoryClock()), log, Cells(), "cells")
+    assert await told(new) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def test_a_write_that_does_not_run_ahead_fails_alone(autojump_clock):

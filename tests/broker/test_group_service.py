@@ -14,6 +14,7 @@ from tests.support.memory_node import running_node
 from tpc_broker.broker import coordinator_driver, coordinators, group_service
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.view import ClusterView
+from tpc_broker.coordinator import GroupCoordinator
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -287,6 +288,46 @@ async def test_groups_that_are_to_be_loaded_again_are_not_once_their_log_has_gon
         await trio.sleep(300)
         assert loads == before
         assert not groups._coordinators
+
+
+@pytest.mark.parametrize("name", ["finish_loading", "next_deadline_ms", "snapshot", "clock_was_set", "heartbeat"])
+async def test_groups_that_raise_are_loaded_again_and_end_nobody_elses(name, autojump_clock, monkeypatch, caplog):
+    """Other partitions' groups on the same core are served all the while."""
+    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 10)
+    async with running_node(cores=1, settings=(*SETTINGS, "group.consumer.assignment.interval.ms=0")) as node:
+        member, groups = await with_group(node), node[0].groups
+        other = Member(node, next(f"h{n}" for n in range(99) if groups._key_of(f"h{n}") != groups._key_of("g")), 11)
+        await member.begin()
+        await other.begin()
+        broken, is_broken = groups.coordinator_of("g"), True
+
+        def breaks(machine, *arguments):
+            if is_broken and machine is groups._coordinators[groups._key_of("g")][0].machine:
+                raise ZeroDivisionError
+            return whole(machine, *arguments)
+
+        whole = getattr(GroupCoordinator, name)
+        monkeypatch.setattr(GroupCoordinator, name, breaks)
+        if name == "finish_loading":
+            broken.do(lambda _now_ms: 1 / 0)
+        if name == "clock_was_set":
+            node.clock.wall_ahead_ms += 5_000
+        if name == "heartbeat":
+            assert await node.ask(0, messages.HeartbeatRequest(group_id="g"), connection=40) is None
+        kind = messages.OffsetCommitRequest
+        offsets = [kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+        commit = kind(group_id="g", generation_id_or_member_epoch=member.generation_id, member_id=member.member_id,
+                      topics=[kind.OffsetCommitRequestTopic(name="t", partitions=offsets)])  # fmt: skip
+        for number in range(20):
+            await node.ask(0, commit, 8, connection=50 + number)
+            await trio.sleep(1)
+            assert await other.heartbeat() is NONE
+        assert broken.has_raised
+        is_broken = False
+        await trio.sleep(61)
+        assert groups.coordinator_of("g") not in {broken, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert (await member.committed("t", [0]))[0] is NONE
+        assert node[0].statistics().machines_raised == caplog.text.count("its groups raised, and are loaded again") > 0
 
 
 async def with_coordinator_that_loads(node, monkeypatch):

@@ -155,10 +155,13 @@ class CellsLog:
 
 def core_of(clock):
     """As much of a `Core` as a driver asks."""
+    raised = []
     return SimpleNamespace(
         clock=clock,
         log_limiter=LogLimiter(trio.current_time),
         dispatcher=SimpleNamespace(wait_caught_up=trio.lowlevel.checkpoint),
+        note_machine_raised=lambda: raised.append(trio.current_time()),
+        machines_raised=raised,
     )
 
 
@@ -175,10 +178,11 @@ async def driving(partition, machine=None, clock=None):
 
 
 class CellsService(Coordinators):
-    """Of the only partition of a topic. `machines`: all that were made."""
+    """Of the only partition of a topic. `machines`: all that were made, of which `begin` was told."""
 
-    def __init__(self, nursery, partition):
+    def __init__(self, nursery, partition, begin):
         core, topic_id = core_of(MemoryClock()), TopicId(uuid.UUID(int=1))
+        self.core, self._begin_machine = core, begin
         self.key = TopicPartition(topic_id, PartitionIndex(0))
         topic = SimpleNamespace(topic_id=topic_id, partitions_count=1, is_replicated=lambda _index: False)
         core.view = SimpleNamespace(topic=lambda _name: topic)
@@ -188,14 +192,15 @@ class CellsService(Coordinators):
 
     def _new_coordinator(self, partition):
         self.machines.append(Cells())
+        self._begin_machine(self.machines[-1])
         return MachineDriver(self._core, partition, self.machines[-1], "cells")
 
 
 @asynccontextmanager
-async def coordinating(partition):
+async def coordinating(partition, begin=lambda _machine: None):
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
-            service = CellsService(nursery, partition)
+            service = CellsService(nursery, partition, begin)
             service.begin_if_coordinates(service.key)
             await service.wait_coordinator("any")
             yield service

@@ -26,7 +26,7 @@ from tpc_broker import limits
 from tpc_broker.coordinator import Effects, Machine, Record, RecordDamagedError, Write, WriteId
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import PartitionOfflineError, RecordsDamagedError
+from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka.records import Record as LogRecord
 from tpc_broker.kafka.records import build_batch, in_parts, read_batches
 
@@ -56,6 +56,14 @@ R = TypeVar("R")
 
 class MachineFailedError(Exception):
     """The machine raised while a request waited in it, and nothing is known of what became of that."""
+
+
+class NotLoadedError(Exception):
+    """The machine is not there for requests: `error_code` is what clients are told."""
+
+    def __init__(self, error_code: ErrorCode) -> None:
+        super().__init__(error_code.name)
+        self.error_code = error_code
 
 
 class PendingReply:
@@ -132,16 +140,27 @@ class MachineDriver(Generic[M]):
         """In the log; a snapshot is due when it has grown beyond them."""
         self._ahead_ms = core.clock.wall_ms() - core.clock.monotonic_ms()
         self.is_loaded = self.is_unloaded = False
+        self.has_raised = self.raised_unasked = False
+        """Its machine, which is of no use since; and that without a request or a write of anybody."""
         self.has_loaded = trio.Event()
         """Set once it is loaded, or will never be. When it was and has to be again: once the next one is."""
+
+    def come_after(self, before: MachineDriver[M]) -> None:
+        """Load what that one had, whose machine is of no use any more."""
+        if not before.has_loaded.is_set():
+            self.has_loaded = before.has_loaded
+        self._records_expected = before._records_expected
 
     async def run(self) -> None:
         """Load, then write and keep time until cancelled, or until it was unloaded and nothing is under way."""
         await self._load()
-        self.perform(self.machine.finish_loading(self.now_ms()))
         if not self.is_unloaded:
-            self.is_loaded = True
-            self.has_loaded.set()
+            self.do(self.machine.finish_loading)
+        self.raised_unasked = self.has_raised
+        if self.is_unloaded:
+            return
+        self.is_loaded = True
+        self.has_loaded.set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._work_beside)
@@ -165,7 +184,7 @@ class MachineDriver(Generic[M]):
         return now_ms
 
     async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
-        """One request: hand it in, wait for its reply, which is of that kind."""
+        """One request: hand it in, wait for its reply, which is of that kind. NotLoadedError, MachineFailedError."""
         return await self._reply_to(self._hand_in(step), kind)
 
     def ask(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R | Coroutine[Any, Any, R]:
@@ -176,6 +195,8 @@ class MachineDriver(Generic[M]):
         return self._reply_to(pending, kind) if pending.response is None else _reply(pending, kind)
 
     def _hand_in(self, step: Callable[[PendingReply, int], Effects]) -> PendingReply:
+        if not self.is_loaded:
+            raise NotLoadedError(self._why_not_loaded())
         pending = PendingReply()
         self._waiting.add(pending)
         self.do(lambda now_ms: step(pending, now_ms))
@@ -190,6 +211,13 @@ class MachineDriver(Generic[M]):
             self._waiting.discard(pending)
         return _reply(pending, kind)
 
+    def _why_not_loaded(self) -> ErrorCode:
+        """A machine that is unloaded answers nobody."""
+        if not self.is_unloaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        is_loaded_again = self.has_raised or not self.has_loaded.is_set()
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_loaded_again else ErrorCode.NOT_COORDINATOR
+
     # Rule: A step of a machine happens as a whole. When it raises, nothing of it is written, nor anything after it;
     # everybody who waits is refused, and the machine is loaded again from its log. The core goes on. Held by
     # tests/broker/test_coordinator_driver.py.
@@ -199,9 +227,30 @@ class MachineDriver(Generic[M]):
         """
         try:
             self.perform(step(self.now_ms()))
-        except Exception:  # whatever it is: others' groups, and what is beside them on this core, have no part in it
-            log.exception("%s: its %s raised, and are loaded again", self._partition.label, self.what)
-            self._begin_anew()
+        except Exception as error:  # whatever it is: others' groups, and what is beside them on this core, go on
+            self._machine_raised(error)
+
+    def at_once(self, step: Callable[[int], R]) -> R:
+        """A step without effects, and what it returns; it may have moved a deadline. MachineFailedError."""
+        try:
+            result = step(self.now_ms())
+            self.timer_changed()
+        except Exception as error:  # as in `do`
+            self._machine_raised(error)
+            raise MachineFailedError(self._failure()) from error
+        return result
+
+    def _failure(self) -> str:
+        return f"{self._partition.label}: its {self.what} raised"
+
+    def _machine_raised(self, error: Exception) -> None:
+        """What a machine raises that has raised before is of no interest."""
+        if self.has_raised:
+            return
+        log.error("%s: its %s raised, and are loaded again", self._partition.label, self.what, exc_info=error)
+        self.has_raised = True
+        self._core.note_machine_raised()
+        self._begin_anew()
 
     def perform(self, effects: Effects) -> None:
         """Send replies, queue writes, look at the clock again."""
@@ -252,13 +301,17 @@ class MachineDriver(Generic[M]):
             self.has_loaded = trio.Event()
         for pending in self._waiting:
             if pending.response is None:
-                pending.give(MachineFailedError(f"{self._partition.label}: its {self.what} raised"))
+                pending.give(MachineFailedError(self._failure()))
 
     async def _load(self) -> None:
         try:
             await self._replay()
+        except (PartitionOfflineError, OffsetOutOfRangeError):
+            raise
         except (ValueError, RecordDamagedError) as error:
             raise RecordsDamagedError(f"{self._partition.label}: {error}") from error
+        except Exception as error:  # as in `do`
+            self._machine_raised(error)
 
     async def _replay(self) -> None:
         partition = self._partition
@@ -319,7 +372,7 @@ class MachineDriver(Generic[M]):
         return len(records)
 
     def _stamped(self, records: Iterable[Record]) -> list[LogRecord]:
-        now_ms = self.now_ms()
+        now_ms = self._core.clock.wall_ms()
         return [LogRecord(record.value, record.key, now_ms) for record in records]
 
     async def _append(self, records: list[LogRecord]) -> None:
@@ -345,12 +398,13 @@ class MachineDriver(Generic[M]):
         """As far as `written` records pay for it, and on while no write waits."""
         try:
             if self._snapshot is None and self._records_in_log >= self._records_expected + SNAPSHOT_GROWTH_RECORDS:
-                start = self._partition.bounds().log_end_offset
-                self._snapshot = _Snapshot(start, self._records_in_log, self.machine.snapshot())
+                self._begin_snapshot()
             while (snapshot := self._snapshot) is not None and (written > 0 or not self._writes):
                 if self.is_unloaded:
                     return
-                part = snapshot.next_part()
+                part = self._next_part(snapshot)
+                if self.has_raised:
+                    return
                 if part:
                     written -= len(part)
                     await self._write_part(part)
@@ -364,6 +418,25 @@ class MachineDriver(Generic[M]):
             self._snapshot, self._records_expected = None, self._records_in_log
             text = f"{self._partition.label}: snapshot failed: {error}"
             self._core.log_limiter.say(log, f"snapshots of {self.what} failed", self._partition.label, text)
+
+    def _begin_snapshot(self) -> None:
+        start = self._partition.bounds().log_end_offset
+        try:
+            self._snapshot = _Snapshot(start, self._records_in_log, self.machine.snapshot())
+        except Exception as error:  # as in `do`
+            self._snapshot_raised(error)
+
+    def _next_part(self, snapshot: _Snapshot) -> list[Record]:
+        try:
+            return snapshot.next_part()
+        except Exception as error:  # as in `do`
+            self._snapshot_raised(error)
+            return []
+
+    def _snapshot_raised(self, error: Exception) -> None:
+        """The next machine's is due when the log has grown as much again."""
+        self._snapshot, self._records_expected = None, self._records_in_log
+        self._machine_raised(error)
 
     async def _write_part(self, part: list[Record]) -> None:
         """But for what waits and has run ahead: it comes behind, and must not be durable before."""
@@ -388,12 +461,18 @@ class MachineDriver(Generic[M]):
     async def _keep_time(self) -> None:
         while not self.is_unloaded:
             self._timer_changed = trio.Event()
-            now_ms = self.now_ms()  # first: it may move the deadlines
-            deadline_ms = self.machine.next_deadline_ms()
+            try:
+                now_ms = self.now_ms()  # first: it may move the deadlines
+                deadline_ms = self.machine.next_deadline_ms()
+            except Exception as error:  # as in `do`
+                self.raised_unasked = True
+                self._machine_raised(error)
+                return
             if deadline_ms is not None and deadline_ms <= now_ms:
                 await self._hear_clients_first(now_ms - deadline_ms)
                 if not self.is_unloaded:
                     self.do(self.machine.on_deadline)
+                    self.raised_unasked = self.has_raised
                 continue
             self._sleeps_until_ms = math.inf if deadline_ms is None else deadline_ms
             with trio.move_on_after((self._sleeps_until_ms - now_ms) / 1000):

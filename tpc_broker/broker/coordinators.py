@@ -133,8 +133,9 @@ class Coordinators(ABC, Generic[D]):
             self._nursery.start_soon(self._run, key, partition, coordinator, scope)
 
     async def _run(self, key: TopicPartition, partition: Partition, coordinator: D, scope: trio.CancelScope) -> None:
-        """Until the partition is served here no more. What cannot be loaded now may be later, so it is tried again; a
-        machine that is of no use any more is followed by the next at once, but for one a second.
+        """Until the partition is served here no more. What cannot be loaded now may be later, so it is tried again; so
+        is a machine that raises at its loading, or soon after when nobody asks it for anything. Any other that is of no
+        use any more is followed by the next at once, but for one a second.
         """
         again_s = AGAIN_S
         with scope:
@@ -142,21 +143,24 @@ class Coordinators(ABC, Generic[D]):
                 began_s = trio.current_time()
                 try:
                     await coordinator.run()
-                    await trio.sleep_until(began_s + AGAIN_S)
-                    again_s = AGAIN_S
+                    if coordinator.raised_unasked and trio.current_time() < began_s + AGAIN_S_MAX:
+                        if again_s > AGAIN_S:  # it is not for a while
+                            coordinator.has_loaded.set()
+                        again_s = await _slept(again_s)
+                    else:
+                        await trio.sleep_until(began_s + AGAIN_S)
+                        again_s = AGAIN_S
                 except (PartitionOfflineError, OffsetOutOfRangeError) as error:
                     log.error(
                         "%s: its %s cannot be loaded, which is tried again in %.0f s: %s",
                         partition.label, coordinator.what, again_s, str(error) or "it is about to close",
                     )  # fmt: skip
                     coordinator.unload()
-                    await trio.sleep(again_s)
-                    again_s = min(2 * again_s, AGAIN_S_MAX)
+                    again_s = await _slept(again_s)
                 if scope.cancel_called:
                     return
                 before, coordinator = coordinator, self._new_coordinator(partition)
-                if not before.has_loaded.is_set():
-                    coordinator.has_loaded = before.has_loaded
+                coordinator.come_after(before)
                 self._coordinators[key] = coordinator, scope
 
     async def prepare_drain(self) -> None:
@@ -165,3 +169,9 @@ class Coordinators(ABC, Generic[D]):
             coordinator.unload()
             scope.cancel()
         self._coordinators.clear()
+
+
+async def _slept(again_s: float) -> float:
+    """How long it is the next time."""
+    await trio.sleep(again_s)
+    return min(2 * again_s, AGAIN_S_MAX)

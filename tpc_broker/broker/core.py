@@ -109,6 +109,8 @@ class BrokerStatistics:
     moves_given_up: int
     moves_cancelled: int
     """After which the partition stayed, in a cluster."""
+    machines_raised: int
+    """Of coordinators: an error of this program each, after which one is loaded again from its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class Core:
         self.dispatcher.on_gone = self.client_telemetry.closed
         self.offered_apis = OFFERED_APIS
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
-        self._asked_of_wrong_core = self._requests_forwarded = 0
+        self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0
         self._nursery = nursery
 
     @property
@@ -438,11 +440,15 @@ class Core:
     def note_forwarded(self) -> None:
         self._requests_forwarded += 1
 
+    def note_machine_raised(self) -> None:
+        """Of a coordinator: it is loaded again."""
+        self._machines_raised += 1
+
     def statistics(self) -> BrokerStatistics:
         moves = self.moves.statistics
         return BrokerStatistics(
             self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count, moves.done,
-            moves.given_up, moves.taken_back,
+            moves.given_up, moves.taken_back, self._machines_raised,
         )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ COUNTED: Final = (
     Counted("tpc_moves_done_total", "broker", "moves_done", "Moves that this core has conducted."),
     Counted("tpc_moves_given_up_total", "broker", "moves_given_up", "Moves after which the partition stayed."),
     Counted("tpc_moves_cancelled_total", "broker", "moves_cancelled", "Moves between cores that were taken back."),
+    Counted("tpc_coordinators_raised_total", "broker", "machines_raised", "Errors of coordinators, each loaded again."),
     Counted("tpc_forwarded_produce_total", "forwards", "produces", "Produce requests with parts for other cores."),
     Counted("tpc_forwarded_fetch_total", "forwards", "fetches", "Fetch requests with parts for other cores."),
     Counted("tpc_forwarded_parts_total", "forwards", "parts", "What was sent to other cores of them."),

@@ -6,6 +6,7 @@ here, so that the coordinator knows none.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
@@ -142,8 +143,7 @@ def handle_heartbeat(core: Core, _request: Request, message: messages.HeartbeatR
             member_id=message.member_id,
             group_instance_id=message.group_instance_id,
         )
-        error = found.machine.heartbeat(beat, found.now_ms())
-        found.timer_changed()
+        error = found.at_once(partial(found.machine.heartbeat, beat))
     elif found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         error = ErrorCode.NONE  # its session begins when the coordinator is loaded
     else:
