@@ -12,11 +12,12 @@ import trio.testing
 from tests.broker.test_group_service import find_coordinator, with_group
 from tests.support.consumer_members import ConsumerMember
 from tests.support.memory_clients import Member, create_topic, delete_topic
-from tests.support.memory_node import running_node
+from tests.support.memory_node import answer_of, running_node
 from tpc_broker.broker import group_service
 from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
+from tpc_broker.metadata.image import ClusterImage
 
 NONE = ErrorCode.NONE
 SETTINGS = ("offsets.topic.num.partitions=4", "group.consumer.assignment.interval.ms=0")
@@ -225,6 +226,71 @@ async def test_a_write_that_fails_is_told_to_nobody_and_the_groups_are_loaded_ag
         assert await second.beat() is NONE
         await settle(first, second)
         assert second.partitions() == ALL - first.partitions()
+
+
+async def test_a_fault_that_a_coordinator_told_is_not_said_when_that_one_is_gone(autojump_clock):
+    """While another group's is waited for, its decision went with it: the member that it took out is still in."""
+    async with running_node(cores=1, settings=SETTINGS) as node:
+        one = await begun(node)
+        key_of = node[0].groups._key_of
+        other = ConsumerMember(node, next(f"h{n}" for n in range(99) if key_of(f"h{n}") != key_of("g")), 11)
+        assert await other.beat() is NONE
+        plane, kind = node.lives[0].plane, messages.OffsetFetchRequest
+        plane.holds = True
+        async with trio.open_nursery() as nursery:
+            for member in (one, other):
+                nursery.start_soon(member.commit, "t", {0: 1})
+                await trio.testing.wait_all_tasks_blocked()
+                last = ConsumerMember(node, member.group, member.connection + 10)
+                last.member_id, last.epoch = member.member_id, member.epoch
+                nursery.start_soon(last.leave)  # waits for the commit, and then for the disk
+            await trio.testing.wait_all_tasks_blocked()
+            groups = [
+                kind.OffsetFetchRequestGroup(group_id=each.group, member_id=each.member_id, member_epoch=1, topics=None)
+                for each in (one, other)
+            ]
+            asked = node.send(0, kind(groups=groups), 9, connection=30)
+            await trio.testing.wait_all_tasks_blocked()
+            node[0].groups.coordinator_of(other.group).unload()
+            plane.make_durable()
+            await trio.sleep(5)
+            assert not asked.done.is_set()
+            plane.make_durable()
+            await asked.done.wait()
+            plane.holds = False
+            plane.make_durable()
+        told = [ErrorCode(group.error_code) for group in answer_of(asked).groups]
+        assert told == [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NOT_COORDINATOR]
+        assert await other.committed_as_member("t", [0]) == (NONE, {0: 1})
+
+
+async def test_a_level_that_this_core_has_not_heard_of_is_looked_for_before_anybody_is_refused(
+    autojump_clock, monkeypatch
+):
+    """Its clients have heard of it from another core. While it is not there, that is asked once a second."""
+    raised_at = 1_000
+    monkeypatch.setattr(ClusterImage, "knows_consumer_groups", property(lambda image: image.version >= raised_at))
+    async with running_node(settings=SETTINGS) as node:
+        await with_group(node)
+        members = [ConsumerMember(node, f"g{n}", 10 + n) for n in range(20)]
+        member = next(one for one in members if one.coordinator() == 1)
+        asked, take = [], node[1].metadata.take_newest
+
+        async def counted():
+            asked.append(trio.current_time())
+            await take()
+
+        monkeypatch.setattr(node[1].metadata, "take_newest", counted)
+        for _ in range(50):
+            assert await member.beat() is ErrorCode.UNSUPPORTED_VERSION
+            await trio.sleep(0.1)
+        assert 4 <= len(asked) <= 6
+        node.lives[0].mailboxes.lost.add("metadata.apply")
+        assert await create_topic(node, 0, "later", 1) is NONE
+        raised_at = node[0].view.image.version
+        assert node[1].view.image.version < raised_at
+        await trio.sleep(1)
+        assert await member.beat() is NONE
 
 
 async def test_a_coordinator_that_loads_says_so(autojump_clock):

@@ -7,6 +7,8 @@ say is bounded for all machines of a core together. The rest is in `coordinators
 from __future__ import annotations
 
 import logging
+import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,7 +23,7 @@ from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.coordinator.consumer.records import ResolvedRegex
 from tpc_broker.errors import MailboxError
-from tpc_broker.metadata.group_config import consumer_group_settings, serves_consumer_groups
+from tpc_broker.metadata.group_config import CONSUMER, consumer_group_settings, serves_consumer_groups
 from tpc_broker.metadata.image import ClusterImage, changed_topics
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NO_TOPIC_ID, TopicId
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -43,6 +45,8 @@ and what is made of it.
 """
 RESOLVED_BYTES = 1 << 20
 """Of names that expressions match: so many are decided on, and written, at a time."""
+LOOKED_AGAIN_S, LOOK_S_MAX = 1.0, 2.0
+"""Between the times that the newest metadata are asked whether there are consumer groups by now; and for the answer."""
 RESOLVED_AGAIN_S = 1.0
 """Between the times that the regular expressions of a group are looked at."""
 
@@ -180,6 +184,8 @@ class GroupService(Coordinators[LoadedCoordinator]):
         self._names: tuple[int, tuple[str, ...]] = (-1, ())
         self._of_groups: dict[str, ConsumerSettings] = {}
         self._settled_by: tuple[ClusterImage, Settings] | None = None
+        self._looking = trio.Lock()
+        self._looked_s = -math.inf
 
     def names(self) -> tuple[int, tuple[str, ...]]:
         """Of all topics, in any order, with the version of the metadata that they are of."""
@@ -191,6 +197,18 @@ class GroupService(Coordinators[LoadedCoordinator]):
     def serves_consumer_groups(self) -> bool:
         """Whether there are groups of KIP-848: not until all nodes of the cluster know them."""
         return serves_consumer_groups(self._core.settings, self._core.view.image)
+
+    async def may_serve_consumer_groups(self) -> bool:
+        """The same by the newest metadata, for whoever is about to be refused: a client whom another core has told of
+        the level may come here first. It is looked at once in a while.
+        """
+        async with self._looking:
+            is_due = trio.current_time() >= self._looked_s + LOOKED_AGAIN_S and not self.serves_consumer_groups
+            if is_due and CONSUMER in self._core.settings.group_coordinator_rebalance_protocols:
+                with trio.move_on_after(LOOK_S_MAX), suppress(MailboxError):
+                    await self._core.metadata.take_newest()
+                self._looked_s = trio.current_time()
+        return self.serves_consumer_groups
 
     def consumer_settings_of(self, group_id: str) -> ConsumerSettings:
         """Every heartbeat asks, so they are kept as long as nothing is another."""

@@ -41,7 +41,7 @@ def handle_consumer_group_heartbeat(
 ) -> messages.ConsumerGroupHeartbeatResponse | Awaitable[messages.ConsumerGroupHeartbeatResponse]:
     """One that changes nothing, as most do, is answered at once."""
     if not core.groups.serves_consumer_groups:
-        return messages.ConsumerGroupHeartbeatResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+        return _heartbeat_by_newest_metadata(core, request, message)
     beat = ConsumerHeartbeat(
         group_id=message.group_id,
         member_id=message.member_id,
@@ -69,6 +69,15 @@ def handle_consumer_group_heartbeat(
         lambda token, now_ms: found.machine.consumer_heartbeat(beat, token, now_ms, unique),
     )
     return _response(answer) if isinstance(answer, ConsumerHeartbeatResponse) else _when_answered(answer)
+
+
+async def _heartbeat_by_newest_metadata(
+    core: Core, request: Request, message: messages.ConsumerGroupHeartbeatRequest
+) -> messages.ConsumerGroupHeartbeatResponse:
+    if not await core.groups.may_serve_consumer_groups():
+        return messages.ConsumerGroupHeartbeatResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+    answer = handle_consumer_group_heartbeat(core, request, message)
+    return answer if isinstance(answer, messages.ConsumerGroupHeartbeatResponse) else await answer
 
 
 async def _when_answered(answer: Awaitable[ConsumerHeartbeatResponse]) -> messages.ConsumerGroupHeartbeatResponse:
@@ -122,7 +131,7 @@ async def handle_consumer_group_describe(
 
 async def _describe(core: Core, group_id: str) -> messages.ConsumerGroupDescribeResponse.DescribedGroup:
     kind = messages.ConsumerGroupDescribeResponse.DescribedGroup
-    if not core.groups.serves_consumer_groups:
+    if not core.groups.serves_consumer_groups and not await core.groups.may_serve_consumer_groups():
         return kind(group_id=group_id, error_code=int(ErrorCode.UNSUPPORTED_VERSION))
     if not group_id:
         return kind(group_id="", error_code=int(ErrorCode.INVALID_GROUP_ID))

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.broker.coordinator_driver import NotLoadedError
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.handlers.forward import ForwardedRequest
 from tpc_broker.coordinator.messages import (
@@ -172,14 +173,18 @@ def _shows_decided(group: messages.OffsetFetchResponse.OffsetFetchResponseGroup)
 
 
 async def _when_written(core: Core, response: messages.OffsetFetchResponse) -> messages.OffsetFetchResponse:
-    for group in filter(_shows_decided, response.groups):
-        found = core.groups.coordinator_of(group.group_id)
-        if isinstance(found, LoadedCoordinator):
-            machine, group_id = found.machine, group.group_id
-            answer = await found.call(WrittenResponse, partial(machine.when_written, group_id))
-            group.error_code = int(answer.error_code or group.error_code)
-        else:
+    """Of each group by the coordinator that has told of it just now: the next one has nothing that was not written."""
+    shown = list(filter(_shows_decided, response.groups))
+    told_by = [core.groups.coordinator_of(group.group_id) for group in shown]
+    for group, found in zip(shown, told_by, strict=True):
+        if not isinstance(found, LoadedCoordinator):
             group.error_code = int(found)
+            continue
+        try:
+            answer = await found.call(WrittenResponse, partial(found.machine.when_written, group.group_id))
+            group.error_code = int(answer.error_code or group.error_code)
+        except NotLoadedError as error:
+            group.error_code = int(error.error_code)
     return response
 
 
