@@ -9,11 +9,12 @@ import trio
 import trio.testing
 
 from tests.broker.test_group_service import SETTINGS, log_of_groups, with_group
+from tests.support.consumer_members import ConsumerMember
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import running_node
 from tpc_broker import limits
-from tpc_broker.broker import coordinator_driver
-from tpc_broker.coordinator import effects
+from tpc_broker.broker import coordinator_driver, group_service
+from tpc_broker.coordinator import deletion, effects, machine
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import coordinator_partition
@@ -170,3 +171,58 @@ async def test_what_forgets_and_what_is_rewritten_is_divided(autojump_clock):
         await trio.sleep(1)
         (loaded,) = (one for one in node[number].groups.loaded() if one.machine.statistics().offsets_count)
         assert loaded.machine.statistics().offsets_count == 1
+
+
+def shrink(patched, batch_bytes, waiting_bytes):
+    """Writes of a coordinator are of so many bytes, and so many, and eight of them, may wait."""
+    patched.setattr(limits, "COORDINATOR_WRITES_MAX", 8)
+    for module in (limits, effects, deletion, machine):
+        patched.setattr(module, "OWN_BATCH_BYTES_MAX", batch_bytes, raising=False)
+    patched.setattr(limits, "COORDINATOR_WRITES_BYTES_MAX", waiting_bytes)
+    patched.setattr(group_service, "DECISION_BYTES_MAX", waiting_bytes // 2)
+
+
+async def emptied_with_many_offsets(node, protocol):
+    """A member that has left: its group has committed far more offsets than a batch can forget."""
+    await with_group(node)
+    await create_topic(node, 0, "wide", 3_000)
+    member = ConsumerMember(node, "g", 12) if protocol == "consumer" else Member(node, "g", 12)
+    if protocol == "consumer":
+        assert await member.beat() is NONE
+        assert await member.leave() is NONE
+    everything = [(index, 1) for index in range(3_000)]
+    assert await commit_errors(member, "wide", everything) == {NONE}
+    return member
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+async def test_a_group_of_many_offsets_is_deleted_in_bounded_batches(protocol, autojump_clock, monkeypatch):
+    async with running_node(settings=SETTINGS) as node:
+        member = await emptied_with_many_offsets(node, protocol)
+        (before,) = (each for each in node[member.coordinator()].groups.loaded() if each.machine.list_groups())
+        other = Member(node, "g" + "-" * next(n for n in range(1, 99) if is_beside(member, "g" + "-" * n)), 13)
+        await other.begin()
+        with monkeypatch.context() as patched:
+            shrink(patched, 10 * limits.KIB, 100 * limits.KIB)
+            answer = await member.ask(messages.DeleteGroupsRequest(groups_names=["g"]), 2)
+            assert ErrorCode(answer.results[0].error_code) is NONE
+            assert await other.heartbeat() is NONE, "its groups were not loaded again"
+            assert before in node[member.coordinator()].groups.loaded()
+        await node.restart(member.coordinator())
+        await trio.sleep(1)
+        (loaded,) = (each for each in node[member.coordinator()].groups.loaded() if each.machine.list_groups())
+        assert [group.group_id for group in loaded.machine.list_groups()] == [other.group]
+        assert loaded.machine.statistics().offsets_count == 0
+
+
+async def test_a_group_whose_many_offsets_are_too_old_goes_in_bounded_batches(autojump_clock, monkeypatch):
+    settings = (*SETTINGS, "offsets.retention.minutes=1", "offsets.retention.check.interval.ms=20000")
+    async with running_node(settings=settings) as node:
+        member = await emptied_with_many_offsets(node, "consumer")
+        (before,) = (each for each in node[member.coordinator()].groups.loaded() if each.machine.list_groups())
+        with monkeypatch.context() as patched:
+            shrink(patched, 10 * limits.KIB, 100 * limits.KIB)
+            await trio.sleep(200)
+            assert before in node[member.coordinator()].groups.loaded()
+            assert before.machine.list_groups() == []
+            assert before.machine.statistics().offsets_count == 0

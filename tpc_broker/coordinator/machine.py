@@ -22,11 +22,11 @@ from tpc_broker.coordinator.consumer.messages import (
     Topics,
 )
 from tpc_broker.coordinator.consumer.records import read_consumer_key
+from tpc_broker.coordinator.deletion import Deletion, LifeAndDeath
 from tpc_broker.coordinator.effects import Effects, Record, Timers, Token, WriteId, Writes
 from tpc_broker.coordinator.group import Group, GroupState, Held, group_of
 from tpc_broker.coordinator.membership import GroupLimits, Membership
 from tpc_broker.coordinator.messages import (
-    DeleteGroupsResponse,
     DescribedGroup,
     HeartbeatRequest,
     JoinRequest,
@@ -131,6 +131,10 @@ class GroupCoordinator:
         )  # fmt: skip
         self._offsets = Offsets(
             self._groups, self._consumers.by_id, self._membership, self._writes, self._ahead, self._limits, fate_of
+        )
+        life = LifeAndDeath(self._is_of_later_release, self._bury, self._bury_consumers, self._revive)
+        self._deletion = Deletion(
+            self._groups, self._consumers.by_id, self._offsets, self._writes, self._ahead, WRITES_AT_ONCE, life
         )
         self._is_loaded = False
         self._maybe_unused: set[str] = set()
@@ -411,51 +415,8 @@ class GroupCoordinator:
         is an error.
         """
         effects = Effects()
-        results: dict[str, ErrorCode] = {}
-        for group_id in dict.fromkeys(group_ids):
-            results[group_id] = self._fault_of_deletion(group_id, has_room=len(results) < WRITES_AT_ONCE)
-        deleted = [group_id for group_id, error in results.items() if error is ErrorCode.NONE]
-        consumers = [self._consumers.by_id[group_id] for group_id in deleted if group_id in self._consumers.by_id]
-        records: list[Record] = []
-        for group_id in deleted:
-            group = self._groups.get(group_id)
-            of_offsets = self._offsets.tombstones_of_group(group_id)
-            records += of_offsets if group is None else self._bury(group, now_ms, effects)
-        left = 1 + bool(records) + len(results)
-
-        def ended(later: Effects, _now_ms: int) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                later.reply(token, DeleteGroupsResponse(tuple(results.items())))
-
-        def failed(later: Effects, error: ErrorCode, later_ms: int) -> None:
-            results.update(dict.fromkeys(deleted, error))
-            for group_id in deleted:
-                self._revive(group_id, later_ms, later)
-            ended(later, later_ms)
-
-        if records:
-            self._writes.begin_parts(effects, records, ended, failed)
-        for each in consumers:
-            self._bury_consumers(each, effects)
-        for group_id in results:
-            self._ahead.answer(group_id, effects, now_ms, ended, failed)
-        ended(effects, now_ms)
+        self._deletion.delete(group_ids, token, now_ms, effects)
         return effects
-
-    def _fault_of_deletion(self, group_id: str, *, has_room: bool) -> ErrorCode:
-        consumers = self._consumers.by_id.get(group_id)
-        group = self._groups.get(group_id)
-        if (consumers is not None and consumers.members) or (group is not None and group.state is not GroupState.EMPTY):
-            return ErrorCode.NON_EMPTY_GROUP
-        if self._is_of_later_release(group_id):
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        if group is None and consumers is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if consumers is not None and not (has_room and self._ahead.has_room()):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.NONE
 
     def topics_changed(self, deleted: Collection[str] = ()) -> Effects:
         """Forgets what was committed for topics that are gone: when the log was replayed, and when more of them is
@@ -540,7 +501,7 @@ class GroupCoordinator:
             records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms, being_written)
             if records:
                 self._begin_burial(consumers.group_id, records, effects)
-            if none_left and not consumers.members:
+            if none_left and not consumers.members and not _is_much(effects):
                 self._bury_consumers(consumers, effects)
         self._forget_gone(effects)
         being_written = self._offsets.being_written()
@@ -613,7 +574,7 @@ class GroupCoordinator:
     def _bury(self, group: Group, now_ms: int, effects: Effects) -> list[Record]:
         """Removes a group from life at once; the records remove what is stored of it."""
         self._end(group, now_ms, effects, ErrorCode.UNKNOWN_MEMBER_ID)
-        records = self._offsets.tombstones_of_group(group.group_id)
+        records = list(self._offsets.tombstones_of_group(group.group_id))
         if group.group_id in self._stored or self._writes:
             # A write under way may store it; its removal then comes after that.
             records.append(group_record(group.group_id, None))

@@ -230,12 +230,10 @@ class Offsets:
             return ErrorCode.NON_EMPTY_GROUP, None
         return ErrorCode.NONE, group.subscribed_topics()
 
-    def tombstones_of_group(self, group_id: str) -> list[Record]:
+    def tombstones_of_group(self, group_id: str) -> Iterator[Record]:
         """Records that forget everything a group has committed."""
-        return [
-            offset_record(OffsetKey(group_id, topic, partition), None)
-            for topic, partition in [*self.committed.get(group_id, {}), *self._unreadable.get(group_id, ())]
-        ]
+        for topic, partition in [*self.committed.get(group_id, {}), *self._unreadable.get(group_id, ())]:
+            yield offset_record(OffsetKey(group_id, topic, partition), None)
 
     def tombstones_of_gone(self, topics: Collection[str] = ()) -> list[Record]:
         """Records that forget what was committed for topics that are gone. Of `topics` it is known by name: one of that
