@@ -7,7 +7,7 @@ import pytest
 from tests.coordinator.consumer.scenario import SESSION_MS, Client, ConsumerScenario
 from tests.coordinator.scenario import subscription
 from tpc_broker.coordinator import Fate, GroupCoordinator, Record, RecordDamagedError
-from tpc_broker.coordinator.consumer import ahead
+from tpc_broker.coordinator.consumer import ahead, heartbeats
 from tpc_broker.coordinator.consumer.records import (
     CURRENT_KEY,
     GROUP_EPOCH_KEY,
@@ -191,6 +191,36 @@ def test_from_every_batch_of_a_decision_all_partitions_come_to_be_owned(batch_by
             client.beat()
             other.wait(SESSION_MS // 5)
         assert (other.described().state, other.owned_by()) == ("Stable", {"a": {"t": [0, 1, 2, 3, 4, 5]}}), end
+
+
+@pytest.mark.parametrize("comes_again", [True, False])
+@pytest.mark.parametrize("batch_bytes", [100, 200, 300, 400])
+def test_from_every_batch_of_a_replacement_all_partitions_come_to_be_owned(batch_bytes, comes_again, monkeypatch):
+    """A static member's new id takes over in several batches, of which some are durable. It asks again, or never."""
+    s = ConsumerScenario(topics={"t": 6})
+    clients = s.stable_consumers("b")
+    static = Client(s, "a", "t", instance_id="i")
+    s.until_stable(clients["b"], static)
+    static.leave(-2)
+    for module in (ahead, heartbeats):
+        monkeypatch.setattr(module, "OWN_BATCH_BYTES_MAX", batch_bytes)
+    begin = len(s.ends)
+    assert Client(s, "new", "t", instance_id="i").beat().error_code is ErrorCode.NONE
+    assert len(s.ends) > begin + 1
+    for end in s.ends[begin - 1 :]:
+        other = loaded(s.log[:end], s)
+        client = Client(other, "b", "t")
+        client.epoch, client.owned = clients["b"].epoch, clients["b"].owned
+        again = Client(other, "new", "t", instance_id="i")
+        for _ in range(12):
+            client.beat()
+            if comes_again:
+                again.beat()
+            other.wait(SESSION_MS // 5)
+        owned = other.owned_by()
+        assert other.described().state == "Stable", end
+        assert owned.keys() == ({"b", "new"} if comes_again else {"b"}), end
+        assert sorted(index for each in owned.values() for index in each["t"]) == [0, 1, 2, 3, 4, 5], end
 
 
 @pytest.mark.parametrize("seed", range(6))

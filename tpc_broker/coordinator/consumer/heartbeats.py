@@ -229,6 +229,8 @@ class ConsumerMembership:
         step.put(TARGET_KEY, target, member_id)
         kept = CurrentAssignment(JOIN_EPOCH, 0, current.state, current.assigned, current.pending_revocation)
         step.put(CURRENT_KEY, kept, member_id)
+        if 4 * sum(map(size_of, step.records)) > OWN_BATCH_BYTES_MAX:  # with what follows it may take several batches
+            step.raise_epoch(self.subscribed.hash_of(group))
 
     def reconcile(
         self, step: Step, member_id: str, owned: Partitions | None, now_ms: int, *, is_changed: bool
