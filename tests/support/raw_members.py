@@ -24,11 +24,14 @@ _REBALANCE_MS = 300_000
 
 
 class RawMember:
-    """Owns what it was told, and gives back at once."""
+    """Owns what it was told, and gives back at once. One with an `instance` is static; one with a `regex` takes what
+    that matches, and names nothing.
+    """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, instance: str | None = None, regex: str | None = None) -> None:
         self.name = f"member {number}"
         self.member_id = str(uuid.UUID(int=number))
+        self.instance, self.regex = instance, regex
         self.epoch = 0
         self.owned: set[Place] = set()
         self.said: set[Place] | None = None
@@ -36,8 +39,12 @@ class RawMember:
 
     def heartbeat(self, group: str, topic: str) -> dict[str, Any]:
         asked: dict[str, Any] = {"GroupId": group, "MemberId": self.member_id, "MemberEpoch": self.epoch}
+        asked["InstanceId"] = self.instance
         if self.said is None:
-            asked |= {"RebalanceTimeoutMs": _REBALANCE_MS, "SubscribedTopicNames": [topic]}
+            names = [topic] if self.regex is None else []
+            asked |= {"RebalanceTimeoutMs": _REBALANCE_MS, "SubscribedTopicNames": names}
+        if self.said is None and self.regex is not None:
+            asked["SubscribedTopicRegex"] = self.regex
         if self.said != self.owned:
             indexes: dict[uuid.UUID, list[int]] = {}
             for topic_id, index in sorted(self.owned, key=lambda place: place[1]):
@@ -62,8 +69,11 @@ class RawMembers:
         self._turns = 0
 
     def come(self, count: int) -> None:
-        """With the next turns."""
-        self.members += [RawMember(len(self.members) + number) for number in range(1, count + 1)]
+        """With the next turns: of three, one is static and one has an expression."""
+        for number in range(len(self.members) + 1, len(self.members) + count + 1):
+            instance = f"instance {number}" if number % 3 == 2 else None
+            regex = f"{self.topic[:-1]}.?" if number % 3 == 0 else None
+            self.members.append(RawMember(number, instance=instance, regex=regex))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -82,7 +92,7 @@ class RawMembers:
         (found,) = answer["Coordinators"]
         return None if found["ErrorCode"] else (found["Host"], found["Port"])
 
-    def _ask(self, api: str, version: int, values: dict[str, Any]) -> dict[str, Any] | None:
+    def ask(self, api: str, version: int, values: dict[str, Any]) -> dict[str, Any] | None:
         """None: no answer, and whether it was carried out is not known."""
         try:
             if self._connection is None:
@@ -102,7 +112,7 @@ class RawMembers:
     def _beat(self, member: RawMember) -> bool:
         """Whether it was answered well."""
         saying = set(member.owned)
-        answer = self._ask("ConsumerGroupHeartbeat", 1, member.heartbeat(self.group, self.topic))
+        answer = self.ask("ConsumerGroupHeartbeat", 1, member.heartbeat(self.group, self.topic))
         code = ErrorCode(answer["ErrorCode"]) if answer is not None else None
         if answer is None or code in _ELSEWHERE:
             member.said = None
@@ -127,9 +137,10 @@ class RawMembers:
         parts = [{"PartitionIndex": index, "CommittedOffset": offset} for index, offset in offsets.items()]
         asked = {
             "GroupId": self.group, "GenerationIdOrMemberEpoch": member.epoch, "MemberId": member.member_id,
+            "GroupInstanceId": member.instance,
             "Topics": [{"Name": self.topic, "Partitions": parts}],
         }  # fmt: skip
-        answer = self._ask("OffsetCommit", 9, asked)
+        answer = self.ask("OffsetCommit", 9, asked)
         if answer is None:
             return
         for part in answer["Topics"][0]["Partitions"]:
@@ -159,7 +170,7 @@ class RawMembers:
                  "Topics": [{"Name": self.topic, "PartitionIndexes": indexes}]}  # fmt: skip
 
         def found() -> dict[int, int] | None:
-            answer = self._ask("OffsetFetch", 9, {"Groups": [asked], "RequireStable": False})
+            answer = self.ask("OffsetFetch", 9, {"Groups": [asked], "RequireStable": False})
             if answer is None:
                 return None
             (group,) = answer["Groups"]
