@@ -7,7 +7,11 @@ it committed stays. A member that had no answer says all that it has with its ne
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from threading import Event
 from typing import Any
 
 from tests.support.broker_process import TpcBroker
@@ -74,6 +78,32 @@ class RawMembers:
             instance = f"instance {number}" if number % 3 == 2 else None
             regex = f"{self.topic[:-1]}.?" if number % 3 == 0 else None
             self.members.append(RawMember(number, instance=instance, regex=regex))
+
+    def at(self, nodes: Sequence[TpcBroker]) -> RawMembers:
+        """The same members, as they are now, of a group that these are to have as well."""
+        others = RawMembers(nodes, self.group, self.topic, self.partitions)
+        others.members = deepcopy(self.members)
+        others.committed, others.sent = dict(self.committed), dict(self.sent)
+        for member in others.members:
+            member.said = None
+        return others
+
+    @contextmanager
+    def turning(self) -> Iterator[None]:
+        """Turn after turn beside the body, and to the end of one."""
+        is_over = Event()
+
+        def turn() -> None:
+            while not is_over.is_set():
+                self.turn()
+
+        with ThreadPoolExecutor(1) as pool:
+            turns = pool.submit(turn)
+            try:
+                yield
+            finally:
+                is_over.set()
+            turns.result()
 
     def close(self) -> None:
         if self._connection is not None:
