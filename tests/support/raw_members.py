@@ -110,7 +110,7 @@ class RawMembers:
             self._connection.close()
         self._connection = None
 
-    def _coordinator(self) -> tuple[str, int]:
+    def coordinator(self) -> tuple[str, int]:
         """As the first node tells it that answers."""
         return eventually(self._found, f"group {self.group} has a coordinator", not_yet=_LOST)
 
@@ -126,7 +126,7 @@ class RawMembers:
         """None: no answer, and whether it was carried out is not known."""
         try:
             if self._connection is None:
-                self.place = self._coordinator()
+                self.place = self.coordinator()
                 self._connection = RawConnection(*self.place, LOOK_S)
             return self._connection.ask(api, version, values)
         except _LOST:
