@@ -18,7 +18,17 @@ import pytest
 from tests.cluster.test_replication import in_sync_everywhere
 from tests.support.broker_process import TpcBroker
 from tests.support.cluster_nodes import Cluster, cluster, create_topic
-from tests.support.group_story import PARTITIONS, TIMES, Records, Story, committed, epochs, make_topic, story
+from tests.support.group_story import (
+    PARTITIONS,
+    TIMES,
+    Records,
+    Story,
+    committed,
+    epochs,
+    make_topic,
+    story,
+    wait_settled,
+)
 from tests.support.rust_client import RustUnavailableError, build_client
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -145,12 +155,7 @@ def test_members_outlive_a_killed_broker(client, brisk_broker, topic, tmp_path):
             for name in names:
                 told.comes(name, topic, program)
             told.share(*names)
-
-            def settled() -> bool:
-                epoch, members = epochs(broker, topic)
-                return set(members.values()) == {epoch} and len(members) == 3
-
-            eventually(settled, "all have the newest epoch")
+            wait_settled(broker, topic)
             before, owned, kept = epochs(broker, topic), told.owned(), committed(broker, topic)
             told.handle_more()
             broker.kill()

@@ -217,6 +217,16 @@ def epochs(broker: TpcBroker, group: str) -> tuple[int, dict[str, int]]:
     return told["GroupEpoch"], {one["MemberId"]: one["MemberEpoch"] for one in told["Members"]}
 
 
+def wait_settled(broker: TpcBroker, group: str) -> None:
+    """Until each member, of either protocol, has heard of the group's newest epoch."""
+
+    def is_settled() -> bool:
+        epoch, members = epochs(broker, group)
+        return set(members.values()) == {epoch}
+
+    eventually(is_settled, "all have the newest epoch")
+
+
 def committed(broker: TpcBroker, group: str) -> dict[tuple[str, int], int]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_S)
