@@ -147,7 +147,7 @@ class GroupCoordinator:
         """
         name = read_key(key)
         if isinstance(name, OffsetKey):
-            self.pending.supersede(name)
+            self.pending.outdo(name, is_tombstone=value is None)
         self._apply(name, key, value)
 
     def replay_open(self, producer: Producer, key: bytes, value: bytes | None) -> None:

@@ -2,8 +2,8 @@
 
 A transaction's offsets are in the log from when they were sent, and count from its marker on, if that commits. Of one
 partition the last record in the log is what counts then: what a plain commit, or a transaction that ended sooner, wrote
-behind them stays. So what is pending is given up as soon as something that counts is written behind it. Source: Kafka's
-`OffsetMetadataManager`.
+behind them stays. So what is pending is outdone as soon as something that counts is written behind it; it is told to be
+unstable until its marker all the same. A tombstone ends it at once. All is as in Kafka's `OffsetMetadataManager`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class _Pending(NamedTuple):
     number: int
     """Of the record in this machine's life: they are in the log's order."""
     record: Record
+    is_outdone: bool = False
 
 
 class Verification:
@@ -76,23 +77,30 @@ class PendingOffsets:
         partitions = self._producers_of.setdefault(key.group_id, {})
         partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
 
-    def supersede(self, key: OffsetKey) -> None:
+    def outdo(self, key: OffsetKey, *, is_tombstone: bool = False) -> None:
         """Something that counts is written behind all that is pending for it."""
         for producer_id in self._producers(key):
-            self._take(producer_id, key)
+            if is_tombstone:
+                self._take(producer_id, key)
+            else:
+                self._outdo(producer_id, key)
 
     def end(self, producer_id: int, *, commit: bool) -> list[Record]:
         """A marker: the records that count now."""
         ended = self._by_producer.get(producer_id, {})
         counting = []
-        for key, (number, record) in list(ended.items()):
+        for key, (number, record, is_outdone) in list(ended.items()):
             self._take(producer_id, key)
-            if commit:
+            if commit and not is_outdone:
                 counting.append(record)
                 for other in self._producers(key):
                     if self._by_producer[other][key].number < number:
-                        self._take(other, key)
+                        self._outdo(other, key)
         return counting
+
+    def _outdo(self, producer_id: int, key: OffsetKey) -> None:
+        pending = self._by_producer[producer_id]
+        pending[key] = pending[key]._replace(is_outdone=True)
 
     def _producers(self, key: OffsetKey) -> list[int]:
         return list(self._producers_of.get(key.group_id, {}).get((key.topic, key.partition), ()))
@@ -125,7 +133,7 @@ class PendingOffsets:
         return self._producers_of.keys()
 
     def is_pending(self, group_id: str, partition: TopicAndPartition) -> bool:
-        """Whether a transaction has an offset for it that may come to count."""
+        """Whether a transaction has an offset for it."""
         return partition in self._producers_of.get(group_id, ())
 
     def may_come(self, group_id: str, partition: TopicAndPartition | None = None) -> bool:
