@@ -140,7 +140,9 @@ class MachineDriver(Generic[M]):
         """`what`: what the machine coordinates, as log lines name it ("groups")."""
         self.machine = machine
         self.what = what
-        self._in_transactions = machine if isinstance(machine, TransactionalMachine) else None
+        self._in_transactions: TransactionalMachine | None = None
+        if isinstance(machine, TransactionalMachine):
+            self._in_transactions = machine
         self._core = core
         self._partition = partition
         self._writes: deque[Write] = deque()
@@ -587,5 +589,5 @@ def _in_order(data: bytes) -> Iterator[tuple[int, Batch, LogRecord | None]]:
 
 def _commits(key: bytes) -> bool | None:
     """Of a control record, whether it commits or aborts; None: neither."""
-    kind = CONTROL_KEY.unpack(key)[1] if len(key) == CONTROL_KEY.size else None
-    return {ControlType.COMMIT: True, ControlType.ABORT: False}.get(kind)
+    ends: dict[int, bool] = {ControlType.COMMIT: True, ControlType.ABORT: False}
+    return ends.get(CONTROL_KEY.unpack(key)[1]) if len(key) == CONTROL_KEY.size else None

@@ -51,7 +51,7 @@ from tpc_broker.coordinator.messages import (
     WrittenResponse,
 )
 from tpc_broker.coordinator.migration import Migration
-from tpc_broker.coordinator.offsets import FateOf, Offsets, TopicAndPartition, is_there
+from tpc_broker.coordinator.offsets import FateOf, Offsets, is_there
 from tpc_broker.coordinator.records import (
     GroupKey,
     GroupMetadata,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.group import ConsumerGroup
     from tpc_broker.coordinator.consumer.records import ResolvedRegex
     from tpc_broker.coordinator.effects import Producer, TransactionEnd
-    from tpc_broker.coordinator.pending_offsets import PendingOffsets
+    from tpc_broker.coordinator.pending_offsets import PendingOffsets, TopicAndPartition
 
 _EXPIRY_KEY = ("expiry",)
 _WORK_KEY = ("work",)

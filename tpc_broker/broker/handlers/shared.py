@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         | messages.OffsetCommitRequest
         | messages.OffsetDeleteRequest
         | messages.OffsetFetchRequest
+        | messages.TxnOffsetCommitRequest
     )
     _OfPartitions = (
         messages.ListOffsetsRequest | messages.DeleteRecordsRequest | messages.OffsetForLeaderEpochRequest

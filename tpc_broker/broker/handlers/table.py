@@ -35,7 +35,7 @@ from tpc_broker.broker.handlers import (
 )
 from tpc_broker.broker.handlers.api_rows import LOCAL, SENT_ON_BY_C, ApiRow, Need, Resource, Throttle
 from tpc_broker.broker.handlers.forward import AtController
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS
 from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -208,6 +208,13 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         reassignments.handle_list_partition_reassignments,
         AtController(no_controller.list_reassignments),
         (_DESCRIBE_CLUSTER,),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: ApiRow(
+        group_offsets.handle_txn_offset_commit,
+        shared.OF_GROUP,
+        (_READ_GROUP, _READ_TOPIC, Need(Operation.WRITE, Resource.TRANSACTIONAL_ID)),
+        is_prompt=True,
+        first_level=FIRST_WITH_TRANSACTIONS,
     ),
     ApiKey.OFFSET_DELETE: ApiRow(group_offsets.handle_offset_delete, shared.OF_GROUP, (_DELETE_GROUP, _READ_TOPIC)),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(quotas.handle_describe_client_quotas, LOCAL, (_CLUSTERS_CONFIGS,)),
