@@ -12,6 +12,7 @@ from itertools import count
 
 import pytest
 import trio
+import trio.testing
 
 from tests.support.driven_machine import CellsLog, core_of, driving
 from tests.support.memory_node import MemoryClock
@@ -193,3 +194,31 @@ async def test_the_log_is_bounded_though_there_is_always_some_transaction_open()
     assert await live(log, random.Random(1), count(1), 5.0, fails=False) == {ErrorCode.NONE, UNSTABLE}
     assert log.moves_with_open > 3
     assert log.model.position > 4 * log.longest, "it was long, and is short"
+
+
+@pytest.mark.usefixtures("autojump_clock", "_small_snapshots")
+async def test_the_log_is_bounded_though_the_next_transaction_waits_whenever_one_ends():
+    """So that the key is open whenever the disk is waited for."""
+    log, offsets, producer = ModelledLog(), count(1), Producer(1, 0)
+    async with driving(log, GroupCoordinator()) as driver:
+        machine = driver.machine
+
+        def of(partition):
+            return {"group_id": "g", "offsets": (OffsetToCommit(topic="t", partition=partition, offset=next(offsets)),)}
+
+        for _ in range(200):
+            end = TransactionEnd(producer, commit=True, coordinator_epoch=0)
+            in_this_order = (
+                (OffsetCommitResponse, partial(machine.offset_commit, OffsetCommitRequest(**of(1)))),  # with the disk
+                (MarkerResponse, lambda token, _now, end=end: machine.marker(end, token)),
+                (
+                    OffsetCommitResponse,
+                    partial(machine.txn_offset_commit, TxnOffsetCommitRequest(**of(0), producer=producer)),
+                ),
+            )
+            async with trio.open_nursery() as nursery:
+                for kind, step in in_this_order:
+                    nursery.start_soon(driver.call, kind, step)
+                    await trio.testing.wait_all_tasks_blocked()
+    assert log.moves > 3
+    assert log.longest < 100
