@@ -240,6 +240,13 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         AtController(no_controller.list_reassignments),
         (_DESCRIBE_CLUSTER,),
     ),
+    ApiKey.TXN_OFFSET_COMMIT: ApiRow(
+        group_offsets.handle_txn_offset_commit,
+        shared.OF_GROUP,
+        (_READ_GROUP, _READ_TOPIC, Need(Operation.WRITE, Resource.TRANSACTIONAL_ID)),
+        is_prompt=True,
+        first_level=FIRST_WITH_TRANSACTIONS,
+    ),
     ApiKey.OFFSET_DELETE: ApiRow(group_offsets.handle_offset_delete, shared.OF_GROUP, (_DELETE_GROUP, _READ_TOPIC)),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(quotas.handle_describe_client_quotas, LOCAL, (_CLUSTERS_CONFIGS,)),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
