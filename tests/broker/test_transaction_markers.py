@@ -243,3 +243,44 @@ async def test_a_coordinator_that_was_replaced_ends_when_a_partition_says_so(aut
         assert await producer.end() is NONE
         await trio.sleep(1)
         assert service.coordinator_of("t") is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_marker_that_fails_in_an_unforeseen_way_is_tried_again_and_its_core_goes_on(
+    autojump_clock, monkeypatch, caplog
+):
+    async with node_with_transactions() as node:
+        producer, here = Producer(node), coordinator_core(node, "t")
+        await producer.init()
+        near = on_core(node, here)
+        await producer.add("data", near)
+        append, failures = node.lives[here].plane.append_marker, [ValueError("a bug"), ValueError("a bug")]
+
+        def fail_twice(handle, marker):
+            if failures:
+                raise failures.pop()
+            return append(handle, marker)
+
+        monkeypatch.setattr(node.lives[here].plane, "append_marker", fail_twice)
+        assert await producer.end() is NONE
+        assert await producer.until_complete() == "CompleteCommit"
+        assert "a marker failed: ValueError('a bug')" in caplog.text
+
+
+async def test_many_transactions_in_one_request_are_answered_in_their_order(autojump_clock):
+    async with node_with_transactions() as node:
+        here, kind = coordinator_core(node, "t"), messages.AddPartitionsToTxnRequest
+        names = [name for name in map(str, range(1200)) if coordinator_core(node, name) == here][:250]
+        producers = [Producer(node, name) for name in names]
+        for producer in producers[::2]:
+            await producer.init()
+        asked = [
+            kind.AddPartitionsToTxnTransaction(
+                transactional_id=one.name, producer_id=one.producer_id, producer_epoch=one.epoch,
+                topics=[kind.AddPartitionsToTxnTopic(name="data", partitions=[0])],
+            )
+            for one in producers
+        ]  # fmt: skip
+        results = (await node.ask(here, kind(transactions=asked), 5)).results_by_transaction
+        assert [one.transactional_id for one in results] == names
+        codes = [one.topic_results[0].results_by_partition[0].partition_error_code for one in results]
+        assert codes == [0 if one.producer_id >= 0 else ErrorCode.INVALID_PRODUCER_ID_MAPPING for one in producers]

@@ -16,7 +16,7 @@ PARTITIONS = 6
 LEVELS = "2-5"
 
 
-class Failed(AssertionError):
+class RefusedError(AssertionError):
     """Asked for in vain: it is tried again."""
 
 
@@ -26,7 +26,7 @@ def ask(made: Cluster, broker: int, api: str, version: int, values: dict[str, An
         with RawConnection(node.host, node.ports[core_of(BrokerId(broker))]) as client:
             return client.ask(api, version, values)
     except (Closed, OSError) as problem:
-        raise Failed(str(problem)) from problem
+        raise RefusedError(str(problem)) from problem
 
 
 class Producer:
@@ -43,7 +43,7 @@ class Producer:
             {"KeyType": 1, "CoordinatorKeys": [self.name]},
         )["Coordinators"][0]  # fmt: skip
         if found["ErrorCode"]:
-            raise Failed(found)
+            raise RefusedError(found)
         return int(found["NodeId"])
 
     def asked(self, api: str, version: int, **values: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Producer:
             named = {"TransactionalId": self.name, "ProducerId": self.producer_id, "ProducerEpoch": self.epoch}
             answer = ask(self.made, self.coordinator(), api, version, {**named, **values})
             if answer["ErrorCode"]:
-                raise Failed(answer)
+                raise RefusedError(answer)
             return answer
 
         return eventually(once, f"{api} is done")

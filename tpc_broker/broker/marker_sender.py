@@ -316,6 +316,9 @@ async def _write(core: Core, topic: str, index: int, marker: EndMarker) -> Error
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     except PartitionOfflineError:
         return ErrorCode.KAFKA_STORAGE_ERROR
+    except Exception as error:  # noqa: BLE001 - this core would have to write the same again when it has restarted
+        core.log_limiter.say(log, "markers that failed", found.label, f"{found.label}: a marker failed: {error!r}")
+        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _written(marker: Marker) -> Written:

@@ -38,6 +38,8 @@ OF_BROKERS_VERSION: Final = 4
 """AddPartitionsToTxn of brokers: several transactions, internal topics too."""
 RAISES_EPOCH_VERSION: Final = 5
 """EndTxn of clients that know that each end raises their epoch (KIP-890)."""
+ADDED_AT_ONCE: Final = 100
+"""Transactions of one AddPartitionsToTxn that wait for their coordinators together."""
 
 
 async def handle_add_partitions_to_txn(
@@ -58,9 +60,10 @@ async def handle_add_partitions_to_txn(
         topics = await _add_partitions(core, request, one)
         results[number] = kind.AddPartitionsToTxnResult(transactional_id=one.transactional_id, topic_results=topics)
 
-    async with trio.open_nursery() as nursery:
-        for number, each in enumerate(message.transactions):
-            nursery.start_soon(add, number, each)
+    for begin in range(0, len(message.transactions), ADDED_AT_ONCE):
+        async with trio.open_nursery() as nursery:
+            for number, each in enumerate(message.transactions[begin : begin + ADDED_AT_ONCE], begin):
+                nursery.start_soon(add, number, each)
     return kind(results_by_transaction=[result for _number, result in sorted(results.items())])
 
 
