@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import FIRST_WITH_TRANSACTIONS
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
 from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
@@ -183,6 +184,18 @@ def test_the_offsets_topic_is_spread():
     nodes.apply(nodes.controller.create_offsets_topic(TopicId(uuid.UUID(int=7)), 1))
     assert {replica.node for replica in nodes.held()} == {1, 2, 3}
     assert all(len(voters) == 3 for voters in nodes.image.topic("__consumer_offsets").voters)
+
+
+def test_the_topic_of_transactional_ids_is_spread_and_is_made_from_its_level_on():
+    nodes = Nodes({1: 1, 2: 1, 3: 1})
+    topic_id = TopicId(uuid.UUID(int=8))
+    assert nodes.controller.create_transactions_topic(topic_id, 1) == []
+    nodes.image = replace(nodes.image, feature_level=FIRST_WITH_TRANSACTIONS)
+    nodes.apply(nodes.controller.create_transactions_topic(topic_id, 1))
+    made = nodes.image.topic("__transaction_state")
+    assert (made.partitions_count, made.is_internal, made.configs["min.insync.replicas"]) == (50, True, "2")
+    assert all(len(voters) == 3 for voters in made.voters)
+    assert nodes.controller.create_transactions_topic(TopicId(uuid.UUID(int=9)), 1) == []
 
 
 def test_a_node_registers_once_and_again_when_it_is_another():

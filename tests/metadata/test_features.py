@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpc_broker.feature_levels import Levels
+from tpc_broker.feature_levels import Levels, kafka_level
 from tpc_broker.metadata.feature_control import FeatureUpdate, update_features
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import FeatureLevelChanged, NodeAddress, NodeRegistered
@@ -131,3 +131,7 @@ def test_a_broker_alone_has_the_group_protocol():
 
 def test_a_broker_alone_has_no_level_to_change():
     assert "without a cluster is at the newest" in updated(ClusterImage(), to(4))[1][0]
+
+
+def test_transactions_come_with_a_level_as_their_second_version():
+    assert [kafka_level("transaction.version", level) for level in (2, 4, 5, 6)] == [0, 0, 2, 2]
