@@ -104,7 +104,8 @@ class Recorder:
         return found
 
     def state(self, name: str) -> dict[str, Any]:
-        [found] = self.connection.ask("DescribeTransactions", 0, {"TransactionalIds": [name]})["TransactionStates"]
+        answer = self.connection.ask("DescribeTransactions", 0, {"TransactionalIds": [name]})
+        found: dict[str, Any] = answer["TransactionStates"][0]
         return found
 
     def wait_for(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> None:

@@ -3387,6 +3387,51 @@ class SyncGroupResponse(Message):
         assignment: Bytes = ...,
     ) -> None: ...
 
+class TransactionLogKey(Message):
+    transactional_id: str
+    def __init__(
+        self,
+        *,
+        transactional_id: str = ...,
+    ) -> None: ...
+
+class TransactionLogValue(Message):
+    class PartitionsSchema(Message):
+        topic: str
+        partition_ids: list[int]
+        def __init__(
+            self,
+            *,
+            topic: str = ...,
+            partition_ids: Sequence[int] = ...,
+        ) -> None: ...
+    producer_id: int
+    previous_producer_id: int
+    next_producer_id: int
+    producer_epoch: int
+    next_producer_epoch: int
+    transaction_timeout_ms: int
+    transaction_status: int
+    transaction_partitions: list[TransactionLogValue.PartitionsSchema] | None
+    transaction_last_update_timestamp_ms: int
+    transaction_start_timestamp_ms: int
+    client_transaction_version: int
+    def __init__(
+        self,
+        *,
+        producer_id: int = ...,
+        previous_producer_id: int = ...,
+        next_producer_id: int = ...,
+        producer_epoch: int = ...,
+        next_producer_epoch: int = ...,
+        transaction_timeout_ms: int = ...,
+        transaction_status: int = ...,
+        transaction_partitions: Sequence[TransactionLogValue.PartitionsSchema] | None = ...,
+        transaction_last_update_timestamp_ms: int = ...,
+        transaction_start_timestamp_ms: int = ...,
+        client_transaction_version: int = ...,
+    ) -> None: ...
+
 class UnregisterBrokerRequest(Message):
     broker_id: int
     def __init__(
