@@ -9,6 +9,7 @@ EXPIRATION_MS = 10_000
 def in_state(state, client_version=2, server_version=2):
     """A scenario with the id "t" in this state, and the producer that is the one of now."""
     s = TransactionScenario(server_version, expiration_ms=EXPIRATION_MS, expiration_interval_ms=1_000)
+    s.init()
     p = s.init()
     if state is State.EMPTY:
         return s, p
