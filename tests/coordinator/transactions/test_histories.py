@@ -27,7 +27,7 @@ from tpc_broker.error_codes import ErrorCode as E
 
 NAMES = ["t", "u"]
 PARTITIONS = [TopicPartition("data", index) for index in range(4)]
-STEPS = 150
+STEPS = 250
 COMES_AGAIN = {E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR, E.COORDINATOR_LOAD_IN_PROGRESS}
 
 
@@ -82,7 +82,7 @@ class History:
             self.s.next_id = 1
             self.put("t", Transaction(1, 32_763, State.EMPTY, 10_000, self.s.now))
         weights = {
-            self.come: 3, self.act: 30, self.settle: 20, self.settle_one: 6, self.fail: 3, self.mark: 14,
+            self.come: 3, self.act: 60, self.settle: 30, self.settle_one: 6, self.fail: 3, self.mark: 20,
             self.mark_one: 6, self.mark_again: 4, self.lose: 4, self.late_end: 6, self.wait: 5, self.wait_long: 1,
             self.crash: 2, self.die: 1, self.without_ids: 1, self.set_clock: 1,
         }  # fmt: skip
@@ -109,7 +109,8 @@ class History:
 
     def come(self):
         """A new instance: whoever had the id is fenced, and may not know of it."""
-        if len(self.clients) < 8:
+        self.clients = [one for one in self.clients if not one.is_dead]
+        if len(self.clients) < 5:
             self.clients.append(Client(self.pick(NAMES), self.pick([0, 2] if self.s.server_version < 2 else [0, 2, 2])))
 
     def act(self):
@@ -152,6 +153,7 @@ class History:
         self.s.fail_with = None
 
     def mark(self):
+        self.s.has_ids = True
         self.s.write_markers()
 
     def mark_one(self):
@@ -196,7 +198,8 @@ class History:
         self.s.machine.clock_was_set(by_ms)
 
     def without_ids(self):
-        self.s.has_ids = not self.s.has_ids
+        """For a while."""
+        self.s.has_ids = False
 
     def crash(self):
         """Of what is under way some is durable, of which nobody heard."""
@@ -219,8 +222,6 @@ class History:
             one.is_dead = True
             self.by_token.pop(one.token, None)
             one.token = None
-            if len(self.clients) == 8:
-                self.clients.remove(one)
 
     # What clients make of answers
 
