@@ -1,4 +1,4 @@
-"""What an EndTxn answers: each state, each epoch that it may name, commit and abort, clients of version 2 and before."""
+"""What an EndTxn answers: each state, each epoch that it may name, commit and abort, clients of both versions."""
 
 from dataclasses import replace
 

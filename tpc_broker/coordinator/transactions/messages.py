@@ -88,7 +88,7 @@ class Marker:
 
     transactional_id: str
     number: int
-    """Of the end that it is of: an answer that comes late is not taken for that of another one."""
+    """Of the end that it is of: what is told late is not taken for the marker of another one."""
     partition: TopicPartition
     producer_id: int
     producer_epoch: int
