@@ -33,6 +33,15 @@ def test_a_producer_that_goes_on_names_its_epoch(state):
         assert s.init(producer=other) is E.PRODUCER_FENCED
 
 
+def test_a_lost_answer_is_not_told_again_once_somebody_else_has_begun():
+    s, p = in_state(State.EMPTY)
+    s.init(producer=p)
+    newer = s.init()
+    assert s.init(producer=p) is E.PRODUCER_FENCED
+    assert s.init(producer=behind(newer)) is E.PRODUCER_FENCED
+    assert s.add(newer, A) is E.NONE
+
+
 def test_after_an_end_the_epoch_of_before_may_be_named():
     """Only the end by a client of version 2 has raised it."""
     for state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):

@@ -1,5 +1,7 @@
 """The table of states: what may follow what, and that each of it happens."""
 
+from pathlib import Path
+
 from tests.coordinator.transactions.places import in_state
 from tests.coordinator.transactions.scenario import A, TransactionScenario
 from tpc_broker.coordinator.transactions.records import read_transaction
@@ -61,6 +63,11 @@ def test_every_state_can_be_brought_about():
             assert s.state() == state.value
         else:
             assert s.machine._pending["t"] is state
+
+
+def test_the_page_is_what_the_table_says():
+    page = Path(__file__).parents[3] / "docs" / "transaction-states.md"
+    assert f"```mermaid\n{state_diagram()}\n```\n" in page.read_text()
 
 
 def test_the_diagram_has_all_of_them():
