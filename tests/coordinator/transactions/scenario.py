@@ -107,7 +107,7 @@ class TransactionScenario:
             self.run(self.machine.markers_written([marker], self.now))
             count = None if count is None else count - 1
 
-    def wait(self, milliseconds):
+    def elapse(self, milliseconds):
         """Time passes, with all deadlines in it."""
         until, rounds = self.now + milliseconds, 0
         while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= until:

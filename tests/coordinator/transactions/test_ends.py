@@ -127,10 +127,10 @@ def test_a_completion_that_could_not_be_written_is_tried_again():
     s.write_markers()
     assert s.state() == "PrepareCommit"
     assert s.add(p, A) is E.CONCURRENT_TRANSACTIONS
-    s.wait(5_000)
+    s.elapse(5_000)
     assert s.state() == "PrepareCommit"
     s.fail_with = None
-    s.wait(1_000)
+    s.elapse(1_000)
     assert s.state() == "CompleteCommit"
     assert len(s.markers) == 2, "no marker is written for it again"
     assert s.machine.statistics().ending_count == 0

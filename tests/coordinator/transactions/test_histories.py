@@ -195,10 +195,10 @@ class History:
             self.seen["late end"] += 1
 
     def wait(self):
-        self.s.wait(self.pick([100, 3_000, 12_000]))
+        self.s.elapse(self.pick([100, 3_000, 12_000]))
 
     def wait_long(self):
-        self.s.wait(60_000)
+        self.s.elapse(60_000)
 
     def set_clock(self):
         by_ms = self.pick([-5_000, 50_000])
@@ -366,7 +366,7 @@ class History:
         self.s.has_ids, self.s.hold, self.s.hold_markers = True, False, False
         self.s.settle()
         self.s.write_markers()
-        self.s.wait(30_000)
+        self.s.elapse(30_000)
         self.check()
         assert self.s.machine.statistics().writes_pending == 0
         assert self.s.machine.statistics().markers_sent == 0

@@ -94,6 +94,6 @@ def test_a_list_is_of_the_time_when_it_is_read():
     listed = s.machine.list_transactions(ListFilter(), s.now)
     assert next(listed).transactional_id == "a"
     s.add(Producer(2, 0), A, name="b")
-    s.wait(60_000)
+    s.elapse(60_000)
     assert [(one.transactional_id, one.state) for one in listed] == [("b", "CompleteAbort"), ("c", "Empty")]
 

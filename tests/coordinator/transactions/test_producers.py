@@ -121,7 +121,7 @@ def test_ids_are_bounded_and_only_new_ones_are_refused():
     s.settle()
     assert s.init("a") == Producer(1, 1)
     assert s.init("e") is E.POLICY_VIOLATION
-    s.wait(8 * 86_400_000)
+    s.elapse(8 * 86_400_000)
     assert s.init("e") == Producer(4, 0)
 
 

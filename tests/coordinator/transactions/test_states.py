@@ -44,7 +44,7 @@ def test_each_transition_of_the_table_happens_and_no_other():
             elif then == "init":
                 p = s.init()
             elif then == "expire":
-                s.wait(1_001_000)
+                s.elapse(1_001_000)
                 s.last = None
                 p = s.init()
     p = s.end(p, commit=False)
@@ -52,7 +52,7 @@ def test_each_transition_of_the_table_happens_and_no_other():
     s.add(p, A)
     s.init()
     s.init()
-    s.wait(1_001_000)
+    s.elapse(1_001_000)
     assert s.seen == {(state, then) for state, follows in TRANSITIONS.items() for then in follows}
 
 
