@@ -4,6 +4,8 @@ from pathlib import Path
 
 from tests.coordinator.transactions.places import in_state
 from tests.coordinator.transactions.scenario import A, TransactionScenario
+from tpc_broker.coordinator import Machine
+from tpc_broker.coordinator.transactions import TransactionCoordinator
 from tpc_broker.coordinator.transactions.records import read_transaction
 from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, TRANSITIONS, State, state_diagram
 
@@ -28,6 +30,12 @@ class Watched(TransactionScenario):
                     self.seen.add((self.last, new))
                 self.last = new
         super().run(effects)
+
+
+def test_it_is_driven_like_any_machine() -> None:
+    """Which is for mypy to say."""
+    machine: Machine = TransactionCoordinator(1, lambda: None)
+    assert machine.unload().writes == []
 
 
 def test_each_transition_of_the_table_happens_and_no_other():

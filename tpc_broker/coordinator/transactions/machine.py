@@ -270,7 +270,7 @@ class TransactionCoordinator:
         of_transaction = frozenset(was.partitions)
         missing = tuple(each for each in request.partitions if each not in of_transaction)
         if request.verify_only:
-            effects.reply(token, AddPartitionsResponse(missing=missing))
+            effects.reply(token, AddPartitionsResponse(missing=frozenset(missing)))
         elif was.state is State.ONGOING and not missing:
             effects.reply(token, AddPartitionsResponse())
         elif len(was.partitions) + len(set(missing)) > self._limits.partitions_max or (

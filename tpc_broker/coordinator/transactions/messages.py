@@ -63,7 +63,7 @@ class AddPartitionsResponse:
     """Answer to it: all partitions have the error. Where it is NONE, those of `missing` have TRANSACTION_ABORTABLE."""
 
     error_code: ErrorCode = ErrorCode.NONE
-    missing: tuple[TopicPartition, ...] = ()
+    missing: frozenset[TopicPartition] = frozenset()
 
     def error_of(self, partition: TopicPartition) -> ErrorCode:
         """What is told of one partition."""
