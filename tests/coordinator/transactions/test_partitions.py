@@ -78,6 +78,21 @@ def test_partitions_of_a_transaction_are_bounded():
     assert s.add(p, many[3]) is E.NONE
 
 
+def test_bytes_of_all_transactions_are_bounded():
+    s = TransactionScenario(ids_bytes_max=20_000)
+    names = [f"id {index}" for index in range(10)]
+    producers = {name: s.init(name) for name in names}
+    told = [s.add(producers[name], *many_of(20), name=name) for name in names]
+    assert told == [E.NONE] * 4 + [E.POLICY_VIOLATION] * 6
+    assert s.machine.statistics().ids_bytes < 30_000
+    assert s.end(producers[names[0]], commit=True, name=names[0]) == ahead(producers[names[0]])
+    assert s.add(producers[names[9]], *many_of(1), name=names[9]) is E.NONE, "there is room again"
+
+
+def many_of(count):
+    return [TopicPartition("many", index) for index in range(count)]
+
+
 def test_an_addition_of_nothing_opens_it():
     """As in Kafka."""
     s, p = in_state(State.EMPTY)
