@@ -4,9 +4,11 @@ import struct
 
 import pytest
 
+from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import NOW_MS, records_of, settings_with, topic_id_of
 from tests.support.plane_values import JournalFullError, PartitionFlag, ProducerBatch, ProducerState
 from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, batch, read_batches
+from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.records import ControlType, control_batch
 from tpc_broker.log.producer_state import ProducerState as ProducersOfLog
@@ -348,3 +350,39 @@ def test_clients_transactional_batches_stay_refused(bench):
     bench.plane.register("t", topic_id_of("t"), 0)
     refused = bench.produce(bench.connect(), ("t", 0, sent(1)))
     assert refused == [(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]
+
+
+@pytest.fixture
+def fetching(features, tmp_path):
+    bench = FetchBench(tmp_path / "fetching.journal", in_c=True)
+    yield bench
+    bench.shut()
+
+
+def test_committed_records_are_c_s_to_read_where_it_knows_of_nothing_open_or_aborted(fetching):
+    handle, client = fetching.make("t"), fetching.connect()
+
+    def left(offset):
+        """Whether a fetch of committed records is Python's."""
+        before, part = fetching.handled, {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20}
+        limits = {"ReplicaId": -1, "MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "IsolationLevel": 1}
+        answer = fetching.fetch(client, 4, limits | {"Topics": [{"Topic": "t", "Partitions": [part]}]})
+        (told,) = answer["Responses"][0]["Partitions"]
+        assert told["LastStableOffset"] == fetching.plane.state(handle).last_stable_offset
+        return fetching.handled > before
+
+    fetching.plane.append(handle, records_of(2))
+    fetching.settle()
+    assert not left(0)
+    fetching.plane.append(handle, sent(1))
+    fetching.settle()
+    assert left(0), "what is above the last stable offset is not for this reader"
+    assert left(2)
+    fetching.plane.append_marker(handle, (1, 1), 0, commits=False)
+    fetching.settle()
+    assert left(0), "some of it was aborted"
+    assert not left(4)
+    lib.tpc_partition_set_committed_from(fetching.plane.pointer, handle, 0, 3)
+    assert left(0), "who looked had not heard of that marker"
+    lib.tpc_partition_set_committed_from(fetching.plane.pointer, handle, 1, 4)
+    assert (left(0), left(1)) == (True, False)
