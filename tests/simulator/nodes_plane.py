@@ -372,7 +372,7 @@ class TwinPlane(MemoryPlane):
             assert header.base_offset == end_offset, "batches follow each other"
             assert header.partition_leader_epoch <= term
             new.append(bytes(batches[place : place + header.size_bytes]))
-            log.log_state.take(header, new[-1])
+            log.take(new[-1])
             end_offset = header.next_offset
         log.batches += new
         log.log_end_offset = log.told_offset = end_offset

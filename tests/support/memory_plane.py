@@ -24,6 +24,7 @@ from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.protocol import decode_request, encode_response, encode_response_header
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.log.indexes import AbortedTransaction
 from tpc_broker.log.state import LogState
 from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, PartitionState
@@ -41,6 +42,7 @@ class MemoryLog:
         self.log_start_offset = self.high_watermark = self.log_end_offset = 0
         self.log_state = LogState()
         """Of all batches: producers and transactions, as `native/ring/producer.c`."""
+        self.aborted: list[AbortedTransaction] = []
 
     @property
     def bounds(self):
@@ -49,9 +51,13 @@ class MemoryLog:
 
     def find_state(self):
         """From the batches."""
-        self.log_state = LogState()
+        self.log_state, self.aborted = LogState(), []
         for batch in self.batches:
-            self.log_state.take(decode_header(batch), batch)
+            self.take(batch)
+
+    def take(self, batch):
+        if (aborted := self.log_state.take(decode_header(batch), batch)) is not None:
+            self.aborted.append(aborted)
 
     def append(self, data, leader_epoch):
         """Whole batches; the first one's offset."""
@@ -60,7 +66,7 @@ class MemoryLog:
             batch = data[place : place + header.size_bytes]
             offset, epoch = _BASE_OFFSET.pack(self.log_end_offset), _EPOCH.pack(leader_epoch)
             self.batches.append(offset + batch[_BASE_OFFSET.size : EPOCH_AT] + epoch + batch[EPOCH_END:])
-            self.log_state.take(decode_header(self.batches[-1]), self.batches[-1])
+            self.take(self.batches[-1])
             self.log_end_offset += header.last_offset_delta + 1
         return base_offset
 
@@ -337,6 +343,13 @@ class MemoryPlane:
 
     def open_window(self, _handle, _window):
         raise AssertionError("nobody wants one")
+
+    def aborted(self, handle, offset, upto):
+        return [
+            (one.producer_id, one.first_offset)
+            for one in self._log(handle).aborted
+            if one.last_offset >= offset and one.first_offset < upto
+        ]
 
     def set_committed_from(self, handle, offset, _upto):
         self.committed_from[handle] = offset
