@@ -229,11 +229,14 @@ def test_a_control_batch_that_counts_no_record_ends_nothing(bench):
 def test_a_marker_is_one_without_the_bit_of_transactions_too(bench):
     """Room for what it aborts is made before it is journalled."""
     handle = bench.lead("t")
-    control = batch([Record(b"\0\0\0\0\0\7", b"\0\0\0\0")], attributes=CONTROL, producer=(1, 0, -1))
-    for number in range(40):
-        bench.plane.append(handle, sent(1, sequence=number) + control)
+    record = [Record(b"\0\0\0\0\0\7", b"\0\0\0\0")]
+    bench.plane.append(handle, b"".join(sent(number) for number in range(400)))
+    markers = [batch(record, attributes=CONTROL, producer=(number, 0, -1)) for number in range(400)]
+    bench.plane.append(handle, b"".join(markers))
     bench.settle()
-    assert len(bench.plane.aborted(handle)) == 40
+    assert bench.plane.aborted(handle) == [(number, number, 400 + number) for number in range(400)]
+    assert bench.plane.expire_producers(handle, NOW_MS + 2 * DAY_MS) == 400
+    assert len(bench.plane.aborted(handle)) == 400, "though their producers are forgotten"
 
 
 def test_a_coordinators_epoch_that_a_marker_does_not_say_is_none(bench):
@@ -332,7 +335,7 @@ def test_a_cut_takes_markers_and_beginnings_back(bench, replica):
         batch([Record(b"x")], attributes=TRANSACTIONAL, producer=(1, 0, 0), base_offset=0, leader_epoch=TERM),
         batch([Record(b"x")], base_offset=1, leader_epoch=TERM),
         control_batch(
-            ControlType.COMMIT, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=NOW_MS,
+            ControlType.ABORT, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=NOW_MS,
             base_offset=2, partition_leader_epoch=TERM,
         ),
         batch([Record(b"x")], attributes=TRANSACTIONAL, producer=(2, 0, 0), base_offset=3, leader_epoch=TERM),
@@ -341,7 +344,9 @@ def test_a_cut_takes_markers_and_beginnings_back(bench, replica):
     bench.settle()
     bench.plane.commit(handle, TERM, 1)
     assert told(bench, handle) == {1: (1, 0, -1), 2: (0, -1, 3)}
+    assert bench.plane.aborted(handle) == [(1, 0, 2)]
     bench.plane.truncate(handle, 2, TERM)
+    assert bench.plane.aborted(handle) == []
     bench.plane.follow(handle, TERM + 1)
     follows = [batch([Record(b"y")], base_offset=n, leader_epoch=TERM + 1) for n in (2, 3)]
     bench.plane.append_replica(handle, TERM + 1, b"".join(follows))
