@@ -404,7 +404,7 @@ class Normaliser:
             return symbols.of("producer", value) if value >= 0 else value
         if key == "LogAppendTimeMs":
             return "<time>" if value > 0 else value
-        if key in ("Timestamp", "LastTimestamp") and value > _CLOCK_FROM_MS:
+        if key in ("Timestamp", "LastTimestamp", "TransactionStartTimeMs") and value > _CLOCK_FROM_MS:
             return "<time>"
         if key in ("TotalBytes", "UsableBytes"):
             return "<bytes>" if value > 0 else value
@@ -487,6 +487,19 @@ class Normaliser:
         """In no order."""
         for partition in (one for topic in values["Topics"] for one in topic["Partitions"]):
             partition["ActiveProducers"].sort(key=lambda one: str(one["ProducerId"]))
+        return values
+
+    def _DescribeTransactions(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """Topics and partitions are in no order."""
+        for state in values["TransactionStates"]:
+            state["Topics"].sort(key=lambda topic: str(topic["Topic"]))
+            for topic in state["Topics"]:
+                topic["Partitions"].sort()
+        return values
+
+    def _ListTransactions(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """In no order."""
+        values["TransactionStates"].sort(key=lambda one: str(one["TransactionalId"]))
         return values
 
     def _ConsumerGroupHeartbeat(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
