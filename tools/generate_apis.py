@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpc_broker.broker.handlers.table import ROWS
+from tpc_broker.broker.handlers.table import ROWS, offered_at
+from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.kafka.api_keys import advertised_versions, api
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ Made from `tpc_broker/broker/handlers/table.py` by `tools/generate_apis.py`: cha
 
 
 def page() -> str:
-    return BEGINNING + "".join(_line(key, ROWS[key]) for key in sorted(ROWS))
+    return BEGINNING + "".join(_line(key, ROWS[key]) for key in offered_at(SPOKEN.highest))
 
 
 def _line(key: ApiKey, row: ApiRow) -> str:

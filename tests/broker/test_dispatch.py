@@ -37,18 +37,19 @@ class Clock:
 class SlowHandlers:
     """A dispatcher with handlers that take long, and what came of it."""
 
-    def __init__(self, nursery, handlers):
-        self.answered, self.asked_c, self.clock = [], [], Clock()
+    def __init__(self, nursery, handlers, first_levels=None):
+        self.answered, self.closed, self.asked_c, self.clock = [], [], [], Clock()
         connections = SimpleNamespace(
             answer=lambda request, _parts: self.answered.append(request), answer_none=lambda _request: None,
-            close=lambda _connection, _reason: None,
+            close=lambda connection, _reason: self.closed.append(connection),
         )  # fmt: skip
         disk = SimpleNamespace(poll_ring=lambda: None)
+        self.image = SimpleNamespace(level=2)
         core = SimpleNamespace(
-            connections=connections, disk=disk, produce_now=self.produce_now, clock=self.clock,
-            log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
+            view=SimpleNamespace(image=self.image), connections=connections, disk=disk,
+            produce_now=self.produce_now, clock=self.clock, log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
-        self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery)
+        self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery, first_levels or {})
 
     def send(self, connection, api_key, body_values=None, version=0, fallback_reason=0):
         body = encode_request(api_key.name.title().replace("_", ""), version, body_values or {}, 1, None)[10:]
@@ -82,6 +83,25 @@ async def turns_until(condition):
         turns += 1
         assert turns < 100_000
     return turns
+
+
+async def test_an_api_of_a_later_level_closes_the_connection_until_the_cluster_is_there():
+    async with trio.open_nursery() as nursery:
+        handlers = {ApiKey.LIST_GROUPS: lambda *_asked: None, ApiKey.HEARTBEAT: takes_long}
+        world = SlowHandlers(nursery, handlers, {ApiKey.LIST_GROUPS: 5})
+        world.open(4)
+        for connection, level, api_key in ((0, 4, ApiKey.HEARTBEAT), (1, 4, ApiKey.LIST_GROUPS)):
+            world.image.level = level
+            world.send(connection, api_key, HEARTBEAT if api_key == ApiKey.HEARTBEAT else None)
+            await trio.testing.wait_all_tasks_blocked()
+        assert world.closed == [1]
+        for connection, level in ((2, 5), (3, 6)):
+            world.image.level = level
+            world.send(connection, ApiKey.LIST_GROUPS)
+            await trio.testing.wait_all_tasks_blocked()
+        assert world.closed == [1]
+        assert world.dispatcher.statistics().refused == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_turn_begins_a_share_however_many_came():

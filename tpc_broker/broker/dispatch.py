@@ -24,9 +24,10 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -58,6 +59,8 @@ Handled = Message | EncodedResponse | None
 Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
 """Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
 
+_OF_ANY_LEVEL: Mapping[ApiKey, int] = MappingProxyType({})
+
 SHARE_NS = 2_000_000
 """Of a turn, for beginning requests."""
 TURN_CPU_NS_MAX = 20_000_000
@@ -87,11 +90,17 @@ class DispatchStatistics:
 
 class Dispatcher:
     def __init__(
-        self, core: Core, handlers: dict[ApiKey, Handler], prompt: Collection[ApiKey], nursery: trio.Nursery
+        self,
+        core: Core,
+        handlers: dict[ApiKey, Handler],
+        prompt: Collection[ApiKey],
+        nursery: trio.Nursery,
+        first_levels: Mapping[ApiKey, int] = _OF_ANY_LEVEL,
     ) -> None:
-        """`prompt`: the APIs of group members."""
+        """`prompt`: the APIs of group members. `first_levels`: of those that are not offered at every feature level."""
         self._core = core
         self._handlers = {int(key): handler for key, handler in handlers.items()}
+        self._first_levels = {int(key): level for key, level in first_levels.items()}
         self._prompt_apis = frozenset(int(key) for key in prompt)
         self._names = {key: api(key).request_name for key in self._handlers}
         self._nursery = nursery
@@ -295,7 +304,7 @@ class Dispatcher:
         key, version = request.api_key, request.api_version
         if key == ApiKey.API_VERSIONS and not api(key).is_valid(version):
             return None  # its handler answers that in version 0
-        if key not in self._handlers:
+        if key not in self._handlers or self._is_too_early(key):
             known = apis().get(key)
             if known is None:
                 raise RefusedRequestError("an API that is not known", f"there is no API with key {key}")
@@ -313,6 +322,10 @@ class Dispatcher:
         else:
             message = codec(self._names[key], version).decode(request.body)
         return message
+
+    def _is_too_early(self, key: int) -> bool:
+        first = self._first_levels.get(key)
+        return first is not None and self._core.view.image.level < first
 
     def _respond(self, request: Request, response: Handled) -> None:
         if response is None:

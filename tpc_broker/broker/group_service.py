@@ -23,6 +23,7 @@ from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.coordinator.consumer.records import ResolvedRegex
 from tpc_broker.coordinator.consumer.subscribed import RESOLVED_AGAIN_MS
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.group_config import CONSUMER, consumer_group_settings, serves_consumer_groups
 from tpc_broker.metadata.image import ClusterImage, changed_topics
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.producers_port import EndMarker
     from tpc_broker.coordinator import Effects
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.metadata.group_config import ConsumerGroupSettings
@@ -148,6 +150,12 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             matched += part or ()
         return tuple(sorted(matched))
 
+    async def write_marker(self, marker: EndMarker) -> ErrorCode:
+        """End what a producer's transaction has in this partition, and wait until that is committed. Raises as
+        `Partition.append_marker`.
+        """
+        return await self._partition.append_marker(marker)
+
     def topics_changed(self, deleted: Sequence[str] = ()) -> None:
         """More is known of topics that are gone, as of those of these names."""
         self.do(lambda _now_ms: self.machine.topics_changed(deleted))
@@ -233,6 +241,13 @@ class GroupService(Coordinators[LoadedCoordinator]):
         if deleted:
             for coordinator in self.loaded():
                 coordinator.topics_changed(deleted)
+
+    async def write_marker(self, partition: Partition, marker: EndMarker) -> ErrorCode:
+        """By the groups' coordinator of a partition, in the order of its writes."""
+        found = self._coordinators.get(partition.key)
+        if found is None or not found[0].is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return await found[0].write_marker(marker)
 
     def _new_coordinator(self, partition: Partition) -> LoadedCoordinator:
         settings = self._core.settings

@@ -211,8 +211,8 @@ class ClusterNode(Protocol):
         """A node, or all (None), without waiting; it may be lost where a link ends, or is full."""
         ...
 
-    async def ask(self, node: NodeId, method: str, payload: Payload) -> None:
-        """Until a node has taken it. MailboxError: that is not known."""
+    async def ask(self, node: NodeId, method: str, payload: Payload) -> Answer:
+        """What a node answers. MailboxError: whether it has taken it is not known."""
         ...
 
     # Nodes that seem to be gone, whether this one is cut off from most others, and whose disks are full.

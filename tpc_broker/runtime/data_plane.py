@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from tpc_broker._ring import tpc_slice
     from tpc_broker.broker.ports import AskedProduce
-    from tpc_broker.broker.producers_port import ToldProducer
+    from tpc_broker.broker.producers_port import EndMarker, ToldProducer
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.log.state import LogState
     from tpc_broker.model import TopicPartition
@@ -438,6 +438,12 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def append(self, handle: int, batches: bytes) -> AppendResult | None:
         """None: no room in the journal, or in the segments (then `make_room` has to be asked)."""
         result = lib.tpc_plane_append(self._plane, handle, batches, len(batches), self._result)
+        return self._appended(result)
+
+    def append_marker(self, handle: int, marker: EndMarker) -> AppendResult | None:
+        return self._appended(lib.tpc_plane_append_marker(self._plane, handle, *marker, self._result))
+
+    def _appended(self, result: int) -> AppendResult | None:
         if result in (NO_ROOM, -errno.ENOSPC):
             return None
         if result < 0:

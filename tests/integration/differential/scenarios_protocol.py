@@ -6,10 +6,11 @@ import struct
 
 from tests.integration.differential.dialogue import Dialogue, scenario
 from tests.support.definitions import decode_response, encode_request
-from tpc_broker.broker.handlers.table import OFFERED_APIS
+from tpc_broker.broker.handlers.table import offered_at
+from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.kafka import api_keys
 
-OURS = sorted(api_keys.api(key).name for key in OFFERED_APIS)
+OURS = sorted(api_keys.api(key).name for key in offered_at(SPOKEN.highest))
 
 
 def _header(api_key: int, version: int, flexible: bool = False) -> bytes:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
+
 if TYPE_CHECKING:
     from tpc_broker.broker.authorized_operations import Operation
     from tpc_broker.broker.dispatch import Handler
@@ -20,6 +22,7 @@ class Served(Enum):
 
     LOCAL = "the one it comes to"
     BY_GROUP = "the group's"
+    BY_TRANSACTION = "the transactional id's"
     BY_PARTITION = "the partition's"
     EVERY_CORE = "all of the node"
     CONTROLLER = "the controller's"
@@ -92,3 +95,5 @@ class ApiRow:
     """As long as its client allows: it is never among the slowest requests that are told (`native/ring/latency.c`)."""
     free_because: str = ""
     """Why nothing is needed."""
+    first_level: int = FIRST_OF_CLUSTERS
+    """Of the cluster's feature levels: below it the API is not offered."""
