@@ -12,7 +12,7 @@ from tpc_broker.coordinator.transactions.messages import AddPartitionsRequest, A
 from tpc_broker.coordinator.transactions.transaction import TopicPartition
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
-from tpc_broker.model import CoreId, NodeId
+from tpc_broker.model import TRANSACTION_STATE_TOPIC, CoreId, NodeId, coordinator_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,9 +56,10 @@ class TransactionCalls:
 
     async def _ask(self, transactional_id: str, payload: Payload) -> Payload:
         core = self._core
-        place = core.transactions.place_of(transactional_id)
-        if place is None:
+        topic = core.view.topic(TRANSACTION_STATE_TOPIC)
+        if topic is None:
             return {"errors": [int(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * len(payload["partitions"])}
+        place = core.view.place_of(topic, coordinator_partition(transactional_id, topic.partitions_count))
         if place.node != core.view.node:
             payload |= {"node": place.node, "core": place.core}
             answer, _blobs = await core.mailboxes.call(

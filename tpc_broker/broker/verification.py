@@ -134,7 +134,7 @@ class Verification:
         version = self._request.api_version
         names = [(batch.partition.topic_name, batch.partition.index) for batch in batches]
         while True:
-            told = await self._core.transactions.verify(
+            told = await self._core.transactions.calls.verify(
                 transactional_id, batches[0].producer_id, batches[0].producer_epoch, names,
                 adds=version >= VERSION_THAT_ADDS,
             )  # fmt: skip
