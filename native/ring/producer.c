@@ -96,16 +96,21 @@ static int grow(tpc_producers *producers) {
 }
 
 int tpc_producers_reserve(tpc_producers *producers, const tpc_batch_header *header) {
-    int result = header->attributes & TPC_BATCH_TRANSACTIONAL ? tpc_transactions_reserve(&producers->transactions) : 0;
+    bool is_of_one = header->attributes & (TPC_BATCH_TRANSACTIONAL | TPC_BATCH_IS_CONTROL);
+    int result = is_of_one ? tpc_transactions_reserve(&producers->transactions) : 0;
     return result < 0 ? result : grow(producers);
 }
 
-static void end_transaction(tpc_producers *producers, tpc_producer_state *state, int32_t coordinator_epoch,
+static void end_transaction(tpc_producers *producers, tpc_producer_state *state, const tpc_control_marker *marker,
                             int64_t marker_end) {
-    if (state->transaction) tpc_transactions_end(&producers->transactions, state->transaction, marker_end);
+    tpc_open_transaction *ended = state->transaction;
     tpc_verification_end(&producers->transactions, state->producer_id);
     state->transaction = NULL;
-    state->coordinator_epoch = coordinator_epoch;
+    state->coordinator_epoch = marker->coordinator_epoch;
+    if (!ended) return;
+    tpc_transactions_end(&producers->transactions, ended, marker_end);
+    tpc_aborted aborted = {state->producer_id, ended->first_offset, marker_end};
+    if (marker->kind == TPC_CONTROL_ABORT) tpc_transactions_abort(&producers->transactions, &aborted);
 }
 
 /* Rule: A batch changes what is known of its producer in C exactly as in Python: an epoch that changes forgets the batches, not
@@ -127,7 +132,7 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
     known->sequence_lost = 0;
     known->last_append_ms = now_ms;
     if (marker) {
-        end_transaction(producers, known, marker->coordinator_epoch, base_offset + header->last_offset_delta + 1);
+        end_transaction(producers, known, marker, base_offset + header->last_offset_delta + 1);
         return;
     }
     if (header->attributes & TPC_BATCH_TRANSACTIONAL && !known->transaction) {

@@ -6,10 +6,23 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define ABORTED_MIN 16u
+
+static int reserve_aborted(tpc_transactions *transactions) {
+    if (transactions->aborted_count < transactions->aborted_capacity) return 0;
+    uint32_t capacity = transactions->aborted_capacity ? transactions->aborted_capacity * 2 : ABORTED_MIN;
+    tpc_aborted *grown = realloc(transactions->aborted, capacity * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    transactions->aborted = grown;
+    transactions->aborted_capacity = capacity;
+    return 0;
+}
 
 int tpc_transactions_reserve(tpc_transactions *transactions) {
     if (!transactions->spare) transactions->spare = malloc(sizeof *transactions->spare);
-    return transactions->spare ? 0 : -ENOMEM;
+    return transactions->spare ? reserve_aborted(transactions) : -ENOMEM;
 }
 
 tpc_open_transaction *tpc_transactions_begin(tpc_transactions *transactions, int64_t producer_id,
@@ -111,9 +124,26 @@ void tpc_verification_leave(tpc_transactions *transactions, int64_t producer_id,
 
 void tpc_verifications_forget(tpc_transactions *transactions) { transactions->verifications_count = 0; }
 
+void tpc_transactions_abort(tpc_transactions *transactions, const tpc_aborted *aborted) {
+    transactions->aborted[transactions->aborted_count++] = *aborted;
+}
+
+void tpc_transactions_cut_aborted(tpc_transactions *transactions, int64_t end_offset) {
+    uint32_t *count = &transactions->aborted_count;
+    while (*count && transactions->aborted[*count - 1].marker_end > end_offset) --*count;
+}
+
+void tpc_transactions_written(tpc_transactions *transactions, int64_t written_offset) {
+    uint32_t written = 0, count = transactions->aborted_count;
+    while (written < count && transactions->aborted[written].marker_end <= written_offset) written++;
+    transactions->aborted_count -= written;
+    memmove(transactions->aborted, transactions->aborted + written, (count - written) * sizeof *transactions->aborted);
+}
+
 void tpc_transactions_free(tpc_transactions *transactions) {
     while (transactions->first) tpc_transactions_forget(transactions, transactions->first);
     free(transactions->spare);
+    free(transactions->aborted);
     free(transactions->verifications);
     *transactions = (tpc_transactions){0};
 }

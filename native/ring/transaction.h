@@ -30,14 +30,22 @@ typedef struct {
 } tpc_verification;
 
 typedef struct {
+    int64_t producer_id;
+    int64_t first_offset;
+    int64_t marker_end;
+} tpc_aborted;
+
+typedef struct {
     tpc_open_transaction *first, *last;
     tpc_open_transaction *ended_first, *ended_last;
     tpc_open_transaction *spare; /* for the next one that begins; NULL: none */
     tpc_verification *verifications;
     uint32_t verifications_count, verifications_capacity;
+    tpc_aborted *aborted; /* those whose markers are in memory only, by marker_end */
+    uint32_t aborted_count, aborted_capacity;
 } tpc_transactions;
 
-/* Makes sure that one more can begin without failing. 0 or -ENOMEM. */
+/* Makes sure that one more can begin, or be aborted, without failing. 0 or -ENOMEM. */
 int tpc_transactions_reserve(tpc_transactions *transactions);
 /* Reserve came before. */
 tpc_open_transaction *tpc_transactions_begin(tpc_transactions *transactions, int64_t producer_id, int64_t first_offset);
@@ -64,6 +72,12 @@ void tpc_verification_leave(tpc_transactions *transactions, int64_t producer_id,
 /* Of all: none stands any more. */
 void tpc_verifications_forget(tpc_transactions *transactions);
 
+/* One was aborted; reserve came before. */
+void tpc_transactions_abort(tpc_transactions *transactions, const tpc_aborted *aborted);
+/* The log ends at an offset: markers behind it have aborted nothing. */
+void tpc_transactions_cut_aborted(tpc_transactions *transactions, int64_t end_offset);
+/* Segments have everything below an offset, and say themselves what was aborted there. */
+void tpc_transactions_written(tpc_transactions *transactions, int64_t written_offset);
 /* Forgets all of them, verifications too. */
 void tpc_transactions_free(tpc_transactions *transactions);
 

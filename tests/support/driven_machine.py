@@ -23,7 +23,6 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.batch import decode_header
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.ports import Bounds
 
 
 def runs_ahead(key):
@@ -126,8 +125,7 @@ class CellsLog:
     # -- what a driver asks --------------------------------------------------------------------------------------------
 
     def bounds(self):
-        log = self.log
-        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
+        return self.log.bounds
 
     async def read_bytes(self, offset, upto, bytes_max):
         await trio.lowlevel.checkpoint()

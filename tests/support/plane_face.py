@@ -602,6 +602,12 @@ class Plane:
         filled = lib.tpc_partition_dump_producers(self.pointer, handle, upto_offset, ffi.from_buffer(encoded), size)
         return bytes(encoded[: _checked(filled, "producers")])
 
+    def aborted(self, handle: int, offset: int = 0, upto: int = UNLIMITED) -> list[tuple[int, int, int]]:
+        """Producer, first and last offset of those whose markers are not written behind."""
+        rows = ffi.new("tpc_told_aborted[]", 1000)
+        count = _checked(lib.tpc_partition_aborted(self.pointer, handle, offset, upto, rows, 1000), "aborted")
+        return [(row.producer_id, row.first_offset, row.last_offset) for row in rows[0:count]]
+
     def expire_producers(self, handle: int, now_ms: int) -> int:
         """Forget producers that were silent for `producer_expiry_ms` then, which is from here on; how many."""
         lib.tpc_plane_set_monotonic(self.pointer, now_ms)

@@ -187,17 +187,21 @@ class Partition:
         return b"".join(bytes(buffer) for buffer in buffers)
 
     async def aborted_transactions(self, offset: int, upto: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions that reach into [offset, upto)."""
-        written = self.files.written_end_offset
+        """(producer id, first offset) of aborted transactions that reach into [offset, upto).
+
+        Those in memory are asked for first: what is written behind while the disk is waited for is in both.
+        """
+        unwritten, written = self._plane.aborted(self.handle, offset, upto), self.files.written_end_offset
         if offset >= written:
-            return []
+            return unwritten
         try:
             found = await self.files.aborted_transactions(offset, upto)
         except (OSError, LookupError, ValueError) as error:
             raise self._unreadable(offset, error) from error
         if not found:
             self._plane.set_committed_from(self.handle, offset, min(upto, written))
-        return [(entry.producer_id, entry.first_offset) for entry in found]
+        of_segments = [(entry.producer_id, entry.first_offset) for entry in found]
+        return list(dict.fromkeys([*of_segments, *unwritten]))
 
     async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:
         """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches."""

@@ -535,6 +535,10 @@ class FetchPort(Protocol):
 
     def open_window(self, handle: int, window: SegmentWindow) -> None: ...
 
+    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of those aborted in [offset, upto) whose markers the segments do not have."""
+        ...
+
     def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
         """No transaction that was aborted reaches into [offset, upto), nor will."""
         ...

@@ -55,6 +55,7 @@ READ_SLICES_MAX: Final = lib.TPC_READ_BATCHES_MAX
 WRITE_BEHIND_BATCHES_MAX: Final = 4096
 assert WRITE_BEHIND_BATCHES_MAX * BATCH_HEADER_BYTES > SHORT_RUN_BYTES_MAX, "a short run is taken whole"
 DIRTY_FIRST: Final = 4096
+ABORTED_FIRST: Final = 64
 COPIED_READ_BYTES_MAX: Final = 64 * 1024
 """Reads up to this size are copied, which is cheaper than keeping references."""
 NO_LIMIT: Final = 2**63 - 1
@@ -261,6 +262,16 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     def close_windows(self, handle: int) -> None:
         lib.tpc_partition_close_windows(self._plane, handle)
+
+    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
+        room, count = 0, ABORTED_FIRST
+        while count > room:
+            room = count
+            rows = ffi.new("tpc_told_aborted[]", room)
+            count = lib.tpc_partition_aborted(self._plane, handle, offset, upto, rows, room)
+        if count < 0:
+            raise PartitionOfflineError("the partition was withdrawn")
+        return [(row.producer_id, row.first_offset) for row in rows[0:count]]
 
     def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
         lib.tpc_partition_set_committed_from(self._plane, handle, offset, upto)

@@ -120,6 +120,12 @@ typedef struct {
     int32_t reserved;
 } tpc_told_producer;
 
+typedef struct {
+    int64_t producer_id;
+    int64_t first_offset;
+    int64_t last_offset; /* of its marker */
+} tpc_told_aborted;
+
 /* An entry that the reopened journal has to begin with: the partition is cut at this offset, behind the beginning of
  * this leader epoch. */
 typedef struct {
@@ -336,6 +342,10 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
 /* All producers as of the log's end, in no order; how many. -ENOBUFS: they are more than there is room for; -EAGAIN: the log was
  * cut, and they are found out anew. */
 int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max);
+/* Of transactions that were aborted those whose markers are not written behind, and that reach into [offset, upto), in the
+ * order of the markers. How many there are; `out` has the first ones. Of the others the segments know. */
+int tpc_partition_aborted(const tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto, tpc_told_aborted *out,
+                          uint32_t out_max);
 /* Forgets producers without an open transaction that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle);
 /* How many slots of the hash table of producers a search looks at, at most. For tests. */
