@@ -31,7 +31,7 @@ from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NO_TOPIC_ID, TopicId
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
@@ -92,6 +92,9 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
         if wanted:
             self._wanted.update(wanted)
             self._has_wanted.set()
+
+    def _parts_of_end_of_loading(self) -> Iterator[None]:
+        return self.machine.groups_finished(self.now_ms())
 
     async def _work_beside(self) -> None:
         async with trio.open_nursery() as nursery:
