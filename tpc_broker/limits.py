@@ -81,6 +81,7 @@ OWN_BATCH_BYTES_MAX = 8 * MIB
 """Of records that the broker itself appends at once. One write of a group (all offsets of a commit, all assignments of
 a round) is refused above it, because it is whole or not at all; whatever need not be is divided."""
 OWN_RECORD_OVERHEAD_BYTES = 64  # at most, of a record beside its key and its value
+OWN_TRANSACTION_BATCH_BYTES = 192  # what one of a transaction costs beside its records: markers are a batch of 78 bytes
 COORDINATOR_WRITES_BYTES_MAX = 64 * MIB  # of one coordinator, that wait for the disk: above it clients are to come back
 COORDINATOR_WRITES_MAX = 10_000  # the same
 GROUP_BYTES_MAX = 32 * MIB  # of what the members of one group have said: what they support, and who they are

@@ -3,7 +3,9 @@
 `log` holds what is durable. Writes become durable at once unless `hold` is set; `settle` then lets them.
 """
 
-from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits
+from typing import NamedTuple
+
+from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits, Producer, Record, TransactionEnd
 from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
     JoinRequest,
@@ -15,6 +17,7 @@ from tpc_broker.coordinator.messages import (
     OffsetToCommit,
     SyncRequest,
     SyncResponse,
+    TxnOffsetCommitRequest,
 )
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NO_TOPIC_ID
@@ -29,6 +32,29 @@ def subscription(*topics):
 
 
 PROTOCOLS = (("range", subscription("t")),)
+
+
+class Opened(NamedTuple):
+    """A record of a transaction, in the log."""
+
+    producer: Producer
+    record: Record
+
+
+def logged(write):
+    """What a write leaves in the log."""
+    if write.end is not None:
+        return [write.end]
+    return write.records if write.producer is None else [Opened(write.producer, one) for one in write.records]
+
+
+def replay(machine, entry):
+    if isinstance(entry, TransactionEnd):
+        machine.replay_end(entry.producer.producer_id, commit=entry.commit)
+    elif isinstance(entry, Opened):
+        machine.replay_open(entry.producer, *entry.record)
+    else:
+        machine.replay(*entry)
 
 
 class Scenario:
@@ -57,7 +83,7 @@ class Scenario:
         self.machine = self.new_machine()
         self.held = []
         for record in self.log:
-            self.machine.replay(record.key, record.value)
+            replay(self.machine, record)
         self.run(self.machine.finish_loading(self.now))
 
     def new_machine(self):
@@ -86,7 +112,7 @@ class Scenario:
             elif self.fail_with is not None:
                 self.run(self.machine.write_failed(write.write_id, self.fail_with, self.now))
             else:
-                self.log.extend(write.records)
+                self.log.extend(logged(write))
                 self.ends.append(len(self.log))
                 self.run(self.machine.written(write.write_id, self.now))
 
@@ -143,6 +169,22 @@ class Scenario:
         )
         request = OffsetCommitRequest(group_id=group, offsets=offsets, **details)
         self.run(self.machine.offset_commit(request, token, self.now))
+        return token
+
+    def txn_commit(self, producer, offset=5, topic="t", partition=0, group="g", topic_id=NO_TOPIC_ID, **details):
+        token = self.token("txn-commit")
+        offsets = (OffsetToCommit(topic=topic, partition=partition, offset=offset, topic_id=topic_id),)
+        producer = Producer(producer, 0) if isinstance(producer, int) else producer
+        request = TxnOffsetCommitRequest(group_id=group, offsets=offsets, producer=producer, **details)
+        self.run(self.machine.txn_offset_commit(request, token, self.now))
+        return token
+
+    def txn_commit_code(self, producer, **details):
+        return self.replies[self.txn_commit(producer, **details)].partitions[0].error_code
+
+    def end(self, producer, *, commit):
+        token = self.token("marker")
+        self.run(self.machine.marker(TransactionEnd(Producer(producer, 0), commit, 0), token))
         return token
 
     def commit_code(self, **details):

@@ -16,25 +16,36 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
 from tpc_broker import limits
-from tpc_broker.coordinator import Effects, Machine, Record, RecordDamagedError, Write, WriteId
+from tpc_broker.coordinator import (
+    Effects,
+    Machine,
+    Producer,
+    Record,
+    RecordDamagedError,
+    TransactionalMachine,
+    Write,
+    WriteId,
+)
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
+from tpc_broker.kafka.records import CONTROL_KEY, ControlType, build_batch, control_batch, in_parts, read_batches
 from tpc_broker.kafka.records import Record as LogRecord
-from tpc_broker.kafka.records import build_batch, in_parts, read_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.kafka.records import Batch
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +113,10 @@ class _Snapshot:
     older_records: int
     left: Iterator[Record]
     live_records: int = 0
+    open_keys: set[bytes] = field(default_factory=set)
+    """Of which something was in an open transaction, when it began or when they were to be written; to be said when
+    that has ended.
+    """
     last_left_out: WriteId | None = None
     """When all parts are written: of the writes that run ahead and wait then. Their records are in no part."""
 
@@ -127,6 +142,9 @@ class MachineDriver(Generic[M]):
         """`what`: what the machine coordinates, as log lines name it ("groups")."""
         self.machine = machine
         self.what = what
+        self._in_transactions: TransactionalMachine | None = None
+        if isinstance(machine, TransactionalMachine):
+            self._in_transactions = machine
         self._core = core
         self._partition = partition
         self._writes: deque[Write] = deque()
@@ -335,17 +353,29 @@ class MachineDriver(Generic[M]):
         offset = bounds.log_start_offset
         while offset < bounds.high_watermark:
             data, begin = await partition.read_bytes(offset, bounds.high_watermark, LOAD_BYTES), offset
-            for step, (next_offset, record) in enumerate(_in_order(data), 1):
+            for step, (next_offset, batch, record) in enumerate(_in_order(data), 1):
                 offset = next_offset
                 if record is not None:
                     self._records_in_log += 1
-                    if record.key is not None:
-                        self.machine.replay(record.key, record.value)
+                    self._replay_record(batch, record)
                 if step % LOAD_STEP == 0:
                     await trio.lowlevel.checkpoint()
             if offset <= begin:
                 raise RecordDamagedError(f"nothing can be read at offset {begin}")
             await trio.lowlevel.checkpoint()
+
+    def _replay_record(self, batch: Batch, record: LogRecord) -> None:
+        machine, key = self._in_transactions, record.key
+        if key is None:
+            return
+        if batch.is_control:
+            commit = _commits(key)
+            if machine is not None and commit is not None:
+                machine.replay_end(batch.producer_id, commit=commit)
+        elif machine is not None and batch.is_transactional and batch.producer_id >= 0:
+            machine.replay_open(Producer(batch.producer_id, batch.producer_epoch), key, record.value)
+        else:
+            self.machine.replay(key, record.value)
 
     async def _write_in_order(self) -> None:
         """Append what is queued, as it was queued; several writes share one wait for the disk."""
@@ -359,11 +389,15 @@ class MachineDriver(Generic[M]):
             await self._go_on_with_snapshot(written)
 
     def _next_writes(self) -> list[Write]:
-        """As many as one batch takes, and at least one."""
-        writes, total = [], 0
+        """As many as one batch takes, and at least one. While there is a snapshot, none behind an end: it is to say
+        what counts now, before the next transaction is open.
+        """
+        writes, total = list[Write](), 0
         while self._writes and total + (size := self._writes[0].size_bytes) <= limits.OWN_BATCH_BYTES_MAX:
             writes.append(self._writes.popleft())
             total += size
+            if self._snapshot is not None and writes[-1].end is not None:
+                break
         self._writes_bytes -= total
         assert writes
         assert self._writes_bytes >= 0, self._writes_bytes
@@ -371,9 +405,9 @@ class MachineDriver(Generic[M]):
 
     async def _write(self, writes: list[Write]) -> int:
         """How many records were written."""
-        records = self._stamped(record for write in writes for record in write.records)
+        count = sum(1 if write.end is not None else len(write.records) for write in writes)
         try:
-            await self._append(records)
+            await self._append(b"".join(self._batches(writes)), count)
         except PartitionOfflineError as error:
             if self.is_unloaded:
                 return 0
@@ -385,15 +419,36 @@ class MachineDriver(Generic[M]):
         for write in writes:
             if not self.is_unloaded:
                 self.do(partial(self.machine.written, write.write_id))
-        return len(records)
+        return count
+
+    def _batches(self, writes: list[Write]) -> Iterator[bytes]:
+        """In their order. Those beside each other that are in no transaction are one."""
+        for is_plain, group in groupby(writes, lambda write: write.producer is None and write.end is None):
+            if is_plain:
+                yield build_batch(self._stamped(record for write in group for record in write.records))
+            else:
+                yield from map(self._batch_of_transaction, group)
+
+    def _batch_of_transaction(self, write: Write) -> bytes:
+        """As Kafka writes them. Sequences of coordinators are not judged."""
+        if write.end is not None:
+            producer, commit, coordinator_epoch = write.end
+            return control_batch(
+                ControlType.COMMIT if commit else ControlType.ABORT, coordinator_epoch=coordinator_epoch,
+                timestamp_ms=self._core.clock.wall_ms(), **producer._asdict(),
+            )  # fmt: skip
+        assert write.producer is not None
+        return build_batch(
+            self._stamped(write.records), base_sequence=0, is_transactional=True, **write.producer._asdict()
+        )
 
     def _stamped(self, records: Iterable[Record]) -> list[LogRecord]:
         now_ms = self._core.clock.wall_ms()
         return [LogRecord(record.value, record.key, now_ms) for record in records]
 
-    async def _append(self, records: list[LogRecord]) -> None:
-        await self._partition.append_durably(build_batch(records))
-        self._records_in_log += len(records)
+    async def _append(self, batches: bytes, count: int) -> None:
+        await self._partition.append_durably(batches)
+        self._records_in_log += count
 
     # Rule: State may run ahead of the disk, answers may not. When a write fails whose records are applied already,
     # nothing decided since is written, everybody is refused, and the machine is loaded again from the log. Held by
@@ -418,13 +473,13 @@ class MachineDriver(Generic[M]):
             while (snapshot := self._snapshot) is not None and (written > 0 or not self._writes):
                 if self.is_unloaded:
                     return
-                part = self._next_part(snapshot)
+                part = self._no_longer_open(snapshot) or self._next_part(snapshot)
                 if self.has_raised:
                     return
                 if part:
                     written -= len(part)
-                    await self._write_part(part)
-                elif self._has_all_in_log(snapshot):
+                    await self._write_part(snapshot, part)
+                elif not snapshot.open_keys and self._has_all_in_log(snapshot):
                     await self._partition.move_log_start(snapshot.start)
                     self._records_in_log -= snapshot.older_records
                     self._snapshot, self._records_expected = None, 2 * snapshot.live_records
@@ -439,8 +494,29 @@ class MachineDriver(Generic[M]):
         start = self._partition.bounds().log_end_offset
         try:
             self._snapshot = _Snapshot(start, self._records_in_log, self.machine.snapshot())
+            self._snapshot.open_keys.update(self._open_keys())
         except Exception as error:  # as in `do`
             self._snapshot_raised(error)
+
+    def _open_keys(self) -> Collection[bytes]:
+        return () if self._in_transactions is None else self._in_transactions.open_keys()
+
+    # Rule: A snapshot says nothing of a key of which something is pending in a transaction: what it says would count in
+    # place of what the transaction commits. The log's start moves behind such a record only when it has ended, and what
+    # counts then is said again. Held by tests/broker/test_coordinator_driver.py.
+    def _no_longer_open(self, snapshot: _Snapshot) -> list[Record]:
+        """A part, of those whose transactions have ended."""
+        machine, part = self._in_transactions, list[Record]()
+        if machine is None or not snapshot.open_keys:
+            return part
+        ended = islice(snapshot.open_keys.difference(machine.open_keys()), SNAPSHOT_PART_RECORDS)
+        for key in list(ended):
+            snapshot.open_keys.remove(key)
+            value = machine.stored_of(key)
+            if value is not None:
+                part.append(Record(key, value))
+        snapshot.live_records += len(part)
+        return part
 
     def _next_part(self, snapshot: _Snapshot) -> list[Record]:
         try:
@@ -454,15 +530,19 @@ class MachineDriver(Generic[M]):
         self._snapshot, self._records_expected = None, self._records_in_log
         self._machine_raised(error)
 
-    async def _write_part(self, part: list[Record]) -> None:
-        """But for what waits and has run ahead: it comes behind, and must not be durable before."""
+    async def _write_part(self, snapshot: _Snapshot, part: list[Record]) -> None:
+        """But for what waits and has run ahead: it comes behind, and must not be durable before. And but for what is
+        pending in a transaction, until that has ended.
+        """
+        pending = self._open_keys()
+        snapshot.open_keys.update(record.key for record in part if record.key in pending)
         ahead = {record.key for write in self._writes if write.runs_ahead for record in write.records}
-        durable = (record for record in part if record.key not in ahead)
+        durable = (record for record in part if record.key not in ahead and record.key not in pending)
         for records in in_parts(
             self._stamped(durable), bytes_max=limits.OWN_BATCH_BYTES_MAX,
             overhead_bytes=limits.OWN_RECORD_OVERHEAD_BYTES, records_max=SNAPSHOT_PART_RECORDS,
         ):  # fmt: skip
-            await self._append(records)
+            await self._append(build_batch(records), len(records))
 
     def _has_all_in_log(self, snapshot: _Snapshot) -> bool:
         """Its parts are written; so are the writes that no part has anything of, or would have had."""
@@ -511,13 +591,19 @@ def _reply(pending: PendingReply, kind: type[R]) -> R:
     return pending.response
 
 
-# Rule: A machine's log is replayed by batches: a control batch, one without records and offsets that are in no batch
-# are passed over, and hold up nothing. Held by tests/broker/test_coordinator_driver.py.
-def _in_order(data: bytes) -> Iterator[tuple[int, LogRecord | None]]:
+# Rule: A machine's log is replayed by batches: a control batch that ends no transaction, one without records and
+# offsets that are in no batch are passed over, and hold up nothing. Held by tests/broker/test_coordinator_driver.py.
+def _in_order(data: bytes) -> Iterator[tuple[int, Batch, LogRecord | None]]:
     """Of each batch its records and then None, each with the offset that is to be read next."""
     for batch in read_batches(data):
         batch.check_crc()
-        if not batch.is_control:
+        if batch.is_transactional or not batch.is_control:
             for record in batch.records():
-                yield record.offset + 1, record
-        yield batch.last_offset + 1, None
+                yield record.offset + 1, batch, record
+        yield batch.last_offset + 1, batch, None
+
+
+def _commits(key: bytes) -> bool | None:
+    """Of a control record, whether it commits or aborts; None: neither."""
+    ends: dict[int, bool] = {ControlType.COMMIT: True, ControlType.ABORT: False}
+    return ends.get(CONTROL_KEY.unpack(key)[1]) if len(key) == CONTROL_KEY.size else None

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.coordinator_driver import MachineDriver
+from tpc_broker.broker.coordinator_driver import MachineDriver, MachineFailedError, NotLoadedError
 from tpc_broker.broker.coordinators import AGAIN_S, AGAIN_S_MAX, Coordinators
 from tpc_broker.broker.known_topics import TopicsOfCore
-from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits
+from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits, Producer, TransactionEnd
 from tpc_broker.coordinator.assignors import ASSIGNORS
 from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.coordinator.consumer.records import ResolvedRegex
 from tpc_broker.coordinator.consumer.subscribed import RESOLVED_AGAIN_MS
+from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.group_config import CONSUMER, consumer_group_settings, serves_consumer_groups
@@ -50,6 +52,17 @@ RESOLVED_BYTES = 1 << 20
 """Of names that expressions match: so many are decided on, and written, at a time."""
 LOOKED_AGAIN_S, LOOK_S_MAX = 1.0, 2.0
 """Between the times that the newest metadata are asked whether there are consumer groups by now; and for the answer."""
+
+VerifyOffsets = Callable[[str, Producer, str, int], Awaitable[ErrorCode]]
+"""Of a transactional id and its producer, a group, and the version of TxnOffsetCommit: NONE when a transaction is open
+with the group's partition of the offsets, to which that is added where such clients leave it to the broker; else what
+they are told.
+"""
+
+
+async def _nobody_verifies(_transactional_id: str, _producer: Producer, _group_id: str, _version: int) -> ErrorCode:
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
 
 # Rule: An offset that was acknowledged to a group is there until a later one was sent, whatever became of its
 # coordinator. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_groups_random.py,
@@ -154,10 +167,16 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
         return tuple(sorted(matched))
 
     async def write_marker(self, marker: EndMarker) -> ErrorCode:
-        """End what a producer's transaction has in this partition, and wait until that is committed. Raises as
-        `Partition.append_marker`.
-        """
-        return await self._partition.append_marker(marker)
+        """End what a producer's transaction has in this partition, and wait until that is committed."""
+        producer = Producer(marker.producer_id, marker.producer_epoch)
+        end = TransactionEnd(producer, marker.commits, marker.coordinator_epoch)
+        try:
+            answer = await self.call(MarkerResponse, lambda token, _now_ms: self.machine.marker(end, token))
+        except NotLoadedError as error:
+            return error.error_code
+        except MachineFailedError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return answer.error_code
 
     def topics_changed(self, deleted: Sequence[str] = ()) -> None:
         """More is known of topics that are gone, as of those of these names."""
@@ -191,6 +210,8 @@ class GroupService(Coordinators[LoadedCoordinator]):
         """For all coordinators of this core."""
         self.matching = trio.Lock()
         """Held for a job: whoever waits has the next one."""
+        self.verify_offsets: VerifyOffsets = _nobody_verifies
+        """Given by whoever knows of transactions."""
         self._names: tuple[int, tuple[str, ...]] = (-1, ())
         self._of_groups: dict[str, ConsumerSettings] = {}
         self._settled_by: tuple[ClusterImage, Settings] | None = None

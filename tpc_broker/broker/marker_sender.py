@@ -150,7 +150,8 @@ class MarkerSender:
                 is_certain = True
         except MailboxError as error:
             log.debug("markers wait for the metadata: %s", error)
-        gone, there = [], []
+        gone: list[_Owed] = []
+        there: list[_Owed] = []
         for each in owed:
             topic, index = each.marker.partition
             image = self._core.view.topic(topic)

@@ -9,6 +9,7 @@ Nothing of it lives below the feature level that has transactions.
 from __future__ import annotations
 
 import logging
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import trio
@@ -133,9 +134,10 @@ class TransactionService(Coordinators[LoadedTransactions]):
             return coordinator
         machine = coordinator.machine
         found = coordinator.ask(kind, lambda token, now_ms: step(machine, token, now_ms))
-        if not isinstance(found, kind):
+        if isawaitable(found):
             written: R = await found
             return written
+        assert isinstance(found, kind)
         if found.error_code in TO_BE_TRIED_AGAIN or await self.is_certain(transactional_id, coordinator):
             return found
         return ErrorCode.NOT_COORDINATOR

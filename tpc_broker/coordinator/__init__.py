@@ -19,15 +19,16 @@ of groups. The driver of these machines also tells them, whenever they ask, what
 `topics_changed` when that may be more than before (loaded, topics deleted, `has_unknown_topics` no more).
 
 `messages` are requests and responses as plain data, `group` one group with its table of states, `membership` and
-`offsets` the two halves of the machine, `records` the log's format (Kafka's own), `effects` writes and deadlines. No
-clock, no randomness, no I/O. Transactions will add offsets that are pending until their marker. `consumer` has the same
-of consumer groups; `machine` decides which kind a request is for.
+`offsets` the two halves of the machine, `pending_offsets` what open transactions may yet commit, `records` the log's
+format (Kafka's own), `effects` writes and deadlines. No clock, no randomness, no I/O. `consumer` has the same of
+consumer groups; `machine` decides which kind a request is for.
 """
 
-from tpc_broker.coordinator.driven import Machine, RecordDamagedError
-from tpc_broker.coordinator.effects import Effects, Record, Reply, Token, Write, WriteId
-from tpc_broker.coordinator.machine import GroupCoordinator, Statistics
+from tpc_broker.coordinator.driven import Machine, RecordDamagedError, TransactionalMachine
+from tpc_broker.coordinator.effects import Effects, Producer, Record, Reply, Token, TransactionEnd, Write, WriteId
+from tpc_broker.coordinator.machine import GroupCoordinator
 from tpc_broker.coordinator.membership import GroupLimits
+from tpc_broker.coordinator.messages import Statistics
 from tpc_broker.coordinator.offsets import Fate
 
 __all__ = [
@@ -36,11 +37,14 @@ __all__ = [
     "GroupCoordinator",
     "GroupLimits",
     "Machine",
+    "Producer",
     "Record",
     "RecordDamagedError",
     "Reply",
     "Statistics",
     "Token",
+    "TransactionEnd",
+    "TransactionalMachine",
     "Write",
     "WriteId",
 ]

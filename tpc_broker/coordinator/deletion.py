@@ -52,6 +52,8 @@ class Deletion:
         self._at_once = at_once
         self._life = life
 
+    # Rule: A group of which a transaction may yet commit offsets stays. (Kafka deletes it, and what is committed then
+    # is nowhere.) Held by tests/coordinator/test_transactions.py.
     # Rule: A group goes with all its offsets in one batch. When they are more than one holds, they go first, a batch
     # after the other, while the group lives: what is to be written at a time has room, whatever a group has committed.
     # Held by tests/broker/test_group_bounds.py.
@@ -123,6 +125,8 @@ class Deletion:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if group is None and consumers is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
+        if self._offsets.pending.may_come(group_id):
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
         if consumers is not None and not (has_room and self._ahead.has_room()):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE

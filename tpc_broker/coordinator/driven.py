@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from tpc_broker.coordinator.effects import Effects, Record, WriteId
+    from tpc_broker.coordinator.effects import Effects, Producer, Record, WriteId
     from tpc_broker.error_codes import ErrorCode
 
 
@@ -82,4 +82,30 @@ class Machine(Protocol):
 
     def unload(self) -> Effects:
         """Answers everybody who waits; the effects have no writes."""
+        ...
+
+
+@runtime_checkable
+class TransactionalMachine(Machine, Protocol):
+    """A machine of whose records some are written in transactions: a write may have a producer, or be the end of one's
+    transaction (`effects.Write`). For any other machine such records are like all others, and markers nothing.
+
+    The driver calls these in the place of `replay`. Of a key with a record in an open transaction a snapshot says
+    nothing as long as it is open: it would be taken for a later write, which counts in place of the earlier one.
+    """
+
+    def replay_open(self, producer: Producer, key: bytes, value: bytes | None) -> None:
+        """Takes note of one record of a transaction, which the first one opens."""
+        ...
+
+    def replay_end(self, producer_id: int, *, commit: bool) -> None:
+        """Applies what the producer's transaction has, or forgets it; nothing where none is open."""
+        ...
+
+    def open_keys(self) -> Collection[bytes]:
+        """Of all records in open transactions."""
+        ...
+
+    def stored_of(self, key: bytes) -> bytes | None:
+        """What is stored of a key that was among those."""
         ...

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES
+from tpc_broker.limits import OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES, OWN_TRANSACTION_BATCH_BYTES
 
 Token = Hashable
 """Whatever the driver recognises a waiting request by."""
@@ -25,6 +25,21 @@ class Record(NamedTuple):
 
     key: bytes
     value: bytes | None
+
+
+class Producer(NamedTuple):
+    """Whose transaction something is of."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class TransactionEnd(NamedTuple):
+    """A marker to be written: all that the producer has written in its transaction counts, or nothing of it."""
+
+    producer: Producer
+    commit: bool
+    coordinator_epoch: int
 
 
 class Reply(NamedTuple):
@@ -42,11 +57,16 @@ class Write:
     records: tuple[Record, ...]
     runs_ahead: bool = False
     """The machine has applied them already. When they cannot be written, it is of no use any more."""
+    producer: Producer | None = None
+    """The batch is of its transaction, which it opens where it is not open, and has no other write's records."""
+    end: TransactionEnd | None = None
+    """In place of records."""
 
     @property
     def size_bytes(self) -> int:
         """Of its batch, at most."""
-        return sum(map(size_of, self.records))
+        size = sum(map(size_of, self.records))
+        return size if self.producer is None and self.end is None else size + OWN_TRANSACTION_BATCH_BYTES
 
 
 def size_of(record: Record) -> int:
@@ -78,8 +98,25 @@ class Effects:
         self.replies.append(Reply(token, response))
 
 
+def client_error(error: ErrorCode) -> ErrorCode:
+    """What a client of the coordinator is told when the log refused: codes of Produce mean nothing to it."""
+    if error in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR}:
+        return ErrorCode.NOT_COORDINATOR
+    if error in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE}:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 OnWritten = Callable[[Effects, int], None]
 OnFailed = Callable[[Effects, ErrorCode, int], None]
+
+
+def ignore_success(_effects: Effects, _now_ms: int) -> None:
+    """Nobody waits for this write."""
+
+
+def ignore_failure(_effects: Effects, _error: ErrorCode, _now_ms: int) -> None:
+    """Nobody waits for this write, and it will be tried again."""
 
 
 @dataclass(slots=True)
@@ -88,6 +125,8 @@ class _PendingWrite:
     on_written: OnWritten
     on_failed: OnFailed
     runs_ahead: bool
+    producer: Producer | None
+    end: TransactionEnd | None
     waiting: list[tuple[OnWritten, OnFailed]] = field(default_factory=list)
     """Of those who were shown what it says."""
 
@@ -118,7 +157,7 @@ class Writes:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def begin(
+    def begin(  # noqa: PLR0913 - what a write may be
         self,
         effects: Effects,
         records: Sequence[Record],
@@ -126,17 +165,27 @@ class Writes:
         on_failed: OnFailed,
         *,
         runs_ahead: bool = False,
+        producer: Producer | None = None,
     ) -> WriteId:
-        """Asks for a write; exactly one of the two functions is called when it has ended."""
+        """Asks for a write; exactly one of the two functions is called when it has ended. `producer`: in a transaction
+        of whom.
+        """
         assert records
         write_id = WriteId(self._next_id)
         self._next_id += 1
-        self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed, runs_ahead)
+        self._pending[write_id] = _PendingWrite(tuple(records), on_written, on_failed, runs_ahead, producer, None)
         if not runs_ahead:
             for key in {record.key for record in records}:
                 self._by_key.setdefault(key, []).append(write_id)
-        effects.write(Write(write_id, tuple(records), runs_ahead))
+        effects.write(Write(write_id, tuple(records), runs_ahead, producer))
         return write_id
+
+    def begin_end(self, effects: Effects, end: TransactionEnd, on_written: OnWritten, on_failed: OnFailed) -> None:
+        """The same of a marker."""
+        write_id = WriteId(self._next_id)
+        self._next_id += 1
+        self._pending[write_id] = _PendingWrite((), on_written, on_failed, runs_ahead=False, producer=None, end=end)
+        effects.write(Write(write_id, (), end=end))
 
     def wait_for(self, write_id: WriteId | None, on_written: OnWritten, on_failed: OnFailed) -> bool:
         """Whether it is under way; then one of the two functions is called when it has ended."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,17 @@ from tpc_broker.coordinator.consumer.messages import (
 )
 from tpc_broker.coordinator.consumer.records import read_consumer_key
 from tpc_broker.coordinator.deletion import Deletion, LifeAndDeath
-from tpc_broker.coordinator.effects import Effects, Record, Timers, Token, WriteId, Writes
+from tpc_broker.coordinator.effects import (
+    Effects,
+    Record,
+    Timers,
+    Token,
+    WriteId,
+    Writes,
+    client_error,
+    ignore_failure,
+    ignore_success,
+)
 from tpc_broker.coordinator.group import Group, GroupState, Held, group_of
 from tpc_broker.coordinator.membership import GroupLimits, Membership
 from tpc_broker.coordinator.messages import (
@@ -36,11 +45,13 @@ from tpc_broker.coordinator.messages import (
     ListedGroup,
     OffsetCommitRequest,
     OffsetFetchResponse,
+    Statistics,
     SyncRequest,
+    TxnOffsetCommitRequest,
     WrittenResponse,
 )
 from tpc_broker.coordinator.migration import Migration
-from tpc_broker.coordinator.offsets import FateOf, Offsets, TopicAndPartition, is_there
+from tpc_broker.coordinator.offsets import FateOf, Offsets, is_there
 from tpc_broker.coordinator.records import (
     GroupKey,
     GroupMetadata,
@@ -55,11 +66,13 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 
     from tpc_broker.coordinator.assignors.spec import Assignor
     from tpc_broker.coordinator.consumer.group import ConsumerGroup
     from tpc_broker.coordinator.consumer.records import ResolvedRegex
+    from tpc_broker.coordinator.effects import Producer, TransactionEnd
+    from tpc_broker.coordinator.pending_offsets import PendingOffsets, TopicAndPartition
 
 _EXPIRY_KEY = ("expiry",)
 _WORK_KEY = ("work",)
@@ -67,19 +80,6 @@ WRITES_AT_ONCE = 40
 """Asked for in one step by deadlines, or by one request: above it, or above the bytes of one batch, the rest comes
 later. The driver, who was asked whether there is room, has taken none of them yet (`driven.Machine`).
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Counts at one moment."""
-
-    groups_by_state: tuple[tuple[str, int], ...]
-    consumer_groups_by_state: tuple[tuple[str, int], ...]
-    """The same of those of KIP-848, which are not among the others."""
-    members_count: int
-    offsets_count: int
-    writes_pending: int
-    next_deadline_ms: int | None
 
 
 class GroupCoordinator:
@@ -148,6 +148,33 @@ class GroupCoordinator:
         are values of later releases, until they are written anew: such an offset is refused to those who ask for it.
         """
         name = read_key(key)
+        if isinstance(name, OffsetKey):
+            self.pending.outdo(name, is_tombstone=value is None)
+        self._apply(name, key, value)
+
+    def replay_open(self, producer: Producer, key: bytes, value: bytes | None) -> None:
+        """The same in an open transaction. An offset counts from a marker on, anything else at once, as in Kafka."""
+        name = read_key(key)
+        if isinstance(name, OffsetKey) and value is not None:
+            self.pending.add(producer, name, Record(key, value))
+            self._note_offsets_of(name.group_id)
+        else:
+            self.replay(key, value)
+
+    def replay_end(self, producer_id: int, *, commit: bool) -> None:
+        """A marker: of what the producer has written in its transaction all counts now, or nothing."""
+        for key, value in self.pending.end(producer_id, commit=commit):
+            self._apply(read_key(key), key, value)
+
+    def open_keys(self) -> KeysView[bytes]:
+        """Of all records in open transactions."""
+        return self.pending.keys
+
+    def stored_of(self, key: bytes) -> bytes | None:
+        """What counts now."""
+        return self._foreign.get(key) or self._offsets.stored_of(key)
+
+    def _apply(self, name: OffsetKey | GroupKey | None, key: bytes, value: bytes | None) -> None:
         self._foreign.pop(key, None)
         consumer_key = read_consumer_key(key) if name is None else None
         if consumer_key is not None and self._consumers.replay(key, consumer_key, value):
@@ -161,13 +188,17 @@ class GroupCoordinator:
             return
         if isinstance(name, OffsetKey):
             self._offsets.apply(name, None if value is None else read_offset(value))
-            if self._is_loaded and value is not None and not self._is_alive(name.group_id):
-                self._groups[name.group_id] = Group(name.group_id, held=self._held)
+            if value is not None:
+                self._note_offsets_of(name.group_id)
         elif isinstance(name, GroupKey):
             if value is None:
                 self._stored.pop(name.group_id, None)
             else:
                 self._stored[name.group_id] = read_group(value)
+
+    def _note_offsets_of(self, group_id: str) -> None:
+        if self._is_loaded and not self._is_alive(group_id):
+            self._groups[group_id] = Group(group_id, held=self._held)
 
     def finish_loading(self, now_ms: int) -> Effects:
         """The log has been replayed to its end: groups come to life, sessions begin; or RecordDamagedError."""
@@ -190,10 +221,9 @@ class GroupCoordinator:
         # replaces whatever there is.
         for group_id in self._stored.keys() & self._consumers.by_id.keys():
             self._ahead.decide(group_id, tombstones_of(self._consumers.by_id[group_id]), effects)
-        for groups in (self._stored, self._offsets.committed):
-            for group_id in list(groups):
-                self._revive(group_id, now_ms, effects)
-                yield
+        for group_id in dict.fromkeys([*self._stored, *self._offsets.committed, *self.pending.group_ids]):
+            self._revive(group_id, now_ms, effects)
+            yield
         for consumers in self._consumers.by_id.values():
             self._consumer_membership.begin_sessions(consumers, now_ms)
             yield
@@ -203,9 +233,13 @@ class GroupCoordinator:
         """A write is durable: its records are replayed here, and what waited for it is answered."""
         effects = Effects()
         write = self._writes.end(write_id)
-        if not write.runs_ahead:
-            for record in write.records:
+        if write.end is not None:
+            self.replay_end(write.end.producer.producer_id, commit=write.end.commit)
+        for record in () if write.runs_ahead else write.records:
+            if write.producer is None:
                 self.replay(record.key, record.value)
+            else:
+                self.replay_open(write.producer, record.key, record.value)
         write.written(effects, now_ms)
         self._after_write()
         return effects
@@ -215,7 +249,7 @@ class GroupCoordinator:
         effects = Effects()
         write = self._writes.fail(write_id)
         assert not write.runs_ahead, "what was decided on it cannot be taken back: the machine is to be unloaded"
-        write.failed(effects, _client_error(error), now_ms)
+        write.failed(effects, client_error(error), now_ms)
         self._after_write()
         return effects
 
@@ -293,17 +327,36 @@ class GroupCoordinator:
         self._offsets.commit(request, token, now_ms, effects)
         return effects
 
+    def txn_offset_commit(self, request: TxnOffsetCommitRequest, token: Token, now_ms: int) -> Effects:
+        """TxnOffsetCommit, of a transaction that is open by `pending.is_open`, or a verification that is not over."""
+        effects = Effects()
+        self._offsets.txn_commit(request, token, now_ms, effects)
+        return effects
+
+    @property
+    def pending(self) -> PendingOffsets:
+        """What open transactions may yet commit."""
+        return self._offsets.pending
+
+    def marker(self, end: TransactionEnd, token: Token) -> Effects:
+        """Writes a marker; answered with `MarkerResponse` when it is durable."""
+        effects = Effects()
+        self._offsets.end_transaction(end, token, effects)
+        return effects
+
     def offset_fetch(
         self,
         group_id: str,
         partitions: Iterable[TopicAndPartition] | None = None,
         member_id: str | None = None,
         member_epoch: int = -1,
+        *,
+        require_stable: bool = False,
     ) -> OffsetFetchResponse:
         """OffsetFetch for one group; None means everything that it has committed. For a member of a consumer group, in
         its epoch: an error shows what is decided, and may be told `when_written`.
         """
-        return self._offsets.fetch(group_id, partitions, member_id, member_epoch)
+        return self._offsets.fetch(group_id, partitions, member_id, member_epoch, require_stable=require_stable)
 
     def offset_delete(
         self, group_id: str, partitions: Collection[TopicAndPartition], token: Token, now_ms: int
@@ -451,7 +504,7 @@ class GroupCoordinator:
     def _forget_gone(self, effects: Effects, deleted: Collection[str] = ()) -> None:
         records = self._offsets.tombstones_of_gone(deleted)
         if records:
-            self._writes.begin_parts(effects, records, _ignore_success, _ignore_failure)
+            self._writes.begin_parts(effects, records, ignore_success, ignore_failure)
 
     # Time
 
@@ -530,7 +583,7 @@ class GroupCoordinator:
                 self._begin_burial(group.group_id, records, effects)
             elif records:
                 over = {group.group_id} if is_over else set()
-                self._writes.begin_parts(effects, records, partial(self._note_unused, over), _ignore_failure)
+                self._writes.begin_parts(effects, records, partial(self._note_unused, over), ignore_failure)
             elif is_over:
                 self._forget_unused(group)
         return True
@@ -541,7 +594,7 @@ class GroupCoordinator:
     def _begin_burial(self, group_id: str, records: list[Record], effects: Effects) -> None:
         if records:
             self._writes.begin_parts(
-                effects, records, _ignore_success, lambda later, _error, now_ms: self._revive(group_id, now_ms, later)
+                effects, records, ignore_success, lambda later, _error, now_ms: self._revive(group_id, now_ms, later)
             )
 
     # Life and death of groups
@@ -625,7 +678,7 @@ class GroupCoordinator:
         return is_classic or is_consumers
 
     def _is_remembered(self, group_id: str) -> bool:
-        return group_id in self._stored or group_id in self._offsets.committed
+        return any(group_id in ids for ids in (self._stored, self._offsets.committed, self.pending.group_ids))
 
     def _is_of_later_release(self, group_id: str) -> bool:
         """Whether what is stored of the group itself cannot be read here."""
@@ -657,20 +710,3 @@ class GroupCoordinator:
 def _is_much(effects: Effects) -> bool:
     """Whether so much is to be written that what runs ahead has to wait: the driver was asked before that."""
     return len(effects.writes) >= WRITES_AT_ONCE or effects.writes_bytes > OWN_BATCH_BYTES_MAX
-
-
-def _ignore_success(_effects: Effects, _now_ms: int) -> None:
-    """Nobody waits for this write."""
-
-
-def _ignore_failure(_effects: Effects, _error: ErrorCode, _now_ms: int) -> None:
-    """Nobody waits for this write, and it will be tried again."""
-
-
-def _client_error(error: ErrorCode) -> ErrorCode:
-    """What a client of the coordinator is told when the log refused: codes of Produce mean nothing to it."""
-    if error in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR}:
-        return ErrorCode.NOT_COORDINATOR
-    if error in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE}:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -8,9 +8,13 @@ response's; DescribeGroups below 6 shows an unknown group as Dead without an err
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NO_LEADER_EPOCH, NO_TOPIC_ID, GenerationId, LeaderEpoch, Offset, TopicId
+
+if TYPE_CHECKING:
+    from tpc_broker.coordinator.effects import Producer
 
 NO_GENERATION = GenerationId(-1)
 NO_OFFSET = Offset(-1)
@@ -144,9 +148,30 @@ class OffsetCommitRequest:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitRequest:
+    """TxnOffsetCommit, of a transaction that is known to be open. Who commits may be a member, or say nothing of it."""
+
+    group_id: str
+    offsets: tuple[OffsetToCommit, ...]
+    producer: Producer
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+    knows_member_epochs: bool = True
+    """Version 6 and up: a stale epoch of a consumer group's member is told as such, before as ILLEGAL_GENERATION."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerResponse:
+    """A marker is in the log, or why not."""
+
+    error_code: ErrorCode
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """Result for one partition of OffsetCommit or OffsetDelete."""
+    """Result for one partition of OffsetCommit, TxnOffsetCommit or OffsetDelete."""
 
     topic: str
     partition: int
@@ -156,7 +181,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitResponse:
-    """Answer to OffsetCommit: errors stand at the partitions."""
+    """Answer to OffsetCommit and TxnOffsetCommit: errors stand at the partitions."""
 
     partitions: tuple[PartitionResult, ...]
 
@@ -237,3 +262,16 @@ class DeleteGroupsResponse:
     """Answer to DeleteGroups: group id and error code, in the order asked for."""
 
     results: tuple[tuple[str, ErrorCode], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts of a coordinator at one moment."""
+
+    groups_by_state: tuple[tuple[str, int], ...]
+    consumer_groups_by_state: tuple[tuple[str, int], ...]
+    """The same of those of KIP-848, which are not among the others."""
+    members_count: int
+    offsets_count: int
+    writes_pending: int
+    next_deadline_ms: int | None

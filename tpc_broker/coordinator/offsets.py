@@ -1,8 +1,7 @@
 """Committed offsets of the groups: OffsetCommit, OffsetFetch, OffsetDelete, and forgetting what is too old.
 
 An offset is committed when its record has been replayed, so that nobody reads one that a crash could take back. Offsets
-of transactions would wait beside `committed` until their marker comes; nothing here assumes that there are none but
-`fetch`, which then has to say UNSTABLE_OFFSET_COMMIT for them.
+of transactions wait beside `committed`, in `pending`, until their marker comes; who asks for stable ones is told so.
 
 A topic that was deleted and made again under its name is another topic: what was committed for the first one is of no
 use for it, and would let its readers skip records. So an offset counts as long as the topic of its id is there, whoever
@@ -16,32 +15,32 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.consumer.group import ConsumerGroup
-from tpc_broker.coordinator.consumer.groups import fault_of_fetch, faults_of_commit
+from tpc_broker.coordinator.consumer.groups import fault_of_fetch, faults_of_commit, faults_of_txn_commit
 from tpc_broker.coordinator.effects import Record, size_of
 from tpc_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupState
 from tpc_broker.coordinator.messages import (
     FetchedOffset,
+    MarkerResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteResponse,
     OffsetFetchResponse,
     OffsetToCommit,
     PartitionResult,
+    TxnOffsetCommitRequest,
 )
+from tpc_broker.coordinator.pending_offsets import PendingOffsets, TopicAndPartition
 from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record, read_key
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.coordinator.consumer.ahead import Ahead
-    from tpc_broker.coordinator.effects import Effects, Token, Writes
+    from tpc_broker.coordinator.effects import Effects, OnFailed, OnWritten, Producer, Token, TransactionEnd, Writes
     from tpc_broker.coordinator.membership import GroupLimits, Membership
-
-TopicAndPartition = tuple[str, int]
-
 
 class Fate(Enum):
     """What is known of the topic that an offset was committed for."""
@@ -80,6 +79,7 @@ class Offsets:
         self._writes = writes
         self._limits = limits
         self._fate_of = fate_of
+        self.pending = PendingOffsets()
         self.committed: dict[str, dict[TopicAndPartition, CommittedOffset]] = {}
         self._unreadable: dict[str, set[TopicAndPartition]] = {}
 
@@ -113,6 +113,33 @@ class Offsets:
             self._membership.refresh(group, request.member_id, now_ms)
         fault_of = _no_fault if consumers is None else faults_of_commit(consumers, request)
         expiry_ms = None if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        self._write(request, fault_of, expiry_ms, token, now_ms, effects)
+
+    def txn_commit(self, request: TxnOffsetCommitRequest, token: Token, now_ms: int, effects: Effects) -> None:
+        """TxnOffsetCommit: what is written is pending until its transaction's marker comes."""
+        group = self._groups.get(request.group_id)
+        consumers = self._consumers.get(request.group_id)
+        fault = _txn_commit_fault(group, request) if consumers is None else ErrorCode.NONE
+        if not request.group_id:
+            fault = ErrorCode.INVALID_GROUP_ID
+        if fault is not ErrorCode.NONE:
+            effects.reply(token, OffsetCommitResponse(tuple(_result(offset, fault) for offset in request.offsets)))
+            return
+        if group is not None and request.member_id in group.members:
+            self._membership.refresh(group, request.member_id, now_ms)
+        is_of_nobody = _is_of_nobody(request)
+        fault_of = _no_fault if consumers is None or is_of_nobody else faults_of_txn_commit(consumers, request)
+        self._write(request, fault_of, None, token, now_ms, effects)
+
+    def _write(
+        self,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        fault_of: Callable[[OffsetToCommit], ErrorCode],
+        expiry_ms: int | None,
+        token: Token,
+        now_ms: int,
+        effects: Effects,
+    ) -> None:
         records: dict[OffsetKey, Record] = {}  # the last one of a partition that is named again
         results: list[PartitionResult] = []
         size = 0
@@ -143,10 +170,52 @@ class Offsets:
         def failed(later: Effects, error: ErrorCode, _now_ms: int) -> None:
             later.reply(token, OffsetCommitResponse(tuple(_failed(result, error) for result in results)))
 
-        if records:
+        if records and isinstance(request, TxnOffsetCommitRequest):
+            self._begin_pending(list(records), list(records.values()), request.producer, effects, written, failed)
+        elif records:
             self._writes.begin(effects, list(records.values()), written, failed)
         else:
             self._ahead.answer(request.group_id, effects, now_ms, written, failed)
+
+    def _begin_pending(
+        self,
+        keys: Sequence[OffsetKey],
+        records: Sequence[Record],
+        producer: Producer,
+        effects: Effects,
+        on_written: OnWritten,
+        on_failed: OnFailed,
+    ) -> None:
+        """Offsets in a transaction."""
+        self.pending.begin_write(keys)
+
+        def written(later: Effects, now_ms: int) -> None:
+            self.pending.end_write(keys)
+            on_written(later, now_ms)
+
+        def failed(later: Effects, error: ErrorCode, now_ms: int) -> None:
+            self.pending.end_write(keys)
+            on_failed(later, error, now_ms)
+
+        self._writes.begin(effects, records, written, failed, producer=producer)
+
+    # Rule: A marker takes its place among the writes of its partition: what was sent in the transaction before is in
+    # front of it, and nothing of it comes behind. Held by tests/coordinator/test_transactions.py.
+    def end_transaction(self, end: TransactionEnd, token: Token, effects: Effects) -> None:
+        """Writes a marker."""
+        producer_id = end.producer.producer_id
+        self.pending.begin_marker(producer_id)
+
+        def written(later: Effects, _now_ms: int) -> None:
+            self.pending.end_marker(producer_id)
+            later.reply(token, MarkerResponse(ErrorCode.NONE))
+
+        def failed(later: Effects, error: ErrorCode, _now_ms: int) -> None:
+            self.pending.end_marker(producer_id)
+            is_elsewhere = error is ErrorCode.NOT_COORDINATOR
+            later.reply(token, MarkerResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER if is_elsewhere else error))
+
+        self._writes.begin_end(effects, end, written, failed)
 
     def fetch(
         self,
@@ -154,10 +223,12 @@ class Offsets:
         partitions: Iterable[TopicAndPartition] | None,
         member_id: str | None = None,
         member_epoch: int = -1,
+        *,
+        require_stable: bool = False,
     ) -> OffsetFetchResponse:
         """OffsetFetch: these partitions, or with None all that are committed; an unknown group has nothing. What cannot
         be read is an error: as "nothing is committed" it would let the reader begin anew. So is what may be of a topic
-        that is gone: it is to be asked for again.
+        that is gone: it is to be asked for again; and with `require_stable` what an open transaction may yet commit.
         """
         consumers = self._consumers.get(group_id)
         fault = ErrorCode.NONE if consumers is None else fault_of_fetch(consumers, member_id, member_epoch)
@@ -168,6 +239,9 @@ class Offsets:
         fetched = []
         for topic, partition in [*committed, *sorted(unreadable)] if partitions is None else partitions:
             offset = committed.get((topic, partition))
+            if require_stable and self.pending.is_pending(group_id, (topic, partition)):
+                fetched.append(FetchedOffset(topic, partition, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                continue
             fate = Fate.THERE if offset is None else self._fate_of(topic, offset.topic_id)
             if fate is Fate.GONE and partitions is None:
                 continue
@@ -184,7 +258,9 @@ class Offsets:
     def delete(
         self, group_id: str, partitions: Collection[TopicAndPartition], token: Token, now_ms: int, effects: Effects
     ) -> None:
-        """OffsetDelete: what is not committed counts as deleted; what cannot be read stays, and is an error."""
+        """OffsetDelete: what is not committed counts as deleted; what cannot be read stays, and is an error. So is what
+        an open transaction may yet commit.
+        """
         fault, subscribed = self._subscribed_in(group_id)
         if fault is not ErrorCode.NONE:
             effects.reply(token, OffsetDeleteResponse(fault))
@@ -199,6 +275,8 @@ class Offsets:
                 error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             elif (topic, partition) in unreadable:
                 error = ErrorCode.UNKNOWN_SERVER_ERROR
+            elif self.pending.may_come(group_id, (topic, partition)):
+                error = ErrorCode.UNSTABLE_OFFSET_COMMIT
             results.append(PartitionResult(topic, partition, error))
             if error is ErrorCode.NONE and (topic, partition) in committed:
                 records.append(offset_record(OffsetKey(group_id, topic, partition), None))
@@ -237,15 +315,16 @@ class Offsets:
 
     def tombstones_of_gone(self, topics: Collection[str] = ()) -> list[Record]:
         """Records that forget what was committed for topics that are gone. Of `topics` it is known by name: one of that
-        name was deleted, which is all that is known of offsets without an id. What is being written is left for later:
-        it may be of the next topic, and would come before its tombstone.
+        name was deleted, which is all that is known of offsets without an id. What is being written, or pending, is
+        left for later: it may be of the next topic, and would come before its tombstone.
         """
         being_written = self._writes.keys()
         gone = []
         for group_id, offsets in self.committed.items():
             for (topic, partition), offset in offsets.items():
                 is_of_name = offset.topic_id == NO_TOPIC_ID and topic in topics
-                if is_of_name or self._fate_of(topic, offset.topic_id) is Fate.GONE:
+                is_gone = is_of_name or self._fate_of(topic, offset.topic_id) is Fate.GONE
+                if is_gone and not self.pending.is_pending(group_id, (topic, partition)):
                     gone.append(offset_record(OffsetKey(group_id, topic, partition), None))
         return [record for record in gone if record.key not in being_written]
 
@@ -286,11 +365,20 @@ class Offsets:
             record
             for key, offset in committed.items()
             if is_expired(key[0], offset)
+            and not self.pending.is_pending(group.group_id, key)
             and (record := offset_record(OffsetKey(group.group_id, *key), None)).key not in being_written
         ]
         is_written_of = group.group_id in being_written_of
-        none_left = len(expired) == len(committed) and group.group_id not in self._unreadable and not is_written_of
+        may_come = is_written_of or self.pending.may_come(group.group_id)
+        none_left = len(expired) == len(committed) and group.group_id not in self._unreadable and not may_come
         return expired, none_left
+
+    def stored_of(self, key: bytes) -> bytes | None:
+        """Of the key of an offset: what is committed, as a value of the log."""
+        name = read_key(key)
+        assert isinstance(name, OffsetKey)
+        committed = self.committed.get(name.group_id, {}).get((name.topic, name.partition))
+        return offset_record(name, committed).value
 
     def records(self) -> Iterator[Record]:
         """Every committed offset as a record, as it is when it is taken."""
@@ -330,6 +418,23 @@ def _commit_fault(group: Group | None, request: OffsetCommitRequest) -> ErrorCod
         return ErrorCode.ILLEGAL_GENERATION
     completing = group.state is GroupState.COMPLETING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if completing else ErrorCode.NONE
+
+
+def _is_of_nobody(request: TxnOffsetCommitRequest) -> bool:
+    """It does not say which member sends it: clients of old cannot, and others need not."""
+    return request.generation_id < 0 and not request.member_id and request.group_instance_id is None
+
+
+def _txn_commit_fault(group: Group | None, request: TxnOffsetCommitRequest) -> ErrorCode:
+    has_no_generation = request.generation_id < 0
+    if group is None:
+        return ErrorCode.NONE if has_no_generation else ErrorCode.ILLEGAL_GENERATION
+    if _is_of_nobody(request) or (has_no_generation and group.state is GroupState.EMPTY):
+        return ErrorCode.NONE
+    fault = group.fault_of_member(request.member_id, request.group_instance_id)
+    if fault is ErrorCode.NONE and request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    return fault
 
 
 def _no_fault(_offset: OffsetToCommit) -> ErrorCode:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         | messages.OffsetCommitRequest
         | messages.OffsetDeleteRequest
         | messages.OffsetFetchRequest
+        | messages.TxnOffsetCommitRequest
     )
     _OfOneTransaction = (
         messages.InitProducerIdRequest | messages.AddOffsetsToTxnRequest | messages.EndTxnRequest

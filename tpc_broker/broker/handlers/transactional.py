@@ -52,7 +52,7 @@ async def handle_add_partitions_to_txn(
             topics=message.v3_and_below_topics,
         )
         return kind(results_by_topic_v3_and_below=await _add_partitions(core, request, one))
-    results: dict[int, kind.AddPartitionsToTxnResult] = {}
+    results: dict[int, messages.AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = {}
 
     async def add(number: int, one: messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction) -> None:
         topics = await _add_partitions(core, request, one)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.records import CurrentAssignment
     from tpc_broker.coordinator.effects import Record
     from tpc_broker.coordinator.group import Held
-    from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
+    from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit, TxnOffsetCommitRequest
 
 GROUP_TYPE: Final = "consumer"
 
@@ -188,10 +188,28 @@ def faults_of_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Call
     member = group.members.get(request.member_id)
     if member is None:
         return lambda _offset: ErrorCode.UNKNOWN_MEMBER_ID
-    is_classic = member.classic is not None
-    if not is_classic and not request.knows_member_epochs:
+    if member.classic is None and not request.knows_member_epochs:
         return lambda _offset: ErrorCode.UNSUPPORTED_VERSION
-    current = group.current_of(request.member_id)
+    return _faults_by_epoch(group, request.member_id, epoch)
+
+
+def faults_of_txn_commit(
+    group: ConsumerGroup, request: TxnOffsetCommitRequest
+) -> Callable[[OffsetToCommit], ErrorCode]:
+    """The same of one in a transaction, which says that a member sends it."""
+    if request.generation_id < 0 and not group.members:
+        return lambda _offset: ErrorCode.NONE
+    if request.member_id not in group.members:
+        return lambda _offset: ErrorCode.UNKNOWN_MEMBER_ID
+    fault_of = _faults_by_epoch(group, request.member_id, request.generation_id)
+    if request.knows_member_epochs:
+        return fault_of
+    return lambda offset: ErrorCode.NONE if fault_of(offset) is ErrorCode.NONE else ErrorCode.ILLEGAL_GENERATION
+
+
+def _faults_by_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> Callable[[OffsetToCommit], ErrorCode]:
+    is_classic = group.members[member_id].classic is not None
+    current = group.current_of(member_id)
     stale = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
     def fault_of(offset: OffsetToCommit) -> ErrorCode:
