@@ -12,16 +12,19 @@ from tpc_broker.coordinator.transactions.messages import AddPartitionsRequest, A
 from tpc_broker.coordinator.transactions.transaction import TopicPartition
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
-from tpc_broker.model import TRANSACTION_STATE_TOPIC, CoreId, NodeId, coordinator_partition
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, CoreId, NodeId, coordinator_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Answer, Payload
+    from tpc_broker.coordinator.effects import Producer
 
 VERIFY, VERIFY_ON_NODE = "transactions.verify", "transactions.verify_on_node"
 CALL_TIMEOUT_MS: Final = 10_000
+OFFSETS_VERSION_THAT_ADDS: Final = 5
+"""Of TxnOffsetCommit: its clients leave it to the broker to add the group's partition (transaction.version 2)."""
 
 
 class TransactionCalls:
@@ -53,6 +56,20 @@ class TransactionCalls:
         except MailboxError:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         return dict(zip(partitions, map(ErrorCode, answer["errors"]), strict=True))
+
+    async def verify_offsets(
+        self, transactional_id: str, producer: Producer, group_id: str, version: int
+    ) -> ErrorCode:
+        """See `group_service.VerifyOffsets`."""
+        topic = self._core.view.topic(CONSUMER_OFFSETS_TOPIC)
+        if topic is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        partition = (CONSUMER_OFFSETS_TOPIC, coordinator_partition(group_id, topic.partitions_count))
+        told = await self.verify(
+            transactional_id, producer.producer_id, producer.producer_epoch, [partition],
+            adds=version >= OFFSETS_VERSION_THAT_ADDS,
+        )  # fmt: skip
+        return told[partition]
 
     async def _ask(self, transactional_id: str, payload: Payload) -> Payload:
         core = self._core

@@ -90,6 +90,7 @@ class TransactionService(Coordinators[LoadedTransactions]):
         super().__init__(core, nursery, TRANSACTION_STATE_TOPIC)
         self.markers = MarkerSender(core, nursery)
         self.calls = TransactionCalls(core)
+        core.groups.verify_offsets = self.calls.verify_offsets
 
     @property
     def is_there(self) -> bool:
