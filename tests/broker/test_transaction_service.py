@@ -19,7 +19,7 @@ from tests.support.transaction_clients import (
 )
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
-from tpc_broker.model import TRANSACTION_STATE_TOPIC
+from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
 
 NONE = ErrorCode.NONE
 
@@ -148,7 +148,7 @@ async def test_whatever_crashes_while_a_transaction_ends_it_ends_in_all_partitio
         await producer.until(lambda: producer.add("data", 0, 1, 2, 3))
         epoch = producer.epoch
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(crash_now_and_then, node, nursery.cancel_scope)
+            nursery.start_soon(crash_now_and_then, node)
             nursery.start_soon(end_at_last, producer, nursery.cancel_scope)
         node.write_s_max = node.delay_s_max = 0.0
         assert await producer.until_complete() == "CompleteCommit"
@@ -158,7 +158,7 @@ async def test_whatever_crashes_while_a_transaction_ends_it_ends_in_all_partitio
             assert set(markers) == {(producer.producer_id, epoch + 1, True)}
 
 
-async def crash_now_and_then(node, _scope):
+async def crash_now_and_then(node):
     while True:
         await trio.sleep(node.chance.uniform(0, 1))
         await node.restart(node.chance.randrange(2))
@@ -323,3 +323,90 @@ async def test_a_topic_that_was_deleted_needs_no_marker(autojump_clock):
         assert await producer.end() is NONE
         assert await producer.until_complete() == "CompleteCommit"
         assert len(markers_in(node, "data", 0)) == 1
+
+
+@pytest.mark.parametrize("writes", range(10))
+async def test_a_node_that_crashes_after_any_write_ends_the_transaction_as_its_producer_said(autojump_clock, writes):
+    """Each core's writes become durable one turn after the other, so many of them; then the node is gone."""
+    async with node_with_transactions() as node:
+        producer = Producer(node)
+        await producer.init()
+        for life in node.lives.values():
+            life.plane.holds = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(begin_and_end, producer)
+            for number in range(writes):
+                await trio.sleep(0.1)
+                node.lives[number % 2].plane.make_durable()
+            await trio.sleep(0.1)
+            for core in range(2):
+                await node.restart(core)
+        assert await producer.until_complete() == "CompleteCommit"
+        found = [set(markers_in(node, "data", index)) for index in range(4)]
+        assert found == [{(producer.producer_id, 1, True)}] * 4
+
+
+async def begin_and_end(producer):
+    """Adds its partitions again until that is certain, and then ends, with the epoch that it has."""
+    for ask in (lambda: producer.add("data", 0, 1, 2, 3), producer.end):
+        error = None
+        while error is not NONE:
+            with trio.move_on_after(2):
+                try:
+                    error = await ask()
+                except (KeyError, AttributeError):  # its core is away, or closed the connection
+                    error = None
+                await trio.sleep(0.05)
+
+
+async def move(node, topic, index, core):
+    """A partition to another core, from the decision to the end of it."""
+    kind = messages.AlterPartitionReassignmentsRequest
+    part = kind.ReassignablePartition(partition_index=index, replicas=[core])
+    answer = await node.ask(0, kind(topics=[kind.ReassignableTopic(name=topic, partitions=[part])]))
+    assert answer.responses[0].partitions[0].error_code == 0
+    while any(life.core.view.image.moving or owner(node, topic, index) != core for life in node.lives.values()):
+        await trio.sleep(0.05)
+
+
+async def test_a_transaction_goes_on_with_the_core_that_its_coordinator_moved_to(autojump_clock):
+    async with node_with_transactions() as node:
+        producer, was = Producer(node), coordinator_core(node, "t")
+        partition = coordinator_partition("t", 4)
+        await producer.init()
+        await producer.add("data", 0, 1)
+        await move(node, TRANSACTION_STATE_TOPIC, partition, 1 - was)
+        assert coordinator_core(node, "t") == 1 - was
+        assert isinstance(node[was].transactions.coordinator_of("t"), ErrorCode)
+        await producer.until(lambda: producer.add("data", 2))
+        assert await producer.end() is NONE
+        assert await producer.until_complete() == "CompleteCommit"
+        assert [len(markers_in(node, "data", index)) for index in range(4)] == [1, 1, 1, 0]
+
+
+async def test_a_coordinator_that_moves_while_markers_are_owed_leaves_them_to_the_next_one(autojump_clock):
+    async with node_with_transactions() as node:
+        producer, was = Producer(node), coordinator_core(node, "t")
+        await producer.init()
+        await producer.add("data", 0, 1)
+        node[was].transactions.markers._sort = lambda _owed: None
+        assert await producer.end(commit=False) is NONE
+        await move(node, TRANSACTION_STATE_TOPIC, coordinator_partition("t", 4), 1 - was)
+        while not (await producer.state()).startswith("Complete"):
+            await trio.sleep(0.1)
+        assert await producer.state() == "CompleteAbort"
+        assert [len(markers_in(node, "data", index)) for index in range(2)] == [1, 1]
+
+
+async def test_a_marker_finds_the_partition_that_moved_before_it_came(autojump_clock):
+    async with node_with_transactions() as node:
+        producer, here = Producer(node), coordinator_core(node, "t")
+        await producer.init()
+        index = next(number for number in range(4) if owner(node, "data", number) != here)
+        await producer.add("data", index)
+        node[here].mailboxes.lost.add("transactions.write_markers")
+        assert await producer.end() is NONE
+        await trio.sleep(1)
+        await move(node, "data", index, here)
+        assert await producer.until_complete() == "CompleteCommit"
+        assert len(markers_in(node, "data", index)) == 1
