@@ -354,6 +354,7 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
     tpc_steady_stop(plane, partition);
     tpc_in_place_window_close(partition);
     tpc_replica_forget_appended(plane, partition);
+    tpc_verifications_forget(&partition->producers.transactions);
     if (!keep_waits) tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     if (may_be_read) tpc_plane_publish_disarmed(plane, partition);
     return 0;

@@ -401,6 +401,7 @@ class Plane:
         c_verdicts = ffi.new("tpc_produce_verdict[]", len(verdicts) or 1)
         for target, verdict in zip(c_verdicts, verdicts, strict=False):
             target.error_code, target.gap_code = verdict.error_code, verdict.gap_code
+            target.guard = verdict.guard
             target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
             target.error_message, target.error_message_bytes = _text(verdict.error_message, keep)
         c_endpoints = ffi.new("tpc_plane_endpoint[]", len(endpoints) or 1)
@@ -415,6 +416,20 @@ class Plane:
             request.taken()
             return True
         return False
+
+    def take_transactions(self, *, on: bool = True) -> None:
+        lib.tpc_plane_take_transactions(self.pointer, on)
+
+    def begin_verification(
+        self, handle: int, producer: tuple[int, int], sequence: int = 0, *, begins_anew: bool = True
+    ) -> int | ErrorCode:
+        """`producer`: id and epoch. The guard, or the error that a batch of it has."""
+        guard = ffi.new("uint32_t *")
+        result = lib.tpc_plane_begin_verification(self.pointer, handle, *producer, sequence, begins_anew, guard)
+        return ErrorCode(result) if _checked(result, "verify") else guard[0]
+
+    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
+        lib.tpc_plane_end_verification(self.pointer, handle, producer_id, guard)
 
     def set_hot(self, *, on: bool) -> None:
         """Try every Produce request inside the wait, before Python sees it."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import AppendResult, ProduceFallback, Verdict
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
 from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
@@ -194,7 +195,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
             target.leader_id = target.leader_epoch = target.error_message_bytes = -1
             if verdict is None:
                 continue
-            target.error_code, target.gap_code = verdict.error_code, verdict.gap
+            target.error_code, target.gap_code, target.guard = verdict.error_code, verdict.gap, verdict.guard
             target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
             if verdict.keyless:
                 places_in_batch = ffi.new("int32_t[]", verdict.keyless)
@@ -217,6 +218,25 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
             return ProduceFallback.NONE
         _check(result, "produce")
         return ProduceFallback(lib.tpc_plane_fallback_reason(self._plane))
+
+    def take_transactions(self, *, on: bool) -> None:
+        lib.tpc_plane_take_transactions(self._plane, on)
+
+    def begin_verification(
+        self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
+    ) -> int | ErrorCode:
+        guard = ffi.new("uint32_t *")
+        result = lib.tpc_plane_begin_verification(
+            self._plane, handle, producer_id, producer_epoch, sequence, begins_anew, guard
+        )
+        if result in (-errno.ENOENT, -errno.EPERM):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if result in (-errno.ENOMEM, -errno.EBUSY):
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode(result) if result else guard[0]
+
+    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
+        lib.tpc_plane_end_verification(self._plane, handle, producer_id, guard)
 
     # -- fetch -------------------------------------------------------------------------------------------------------
 
