@@ -21,6 +21,8 @@ FIRST_WITH_MOVES: Final = 3
 """Partitions go from core to core, and replicas are filled with segments: entries of journals that begin a life."""
 FIRST_WITH_GROUPS: Final = 4
 """Groups of KIP-848, and settings of groups and of client metrics: a record of the metadata."""
+FIRST_WITH_NAMED_LEADERS: Final = 5
+"""Who leads the first term of a partition is named by the record that makes it: `first_leaders`. Not spoken yet."""
 
 
 class Levels(NamedTuple):
