@@ -54,9 +54,9 @@ class Verifier(Protocol):
 
 
 class _Batch(NamedTuple):
-    """The place of a transactional batch in its request, and whose it is."""
+    """A transactional batch: its place in the request, and whose it is."""
 
-    index: int
+    place: int
     partition: Partition
     producer_id: int
     producer_epoch: int
@@ -97,7 +97,7 @@ class Verification:
             await self._ask(transactional_id, begun, deadline_ms)
 
     def _refuse(self, batches: list[_Batch], error: ErrorCode) -> None:
-        self.errors.update((batch.index, error) for batch in batches)
+        self.errors.update((batch.place, error) for batch in batches)
 
     def _batches(self) -> list[_Batch]:
         """What cannot be read, or is not led here, is the data plane's to refuse."""
@@ -124,9 +124,9 @@ class Verification:
             begins_anew=self._request.api_version >= VERSION_THAT_ADDS,
         )  # fmt: skip
         if isinstance(begun, ErrorCode):
-            self.errors[batch.index] = begun
+            self.errors[batch.place] = begun
             return False
-        self.guards[batch.index] = begun
+        self.guards[batch.place] = begun
         self._begun.append((handle, batch.producer_id, begun))
         return True
 
@@ -145,7 +145,7 @@ class Verification:
         for batch, name in zip(batches, names, strict=True):
             error = told_to_client(told[name], version)
             if error is not ErrorCode.NONE:
-                self.errors[batch.index] = error
+                self.errors[batch.place] = error
 
 
 def told_to_client(error: ErrorCode, version: int) -> ErrorCode:
