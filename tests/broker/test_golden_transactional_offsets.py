@@ -14,7 +14,7 @@ from tpc_broker.broker.coordinator_driver import MachineDriver
 from tpc_broker.coordinator import GroupCoordinator, Producer, Record, TransactionEnd, Write, WriteId
 from tpc_broker.kafka.records import ControlType, read_batch, read_control
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "transactional_offsets.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[1] / "coordinator" / "golden" / "transactional_offsets.json").read_text())
 STEPS = GOLDEN["steps"]
 BATCHES = [bytes.fromhex(batch) for step in STEPS for batch in step["batches"]]
 OF_TRANSACTIONS = [number for number, batch in enumerate(map(read_batch, BATCHES)) if batch.is_transactional]
