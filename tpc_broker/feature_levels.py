@@ -15,6 +15,8 @@ FEATURE: Final = "tpc.version"
 """Its name in ApiVersions and UpdateFeatures."""
 GROUP_FEATURE: Final = "group.version"
 """Kafka's, for groups of KIP-848: 1 from `FIRST_WITH_GROUPS` on, 0 below."""
+TRANSACTION_FEATURE: Final = "transaction.version"
+"""Kafka's, for transactions whose ends raise the producer's epoch (KIP-890): 2 from `FIRST_WITH_TRANSACTIONS` on."""
 FIRST_OF_CLUSTERS: Final = 2
 """The level that clusters began with, and of whatever says nothing of levels."""
 FIRST_WITH_MOVES: Final = 3
@@ -56,6 +58,8 @@ def kafka_level(feature: str, level: int) -> int:
     """Where one of `KAFKA_FEATURES` is at a level of ours."""
     if feature == GROUP_FEATURE:
         return 1 if level >= FIRST_WITH_GROUPS else 0
+    if feature == TRANSACTION_FEATURE:
+        return 2 if level >= FIRST_WITH_TRANSACTIONS else 0
     return KAFKA_FEATURES[feature].highest
 
 
@@ -66,12 +70,14 @@ KAFKA_FEATURES: Final = {
     "metadata.version": Levels(30, 30),
     "share.version": Levels(0, 0),
     "streams.version": Levels(0, 0),
-    "transaction.version": Levels(0, 0),
+    TRANSACTION_FEATURE: Levels(0, kafka_level(TRANSACTION_FEATURE, SPOKEN.highest)),
 }
 """Kafka's, with the levels whose behaviour is there: 30 is 4.3's, 0 is none. None has a level of its own: where the
-cluster is with one follows from ours. `transaction.version` stays at 0 until there are transactions: a client that
-finds 2 would leave out what tells a coordinator of partitions and offsets.
+cluster is with one follows from ours. A client that finds `transaction.version` 2 leaves out what would tell a
+coordinator of partitions and offsets.
 """
+BROUGHT_BY: Final = {GROUP_FEATURE: FIRST_WITH_GROUPS, TRANSACTION_FEATURE: FIRST_WITH_TRANSACTIONS}
+"""Of Kafka's those that come with a level of ours."""
 UNSAID: Final = Levels(FIRST_OF_CLUSTERS, FIRST_OF_CLUSTERS)
 """Of a node that says nothing of levels."""
 LEVEL_MAX: Final = 32_767

@@ -15,6 +15,8 @@
 #include "journal_format.h"
 #include "plane.h"
 
+enum { EPOCH_PER_TRANSACTION = 2 }; /* transaction.version */
+
 /* ---- doing ---- */
 
 static int stamp(const tpc_partition *partition, const tpc_append_batch *batch, tpc_batch_header *header) {
@@ -92,17 +94,17 @@ static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_recor
 }
 
 /* Silent producers are forgotten before the table would grow: so it is bounded by those that write within the expiry. */
-static int reserve_producer(tpc_plane *plane, tpc_partition *partition) {
+static int reserve_producer(tpc_plane *plane, tpc_partition *partition, const tpc_batch_header *header) {
     if (tpc_producers_full(&partition->producers) && plane->params.producer_expiry_ms > 0)
         tpc_partition_expire_producers(plane, partition->handle);
-    return tpc_producers_reserve(&partition->producers);
+    return tpc_producers_reserve(&partition->producers, header);
 }
 
 static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
                    const tpc_batch_header *header) {
     if (partition->bytes_admitted < batch->bytes) return -ENOSPC;
     int result = tpc_tail_reserve(plane, partition, batch->bytes);
-    if (result == 0 && header->producer_id >= 0) result = reserve_producer(plane, partition);
+    if (result == 0 && header->producer_id >= 0) result = reserve_producer(plane, partition, header);
     return result;
 }
 
@@ -112,6 +114,14 @@ static void use_room(tpc_plane *plane, tpc_partition *partition, uint32_t bytes)
     if (partition->bytes_admitted >= partition->room_low_bytes) return;
     if (!tpc_ring_push_event(plane->ring, TPC_EVENT_ROOM_LOW, partition->handle, partition->bytes_admitted, 0, NULL))
         partition->room_low_bytes = 0;
+}
+
+/* What the batch, which the log ends with now, makes of its producer. */
+static void take_producer(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
+                          const tpc_batch_header *header, int64_t base_offset) {
+    tpc_producers_accept(&partition->producers, header, batch->marker, base_offset, tpc_plane_monotonic_ms(plane));
+    if (batch->marker && batch->marker->kind == TPC_CONTROL_ABORT)
+        partition->committed_from_offset = partition->log_end_offset;
 }
 
 int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
@@ -148,9 +158,8 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     if (partition->in_place_window) tpc_in_place_window_follow(partition, &placed);
     undo_keep(plane, partition, undo, &kept, header->producer_id,
               batch->is_stamped ? header->partition_leader_epoch : partition->leader_epoch);
-    if (header->producer_id >= 0)
-        tpc_producers_accept(&partition->producers, header, kept.base_offset, tpc_plane_monotonic_ms(plane));
     partition->log_end_offset = kept.next_offset;
+    if (header->producer_id >= 0) take_producer(plane, partition, batch, header, kept.base_offset);
     use_room(plane, partition, batch->bytes);
     tpc_partition_verify(partition);
     if (partition->is_replicated && partition->role == TPC_ROLE_LEADER)
@@ -195,6 +204,14 @@ int tpc_append_fits_journal(const tpc_plane *plane, const uint8_t *batches, uint
     return result;
 }
 
+const tpc_control_marker *tpc_append_marker(const uint8_t *batch, tpc_batch_header *header,
+                                            tpc_control_marker *marker) {
+    if (!(header->attributes & TPC_BATCH_IS_CONTROL)) return NULL;
+    if (tpc_control_read(batch, header, marker)) return marker;
+    header->producer_id = -1;
+    return NULL;
+}
+
 int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, uint32_t bytes,
                      tpc_append_result *result) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
@@ -215,18 +232,49 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
     for (uint32_t position = 0; position < bytes && error == 0;) {
         tpc_batch_header header;
         tpc_batch_header_read(frame->data + position, bytes - position, &header);
-        header.producer_id = -1; /* sequences are the concern of clients' produces */
+        tpc_control_marker marker;
         tpc_append_batch batch = {.frame = frame,
                                   .batch = frame->data + position,
                                   .bytes = (uint32_t)header.batch_bytes,
                                   .stamp_time = (partition->flags & TPC_PARTITION_LOG_APPEND_TIME) != 0,
-                                  .now_ms = tpc_plane_now_ms(plane)};
+                                  .now_ms = tpc_plane_now_ms(plane),
+                                  .marker = tpc_append_marker(frame->data + position, &header, &marker)};
         error = tpc_append_batch_to(plane, partition, &batch, &header, result);
         position += batch.bytes;
     }
     tpc_frame_release(frame);
     if (error == 0) result->base_offset = base_offset;
     return error;
+}
+
+/* Rule: A marker is taken of no coordinator that another one has followed, and of no epoch of the producer that is over: from
+ * version 2 on each transaction has an epoch of its own. Where none is open it may be the last one again. Held by
+ * tests/runtime/test_plane_transactions.py. */
+static int16_t judge_marker(const tpc_partition *partition, int64_t producer_id, int16_t producer_epoch,
+                            int32_t coordinator_epoch, int16_t transaction_version) {
+    const tpc_producer_state *known = tpc_producers_find(&partition->producers, producer_id);
+    if (!known) return TPC_ERROR_NONE;
+    if (coordinator_epoch < known->coordinator_epoch) return TPC_ERROR_TRANSACTION_COORDINATOR_FENCED;
+    if (producer_epoch < known->producer_epoch) return TPC_ERROR_INVALID_PRODUCER_EPOCH;
+    bool is_of_open = transaction_version >= EPOCH_PER_TRANSACTION && known->transaction;
+    return is_of_open && producer_epoch == known->producer_epoch ? TPC_ERROR_INVALID_PRODUCER_EPOCH : TPC_ERROR_NONE;
+}
+
+int tpc_plane_append_marker(tpc_plane *plane, uint64_t handle, int64_t producer_id, int16_t producer_epoch,
+                            int32_t coordinator_epoch, int commits, int16_t transaction_version,
+                            tpc_append_result *result) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    tpc_control_marker marker = {commits ? TPC_CONTROL_COMMIT : TPC_CONTROL_ABORT, coordinator_epoch};
+    uint8_t batch[TPC_CONTROL_BATCH_BYTES];
+    if (!partition) return -ENOENT;
+    if (partition->role != TPC_ROLE_LEADER) return -EPERM;
+    if (producer_id < 0 || producer_epoch < 0) return -EINVAL;
+    if (partition->producers_stale) return -EAGAIN;
+    *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
+    result->error_code = judge_marker(partition, producer_id, producer_epoch, coordinator_epoch, transaction_version);
+    if (result->error_code) return 0;
+    tpc_control_build(batch, &marker, producer_id, producer_epoch, tpc_plane_now_ms(plane));
+    return tpc_plane_append(plane, handle, batch, sizeof batch, result);
 }
 
 /* ---- their fate ---- */
@@ -347,10 +395,7 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
     if (partition->spent_epoch < undone->leader_epoch) partition->spent_epoch = undone->leader_epoch;
     partition_forgets(partition, undone);
     if (partition->bytes_admitted != INT64_MAX) partition->bytes_admitted += undone->bytes;
-    if (undone->producer)
-        tpc_producers_put(&partition->producers, undone->producer); /* there, unless the clock jumped and it expired */
-    else if (undone->producer_id >= 0)
-        tpc_producers_remove(&partition->producers, undone->producer_id);
+    if (undone->producer_id >= 0) tpc_producers_undo(&partition->producers, undone->producer_id, undone->producer);
     tpc_partition_verify(partition);
     tpc_commit_waits_fail(plane, partition, undone->base_offset, TPC_ERROR_KAFKA_STORAGE_ERROR);
     /* Followers may have them: a leader that gave their offsets out again in its term would have two records at one place. */

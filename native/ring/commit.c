@@ -85,6 +85,8 @@ static void tell_advanced(tpc_plane *plane, tpc_partition *partition) {
 void tpc_partition_committed(tpc_plane *plane, tpc_partition *partition, int64_t commit_offset) {
     TPC_PARTITION_INVARIANT(partition, commit_offset >= partition->commit_offset);
     partition->commit_offset = partition->high_watermark = commit_offset;
+    if (partition->producers.transactions.ended_first && !partition->producers_stale)
+        tpc_transactions_settle(&partition->producers.transactions, commit_offset);
     tpc_partition_verify(partition);
     tpc_plane_publish_partition_committed(plane, partition);
     tell_reached(plane, partition, TPC_WAIT_COMMITTED);

@@ -184,7 +184,7 @@ static enum tpc_fetch_fallback examine(const tpc_fetch *fetch, const tpc_fetch_a
     if (partition->near_racks & fetch->rack && partition->role == TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_NEARER;
     bool committed = fetch->isolation_level == READ_COMMITTED;
     if (committed &&
-        (partition->last_stable_offset_fixed >= 0 || asked->fetch_offset < partition->committed_from_offset))
+        (partition->producers.transactions.first || asked->fetch_offset < partition->committed_from_offset))
         return TPC_FETCH_FALLBACK_TRANSACTIONS;
     return TPC_FETCH_FALLBACK_NONE;
 }
@@ -650,10 +650,11 @@ void tpc_plane_set_fetch_session_bytes(tpc_plane *plane, int64_t bytes_max) {
 
 void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches->sessions.chance = seed ? seed : 1; }
 
-int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset) {
+int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    if (offset < partition->committed_from_offset) partition->committed_from_offset = offset;
+    bool reaches = upto >= partition->committed_from_offset;
+    if (reaches && offset < partition->committed_from_offset) partition->committed_from_offset = offset;
     return 0;
 }
 

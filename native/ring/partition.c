@@ -70,9 +70,9 @@ uint64_t tpc_partition_find_id(const tpc_plane *plane, const uint8_t *topic_id, 
 /* ---- offsets ---- */
 
 int64_t tpc_partition_last_stable_offset(const tpc_partition *partition) {
-    int64_t fixed = partition->last_stable_offset_fixed;
-    if (fixed < 0 || fixed > partition->high_watermark) return partition->high_watermark;
-    return fixed > partition->log_start_offset ? fixed : partition->log_start_offset;
+    const tpc_open_transaction *oldest = partition->producers.transactions.first;
+    if (!oldest || oldest->first_offset > partition->high_watermark) return partition->high_watermark;
+    return oldest->first_offset > partition->log_start_offset ? oldest->first_offset : partition->log_start_offset;
 }
 
 /* Rule: log_start_offset <= last_stable_offset <= high_watermark <= commit_offset <= durable_offset <=
@@ -233,7 +233,6 @@ static int slot_take(tpc_plane *plane, uint32_t *slot) {
 }
 
 static void set_settings(tpc_partition *partition, const tpc_partition_params *params) {
-    partition->last_stable_offset_fixed = params->last_stable_offset;
     partition->timestamp_before_ms_max = params->timestamp_before_ms_max;
     partition->timestamp_after_ms_max = params->timestamp_after_ms_max;
     partition->batch_bytes_max = params->batch_bytes_max;
@@ -278,8 +277,7 @@ static void partition_free(tpc_partition *partition) {
 
 int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params, uint64_t *handle) {
     bool ordered = params->log_start_offset >= 0 && params->log_start_offset <= params->high_watermark &&
-                   params->high_watermark <= params->log_end_offset &&
-                   params->last_stable_offset <= params->high_watermark;
+                   params->high_watermark <= params->log_end_offset;
     if (!ordered || params->partition < 0 || params->batch_bytes_max < 0) return -EINVAL;
     if (tpc_partition_named(plane, params->topic_name, params->topic_name_bytes, params->partition) ||
         tpc_partition_identified(plane, params->topic_id, params->partition))
@@ -303,7 +301,7 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
 int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    if (params->last_stable_offset > partition->high_watermark || params->batch_bytes_max < 0) return -EINVAL;
+    if (params->batch_bytes_max < 0) return -EINVAL;
     set_settings(partition, params);
     tpc_partition_verify(partition);
     return 0;
@@ -388,11 +386,15 @@ int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_
                                  bool sequence_lost) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    return tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost, tpc_plane_monotonic_ms(plane),
-                                plane->params.producer_expiry_ms);
+    if (partition->appends_undurable) return -EBUSY;
+    int result = tpc_producers_decode(&partition->producers, encoded, bytes, sequence_lost,
+                                      tpc_plane_monotonic_ms(plane), plane->params.producer_expiry_ms);
+    tpc_transactions_settle(&partition->producers.transactions, partition->high_watermark);
+    return result;
 }
 
 static void keep_batches_below(tpc_producer_state *state, int64_t upto_offset) {
+    if (state->transaction && state->transaction->first_offset >= upto_offset) state->transaction = NULL;
     while (state->batches_count && state->batches[state->batches_count - 1].base_offset >= upto_offset)
         state->batches_count--;
 }
@@ -419,11 +421,13 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
             continue;
         bool had_batches = state.batches_count > 0;
         keep_batches_below(&state, upto_offset);
-        if (had_batches && !state.batches_count) continue;
+        if (had_batches && !state.batches_count && !state.transaction) continue;
         bytes += tpc_producer_encode(&state, encoded + bytes);
         count++;
     }
     memcpy(encoded, &count, sizeof count);
+    int64_t end_offset = upto_offset < partition->durable_offset ? upto_offset : partition->durable_offset;
+    bytes += tpc_producers_encode_ended(&partition->producers, end_offset, encoded + bytes, bytes_max - bytes);
     return (int)bytes;
 }
 
@@ -437,12 +441,13 @@ int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_to
         const tpc_producer_state *state = &partition->producers.states[slot];
         if (state->producer_id < 0) continue;
         const tpc_producer_batch *last = state->batches_count ? &state->batches[state->batches_count - 1] : NULL;
-        told[count++] = (tpc_told_producer){.producer_id = state->producer_id,
-                                            .last_timestamp_ms = last ? last->timestamp_ms : -1,
-                                            .transaction_first_offset = state->transaction_first_offset,
-                                            .last_sequence = last ? last->last_sequence : -1,
-                                            .coordinator_epoch = state->coordinator_epoch,
-                                            .producer_epoch = state->producer_epoch};
+        told[count++] =
+            (tpc_told_producer){.producer_id = state->producer_id,
+                                .last_timestamp_ms = last ? last->timestamp_ms : -1,
+                                .transaction_first_offset = state->transaction ? state->transaction->first_offset : -1,
+                                .last_sequence = last ? last->last_sequence : -1,
+                                .coordinator_epoch = state->coordinator_epoch,
+                                .producer_epoch = state->producer_epoch};
     }
     return (int)count;
 }
@@ -452,6 +457,13 @@ int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle) {
     return partition ? (int)tpc_producers_longest_search(&partition->producers) : -ENOENT;
 }
 
+/* Rule: A producer with an open transaction is never forgotten, however long it is silent: its marker comes, and until then
+ * readers must not pass. See also tpc_broker/log/producer_state.py. Held by tests/runtime/test_plane_transactions.py,
+ * tests/runtime/test_transactions_random.py. */
+static bool is_silent(const tpc_plane *plane, const tpc_producer_state *state, int64_t now_ms) {
+    return !state->transaction && now_ms - state->last_append_ms >= plane->params.producer_expiry_ms;
+}
+
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
@@ -459,13 +471,14 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
     int expired = 0;
     for (uint32_t slot = 0; slot < partition->producers.capacity;) {
         const tpc_producer_state *state = &partition->producers.states[slot];
-        if (state->producer_id >= 0 && now_ms - state->last_append_ms >= plane->params.producer_expiry_ms) {
+        if (state->producer_id >= 0 && is_silent(plane, state, now_ms)) {
             tpc_producers_remove(&partition->producers, state->producer_id); /* may move another one here */
             expired++;
         } else {
             slot++;
         }
     }
-    if (!partition->producers.count) tpc_producers_free(&partition->producers);
+    if (!partition->producers.count && !partition->producers.transactions.first)
+        tpc_producers_free(&partition->producers);
     return expired;
 }

@@ -47,10 +47,9 @@ typedef struct tpc_partition {
     uint8_t topic_id[16];
 
     int64_t log_start_offset;
-    int64_t last_stable_offset_fixed; /* -1: follows the high watermark */
-    int64_t high_watermark;           /* visible to readers */
-    int64_t commit_offset;            /* durable with a majority of the voters: with one voter durable_offset */
-    int64_t durable_offset;           /* in this core's own journal */
+    int64_t high_watermark; /* visible to readers */
+    int64_t commit_offset;  /* durable with a majority of the voters: with one voter durable_offset */
+    int64_t durable_offset; /* in this core's own journal */
     int64_t log_end_offset;
     int64_t written_offset; /* behind: in a segment */
     int64_t timestamp_before_ms_max;
@@ -103,7 +102,7 @@ typedef struct tpc_partition {
     uint64_t near_racks;       /* of a leader: consumers there read from another replica */
     struct tpc_steady *steady; /* C carries its replication (steady.h); NULL: Python does */
 
-    int64_t committed_from_offset;               /* no transaction reaches into what lies at or behind it */
+    int64_t committed_from_offset;               /* no aborted transaction reaches into what lies at or behind it */
     struct tpc_fetch_wait *fetch_waits;          /* parked fetches that watch it */
     struct tpc_segment_window *windows;          /* of its segments, for fetches below the tail */
     struct tpc_in_place_window *in_place_window; /* where large batches go in place; NULL: nowhere */
@@ -210,7 +209,12 @@ typedef struct {
     bool set_max_timestamp;
     int64_t max_timestamp; /* with set_max_timestamp */
     int64_t now_ms;
+    const tpc_control_marker *marker; /* what a control batch says; NULL: it is none */
 } tpc_append_batch;
+
+/* Of a batch that no client has sent; NULL: it ends no transaction. A control batch that does not says nothing of its producer,
+ * and the header has none then. */
+const tpc_control_marker *tpc_append_marker(const uint8_t *batch, tpc_batch_header *header, tpc_control_marker *marker);
 
 /* Whether the bytes are whole, valid batches of magic 2, one after the other; *count: how many. Kafka's error code. */
 int tpc_append_check_batches(const uint8_t *batches, uint32_t bytes, uint32_t *count);

@@ -79,10 +79,12 @@ static void insert(tpc_producers *producers, const tpc_producer_state *state) {
 
 bool tpc_producers_full(const tpc_producers *producers) { return producers->count + 1 > producers->capacity / 4 * 3; }
 
-int tpc_producers_reserve(tpc_producers *producers) {
+static int grow(tpc_producers *producers) {
     if (!tpc_producers_full(producers)) return 0;
     uint32_t capacity = producers->capacity ? producers->capacity * 2 : CAPACITY_MIN;
-    tpc_producers grown = {.states = malloc(capacity * sizeof *grown.states), .capacity = capacity};
+    tpc_producers grown = {.states = malloc(capacity * sizeof *grown.states),
+                           .capacity = capacity,
+                           .transactions = producers->transactions};
     if (!grown.states) return -ENOMEM;
     for (uint32_t slot = 0; slot < capacity; slot++) grown.states[slot].producer_id = -1;
     for (uint32_t slot = 0; slot < producers->capacity; slot++)
@@ -92,14 +94,27 @@ int tpc_producers_reserve(tpc_producers *producers) {
     return 0;
 }
 
-void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, int64_t base_offset,
-                          int64_t now_ms) {
+int tpc_producers_reserve(tpc_producers *producers, const tpc_batch_header *header) {
+    int result = header->attributes & TPC_BATCH_TRANSACTIONAL ? tpc_transactions_reserve(&producers->transactions) : 0;
+    return result < 0 ? result : grow(producers);
+}
+
+static void end_transaction(tpc_producers *producers, tpc_producer_state *state, int32_t coordinator_epoch,
+                            int64_t marker_end) {
+    if (state->transaction) tpc_transactions_end(&producers->transactions, state->transaction, marker_end);
+    state->transaction = NULL;
+    state->coordinator_epoch = coordinator_epoch;
+}
+
+/* Rule: A batch changes what is known of its producer in C exactly as in Python: an epoch that changes forgets the batches, not
+ * the open transaction; a marker ends that, and is none of the batches. See also tpc_broker/log/producer_state.py. Held by
+ * tests/runtime/test_transactions_random.py. */
+void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, const tpc_control_marker *marker,
+                          int64_t base_offset, int64_t now_ms) {
     tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
     if (!known) {
-        tpc_producer_state fresh = {.producer_id = header->producer_id,
-                                    .producer_epoch = header->producer_epoch,
-                                    .coordinator_epoch = -1,
-                                    .transaction_first_offset = -1};
+        tpc_producer_state fresh = {
+            .producer_id = header->producer_id, .producer_epoch = header->producer_epoch, .coordinator_epoch = -1};
         insert(producers, &fresh);
         known = tpc_producers_find(producers, header->producer_id);
     }
@@ -109,6 +124,12 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
     }
     known->sequence_lost = 0;
     known->last_append_ms = now_ms;
+    if (marker) {
+        end_transaction(producers, known, marker->coordinator_epoch, base_offset + header->last_offset_delta + 1);
+        return;
+    }
+    if (header->attributes & TPC_BATCH_TRANSACTIONAL && !known->transaction)
+        known->transaction = tpc_transactions_begin(&producers->transactions, header->producer_id, base_offset);
     if (known->batches_count == TPC_PRODUCER_BATCHES_MAX)
         memmove(known->batches, known->batches + 1, --known->batches_count * sizeof *known->batches);
     known->batches[known->batches_count++] =
@@ -119,15 +140,29 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
                              .last_sequence = last_sequence_of(header)};
 }
 
-int tpc_producers_put(tpc_producers *producers, const tpc_producer_state *state) {
+/* Puts a state in place of the one with its id, or as a new one. */
+static int put(tpc_producers *producers, const tpc_producer_state *state) {
     tpc_producer_state *known = tpc_producers_find(producers, state->producer_id);
     if (known) {
         *known = *state;
         return 0;
     }
-    int result = tpc_producers_reserve(producers);
+    int result = grow(producers);
     if (result == 0) insert(producers, state);
     return result;
+}
+
+/* Rule: What an append that is undone began or ended is as before: its transaction is forgotten, or open again. Both are told
+ * from the states before and after. Held by tests/runtime/test_transactions_random.py. */
+void tpc_producers_undo(tpc_producers *producers, int64_t producer_id, const tpc_producer_state *before) {
+    tpc_producer_state *now = tpc_producers_find(producers, producer_id);
+    tpc_open_transaction *open = now ? now->transaction : NULL, *was = before ? before->transaction : NULL;
+    if (open && open != was) tpc_transactions_forget(&producers->transactions, open);
+    if (was && open != was) tpc_transactions_reopen(&producers->transactions, was);
+    if (before)
+        put(producers, before); /* there, unless the clock jumped and it expired */
+    else
+        tpc_producers_remove(producers, producer_id);
 }
 
 /* Closes the gap by moving back whatever a search would no longer find. */
@@ -159,6 +194,7 @@ uint32_t tpc_producers_longest_search(const tpc_producers *producers) {
 
 void tpc_producers_free(tpc_producers *producers) {
     free(producers->states);
+    tpc_transactions_free(&producers->transactions);
     *producers = (tpc_producers){0};
 }
 
@@ -179,6 +215,10 @@ typedef struct __attribute__((packed)) {
     int64_t timestamp_ms;
 } encoded_batch;
 
+typedef struct __attribute__((packed)) {
+    int64_t producer_id, first_offset, marker_end;
+} encoded_ended;
+
 _Static_assert(sizeof(encoded_producer) + TPC_PRODUCER_BATCHES_MAX * sizeof(encoded_batch) == TPC_PRODUCER_ENCODED_MAX,
                "what it takes at most");
 
@@ -186,7 +226,7 @@ uint32_t tpc_producer_encode(const tpc_producer_state *state, uint8_t *encoded) 
     encoded_producer one = {.producer_id = state->producer_id,
                             .producer_epoch = state->producer_epoch,
                             .coordinator_epoch = state->coordinator_epoch,
-                            .transaction_first_offset = state->transaction_first_offset,
+                            .transaction_first_offset = state->transaction ? state->transaction->first_offset : -1,
                             .last_timestamp_ms = state->last_append_ms,
                             .batches_count = state->batches_count};
     memcpy(encoded, &one, sizeof one);
@@ -201,8 +241,9 @@ uint32_t tpc_producer_encode(const tpc_producer_state *state, uint8_t *encoded) 
     return bytes;
 }
 
-/* One producer at encoded[*place]; false: there is none. */
-static bool decode_one(const uint8_t *encoded, uint32_t bytes, uint32_t *place, tpc_producer_state *state) {
+/* One producer at encoded[*place], and the first offset of its open transaction; false: there is none. */
+static bool decode_one(const uint8_t *encoded, uint32_t bytes, uint32_t *place, tpc_producer_state *state,
+                       int64_t *transaction_first_offset) {
     encoded_producer one;
     if (bytes - *place < sizeof one) return false;
     memcpy(&one, encoded + *place, sizeof one);
@@ -212,9 +253,9 @@ static bool decode_one(const uint8_t *encoded, uint32_t bytes, uint32_t *place, 
     *state = (tpc_producer_state){.producer_id = one.producer_id,
                                   .producer_epoch = one.producer_epoch,
                                   .coordinator_epoch = one.coordinator_epoch,
-                                  .transaction_first_offset = one.transaction_first_offset,
                                   .last_append_ms = one.last_timestamp_ms,
                                   .batches_count = one.batches_count};
+    *transaction_first_offset = one.transaction_first_offset;
     for (uint32_t i = 0; i < one.batches_count; i++, *place += sizeof(encoded_batch)) {
         encoded_batch batch;
         memcpy(&batch, encoded + *place, sizeof batch);
@@ -229,23 +270,75 @@ static bool decode_one(const uint8_t *encoded, uint32_t bytes, uint32_t *place, 
     return true;
 }
 
-int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost,
-                         int64_t now_ms, int64_t expiry_ms) {
+/* Whether the bytes are an encoding, and where its ended transactions begin. */
+static bool is_encoding(const uint8_t *encoded, uint32_t bytes, uint32_t *ended_place) {
     uint32_t count, place = sizeof count;
+    int64_t first_offset;
     tpc_producer_state state;
-    if (bytes < place) return -EINVAL;
+    if (bytes < place) return false;
     memcpy(&count, encoded, sizeof count);
     for (uint32_t i = 0; i < count; i++)
-        if (!decode_one(encoded, bytes, &place, &state)) return -EINVAL;
-    if (place != bytes) return -EINVAL;
-    place = sizeof count;
-    for (uint32_t i = 0; i < count; i++) {
-        decode_one(encoded, bytes, &place, &state);
+        if (!decode_one(encoded, bytes, &place, &state, &first_offset)) return false;
+    *ended_place = place;
+    for (encoded_ended ended; place < bytes; place += sizeof ended) {
+        if (bytes - place < sizeof ended) return false;
+        memcpy(&ended, encoded + place, sizeof ended);
+        if (ended.first_offset < 0 || ended.marker_end <= ended.first_offset) return false;
+    }
+    return true;
+}
+
+/* In place of what is known of it, with the transaction that it has open. */
+static int load(tpc_producers *producers, tpc_producer_state *state, int64_t transaction_first_offset) {
+    int result = tpc_transactions_reserve(&producers->transactions);
+    if (result == 0) result = grow(producers);
+    if (result < 0) return result;
+    const tpc_producer_state *known = tpc_producers_find(producers, state->producer_id);
+    if (known && known->transaction) tpc_transactions_forget(&producers->transactions, known->transaction);
+    if (transaction_first_offset >= 0)
+        state->transaction =
+            tpc_transactions_begin(&producers->transactions, state->producer_id, transaction_first_offset);
+    return put(producers, state);
+}
+
+static int load_ended(tpc_producers *producers, const encoded_ended *ended) {
+    int result = tpc_transactions_reserve(&producers->transactions);
+    if (result < 0) return result;
+    tpc_transactions_end(&producers->transactions,
+                         tpc_transactions_begin(&producers->transactions, ended->producer_id, ended->first_offset),
+                         ended->marker_end);
+    return 0;
+}
+
+int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost,
+                         int64_t now_ms, int64_t expiry_ms) {
+    uint32_t ended_place, place = sizeof(uint32_t);
+    int64_t first_offset;
+    tpc_producer_state state;
+    encoded_ended ended;
+    int result = is_encoding(encoded, bytes, &ended_place) ? 0 : -EINVAL;
+    while (result == 0 && place < ended_place) {
+        decode_one(encoded, bytes, &place, &state, &first_offset);
         state.sequence_lost = sequence_lost;
         /* Stored may be the time of its last records, by its client's clock: one that cannot be says nothing. */
         if (state.last_append_ms > now_ms || state.last_append_ms <= now_ms - expiry_ms) state.last_append_ms = now_ms;
-        int result = tpc_producers_put(producers, &state);
-        if (result < 0) return result;
+        result = load(producers, &state, first_offset);
     }
-    return 0;
+    for (; result == 0 && place < bytes; place += sizeof ended) {
+        memcpy(&ended, encoded + place, sizeof ended);
+        result = load_ended(producers, &ended);
+    }
+    return result;
+}
+
+uint32_t tpc_producers_encode_ended(const tpc_producers *producers, int64_t upto_offset, uint8_t *encoded,
+                                    uint32_t bytes_max) {
+    uint32_t bytes = 0;
+    const tpc_open_transaction *at = producers->transactions.ended_first;
+    for (; at && at->marker_end <= upto_offset && bytes + sizeof(encoded_ended) <= bytes_max; at = at->ended_next) {
+        encoded_ended ended = {at->producer_id, at->first_offset, at->marker_end};
+        memcpy(encoded + bytes, &ended, sizeof ended);
+        bytes += sizeof ended;
+    }
+    return bytes;
 }

@@ -12,11 +12,13 @@
 #include "journal.h"
 #include "cdef/50_partition.h"
 #include "cdef/51_replica.h"
+#include "transaction.h"
 
 typedef struct {
     tpc_producer_state *states; /* producer_id < 0: free */
     uint32_t capacity;          /* 0 or a power of two */
     uint32_t count;
+    tpc_transactions transactions;
 } tpc_producers;
 
 enum tpc_sequence_verdict {
@@ -38,15 +40,17 @@ bool tpc_producers_lack(const tpc_producers *producers, const tpc_batch_header *
 /* Whether the next new producer makes the table grow. */
 bool tpc_producers_full(const tpc_producers *producers);
 
-/* Makes sure that one more producer can be put without failing. */
-int tpc_producers_reserve(tpc_producers *producers);
+/* Makes sure that one more producer can be put without failing, and with this batch a transaction begin. */
+int tpc_producers_reserve(tpc_producers *producers, const tpc_batch_header *header);
 
-/* Remembers an accepted batch; tpc_producers_reserve() came before. */
-void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, int64_t base_offset,
-                          int64_t now_ms);
+/* Remembers an accepted batch; tpc_producers_reserve() came before. The marker: NULL for what is no control batch. */
+void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, const tpc_control_marker *marker,
+                          int64_t base_offset, int64_t now_ms);
 
-/* Puts a state in place of the one with its id (or as a new one); remove forgets. */
-int tpc_producers_put(tpc_producers *producers, const tpc_producer_state *state);
+/* Takes back the newest batch of a producer, which was so before; NULL: it was not known. */
+void tpc_producers_undo(tpc_producers *producers, int64_t producer_id, const tpc_producer_state *before);
+
+/* Forgets one that has no open transaction. */
 void tpc_producers_remove(tpc_producers *producers, int64_t producer_id);
 
 /* How many slots a search looks at, at most. */
@@ -54,10 +58,13 @@ uint32_t tpc_producers_longest_search(const tpc_producers *producers);
 
 void tpc_producers_free(tpc_producers *producers);
 
-/* As tpc_partition_load_producers(). */
+/* As tpc_partition_load_producers(). No copy of an earlier state may be put back after it. */
 int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint32_t bytes, bool sequence_lost,
                          int64_t now_ms, int64_t expiry_ms);
 /* One of them, without their number; how many bytes, TPC_PRODUCER_ENCODED_MAX at most. */
 uint32_t tpc_producer_encode(const tpc_producer_state *state, uint8_t *encoded);
+/* Of the transactions that have ended those with markers below an offset, as far as there is room; how many bytes. */
+uint32_t tpc_producers_encode_ended(const tpc_producers *producers, int64_t upto_offset, uint8_t *encoded,
+                                    uint32_t bytes_max);
 
 #endif

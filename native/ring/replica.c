@@ -92,12 +92,13 @@ static int append_batches(tpc_plane *plane, tpc_partition *partition, tpc_frame 
     for (uint32_t position = 0; position < bytes && error == 0;) {
         tpc_batch_header header;
         tpc_batch_header_read(batches + position, bytes - position, &header);
-        if (header.attributes & TPC_BATCH_IS_CONTROL) header.producer_id = -1; /* it has no sequence */
+        tpc_control_marker marker;
         tpc_append_batch batch = {.frame = frame,
                                   .batch = batches + position,
                                   .bytes = (uint32_t)header.batch_bytes,
                                   .is_stamped = true,
-                                  .now_ms = tpc_plane_now_ms(plane)};
+                                  .now_ms = tpc_plane_now_ms(plane),
+                                  .marker = tpc_append_marker(batches + position, &header, &marker)};
         error = tpc_append_batch_to(plane, partition, &batch, &header, result);
         position += batch.bytes;
     }
@@ -208,17 +209,19 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
 typedef struct {
     tpc_partition *partition;
     int64_t now_ms;
+    int error;
 } producers_of_tail;
 
 static void add_producer(void *context, const uint8_t *batch, uint32_t bytes) {
-    const producers_of_tail *of = context;
-    tpc_partition *partition = of->partition;
+    producers_of_tail *of = context;
+    tpc_producers *producers = &of->partition->producers;
     tpc_batch_header header;
+    tpc_control_marker marker;
     tpc_batch_header_read(batch, bytes, &header);
-    if (header.producer_id < 0 || header.attributes & TPC_BATCH_IS_CONTROL) return;
-    if (tpc_producers_reserve(&partition->producers) < 0)
-        return; /* not known: its next sequence is taken whatever it is */
-    tpc_producers_accept(&partition->producers, &header, header.base_offset, of->now_ms);
+    const tpc_control_marker *ends = tpc_append_marker(batch, &header, &marker);
+    if (header.producer_id < 0 || of->error) return;
+    of->error = tpc_producers_reserve(producers, &header);
+    if (of->error == 0) tpc_producers_accept(producers, &header, ends, header.base_offset, of->now_ms);
 }
 
 int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes) {
@@ -230,6 +233,9 @@ int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8
     producers_of_tail of = {.partition = partition, .now_ms = tpc_plane_monotonic_ms(plane)};
     if (result < 0) return result;
     tpc_tail_each(partition, partition->written_offset, add_producer, &of);
+    if (of.error < 0) return of.error;
     partition->producers_stale = false;
+    tpc_transactions_settle(&partition->producers.transactions, partition->high_watermark);
+    tpc_partition_verify(partition);
     return 0;
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-
 import pytest
 import trio
 
 from tests.broker.test_group_service import with_group
 from tests.support.consumer_members import REBALANCE_MS, ConsumerMember, Told
+from tests.support.disturbed_groups import DisturbedGroups
 from tests.support.memory_clients import create_topic, delete_topic
 from tests.support.memory_node import running_node
 from tpc_broker.broker import coordinator_driver
@@ -24,9 +22,9 @@ SETTINGS = (
 )  # fmt: skip
 
 
-class Story:
+class Story(DisturbedGroups):
     def __init__(self, node, seed):
-        self.node, self.chooser = node, random.Random(seed)
+        super().__init__(node, seed)
         self.told, self.broken = Told(min(SESSION_S, REBALANCE_MS / 1000), self.fails), []
         instances = [None, None, "one", "two"]
         self.members = [
@@ -35,21 +33,10 @@ class Story:
         ]
         for member in self.members:
             member.told = self.told
-        self.busy = defaultdict(trio.Lock)
-        self.possible = defaultdict(lambda: {-1})
-        self.values = iter(range(1, 1 << 30))
         self.ids = iter(range(1, 1 << 30))
 
     def fails(self, what):
         self.broken.append(f"at {trio.current_time():.3f} s: {what}")
-
-    async def attempt(self, question):
-        with trio.move_on_after(20):
-            try:
-                return await question
-            except (AttributeError, KeyError):  # the connection was closed; its core is down
-                return None
-        return None
 
     async def take_part(self):
         member = self.chooser.choice(self.members)
@@ -89,38 +76,11 @@ class Story:
         async with self.busy[member]:
             await trio.sleep(self.chooser.uniform(0, 2 * SESSION_S))
 
-    async def crash(self):
-        async with self.busy["crash"]:
-            number = self.chooser.randrange(CORES)
-            await self.node.crash(number)
-            await trio.sleep(self.chooser.uniform(0, 3))
-            await self.node.start(number)
-
-    async def refuse_writes(self):
-        life = self.node.lives.get(self.chooser.randrange(CORES))
-        if life is not None:
-            life.storage.has_space = False
-            await trio.sleep(self.chooser.uniform(0, 2))
-            life.storage.has_space = True
-
     async def change_topics(self):
         name = self.chooser.choice(["u", "v1", "v2"])
         if 0 in self.node.lives:
             with trio.move_on_after(20):
                 await (delete_topic if self.chooser.random() < 0.4 else create_topic)(self.node, 0, name)
-
-    async def set_clock(self):
-        self.node.clock.wall_ahead_ms += self.chooser.choice([-20_000, 5_000, 30_000])
-
-    async def run(self):
-        steps = [
-            *[self.take_part] * 30, *[self.leave] * 2, self.fall_silent, self.crash, self.refuse_writes,
-            self.change_topics, self.set_clock,
-        ]  # fmt: skip
-        async with trio.open_nursery() as nursery:
-            for _ in range(STEPS):
-                nursery.start_soon(self.chooser.choice(steps))
-                await trio.sleep(self.chooser.uniform(0, 0.5))
 
     async def settle(self):
         """Left alone, they come to one epoch, and each partition is somebody's."""
@@ -160,7 +120,8 @@ async def test_a_partition_has_one_owner_and_epochs_never_fall(seed, autojump_cl
         await with_group(node)
         node.delay_s_max, node.write_s_max = 0.1, 0.3
         story = Story(node, seed)
-        await story.run()
+        steps = [*[story.take_part] * 30, *[story.leave] * 2, story.fall_silent, story.change_topics]
+        await story.go_through(steps, STEPS)
         await trio.sleep(2)
         await story.settle()
         await story.check_offsets()

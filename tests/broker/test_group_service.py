@@ -434,6 +434,39 @@ async def test_a_coordinator_loads_in_small_steps(autojump_clock, monkeypatch):
         assert await member.committed("t", range(4)) == (NONE, dict.fromkeys(range(4), 99))
 
 
+async def test_many_groups_come_to_life_in_small_steps_and_nobody_is_let_in_before(autojump_clock, monkeypatch):
+    revived_in, told, turn, whole = Counter(), set(), 0, GroupCoordinator._revive
+
+    def counted(*arguments):
+        revived_in[turn] += 1
+        return whole(*arguments)
+
+    async def others(node):
+        nonlocal turn
+        while True:
+            await trio.lowlevel.checkpoint()
+            turn += 1
+            found = node[0].groups.coordinator_of("g")
+            told.add(found if isinstance(found, ErrorCode) else len(found.machine.list_groups()))
+
+    async with running_node(cores=1, settings=("offsets.topic.num.partitions=1",)) as node:
+        member = await with_group(node)
+        for number in range(500):
+            member.group = f"g{number}"
+            assert await member.commit("t", {0: 1}) == {0: NONE}
+        monkeypatch.setattr(GroupCoordinator, "_revive", counted)
+        await node.crash(0)
+        await node.start(0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others, node)
+            for _ in range(2_000):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    assert revived_in.total() == 500
+    assert max(revived_in.values()) <= 2 * coordinator_driver.END_STEP, "tasks of a turn run in any order"
+    assert told == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 500}
+
+
 async def test_offsets_of_a_topic_go_with_it(autojump_clock):
     async with running_node(settings=SETTINGS) as node:
         member = await with_group(node)

@@ -7,12 +7,11 @@ cores are up and left alone, members find their coordinator and get a generation
 from __future__ import annotations
 
 import math
-import random
-from collections import defaultdict
 
 import pytest
 import trio
 
+from tests.support.disturbed_groups import DisturbedGroups
 from tests.support.memory_clients import Member, create_topic
 from tests.support.memory_node import running_node
 from tpc_broker.broker import coordinator_driver
@@ -25,25 +24,14 @@ GROUPS = ("g", "h")
 ALONE = "nobody-joins"
 
 
-class Story:
+class Story(DisturbedGroups):
+    patience_s = 30
+
     def __init__(self, node, seed):
-        self.node, self.chooser = node, random.Random(seed)
+        super().__init__(node, seed)
         self.members = [Member(node, group, 100 + number) for group in GROUPS for number in range(MEMBERS)]
-        self.busy = defaultdict(trio.Lock)
-        self.values = iter(range(1, 1 << 30))
-        self.possible = defaultdict(lambda: {-1})
-        """Of a group and partition: what may be committed there now."""
         self.ended_s = {-1: 0.0}
         """When a commit was answered, or given up."""
-
-    async def attempt(self, question, seconds=30):
-        """The answer; None when there is none in time, or nobody to ask."""
-        with trio.move_on_after(seconds):
-            try:
-                return await question
-            except (AttributeError, KeyError):  # the connection was closed; its core is down
-                return None
-        return None
 
     async def take_part(self):
         """Join if that is wanted, and do what members do."""
@@ -76,30 +64,6 @@ class Story:
         if answer is not None and set(answer.values()) == {NONE}:
             beside = {one for one in self.possible[key] if self.ended_s.get(one, math.inf) >= began_s}
             self.possible[key] = beside | {value}
-
-    async def crash(self):
-        async with self.busy["crash"]:
-            number = self.chooser.randrange(CORES)
-            await self.node.crash(number)
-            await trio.sleep(self.chooser.uniform(0, 3))
-            await self.node.start(number)
-
-    async def refuse_writes(self):
-        life = self.node.lives.get(self.chooser.randrange(CORES))
-        if life is not None:
-            life.storage.has_space = False
-            await trio.sleep(self.chooser.uniform(0, 2))
-            life.storage.has_space = True
-
-    async def set_clock(self):
-        self.node.clock.wall_ahead_ms += self.chooser.choice([-20_000, 5_000, 30_000])
-
-    async def run(self):
-        steps = [*[self.take_part] * 12, *[self.commit_alone] * 4, self.crash, self.refuse_writes, self.set_clock]
-        async with trio.open_nursery() as nursery:
-            for _ in range(STEPS):
-                nursery.start_soon(self.chooser.choice(steps))
-                await trio.sleep(self.chooser.uniform(0, 0.5))
 
     async def check_offsets(self):
         for group in (*GROUPS, ALONE):
@@ -143,7 +107,7 @@ async def test_acknowledged_offsets_stay_and_members_come_together(seed, autojum
                 await trio.sleep(0.1)
         node.delay_s_max, node.write_s_max = 0.1, 0.5
         story = Story(node, seed)
-        await story.run()
+        await story.go_through([*[story.take_part] * 12, *[story.commit_alone] * 4], STEPS)
         await trio.sleep(30)
         await story.check_offsets()
         await story.check_members()

@@ -177,7 +177,7 @@ async def test_what_cannot_be_made_for_long_is_tried_at_longer_and_longer_distan
     core.storage.open = noted
     looking = SimpleNamespace(
         partitions=core.partitions, metadata=SimpleNamespace(between_changes=between_changes),
-        groups=SimpleNamespace(follow=follow), view=core.view, _announce=announce,
+        coordinators=SimpleNamespace(follow=follow), view=core.view, _announce=announce,
     )  # fmt: skip
     looking._make_missing = partial(Core._make_missing, looking)
     await core.follow(created(1, "t"))

@@ -99,7 +99,7 @@ async def test_a_replica_leaves_its_group_before_it_is_released_and_is_no_more_w
     assert replication.asked == ["add", "step aside", "leave", "remove"]
     assert released.released.move_id == MOVE
     assert not core.partitions.is_led(KEY)
-    assert core.groups.ended == [], "its coordinator goes with its leadership"
+    assert core.coordinators.ended == [], "its coordinator goes with its leadership"
     await core.follow(MoveDone(*KEY, THERE.core, THERE.node))
     assert ("forget_release", KEY) in core.storage.asked
     await core.partitions.step_aside(KEY)

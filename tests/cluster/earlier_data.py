@@ -2,9 +2,9 @@
 ``python -m tests.cluster.earlier_data NAME``.
 
 The nodes are killed, so that journals and the metadata's files hold what only they have: terms and votes, a partition
-that was moved and came back, a deleted topic, settings, offsets of a group. What has to be found is in
-``expected.json`` beside the data. They are made once for each feature level of docs/formats.md, by the last release
-that has it, and never again.
+that was moved and came back, a deleted topic, settings, offsets of a group, and a group by KIP-848. What has to be
+found is in ``expected.json`` beside the data. They are made once for each feature level of docs/formats.md, by the last
+release that has it, and never again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.cluster.test_moves import reassign, replicas
-from tests.durability.earlier_data import SESSION, session_timeout, set_of_a_group
+from tests.durability.earlier_data import CONSUMERS, SESSION, session_timeout, set_of_a_group
 from tests.support.cluster_nodes import (
     Cluster,
     admin,
@@ -33,6 +33,7 @@ from tests.support.cluster_nodes import (
     produce,
     topics,
 )
+from tests.support.kept_group import fill_kept_group, told_of_kept_group
 from tests.support.waiting import LOOK_S, PATIENCE_S
 
 DATA = Path(__file__).with_name("data")
@@ -43,8 +44,9 @@ NODES: Final = 3
 OFFSETS_PARTITIONS: Final = 3
 
 
-def expected_of(bootstrap: str) -> dict[str, Any]:
+def expected_of(made: Cluster) -> dict[str, Any]:
     """What clients see."""
+    bootstrap = made.bootstrap
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     asked = [TopicPartition("events", 0)]
     committed = eventually(lambda: consumer.committed(asked, timeout=LOOK_S)[0].offset, "offsets are told")
@@ -56,6 +58,7 @@ def expected_of(bootstrap: str) -> dict[str, Any]:
         "committed": committed,
         "retention.ms": client.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"].value,
         SESSION: session_timeout(bootstrap),
+        CONSUMERS: told_of_kept_group(made.nodes),
         "events": consume(bootstrap, "events", EVENTS, uuid4().hex),
         "moved": consume(bootstrap, "moved", MOVED, uuid4().hex),
     }
@@ -116,7 +119,8 @@ def make(name: str) -> None:
             fill(made)
             move_about(made)
             lead_elsewhere(made)
-            expected = expected_of(made.bootstrap)
+            fill_kept_group(made.nodes, "events", 2)
+            expected = expected_of(made)
         (Path(folder) / "expected.json").write_text(json.dumps(expected))
         DATA.mkdir(exist_ok=True)
         with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as archive:

@@ -21,6 +21,8 @@ from tests.support.namespaces import Hosts, why_no_namespaces
 from tests.support.raw_members import RawMembers
 
 TOPIC, PARTITIONS, GROUP = "shared-out", 12, "g"
+TURNS = 100
+"""They take seconds: what a node has yet to end comes in between."""
 pytestmark = pytest.mark.cluster
 
 
@@ -86,3 +88,33 @@ def test_the_node_of_the_coordinator_is_cut_off(tmp_path):
     """Clients reach it as before."""
     with cluster_on_hosts(tmp_path, Hosts) as (made, on), group_of(made) as members:
         fails(made, members, lambda node: on.isolate(node.number), lambda node: on.heal(node.number))
+
+
+def test_the_group_comes_back_to_nodes_that_have_just_lost_it(tmp_path):
+    """Each that has it stands still until another one has it, and no longer: what it has yet to end of the time before
+    may not end what begins there anew.
+    """
+    with cluster(tmp_path) as made, group_of(made) as members:
+        epochs = [member.epoch for member in members.members]
+        places = [members.place]
+        for _failure in range(4):
+            place = places[-1]
+            (failed,) = (node for node in made.nodes if (node.host, node.ports[0]) == place)
+            members.close()
+            members.nodes = [node for node in made.nodes if node is not failed]
+            os.killpg(failed.process.pid, signal.SIGSTOP)
+            try:
+                eventually(lambda place=place: members.coordinator() != place, "another one has the group")
+            finally:
+                os.killpg(failed.process.pid, signal.SIGCONT)
+            members.wait_stable()
+            members.check_offsets()
+            places.append(members.place)
+            if places[-1] in places[:-1]:
+                for _turn in range(TURNS):
+                    members.turn()
+                members.wait_stable()
+        assert len(set(places)) < len(places), "one has had it again"
+        members.nodes = list(made.nodes)
+        members.wait_stable()
+        assert [member.epoch for member in members.members] == epochs, "a group that was stable is not assigned anew"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.earlier_data import DATA, EVENTS, NODES, configure, expected_of
-from tests.durability.earlier_data import SESSION, SESSION_DEFAULT
+from tests.durability.earlier_data import ADDED
 from tests.support.cluster_nodes import cluster, cluster_told, consume, create_topic, eventually, leaders, produce
 from tpc_broker.feature_levels import SPOKEN
 
@@ -23,7 +23,7 @@ LEVELS = sorted(DATA.glob("level-*.tar.xz"))
 def unpack(archive: Path, folder: Path) -> dict:
     with tarfile.open(archive) as files:
         files.extractall(folder, filter="data")
-    return {SESSION: SESSION_DEFAULT, **json.loads((folder / "expected.json").read_text())}
+    return {**ADDED, **json.loads((folder / "expected.json").read_text())}
 
 
 @pytest.mark.parametrize("archive", LEVELS, ids=lambda path: path.name.removesuffix(".tar.xz"))
@@ -35,7 +35,7 @@ def test_nodes_of_every_feature_level(archive, tmp_path):
         told = cluster_told(made.bootstrap)
         assert told["cluster_id"] == identity["founding"]["cluster"], "no other one was founded"
         assert {row["levels"][1] for row in told["nodes"]} == {SPOKEN.highest}
-        assert expected_of(made.bootstrap) == expected
+        assert expected_of(made) == expected
         made.kill(1)
         others = made[2].bootstrap
         eventually(lambda: 1024 not in leaders(others, "events").values(), "others lead")

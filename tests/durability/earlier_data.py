@@ -2,8 +2,8 @@
 
 The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
 sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings of topics and of
-a group, offsets of a group. What has to be found is in ``expected.json`` beside the data. A directory is made once for
-each feature level of docs/formats.md, by the last release that has it, and never again.
+a group, offsets of a group, and a group by KIP-848. What has to be found is in ``expected.json`` beside the data. A
+directory is made once for each feature level of docs/formats.md, by the last release that has it, and never again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from confluent_kafka.admin import (
 )
 
 from tests.durability.readback import read_everything
+from tests.support import kept_group
 from tests.support.broker_process import TpcBroker
+from tests.support.kept_group import fill_kept_group, told_of_kept_group
 from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.journal import EntryKind, choose_superblock, journal_entries
 
@@ -38,17 +40,21 @@ GROUP = "g"
 COMMITTED = 17
 SESSION = "consumer.session.timeout.ms"
 SESSION_DEFAULT = "45000"
+CONSUMERS = "consumers"
+ADDED = {SESSION: SESSION_DEFAULT, CONSUMERS: None}
+"""What is told of directories that were made before there were such things."""
 ROUNDS_MAX = 50
 WANTED = {EntryKind.IN_PLACE, EntryKind.APPEND, EntryKind.RELEASED, EntryKind.ADOPTED}
 """Kinds of entries."""
 
 
 def set_of_a_group(bootstrap: str) -> None:
-    """From feature level 4 on."""
-    change = ConfigEntry(SESSION, "50000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=[change])
+    """From feature level 4 on. Members of the other group stay for as long as they can when nobody hears them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    for group, session_ms in ((GROUP, "50000"), (kept_group.GROUP, "60000")):
+        change = ConfigEntry(SESSION, session_ms, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[change])
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 def session_timeout(bootstrap: str) -> str:
@@ -71,7 +77,7 @@ def expected_of(broker: TpcBroker) -> dict[str, Any]:
     settings = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     return {
         "topics": topics, "committed": committed, "retention.ms": settings["retention.ms"].value,
-        SESSION: session_timeout(broker.bootstrap),
+        SESSION: session_timeout(broker.bootstrap), CONSUMERS: told_of_kept_group([broker]),
         "partitions": {
             f"{topic}-{partition}": [one.log_start_offset, one.high_watermark,
                                      [zlib.crc32(value) for _offset, value in one.records]]
@@ -115,6 +121,7 @@ def fill(broker: TpcBroker) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
     consumer.commit(offsets=[TopicPartition("events", 0, COMMITTED)], asynchronous=False)
     consumer.close()
+    fill_kept_group([broker], "events", 2)
 
 
 def write_in_place(broker: TpcBroker) -> None:

@@ -15,8 +15,20 @@ from typing import Final
 
 import pytest
 
+from tests.cluster.test_replication import in_sync_everywhere
 from tests.support.broker_process import TpcBroker
-from tests.support.group_story import PARTITIONS, Records, Story, committed, epochs, make_topic, story
+from tests.support.cluster_nodes import Cluster, cluster, create_topic
+from tests.support.group_story import (
+    PARTITIONS,
+    TIMES,
+    Records,
+    Story,
+    committed,
+    epochs,
+    make_topic,
+    story,
+    wait_settled,
+)
 from tests.support.rust_client import RustUnavailableError, build_client
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -76,7 +88,7 @@ def client() -> Path:
 
 
 @contextmanager
-def its_producer(client: Path, broker: TpcBroker, topic: str) -> Iterator[Records]:
+def its_producer(client: Path, broker: TpcBroker | Cluster, topic: str) -> Iterator[Records]:
     """Writes to all partitions until it is left; then the places of all records are in the set."""
     settings = json.dumps({"bootstrap.servers": broker.bootstrap})
     places: Records = set()
@@ -143,12 +155,7 @@ def test_members_outlive_a_killed_broker(client, brisk_broker, topic, tmp_path):
             for name in names:
                 told.comes(name, topic, program)
             told.share(*names)
-
-            def settled() -> bool:
-                epoch, members = epochs(broker, topic)
-                return set(members.values()) == {epoch} and len(members) == 3
-
-            eventually(settled, "all have the newest epoch")
+            wait_settled(broker, topic)
             before, owned, kept = epochs(broker, topic), told.owned(), committed(broker, topic)
             told.handle_more()
             broker.kill()
@@ -222,3 +229,35 @@ def test_each_function_of_its_admin(client, brisk_broker, topic, tmp_path):
     for function, wanted in SAYS.items():
         assert re.search(wanted, answers[function]["ok"]), (function, answers[function])
     assert committed(broker, topic) == {}, "the group was deleted"
+
+
+def test_members_outlive_each_node_of_a_cluster(client, topic, tmp_path):
+    """Killed one after the other: so are the group's coordinator and the leader of each partition."""
+    program, names = [str(client), "member"], ("a", "b", "c")
+    with cluster(tmp_path / "nodes") as made:
+        for node in made.nodes:
+            node.overrides |= {**TIMES, "offsets.topic.num.partitions": "3"}
+        made.start()
+        create_topic(made.bootstrap, topic, PARTITIONS, replicas=3)
+        eventually(lambda: in_sync_everywhere(made, topic), "three replicas")
+        with story(made, topic, tmp_path) as told:
+            with its_producer(client, made, topic) as places:
+                for name in names:
+                    told.comes(name, topic, program)
+                told.share(*names)
+                for node in made.nodes:
+                    made.kill(node.number)
+                    told.handle_more(2000)
+                    made.start(node.number)
+                    eventually(lambda: in_sync_everywhere(made, topic), "it has caught up")
+                    eventually(lambda: in_sync_everywhere(made, "__consumer_offsets"), "its coordinators too")
+                told.leaves("a")
+                told.is_killed("b")
+                told.comes("d", topic, program)
+                told.share("c", "d")
+                told.handle_more()
+            told.all_handled(places)
+            for name in ("c", "d"):
+                told.leaves(name)
+            told.check_positions()
+            assert not told.owned()

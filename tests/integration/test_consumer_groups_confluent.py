@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.group_story import PARTITIONS, committed, epochs, make_topic, producing, story
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.group_story import PARTITIONS, committed, epochs, make_topic, producing, story, wait_settled
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.clients
 
@@ -97,12 +97,7 @@ def test_members_outlive_a_killed_broker(brisk_broker, topic, tmp_path):
             for name in names:
                 told.comes(name, topic)
             told.share(*names)
-
-            def settled() -> bool:
-                epoch, members = epochs(broker, topic)
-                return set(members.values()) == {epoch} and len(members) == 3
-
-            eventually(settled, "all have the newest epoch")
+            wait_settled(broker, topic)
             before, owned, kept = epochs(broker, topic), told.owned(), committed(broker, topic)
             told.handle_more()
             broker.kill()
@@ -115,4 +110,4 @@ def test_members_outlive_a_killed_broker(brisk_broker, topic, tmp_path):
             told.leaves("c")
             told.share("a", "b")
         told.all_handled(places)
-        assert told.handled().most_common(1)[0][1] == 1, "nobody was killed, so nothing is handled twice"
+        told.check_once()

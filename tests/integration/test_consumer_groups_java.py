@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.group_story import committed, epochs, make_topic, producing, story
+from tests.support.group_story import committed, epochs, make_topic, producing, story, wait_settled
 from tests.support.kafka_peer import JAVA_FLAGS, KAFKA_VERSION, PeerUnavailable, kafka_jars, run_tool
 from tests.support.waiting import eventually
 from tools import extract_schema
@@ -147,6 +147,8 @@ def test_a_group_is_rolled_to_the_new_protocol_and_back(brisk_broker, topic, tmp
             assert type_of_group() == "Classic"
             for turn, settings in ((1, {}), (2, classic)):
                 for place, letter in enumerate("abc"):
+                    if turn == 2:  # a classic member that is behind when the group becomes classic loses its generation
+                        wait_settled(broker, topic)
                     told.leaves(there[place])
                     there[place] = f"{letter}{turn}"
                     told.comes(there[place], topic, **program, **settings)
@@ -154,7 +156,7 @@ def test_a_group_is_rolled_to_the_new_protocol_and_back(brisk_broker, topic, tmp
                     told.handle_more(50)
                 assert type_of_group() == ("Consumer" if turn == 1 else "Classic")
         told.all_handled(places)
-        assert told.handled().most_common(1)[0][1] == 1, "nobody was killed, so nothing is handled twice"
+        told.check_once()
 
 
 def test_librdkafkas_cooperative_assignor_keeps_a_group_classic_as_with_kafka(brisk_broker, topic, tmp_path):

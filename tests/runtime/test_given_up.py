@@ -225,7 +225,7 @@ async def coordinator_is_at(core):
 
 def test_groups_of_a_partition_that_is_given_up_have_no_coordinator_and_whoever_waits_is_answered(tmp_path):
     async def body(bench, core):
-        await core.create_offsets_topic()
+        await core.create_coordinators_topic("__consumer_offsets")
         await wait_until(lambda: not core.groups.is_loading)
         assert await coordinator_is_at(core) == core.broker_id
         partition, coordinator = core.partitions.find("__consumer_offsets", 0), core.groups.coordinator_of("group")
@@ -261,7 +261,7 @@ def test_a_partition_of_groups_that_is_made_later_has_a_coordinator(tmp_path, mo
 
         with monkeypatch.context() as patch:
             patch.setattr(bench.storage, "_make", full)
-            await core.create_offsets_topic()
+            await core.create_coordinators_topic("__consumer_offsets")
             assert core.groups.coordinator_of("group") is ErrorCode.NOT_COORDINATOR
         await wait_until(lambda: core.groups.coordinator_of("group") is not ErrorCode.NOT_COORDINATOR)
 

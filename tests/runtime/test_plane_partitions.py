@@ -248,14 +248,6 @@ def test_refusals(make_bench):
         bench.plane.read(handle, 0, 100)
 
 
-def test_the_last_stable_offset_can_be_held_back(bench):
-    handle = bench.lead("t", log_end_offset=9, settings=settings_with(last_stable_offset=4))
-    state = bench.plane.state(handle)
-    assert (state.last_stable_offset, state.high_watermark) == (4, 9)
-    bench.plane.update(handle, settings_with(leader_epoch=2))
-    assert bench.plane.state(handle).last_stable_offset == 9
-
-
 def test_registered_with_a_high_watermark_below_the_end_it_shows_only_what_is_committed(bench):
     handle = bench.lead("t", log_end_offset=9, high_watermark=6)
     state = bench.plane.state(handle)

@@ -7,8 +7,8 @@ import trio
 from tests.storage.test_partition_storage import TOPICS
 from tests.support.fake_disk import FakeDisk
 from tests.support.storage_plane import MemoryStoragePlane, params_of
-from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.log.segment import LogSettings
+from tpc_broker.log.state import LogState
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition
@@ -30,7 +30,7 @@ class LedPartitions:
             storage = await create_partition(files, TOPICS, f"t{topic}", key, self.settings)
             for data in first:
                 await storage.append([data])
-            handle = self.plane.register(params_of(key, len(first)), ProducerState())
+            handle = self.plane.register(params_of(key, len(first)), LogState())
             assert handle == number
             self.led[handle] = LeaderPartition(storage, handle, trio.Lock(), is_internal=False)
         return self

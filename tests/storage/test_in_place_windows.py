@@ -12,7 +12,7 @@ import trio.testing
 from tests.log.log_batches import batch
 from tests.support.storage_plane import MemoryStoragePlane, params_of
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
-from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.state import LogState
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage.in_place_windows import InPlaceWindows
 
@@ -24,7 +24,7 @@ def world():
     """A partition of which something was written in place, and is not durable."""
     plane = MemoryStoragePlane()
     plane.holds = True
-    handle = plane.register(params_of(TopicPartition(uuid.UUID(int=7), 0)), ProducerState())
+    handle = plane.register(params_of(TopicPartition(uuid.UUID(int=7), 0)), LogState())
     for number in range(END_OFFSET):
         data = batch(number)
         plane.admit(handle, len(data))

@@ -12,19 +12,13 @@ from tpc_broker.storage.leader_partition import partition_params
 
 def files(**changes):
     facts = {
-        "topic": "t", "key": None, "leader_epoch": 3, "log_start_offset": 1, "written_end_offset": 9,
-        "last_stable_offset": 9, **changes,
+        "topic": "t", "key": None, "leader_epoch": 3, "log_start_offset": 1, "written_end_offset": 9, **changes,
     }  # fmt: skip
     return SimpleNamespace(**facts)
 
 
 def config(**overrides):
     return load_settings().topic_config({name.replace("_", "."): value for name, value in overrides.items()})
-
-
-def test_a_log_without_an_open_transaction_has_no_last_stable_offset_of_its_own():
-    assert partition_params(files(), config(), is_internal=False).last_stable_offset == -1
-    assert partition_params(files(last_stable_offset=4), config(), is_internal=False).last_stable_offset == 4
 
 
 @pytest.mark.parametrize("is_internal", [False, True])

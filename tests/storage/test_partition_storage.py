@@ -12,7 +12,7 @@ from tests.log.log_batches import batch, marker
 from tests.support.disk_operations import outcome
 from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.batch import CONTROL_ABORT, decode_header, walk_headers
+from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, decode_header, walk_headers
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 from tpc_broker.runtime.journal_lock import JournalLockedError, wait_lock
@@ -300,9 +300,26 @@ async def test_aborted_transactions_come_from_the_index():
         segment.indexes = None
     found = await storage.aborted_transactions(5, 12)
     assert [(one.first_offset, one.last_offset) for one in found] == [(4, 5), (6, 7), (8, 9), (10, 11)]
-    assert storage.last_stable_offset == 40
+    assert storage.log_state.last_stable_offset(40) == 40
     await storage.append([batch(40, producer=(1, 0, 40), transactional=True), batch(41)])
-    assert storage.last_stable_offset == 40
+    assert storage.log_state.last_stable_offset(42) == 40
+
+
+async def test_what_has_ended_above_the_commit_survives_a_cut_and_a_checkpoint():
+    """Its marker may lie in front of the snapshot from which the cut finds the producers."""
+    storage = await make()
+    storage.notes, committed = {1: b""}, 1
+    storage.commit_offset = lambda: committed
+    await storage.append([batch(0), batch(1, producer=(1, 0, 0), transactional=True), marker(2, CONTROL_COMMIT, 1)])
+    await storage.roll()
+    await storage.append([batch(3, producer=(2, 0, 0), transactional=True), marker(4, CONTROL_COMMIT, 2)])
+    assert [one.first_offset for one in storage.state().ended] == [1, 3]
+    await storage.truncate(4)
+    assert storage.log_state.last_stable_offset(2) == 1
+    assert [one.first_offset for one in storage.state().ended] == [1]
+    assert storage.log_state.last_stable_offset(4) == 3
+    committed = 3
+    assert storage.state().ended == ()
 
 
 async def test_the_journal_grows_step_by_step():

@@ -11,7 +11,7 @@ from tests.log.log_batches import batch
 from tests.support.storage_plane import JOURNAL_USE, MemoryStoragePlane, params_of
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, EntryKind, JournalMode
-from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.state import LogState
 from tpc_broker.model import TopicPartition
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.connections import ConnectionLimits, Connections
@@ -34,7 +34,7 @@ def key_of(number):
 
 
 def registered(plane, count, *, admitted=1 << 20, log_end_offset=0):
-    handles = [plane.register(params_of(key_of(number), log_end_offset), ProducerState()) for number in range(count)]
+    handles = [plane.register(params_of(key_of(number), log_end_offset), LogState()) for number in range(count)]
     for handle in handles:
         plane.admit(handle, admitted)
     return handles

@@ -16,6 +16,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import TpcBroker
+from tests.support.cluster_nodes import Cluster
 from tests.support.raw_client import RawConnection
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -87,7 +88,7 @@ class Story:
 
     def owned(self) -> dict[str, set[Place]]:
         """What each member that is there has now. A partition that two have at a time, one of them not killed and not
-        told that it has lost it, fails.
+        told that it has lost it, fails, and so does a record that is handled by who has not its partition.
         """
         has: dict[str, set[Place]] = {}
         for name, what, *facts in self.lines():
@@ -100,11 +101,19 @@ class Story:
                 has[name] = has.get(name, set()) - set(map(tuple, facts[0]))
             elif what in ("left", "killed"):
                 has.pop(name, None)
+            elif what == "handled":
+                assert (facts[0], facts[1]) in has.get(name, ()), f"{name} handles {facts}, and has not its partition"
         return {name: places for name, places in has.items() if places}
 
     def handled(self) -> Counter[tuple[str, int, int]]:
         """How often each record was, by topic, partition and offset."""
         return Counter((facts[0], facts[1], facts[2]) for _name, what, *facts in self.lines() if what == "handled")
+
+    def check_once(self) -> None:
+        """Nobody was killed, so nothing is handled twice: who gives a partition back has committed what it handled."""
+        again = [record for record, times in self.handled().items() if times > 1]
+        troubles = [line for line in self.lines() if line[1] in ("not committed", "lost", "error")]
+        assert not again, f"{len(again)} records, first {sorted(again)[:3]}; what members complained of: {troubles}"
 
     def places(self) -> set[Place]:
         """Of which any record was handled."""
@@ -156,7 +165,7 @@ def make_topic(broker: TpcBroker, name: str, partitions_count: int = PARTITIONS)
     admin.create_topics([NewTopic(name, partitions_count, 1)])[name].result(PATIENCE_S)
 
 
-def story(broker: TpcBroker, group: str, folder: Path, **more: str) -> Story:
+def story(broker: TpcBroker | Cluster, group: str, folder: Path, **more: str) -> Story:
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": "consumer"}
     return Story(folder / "story", {**settings, **more})
 
@@ -206,6 +215,16 @@ def described(broker: TpcBroker, group: str) -> dict:
 def epochs(broker: TpcBroker, group: str) -> tuple[int, dict[str, int]]:
     told = described(broker, group)
     return told["GroupEpoch"], {one["MemberId"]: one["MemberEpoch"] for one in told["Members"]}
+
+
+def wait_settled(broker: TpcBroker, group: str) -> None:
+    """Until each member, of either protocol, has heard of the group's newest epoch."""
+
+    def is_settled() -> bool:
+        epoch, members = epochs(broker, group)
+        return set(members.values()) == {epoch}
+
+    eventually(is_settled, "all have the newest epoch")
 
 
 def committed(broker: TpcBroker, group: str) -> dict[tuple[str, int], int]:

@@ -243,7 +243,7 @@ class MemoryCore:
         self.configuration = load_settings()
         self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)
         self.advanced, self.without_leader, self.owners_asked, self.in_new_epochs = [], [], [], []
-        self.groups = MemoryGroups()
+        self.coordinators = MemoryGroups()
         self.purgatory = SimpleNamespace(advanced=self.advanced.append)
         self.partitions = Partitions(self, self.storage)
         self._records = 0

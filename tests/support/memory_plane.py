@@ -22,6 +22,7 @@ from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.protocol import decode_request, encode_response, encode_response_header
+from tpc_broker.kafka.records import ControlType, control_batch
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.producer_state import ProducerState
@@ -284,6 +285,24 @@ class MemoryPlane:
             known.apply(decode_header(batch), batch)
         return _told(known) if len(known) <= count_max else None
 
+    def append_marker(self, handle, marker):
+        """As `native/ring/append.c`."""
+        known = next((one for one in self.producers(handle, 1 << 20) if one.producer_id == marker.producer_id), None)
+        refused = ErrorCode.NONE
+        if known is not None and marker.coordinator_epoch < known.coordinator_epoch:
+            refused = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        elif known is not None and marker.producer_epoch < known.producer_epoch + (
+            marker.transaction_version >= 2 and known.transaction_first_offset >= 0
+        ):
+            refused = ErrorCode.INVALID_PRODUCER_EPOCH
+        if refused:
+            return AppendResult(-1, -1, -1, int(refused))
+        return self.append(handle, control_batch(
+            ControlType.COMMIT if marker.commits else ControlType.ABORT, producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch, coordinator_epoch=marker.coordinator_epoch,
+            timestamp_ms=self._clock.wall_ms() if self._clock is not None else 0,
+        ))  # fmt: skip
+
     # -- FetchPort ----------------------------------------------------------------------------------------------------
 
     def begin_fetch(self, request):
@@ -326,7 +345,7 @@ class MemoryPlane:
     def open_window(self, _handle, _window):
         raise AssertionError("nobody wants one")
 
-    def set_committed_from(self, handle, offset):
+    def set_committed_from(self, handle, offset, _upto):
         self.committed_from[handle] = offset
 
     def watch(self, handle):

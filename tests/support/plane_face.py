@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
+_ENDED_BYTES_MAX: Final = 24 * 1000
 _SLICES_AT_ONCE: Final = 1024
 _BATCHES_AT_ONCE: Final = 512
 
@@ -289,7 +290,7 @@ class Plane:
         return ffi.new("tpc_partition_params *", values)
 
     def update(self, handle: int, settings: PartitionSettings) -> None:
-        """Change flags, limits, epoch and the fixed last stable offset."""
+        """Change flags, limits and epoch."""
         _checked(lib.tpc_partition_update(self.pointer, handle, self._params(settings)), "update")
 
     def arm(self, handle: int, term: int) -> None:
@@ -338,9 +339,9 @@ class Plane:
         _checked(result, "truncate")
         return self._commit(sequence[0])
 
-    def reset_producers(self, handle: int, producers: Sequence[ProducerState]) -> None:
+    def reset_producers(self, handle: int, producers: Sequence[ProducerState] | bytes) -> None:
         """Those as of `written_offset`."""
-        encoded = encoded_producers(producers)
+        encoded = producers if isinstance(producers, bytes) else encoded_producers(producers)
         _checked(lib.tpc_partition_reset_producers(self.pointer, handle, encoded, len(encoded)), "reset producers")
 
     def withdraw(self, handle: int) -> None:
@@ -420,10 +421,21 @@ class Plane:
         lib.tpc_plane_set_hot(self.pointer, on)
 
     def append(self, handle: int, batches: Buffer) -> Appended:
-        """Append whole batches of the broker's own: stamped and journalled, producers' sequences not looked at."""
+        """Append whole batches of the broker's own: stamped and journalled, producers' sequences not judged."""
         result = ffi.new("tpc_append_result *")
         data = ffi.from_buffer("uint8_t[]", batches)
         _checked(lib.tpc_plane_append(self.pointer, handle, data, len(data), result), "append")
+        return self._appended(result)
+
+    def append_marker(
+        self, handle: int, producer: tuple[int, int], coordinator_epoch: int, *, commits: bool, version: int = 2
+    ) -> Appended:
+        """`producer`: id and epoch; `version` of transactions."""
+        result = ffi.new("tpc_append_result *")
+        returned = lib.tpc_plane_append_marker(
+            self.pointer, handle, *producer, coordinator_epoch, commits, version, result
+        )
+        _checked(returned, "append a marker")
         return self._appended(result)
 
     def produce_records(self, handle: int, records: Buffer, produce_version: int) -> Appended:
@@ -570,7 +582,7 @@ class Plane:
 
     def dump_encoded(self, handle: int, upto_offset: int = UNLIMITED) -> bytes:
         """The same, as checkpoints have it."""
-        size = 4 + self.state(handle).producers_count * lib.TPC_PRODUCER_ENCODED_MAX
+        size = 4 + self.state(handle).producers_count * lib.TPC_PRODUCER_ENCODED_MAX + _ENDED_BYTES_MAX
         encoded = bytearray(size)
         filled = lib.tpc_partition_dump_producers(self.pointer, handle, upto_offset, ffi.from_buffer(encoded), size)
         return bytes(encoded[: _checked(filled, "producers")])
@@ -616,8 +628,9 @@ def encoded_producers(producers: Sequence[ProducerState]) -> bytes:
                 producer_state.ProducedBatch(batch.last_sequence, batch.last_offset, delta, batch.timestamp_ms)
             )
         state.producers[one.producer_id] = producer_state.Producer(
-            one.producer_id, one.producer_epoch, last_timestamp=one.last_append_ms, batches=batches
-        )
+            one.producer_id, one.producer_epoch, one.coordinator_epoch, one.transaction_first_offset,
+            one.last_append_ms, batches,
+        )  # fmt: skip
     return state.encode_full()
 
 
@@ -672,4 +685,7 @@ def _producer_state(known: producer_state.Producer) -> ProducerState:
         )
         for batch in known.batches
     )  # fmt: skip
-    return ProducerState(known.producer_id, known.epoch, known.last_timestamp, tuple(batches))
+    return ProducerState(
+        known.producer_id, known.epoch, known.last_timestamp, tuple(batches), known.transaction_first_offset,
+        known.coordinator_epoch,
+    )  # fmt: skip

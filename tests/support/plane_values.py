@@ -136,8 +136,6 @@ class PartitionSettings:
     """0: not checked."""
     timestamp_before_ms_max: int = UNLIMITED
     timestamp_after_ms_max: int = 3_600_000
-    last_stable_offset: int = -1
-    """-1: follows the high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +181,8 @@ class ProducerState:
     producer_epoch: int
     last_append_ms: int
     batches: tuple[ProducerBatch, ...]
+    transaction_first_offset: int = -1
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

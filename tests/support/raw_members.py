@@ -7,7 +7,11 @@ it committed stays. A member that had no answer says all that it has with its ne
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from threading import Event
 from typing import Any
 
 from tests.support.broker_process import TpcBroker
@@ -24,11 +28,14 @@ _REBALANCE_MS = 300_000
 
 
 class RawMember:
-    """Owns what it was told, and gives back at once."""
+    """Owns what it was told, and gives back at once. One with an `instance` is static; one with a `regex` takes what
+    that matches, and names nothing.
+    """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, instance: str | None = None, regex: str | None = None) -> None:
         self.name = f"member {number}"
         self.member_id = str(uuid.UUID(int=number))
+        self.instance, self.regex = instance, regex
         self.epoch = 0
         self.owned: set[Place] = set()
         self.said: set[Place] | None = None
@@ -36,8 +43,12 @@ class RawMember:
 
     def heartbeat(self, group: str, topic: str) -> dict[str, Any]:
         asked: dict[str, Any] = {"GroupId": group, "MemberId": self.member_id, "MemberEpoch": self.epoch}
+        asked["InstanceId"] = self.instance
         if self.said is None:
-            asked |= {"RebalanceTimeoutMs": _REBALANCE_MS, "SubscribedTopicNames": [topic]}
+            names = [topic] if self.regex is None else []
+            asked |= {"RebalanceTimeoutMs": _REBALANCE_MS, "SubscribedTopicNames": names}
+        if self.said is None and self.regex is not None:
+            asked["SubscribedTopicRegex"] = self.regex
         if self.said != self.owned:
             indexes: dict[uuid.UUID, list[int]] = {}
             for topic_id, index in sorted(self.owned, key=lambda place: place[1]):
@@ -62,15 +73,44 @@ class RawMembers:
         self._turns = 0
 
     def come(self, count: int) -> None:
-        """With the next turns."""
-        self.members += [RawMember(len(self.members) + number) for number in range(1, count + 1)]
+        """With the next turns: of three, one is static and one has an expression."""
+        for number in range(len(self.members) + 1, len(self.members) + count + 1):
+            instance = f"instance {number}" if number % 3 == 2 else None
+            regex = f"{self.topic[:-1]}.?" if number % 3 == 0 else None
+            self.members.append(RawMember(number, instance=instance, regex=regex))
+
+    def at(self, nodes: Sequence[TpcBroker]) -> RawMembers:
+        """The same members, as they are now, of a group that these are to have as well."""
+        others = RawMembers(nodes, self.group, self.topic, self.partitions)
+        others.members = deepcopy(self.members)
+        others.committed, others.sent = dict(self.committed), dict(self.sent)
+        for member in others.members:
+            member.said = None
+        return others
+
+    @contextmanager
+    def turning(self) -> Iterator[None]:
+        """Turn after turn beside the body, and to the end of one."""
+        is_over = Event()
+
+        def turn() -> None:
+            while not is_over.is_set():
+                self.turn()
+
+        with ThreadPoolExecutor(1) as pool:
+            turns = pool.submit(turn)
+            try:
+                yield
+            finally:
+                is_over.set()
+            turns.result()
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
-    def _coordinator(self) -> tuple[str, int]:
+    def coordinator(self) -> tuple[str, int]:
         """As the first node tells it that answers."""
         return eventually(self._found, f"group {self.group} has a coordinator", not_yet=_LOST)
 
@@ -82,11 +122,11 @@ class RawMembers:
         (found,) = answer["Coordinators"]
         return None if found["ErrorCode"] else (found["Host"], found["Port"])
 
-    def _ask(self, api: str, version: int, values: dict[str, Any]) -> dict[str, Any] | None:
+    def ask(self, api: str, version: int, values: dict[str, Any]) -> dict[str, Any] | None:
         """None: no answer, and whether it was carried out is not known."""
         try:
             if self._connection is None:
-                self.place = self._coordinator()
+                self.place = self.coordinator()
                 self._connection = RawConnection(*self.place, LOOK_S)
             return self._connection.ask(api, version, values)
         except _LOST:
@@ -102,7 +142,7 @@ class RawMembers:
     def _beat(self, member: RawMember) -> bool:
         """Whether it was answered well."""
         saying = set(member.owned)
-        answer = self._ask("ConsumerGroupHeartbeat", 1, member.heartbeat(self.group, self.topic))
+        answer = self.ask("ConsumerGroupHeartbeat", 1, member.heartbeat(self.group, self.topic))
         code = ErrorCode(answer["ErrorCode"]) if answer is not None else None
         if answer is None or code in _ELSEWHERE:
             member.said = None
@@ -127,9 +167,10 @@ class RawMembers:
         parts = [{"PartitionIndex": index, "CommittedOffset": offset} for index, offset in offsets.items()]
         asked = {
             "GroupId": self.group, "GenerationIdOrMemberEpoch": member.epoch, "MemberId": member.member_id,
+            "GroupInstanceId": member.instance,
             "Topics": [{"Name": self.topic, "Partitions": parts}],
         }  # fmt: skip
-        answer = self._ask("OffsetCommit", 9, asked)
+        answer = self.ask("OffsetCommit", 9, asked)
         if answer is None:
             return
         for part in answer["Topics"][0]["Partitions"]:
@@ -159,7 +200,7 @@ class RawMembers:
                  "Topics": [{"Name": self.topic, "PartitionIndexes": indexes}]}  # fmt: skip
 
         def found() -> dict[int, int] | None:
-            answer = self._ask("OffsetFetch", 9, {"Groups": [asked], "RequireStable": False})
+            answer = self.ask("OffsetFetch", 9, {"Groups": [asked], "RequireStable": False})
             if answer is None:
                 return None
             (group,) = answer["Groups"]

@@ -21,7 +21,7 @@ def params_of(key, log_end_offset=0):
     """Of a partition without any rule, whose files end there."""
     return PartitionParams(
         topic="t", key=key, leader_epoch=3, log_start_offset=0,
-        log_end_offset=log_end_offset, high_watermark=log_end_offset, last_stable_offset=-1,
+        log_end_offset=log_end_offset, high_watermark=log_end_offset,
         timestamp_before_ms_max=1 << 62, timestamp_after_ms_max=1 << 62, batch_bytes_max=1 << 20,
         segment_bytes=1 << 30, is_internal=False, is_relaxed=False, is_compacted=False, log_append_time=False,
         is_replicated=False,
@@ -84,7 +84,7 @@ class MemoryStoragePlane:
 
     # -- PartitionTable
 
-    def register(self, params, _producers):
+    def register(self, params, _state):
         handle = next(self._handles)
         self._partitions[handle] = _Partition(params)
         return handle

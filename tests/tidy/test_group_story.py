@@ -36,6 +36,20 @@ def test_two_have_a_partition(tmp_path):
         story(tmp_path / "story", [*A_HAS_IT, ["b", "given", [["t", 0]]]]).owned()
 
 
+def test_one_goes_on_with_what_it_gave_back(tmp_path):
+    with pytest.raises(AssertionError, match="has not"):
+        story(tmp_path / "story", [*GIVEN_BACK, ["b", "handled", "t", 0, 2], ["a", "handled", "t", 0, 3]]).owned()
+
+
+def test_what_is_handled_again_is_told_with_what_was_not_committed(tmp_path):
+    refused = ["a", "not committed", "REBALANCE_IN_PROGRESS"]
+    told = story(tmp_path / "story", [*A_HAS_IT, refused, ["a", "back", [["t", 0]]], ["b", "given", [["t", 0]]]])
+    told.check_once()
+    again = story(tmp_path / "again", [*A_HAS_IT, refused, ["b", "handled", "t", 0, 1]])
+    with pytest.raises(AssertionError, match=r"1 records.*REBALANCE_IN_PROGRESS"):
+        again.check_once()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

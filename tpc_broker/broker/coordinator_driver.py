@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 LOAD_BYTES = 1 << 20
 LOAD_STEP = 64
 """Records, and ends of batches, replayed at once: some 11 µs each, for which everything else of this core waits."""
+END_STEP = 16
+"""Of the end of loading so many parts at once, some 10 µs each, or what a group of many members takes."""
 CLOCK_SET_MS = 1_000
 """A wall clock that differs by so much from what the monotonic one says was set."""
 TIMER_LATE_MS = 500
@@ -173,6 +175,8 @@ class MachineDriver(Generic[M]):
         """Load, then write and keep time until cancelled, or until it was unloaded and nothing is under way."""
         await self._load()
         if not self.is_unloaded:
+            await self._prepare_end_of_loading()
+        if not self.is_unloaded:
             self.do(self.machine.finish_loading)
         self.raised_unasked = self.has_raised
         if self.is_unloaded:
@@ -184,6 +188,18 @@ class MachineDriver(Generic[M]):
             nursery.start_soon(self._work_beside)
             await self._write_in_order()
             nursery.cancel_scope.cancel()
+
+    async def _prepare_end_of_loading(self) -> None:
+        try:
+            for number, _part in enumerate(self._parts_of_end_of_loading(), 1):
+                if number % END_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+        except Exception as error:  # as in `do`
+            self._machine_raised(error)
+
+    def _parts_of_end_of_loading(self) -> Iterator[object]:
+        """For a kind of machine that has much to do there."""
+        return iter(())
 
     async def _work_beside(self) -> None:
         """What a kind of machine needs beside this, from when it is loaded on."""

@@ -171,6 +171,33 @@ class Coordinators(ABC, Generic[D]):
         self._coordinators.clear()
 
 
+class CoordinatorsOfCore:
+    """Of all internal topics."""
+
+    def __init__(self, *services: Coordinators[Any]) -> None:
+        self._services = services
+
+    @property
+    def is_loading(self) -> bool:
+        return any(each.is_loading for each in self._services)
+
+    def begin_if_coordinates(self, key: TopicPartition) -> None:
+        for each in self._services:
+            each.begin_if_coordinates(key)
+
+    def end(self, key: TopicPartition) -> None:
+        for each in self._services:
+            each.end(key)
+
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        for each in self._services:
+            await each.follow(before, after)
+
+    async def prepare_drain(self) -> None:
+        for each in self._services:
+            await each.prepare_drain()
+
+
 async def _slept(again_s: float) -> float:
     """How long it is the next time."""
     await trio.sleep(again_s)

@@ -18,6 +18,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.client_telemetry import ClientTelemetry
+from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
@@ -39,6 +40,7 @@ from tpc_broker.broker.replica_moves import ReplicaMoves
 from tpc_broker.broker.replica_watch import ReplicaWatch
 from tpc_broker.broker.replicated import ReplicatedPartitions
 from tpc_broker.broker.told_partitions import ToldPartitions
+from tpc_broker.broker.transaction_service import TransactionService
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError, MetadataUnreadableError, RecordsDamagedError
@@ -48,8 +50,10 @@ from tpc_broker.metadata.image import changed_indexes, changed_topics
 from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import (
+    CONSUMER_OFFSETS_TOPIC,
     NO_LEADER_EPOCH,
     NOT_HERE,
+    TRANSACTION_STATE_TOPIC,
     BrokerId,
     CoreId,
     NodeId,
@@ -80,6 +84,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.listeners import Listener
+    from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.model import LeaderEpoch
     from tpc_broker.storage.ports import Disk
@@ -92,6 +97,10 @@ DRAIN_ANSWERS_S = 5.0
 DRAIN_SENDING_S = 1.0
 """For clients that are slow to take them."""
 DRAIN_LOOK_S = 0.005
+CREATE_INTERNAL = {
+    CONSUMER_OFFSETS_TOPIC: "topics.create_offsets", TRANSACTION_STATE_TOPIC: "topics.create_transactions",
+}  # fmt: skip
+"""What core 0 is asked, to make them on their first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,7 @@ class CoreIdentity:
 
 
 class Core:
-    def __init__(  # noqa: PLR0913  (a core is put together from its ports here, and nowhere else)
+    def __init__(  # noqa: PLR0913, PLR0915  (a core is put together from its ports here, and nowhere else)
         self,
         place: CoreIdentity,
         configuration: BrokerConfiguration,
@@ -189,6 +198,8 @@ class Core:
         self.loads = CoreLoads(self)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
+        self.transactions = TransactionService(self, nursery)
+        self.coordinators = CoordinatorsOfCore(self.groups, self.transactions)
         self.client_telemetry = ClientTelemetry(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.dispatcher.on_gone = self.client_telemetry.closed
@@ -277,7 +288,7 @@ class Core:
     async def _make_missing(self) -> list[tuple[TopicPartition, LeaderEpoch]]:
         opened = await self.partitions.make_what_could_not_be_made(due_only=True)
         if opened:
-            await self.groups.follow(self.view.image, self.view.image)
+            await self.coordinators.follow(self.view.image, self.view.image)
         return opened
 
     async def _keep_subscribed(self) -> None:
@@ -331,7 +342,7 @@ class Core:
 
     def has_no_leader(self, key: TopicPartition) -> None:
         """A partition of this core can be led no more: every core's Metadata says so, and its groups hear it."""
-        self.groups.end(key)
+        self.coordinators.end(key)
         self._nursery.start_soon(self._announce, [(key, NO_LEADER_EPOCH)])
 
     def leads_in_new_epochs(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
@@ -385,7 +396,7 @@ class Core:
             await self.replicated.follow(after)
             await trio.lowlevel.checkpoint()  # one step less in which nobody is served
         opened = await self.partitions.follow(before, after)
-        await self.groups.follow(before, after)
+        await self.coordinators.follow(before, after)
         await self._announce(opened)
         if before.moving != after.moving:
             self.moves.look()
@@ -476,19 +487,24 @@ class Core:
             return ErrorCode.LEADER_NOT_AVAILABLE
         return ErrorCode(answer["error_code"])
 
-    async def create_offsets_topic(self) -> ErrorCode:
+    async def create_coordinators_topic(self, name: str) -> ErrorCode:
+        """`__consumer_offsets` or `__transaction_state`."""
         try:
-            await self.mailboxes.call(METADATA_CORE, "topics.create_offsets", {})
+            await self.mailboxes.call(METADATA_CORE, CREATE_INTERNAL[name], {})
         except MailboxError as error:
-            text = f"__consumer_offsets could not be created: {error}"
-            self.log_limiter.say(log, "creation on first use", "__consumer_offsets", text)
+            self.log_limiter.say(log, "creation on first use", name, f"{name} could not be created: {error}")
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
     def serve_metadata_calls(self) -> None:
         """What other cores ask of core 0 besides whole requests."""
         self.metadata.serve_at_controller("topics.create", self._serve_create_topic)
-        self.metadata.serve_at_controller("topics.create_offsets", self._serve_create_offsets_topic)
+        self.metadata.serve_at_controller(
+            CREATE_INTERNAL[CONSUMER_OFFSETS_TOPIC], self._serves_creation(Controller.create_offsets_topic)
+        )
+        self.metadata.serve_at_controller(
+            CREATE_INTERNAL[TRANSACTION_STATE_TOPIC], self._serves_creation(Controller.create_transactions_topic)
+        )
 
     async def _serve_create_topic(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         topic_id = TopicId(self.chance.uuid())
@@ -501,11 +517,15 @@ class Core:
         code = results[0].error_code
         return {"error_code": 0 if code == ErrorCode.TOPIC_ALREADY_EXISTS else int(code)}, []
 
-    async def _serve_create_offsets_topic(self, _caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
-        topic_id = TopicId(self.chance.uuid())
-        now_ms = self.clock.wall_ms()
-        await self.metadata.change(lambda image: (self.controller(image).create_offsets_topic(topic_id, now_ms), None))
-        return {}, []
+    def _serves_creation(
+        self, decide: Callable[[Controller, TopicId, int], list[MetadataRecord]]
+    ) -> Callable[[CoreId, Payload, list[bytes]], Awaitable[Answer]]:
+        async def serve(_caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
+            topic_id, now_ms = TopicId(self.chance.uuid()), self.clock.wall_ms()
+            await self.metadata.change(lambda image: (decide(self.controller(image), topic_id, now_ms), None))
+            return {}, []
+
+        return serve
 
     # -- drain -------------------------------------------------------------------------------------------------------
 
@@ -520,7 +540,7 @@ class Core:
         """
         self.connections.stop_accepting()
         self.connections.take_no_more()
-        await self.groups.prepare_drain()
+        await self.coordinators.prepare_drain()
         left_s = trio.current_effective_deadline() - trio.current_time()
         with trio.move_on_after(min(DRAIN_ANSWERS_S, left_s / 2)):
             await self._wait_answered()

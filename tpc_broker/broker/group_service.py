@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.coordinator_driver import MachineDriver
+from tpc_broker.broker.coordinator_driver import MachineDriver, MachineFailedError, NotLoadedError
 from tpc_broker.broker.coordinators import AGAIN_S, AGAIN_S_MAX, Coordinators
 from tpc_broker.broker.known_topics import TopicsOfCore
-from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits, Producer
+from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits, Producer, TransactionEnd
 from tpc_broker.coordinator.assignors import ASSIGNORS
 from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.coordinator.consumer.messages import ConsumerSettings
 from tpc_broker.coordinator.consumer.records import ResolvedRegex
 from tpc_broker.coordinator.consumer.subscribed import RESOLVED_AGAIN_MS
+from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.group_config import CONSUMER, consumer_group_settings, serves_consumer_groups
@@ -32,10 +33,11 @@ from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NO_TOPIC_ID, TopicId
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.producers_port import EndMarker
     from tpc_broker.coordinator import Effects
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.metadata.group_config import ConsumerGroupSettings
@@ -104,6 +106,9 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             self._wanted.update(wanted)
             self._has_wanted.set()
 
+    def _parts_of_end_of_loading(self) -> Iterator[None]:
+        return self.machine.groups_finished(self.now_ms())
+
     async def _work_beside(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._learn_topics)
@@ -160,6 +165,18 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             has_more = part is not None
             matched += part or ()
         return tuple(sorted(matched))
+
+    async def write_marker(self, marker: EndMarker) -> ErrorCode:
+        """End what a producer's transaction has in this partition, and wait until that is committed."""
+        producer = Producer(marker.producer_id, marker.producer_epoch)
+        end = TransactionEnd(producer, marker.commits, marker.coordinator_epoch)
+        try:
+            answer = await self.call(MarkerResponse, lambda token, _now_ms: self.machine.marker(end, token))
+        except NotLoadedError as error:
+            return error.error_code
+        except MachineFailedError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return answer.error_code
 
     def topics_changed(self, deleted: Sequence[str] = ()) -> None:
         """More is known of topics that are gone, as of those of these names."""
@@ -248,6 +265,13 @@ class GroupService(Coordinators[LoadedCoordinator]):
         if deleted:
             for coordinator in self.loaded():
                 coordinator.topics_changed(deleted)
+
+    async def write_marker(self, partition: Partition, marker: EndMarker) -> ErrorCode:
+        """By the groups' coordinator of a partition, in the order of its writes."""
+        found = self._coordinators.get(partition.key)
+        if found is None or not found[0].is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return await found[0].write_marker(marker)
 
     def _new_coordinator(self, partition: Partition) -> LoadedCoordinator:
         settings = self._core.settings

@@ -22,8 +22,8 @@ from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionInde
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tpc_broker.broker.ports import CoreStorage, DataPlane
-    from tpc_broker.broker.producers_port import ToldProducer
+    from tpc_broker.broker.ports import AppendResult, CoreStorage, DataPlane
+    from tpc_broker.broker.producers_port import EndMarker, ToldProducer
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_END = -1
 SCAN_BYTES = 1 << 20
+MARKER_BYTES = 78
+"""Of a control batch that ends a transaction."""
 
 
 class Partition:
@@ -186,14 +188,15 @@ class Partition:
 
     async def aborted_transactions(self, offset: int, upto: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that reach into [offset, upto)."""
-        if offset >= self.files.written_end_offset:
+        written = self.files.written_end_offset
+        if offset >= written:
             return []
         try:
             found = await self.files.aborted_transactions(offset, upto)
         except (OSError, LookupError, ValueError) as error:
             raise self._unreadable(offset, error) from error
         if not found:
-            self._plane.set_committed_from(self.handle, offset)
+            self._plane.set_committed_from(self.handle, offset, min(upto, written))
         return [(entry.producer_id, entry.first_offset) for entry in found]
 
     async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:
@@ -265,25 +268,40 @@ class Partition:
         size, allowed = len(batch), limits.REPLICATED_BATCH_BYTES_MAX
         if size > allowed:
             raise PartitionOfflineError(f"{self.label}: {size} bytes to append at once; at most {allowed} are allowed")
+        result = await self._append(size, lambda: self._plane.append(self.handle, batch))
+        if result.error_code:
+            raise PartitionOfflineError(f"{self.label}: append refused with {ErrorCode(result.error_code).name}")
+        await self._wait_committed(result)
+        return result.base_offset
+
+    async def append_marker(self, marker: EndMarker) -> ErrorCode:
+        """End a producer's transaction, and wait until that is committed. TRANSACTION_COORDINATOR_FENCED,
+        INVALID_PRODUCER_EPOCH: nothing was appended. Raises as `append_durably`.
+        """
+        result = await self._append(MARKER_BYTES, lambda: self._plane.append_marker(self.handle, marker))
+        if not result.error_code:
+            await self._wait_committed(result)
+        return ErrorCode(result.error_code)
+
+    async def _append(self, size: int, append: Callable[[], AppendResult | None]) -> AppendResult:
         while True:
             if not self.is_open:
                 raise PartitionOfflineError(self.label)
             try:
-                await self._storage.make_room(self.files, self.handle, len(batch))
+                await self._storage.make_room(self.files, self.handle, size)
             except OSError as error:
                 raise PartitionOfflineError(f"{self.label}: {error}") from error
-            result = self._plane.append(self.handle, batch)
+            result = append()
             if result is not None:
-                break
+                return result
             await self._storage.wait_journal_room()
-        if result.error_code:
-            raise PartitionOfflineError(f"{self.label}: append refused with {ErrorCode(result.error_code).name}")
+
+    async def _wait_committed(self, result: AppendResult) -> None:
         await self._plane.wait_committed(self.handle, result.end_offset, result.leader_epoch)
         if self.is_open and not 0 <= result.base_offset < result.end_offset <= self.bounds().high_watermark:
             log.error("%s: what would be told to be committed at [%d, %d) is not there; its high watermark is %d",
                       self.label, result.base_offset, result.end_offset, self.bounds().high_watermark)  # fmt: skip
             raise LeadershipLostError(f"{self.label}: what was appended is not committed")
-        return result.base_offset
 
     async def move_log_start(self, offset: int) -> int:
         """DeleteRecords: the log starts here from now on, durably. OffsetOutOfRangeError outside [start, watermark]."""

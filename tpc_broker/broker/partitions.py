@@ -207,13 +207,13 @@ class Partitions:
     async def _release_for_group(self, key: TopicPartition) -> None:
         """Let it go as for a move to another core. One that cannot be let go is led as before, and is tried again."""
         partition = self._open[key]
-        self._core.groups.end(key)
+        self._core.coordinators.end(key)
         try:
             await self._storage.release(partition.handle, self._here.core, 0, partial(self._close, partition))
         except PartitionOfflineError as error:
             log.warning("%s gets no group yet: %s", partition.label, error)
             self._not_made.add(key)
-            self._core.groups.begin_if_coordinates(key)
+            self._core.coordinators.begin_if_coordinates(key)
 
     def damaged(self) -> list[TopicPartition]:
         """Replicas here that could not be opened, or were given up."""
@@ -316,13 +316,13 @@ class Partitions:
                 self._has_gone(key)
                 replication.stay(key)
                 raise
-        self._core.groups.end(key)
+        self._core.coordinators.end(key)
         self._going[key] = partition.leader_epoch, trio.Event()
         try:
             return await self._storage.release(partition.handle, target, move_id, closing)
         except PartitionOfflineError:
             self._has_gone(key)
-            await self._core.groups.follow(self._core.view.image, self._core.view.image)
+            await self._core.coordinators.follow(self._core.view.image, self._core.view.image)
             raise
 
     def _replication(self, partition: Partition) -> Replication | None:
@@ -391,7 +391,7 @@ class Partitions:
                 self._join(topic, key, files)
             else:
                 await self._lead(topic, key, files)
-        await self._core.groups.follow(image, image)
+        await self._core.coordinators.follow(image, image)
 
     async def install(self, key: TopicPartition, judge: Judge) -> bool:
         """Replace a replica's files by those of a filled folder, and open it with them; whether that was done. Not

@@ -211,8 +211,8 @@ class ClusterNode(Protocol):
         """A node, or all (None), without waiting; it may be lost where a link ends, or is full."""
         ...
 
-    async def ask(self, node: NodeId, method: str, payload: Payload) -> None:
-        """Until a node has taken it. MailboxError: that is not known."""
+    async def ask(self, node: NodeId, method: str, payload: Payload) -> Answer:
+        """What a node answers. MailboxError: whether it has taken it is not known."""
         ...
 
     # Nodes that seem to be gone, whether this one is cut off from most others, and whose disks are full.
@@ -514,8 +514,8 @@ class FetchPort(Protocol):
 
     def open_window(self, handle: int, window: SegmentWindow) -> None: ...
 
-    def set_committed_from(self, handle: int, offset: int) -> None:
-        """No transaction reaches into what lies at or behind an offset, nor will."""
+    def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
+        """No transaction that was aborted reaches into [offset, upto), nor will."""
         ...
 
     def watch(self, handle: int) -> None: ...

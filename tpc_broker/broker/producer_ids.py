@@ -30,15 +30,37 @@ class ProducerIds:
     async def take(self) -> ProducerId | None:
         """A fresh producer id; None when no block can be had now (core 0 is away): the client is to try again."""
         async with self._reserving:
-            if self._next == self._end:
-                try:
-                    block, _blobs = await self._core.mailboxes.call(CoreId(0), "producer_ids.reserve", self._who)
-                except MailboxError as error:
-                    log.warning("producer ids: no block could be reserved (%s)", error)
-                    return None
-                self._next, self._end = block["first"], block["first"] + block["count"]
-            self._next += 1
-            return ProducerId(self._next - 1)
+            await self._reserve()
+            return self._first_at_hand()
+
+    def take_nowait(self) -> ProducerId | None:
+        """The same; None also where a block is being reserved from now on."""
+        found = self._first_at_hand()
+        if found is None and not self._reserving.locked():
+            self._core.start_soon(self.have_some)
+        return found
+
+    async def have_some(self) -> None:
+        """See that some are at hand, if that can be."""
+        if self._next == self._end:
+            async with self._reserving:
+                await self._reserve()
+
+    def _first_at_hand(self) -> ProducerId | None:
+        if self._next == self._end:
+            return None
+        self._next += 1
+        return ProducerId(self._next - 1)
+
+    async def _reserve(self) -> None:
+        """Unless there are some."""
+        if self._next == self._end:
+            try:
+                block, _blobs = await self._core.mailboxes.call(CoreId(0), "producer_ids.reserve", self._who)
+            except MailboxError as error:
+                log.warning("producer ids: no block could be reserved (%s)", error)
+                return
+            self._next, self._end = block["first"], block["first"] + block["count"]
 
     @property
     def _who(self) -> Payload:

@@ -1,8 +1,11 @@
-"""What the data plane tells of a partition's idempotent producers."""
+"""What the data plane tells of a partition's producers, and how it ends what one of them has open."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from tpc_broker.broker.ports import AppendResult
 
 
 class ToldProducer(NamedTuple):
@@ -20,6 +23,16 @@ class ToldProducer(NamedTuple):
     producer_epoch: int
 
 
+class EndMarker(NamedTuple):
+    """What ends a transaction in one partition, as its coordinator has it."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commits: bool
+    transaction_version: int
+
+
 class ProducersPort(Protocol):
     """Of the partitions that are here, led or followed."""
 
@@ -28,5 +41,12 @@ class ProducersPort(Protocol):
 
         Raises PartitionOfflineError when it was withdrawn, LeadershipLostError while they are not known because the log
         was cut.
+        """
+        ...
+
+    def append_marker(self, handle: int, marker: EndMarker) -> AppendResult | None:
+        """Of a partition that is led here; None: no room in the journal, or in the segments.
+
+        Error codes: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH; nothing was appended then.
         """
         ...

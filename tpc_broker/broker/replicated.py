@@ -145,14 +145,14 @@ class ReplicatedPartitions:
             return
         partition.led_epoch = epoch
         self._announce(key, epoch, Replica(self._core.view.node, self._core.core_id))
-        self._core.groups.begin_if_coordinates(key)
+        self._core.coordinators.begin_if_coordinates(key)
 
     def _lost(self, key: TopicPartition, epoch: LeaderEpoch) -> None:
         partition = self._core.partitions.get(key)
         if partition is not None:
             partition.led_epoch = None
             self._core.purgatory.advanced(partition.handle)
-        self._core.groups.end(key)
+        self._core.coordinators.end(key)
         self.near.lost(key)
         self._announce(key, epoch, NOBODY)
 

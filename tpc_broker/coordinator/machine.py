@@ -137,6 +137,8 @@ class GroupCoordinator:
             self._groups, self._consumers.by_id, self._offsets, self._writes, self._ahead, WRITES_AT_ONCE, life
         )
         self._is_loaded = False
+        self._finishing: Iterator[None] | None = None
+        self._effects_of_loading = Effects()
         self._maybe_unused: set[str] = set()
 
     # Replay: the only way in which what is stored changes.
@@ -199,22 +201,33 @@ class GroupCoordinator:
             self._groups[group_id] = Group(group_id, held=self._held)
 
     def finish_loading(self, now_ms: int) -> Effects:
-        """The log has been replayed to its end: groups come to life, sessions begin. RecordDamagedError when its
-        records cannot all be true.
-        """
+        """The log has been replayed to its end: groups come to life, sessions begin; or RecordDamagedError."""
         assert not self._is_loaded
-        effects = Effects()
+        for _group in self.groups_finished(now_ms):
+            pass
         self._is_loaded = True
-        self._foreign.update(self._consumers.finish_loading())
-        # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka: its record replaces the other.
+        return self._effects_of_loading
+
+    def groups_finished(self, now_ms: int) -> Iterator[None]:
+        """The same, but for its end: after each group others have their turn, but no other call comes in between."""
+        if self._finishing is None:
+            self._finishing = self._finish(now_ms)
+        return self._finishing
+
+    def _finish(self, now_ms: int) -> Iterator[None]:
+        effects = self._effects_of_loading
+        self._foreign.update((yield from self._consumers.finish_loading()))
+        # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka, where the replay of its record
+        # replaces whatever there is.
         for group_id in self._stored.keys() & self._consumers.by_id.keys():
             self._ahead.decide(group_id, tombstones_of(self._consumers.by_id[group_id]), effects)
         for group_id in dict.fromkeys([*self._stored, *self._offsets.committed, *self.pending.group_ids]):
             self._revive(group_id, now_ms, effects)
+            yield
         for consumers in self._consumers.by_id.values():
             self._consumer_membership.begin_sessions(consumers, now_ms)
+            yield
         self._timers.set(_EXPIRY_KEY, now_ms + self._limits.offsets_retention_check_interval_ms)
-        return effects
 
     def written(self, write_id: WriteId, now_ms: int) -> Effects:
         """A write is durable: its records are replayed here, and what waited for it is answered."""
@@ -406,11 +419,10 @@ class GroupCoordinator:
     def describe_consumer_group(self, group_id: str, token: Token, now_ms: int) -> Effects:
         """ConsumerGroupDescribe for one group."""
         effects = Effects()
-        is_classic = group_id in self._groups
         refused = partial(DescribedConsumerGroup, group_id=group_id)
         response = refused(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} {'is not a consumer group' if is_classic else 'not found'}.",
+            error_message=f"Group {group_id} {'is not a consumer group' if group_id in self._groups else 'not found'}.",
         )
         if group_id in self._consumers.by_id:
             response = self._consumers.described(group_id, self._settings_of(group_id)) or response

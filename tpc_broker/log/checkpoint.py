@@ -22,7 +22,7 @@ from uuid import UUID
 
 from tpc_broker.log.batch import NO_TIMESTAMP
 from tpc_broker.log.producer_state import ProducerState
-from tpc_broker.log.state import LogState, decode_state, encode_state
+from tpc_broker.log.state import EndedTransaction, LogState, decode_ended, decode_state, encode_ended, encode_state
 from tpc_broker.model import NO_LEADER_EPOCH, CoreId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.native_bytes import crc32c
 
@@ -67,6 +67,8 @@ class Tag(IntEnum):
     """Absent: the partition's files are in its own folder."""
     LOST = 0x800A
     """Absent: no producer's latest batches may have been lost; beside RELEASED only."""
+    ENDED = 11
+    """Absent: no transaction has ended above `commit_offset`."""
 
 
 NO_VOTE: Final = -1
@@ -133,6 +135,8 @@ class PartitionCheckpoint:
     """In a journal only: the name of the folder among those being filled whose files take the place of what the
     partition's own folder holds (`storage.installation`).
     """
+    ended: tuple[EndedTransaction, ...] = ()
+    """Transactions whose markers are in the segments, and above `commit_offset`."""
 
     @property
     def committed_end_offset(self) -> Offset:
@@ -151,7 +155,7 @@ class PartitionCheckpoint:
 
     def log_state(self) -> LogState:
         """To go on from."""
-        return LogState(self.epochs, self.producers.copy())
+        return LogState(self.epochs, self.producers.copy(), self.ended)
 
     def encode(self) -> bytes:
         name = self.topic.encode()
@@ -192,6 +196,8 @@ class PartitionCheckpoint:
             values.append((Tag.MOVES, _MOVES.pack(self.moves)))
         if self.filled:
             values.append((Tag.FILLED, self.filled.encode()))
+        if self.ended:
+            values.append((Tag.ENDED, encode_ended(self.ended)))
         body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in values)
         return _LENGTH.pack(len(body)) + body
 
@@ -223,6 +229,8 @@ def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int
         (more["moves"],) = _MOVES.unpack(values[Tag.MOVES])
     if Tag.FILLED in values:
         more["filled"] = values[Tag.FILLED].decode()
+    if Tag.ENDED in values:
+        more["ended"] = tuple(decode_ended(values[Tag.ENDED]))
     entry, _place = _decode_partition_1(whole, 0, more)
     entry.producers.mark_lost(producer_id for (producer_id,) in _PRODUCER_ID.iter_unpack(values.get(Tag.LOST, b"")))
     return entry, end

@@ -122,6 +122,8 @@ class ProducerState:
         if header.producer_id < 0:
             return None
         if header.is_control:
+            if not header.records_count:  # compaction has emptied it
+                return None
             return self._apply_marker(header, decode_control_marker(data, position))
         producer = self._producer(header)
         producer.last_timestamp = header.max_timestamp

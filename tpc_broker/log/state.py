@@ -2,29 +2,31 @@
 
 Theory of operation
 -------------------
-As of an offset, a log has *producers* with their last batches and open transactions (`producer_state`), from which
-its last stable offset follows, and *leader epochs* with the offsets where they begin (`epochs`). Batches are taken in
-order, one at a time (`take`) or a buffer of them in C (`segment.AppendWalk`); epochs begin; the log is cut at either
-end.
+As of an offset, a log has *producers* with their last batches and open transactions (`producer_state`), and *leader
+epochs* with the offsets where they begin (`epochs`). It has *ended* transactions as long as their markers may be above
+the high watermark: readers see the end of none before its marker. From those and the open ones its last stable offset
+follows. Batches are taken in order, one at a time (`take`) or a buffer of them in C (`segment.AppendWalk`); epochs
+begin; the log is cut at either end.
 
 Segments have one as of what is written in them (`storage.segment_log`), repair while it reads a log again. A copy is
 part of a partition's checkpoint, and so of what goes to another core, or fills a replica, in an entry of the journal.
-The data plane has the producers at the end of the log, and takes and gives them in the same encoding
-(`native/ring/producer.c`).
+The data plane has the producers and ended transactions at the end of the log, and takes and gives them in the same
+encoding (`native/ring/producer.c`).
 
 The encoding is little-endian and has neither length nor CRC of its own: it is part of something that has both. Epochs:
 for each its number i32 and its first offset i64. Producers: their number u32, and for each `ProducerState.encode_full`
-says what.
+says what. Ended transactions: for each the producer's id, its first offset and the offset behind its marker, i64 each.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.files import EpochStart
-from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.producer_state import NO_OFFSET, ProducerState
 from tpc_broker.model import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
@@ -34,29 +36,62 @@ if TYPE_CHECKING:
     from tpc_broker.log.indexes import AbortedTransaction
 
 _EPOCH: Final = struct.Struct("<iq")
+_ENDED: Final = struct.Struct("<qqq")
+
+
+class EndedTransaction(NamedTuple):
+    """`marker_end` is the offset behind its marker."""
+
+    producer_id: int
+    first_offset: int
+    marker_end: int
 
 
 class LogState:
-    """See the module."""
+    """See the module. `ended` is in the order of the markers."""
 
-    __slots__ = ("epochs", "producers")
+    __slots__ = ("ended", "epochs", "producers")
 
-    def __init__(self, epochs: Iterable[EpochStart] = (), producers: ProducerState | None = None) -> None:
+    def __init__(
+        self,
+        epochs: Iterable[EpochStart] = (),
+        producers: ProducerState | None = None,
+        ended: Iterable[EndedTransaction] = (),
+    ) -> None:
         self.epochs = LeaderEpochs(epochs)
         self.producers = ProducerState() if producers is None else producers
+        self.ended = list(ended)
 
-    def last_stable_offset(self, upto: int) -> int:
-        """The first offset of the oldest open transaction; `upto` when there is none."""
-        return self.producers.last_stable_offset(upto)
+    # Rule: The last stable offset is that of the oldest transaction which is open, or whose marker is at or above the
+    # high watermark. C computes it when that moves, before readers are woken. See also native/ring/transaction.c,
+    # native/ring/commit.c. Held by tests/runtime/test_plane_transactions.py, tests/runtime/test_transactions_random.py.
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The high watermark when nothing holds it back."""
+        unseen = (one.first_offset for one in self.ended if one.marker_end > high_watermark)
+        return min(high_watermark, self.producers.last_stable_offset(high_watermark), *unseen)
 
     def take(self, header: BatchHeader, data: Buffer, position: int = 0) -> AbortedTransaction | None:
         """A batch follows, which is `data` from `position` on. The transaction that it aborts, if any."""
         self.begin_epoch(header.partition_leader_epoch, header.base_offset)
-        return self.producers.apply(header, data, position)
+        producer = self.producers.producers.get(header.producer_id)
+        first_offset = NO_OFFSET if producer is None else producer.transaction_first_offset
+        aborted = self.producers.apply(header, data, position)
+        if producer is not None and producer.transaction_first_offset == NO_OFFSET != first_offset:
+            self.ended.append(EndedTransaction(header.producer_id, first_offset, header.next_offset))
+        return aborted
+
+    def settle(self, high_watermark: int) -> None:
+        """Readers see the markers below it, and what these have ended holds nobody back any more."""
+        del self.ended[: bisect_right(self.ended, high_watermark, key=lambda one: one.marker_end)]
 
     def begin_epoch(self, epoch: int, offset: int) -> bool:
         """An epoch begins. False: it is known."""
         return self.epochs.assign(LeaderEpoch(epoch), Offset(offset))
+
+    def cut_producers(self, offset: int, producers: ProducerState) -> None:
+        """The log ends at an offset, where it has these."""
+        self.producers = producers
+        del self.ended[bisect_right(self.ended, offset, key=lambda one: one.marker_end) :]
 
     def cut_epochs(self, offset: int, last_epoch_kept: int = 0) -> None:
         """The log ends at an offset; producers there are the caller's to find, in the segments and their snapshots.
@@ -84,6 +119,24 @@ class LogState:
 def encode_state(epochs: Iterable[EpochStart], producers: ProducerState) -> tuple[bytes, bytes]:
     """Epochs and producers, each by itself."""
     return b"".join(_EPOCH.pack(*entry) for entry in epochs), producers.encode_full()
+
+
+def encode_ended(ended: Iterable[EndedTransaction]) -> bytes:
+    """By themselves."""
+    return b"".join(_ENDED.pack(*one) for one in ended)
+
+
+def decode_ended(data: Buffer) -> list[EndedTransaction]:
+    """struct.error: it is no whole number of them."""
+    return [EndedTransaction._make(values) for values in _ENDED.iter_unpack(data)]
+
+
+def encode_producers(producers: ProducerState, ended: Iterable[EndedTransaction] = ()) -> bytes:
+    """Both, as the data plane takes them: in the order of their transactions, in which it keeps those."""
+    ordered = ProducerState()
+    for producer in sorted(producers, key=lambda one: one.transaction_first_offset):
+        ordered.producers[producer.producer_id] = producer
+    return ordered.encode_full() + encode_ended(ended)
 
 
 def decode_state(

@@ -22,7 +22,6 @@ from tpc_broker.metadata.config_types import (
     setting,
     unknown_name,
 )
-from tpc_broker.metadata.group_config import GroupSettings
 from tpc_broker.metadata.topic_config import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -31,6 +30,7 @@ from tpc_broker.metadata.topic_config import (
     TIMESTAMP_TYPES,
     TopicConfig,
 )
+from tpc_broker.metadata.transaction_settings import TransactionSettings
 from tpc_broker.model import NODE_ID_MAX
 from tpc_broker.task_queue import SHARES_DEFAULT, SHARES_MAX, SHARES_MIN, TaskQueue
 
@@ -44,7 +44,7 @@ _FALL_BACK: Final = "What a topic has that does not set its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(GroupSettings):
+class Settings(TransactionSettings):
     """Values of every broker setting, by their Python names."""
 
     # The node and how it is reached.
@@ -581,9 +581,6 @@ class Settings(GroupSettings):
         minimum=1,
         dynamic=True,
     )
-    transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms", ConfigType.INT, 900_000, "Longest time-out of a transaction.", minimum=1
-    )
 
     telemetry_max_bytes: int = setting(
         "telemetry.max.bytes",
@@ -637,8 +634,6 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = {
     "zookeeper.connect": "there is no ZooKeeper",
     "inter.broker.listener.name": "nodes do not speak to each other yet",
     "offsets.topic.replication.factor": "the offsets topic has one replica per node",
-    "transaction.state.log.replication.factor": "there are no transactions yet",
-    "transaction.state.log.min.isr": "there are no transactions yet",
 }
 """Settings of Kafka's that many files contain and that cannot act here; refused with the reason."""
 

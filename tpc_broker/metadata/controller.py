@@ -49,6 +49,7 @@ from tpc_broker.model import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
     NO_TOPIC_ID,
+    TRANSACTION_STATE_TOPIC,
     CoreId,
     FirstVoter,
     NodeId,
@@ -220,14 +221,33 @@ class Controller:
         """Makes `__consumer_offsets` with the settings it needs; nothing when it exists."""
         if self._image.topic(CONSUMER_OFFSETS_TOPIC) is not None:
             return []
-        partitions_count = self._settings.offsets_topic_num_partitions
-        replication_factor = min(INTERNAL_REPLICAS, len(self._image.nodes))
-        assignment, replicas = self._placed(topic_id, (partitions_count, replication_factor), {}, [])
-        configs = {**INTERNAL_TOPIC_CONFIGS, "segment.bytes": str(self._settings.offsets_topic_segment_bytes)}
-        owners, voters = assignment.owners, first_voters(self._image, replicas, has_one=True)
-        return [
-            TopicCreated(CONSUMER_OFFSETS_TOPIC, topic_id, owners, now_ms, (), configs, replicas, voters)
-        ]  # fmt: skip
+        settings = self._settings
+        counts = settings.offsets_topic_num_partitions, min(INTERNAL_REPLICAS, len(self._image.nodes))
+        configs = {"segment.bytes": str(settings.offsets_topic_segment_bytes)}
+        return [self._internal_topic(CONSUMER_OFFSETS_TOPIC, topic_id, counts, configs, now_ms)]
+
+    def create_transactions_topic(self, topic_id: TopicId, now_ms: int) -> list[MetadataRecord]:
+        """Makes `__transaction_state`; nothing when it exists, or the level does not know it."""
+        if self._image.topic(TRANSACTION_STATE_TOPIC) is not None or not self._image.knows_transactions:
+            return []
+        settings = self._settings
+        replication_factor = min(settings.transaction_state_log_replication_factor, len(self._image.nodes))
+        majority = replication_factor // 2 + 1
+        counts = settings.transaction_state_log_num_partitions, replication_factor
+        configs = {
+            "segment.bytes": str(settings.transaction_state_log_segment_bytes),
+            "min.insync.replicas": str(min(settings.transaction_state_log_min_isr, majority)),
+        }
+        return [self._internal_topic(TRANSACTION_STATE_TOPIC, topic_id, counts, configs, now_ms)]
+
+    def _internal_topic(
+        self, name: str, topic_id: TopicId, counts: tuple[int, int], configs: Mapping[str, str], now_ms: int
+    ) -> TopicCreated:
+        """`counts`: partitions, and replicas of each."""
+        assignment, replicas = self._placed(topic_id, counts, {}, [])
+        voters = first_voters(self._image, replicas, has_one=True)
+        with_own = {**INTERNAL_TOPIC_CONFIGS, **configs}
+        return TopicCreated(name, topic_id, assignment.owners, now_ms, (), with_own, replicas, voters)
 
     def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         """DeleteTopics."""

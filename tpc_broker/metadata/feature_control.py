@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import (
+    BROUGHT_BY,
     FEATURE,
-    FIRST_WITH_GROUPS,
-    GROUP_FEATURE,
     KAFKA_FEATURES,
     SPOKEN,
     Levels,
@@ -107,7 +106,7 @@ def _wanted_by_kafkas_name(image: ClusterImage, update: FeatureUpdate, spoken: L
     there, present = KAFKA_FEATURES[update.feature], kafka_level(update.feature, image.level)
     if update.level == present:
         return image.level
-    if update.feature != GROUP_FEATURE:
+    if update.feature not in BROUGHT_BY or not there.highest:
         raise _invalid(
             f"{update.feature} is Kafka's, here at {there}, and cannot be changed; {FEATURE} is this broker's."
         )
@@ -116,12 +115,12 @@ def _wanted_by_kafkas_name(image: ClusterImage, update: FeatureUpdate, spoken: L
     if update.level < present:
         raise _invalid(
             f"{update.feature} does not go back from {present} to {update.level}: it comes with {FEATURE} "
-            f"{FIRST_WITH_GROUPS}, which does not go back."
+            f"{BROUGHT_BY[update.feature]}, which does not go back."
         )
     if update.upgrade_type != UPGRADE:
         raise _invalid(f"{update.feature} {update.level} is an upgrade, from {present}.")
-    _check_spoken(image, FIRST_WITH_GROUPS, spoken)
-    return FIRST_WITH_GROUPS
+    _check_spoken(image, BROUGHT_BY[update.feature], spoken)
+    return BROUGHT_BY[update.feature]
 
 
 def _check_spoken(image: ClusterImage, level: int, spoken: Levels) -> None:

@@ -15,7 +15,6 @@ _ONE_PROCESS = "One process per core does everything (--cores)."
 _NO_CLEANER = "There is no log cleaner."
 _NO_FOLLOWERS = "A partition has one replica on a node."
 _OWN_BUDGET = "replica.move.bytes.per.second bounds what fills replicas, at all times."
-_NO_TRANSACTIONS = "There are no transactions yet."
 _DOUBLE_MAX = 1.7976931348623157e308
 
 
@@ -84,9 +83,17 @@ class IgnoredSettings:
     replica_lag_time_max_ms: int = _ignored("replica.lag.time.max.ms", ConfigType.LONG, 30_000, _NO_FOLLOWERS)
     replica_socket_timeout_ms: int = _ignored("replica.socket.timeout.ms", ConfigType.INT, 30_000, _NO_FOLLOWERS)
 
-    transaction_state_log_num_partitions: int = _ignored(
-        "transaction.state.log.num.partitions", ConfigType.INT, 50, _NO_TRANSACTIONS, minimum=1
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _ignored(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        ConfigType.INT,
+        10_000,
+        "A transaction is aborted when its time is over, and not at the next look.",
+        minimum=1,
     )
-    transaction_state_log_segment_bytes: int = _ignored(
-        "transaction.state.log.segment.bytes", ConfigType.INT, 100 << 20, _NO_TRANSACTIONS, minimum=1
+    transaction_state_log_load_buffer_size: int = _ignored(
+        "transaction.state.log.load.buffer.size",
+        ConfigType.INT,
+        5 << 20,
+        "It is read by mebibytes.",
+        minimum=1,
     )

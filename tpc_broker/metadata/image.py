@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, SPOKEN
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_TRANSACTIONS, SPOKEN
 from tpc_broker.metadata.records import (
     CLIENT_METRICS,
     GROUP,
@@ -251,6 +251,11 @@ class ClusterImage:
     def knows_consumer_groups(self) -> bool:
         """Whether groups of KIP-848 may be served, and settings of groups be kept, by the level."""
         return self.level >= FIRST_WITH_GROUPS
+
+    @property
+    def knows_transactions(self) -> bool:
+        """Whether there are transactions, by the level."""
+        return self.level >= FIRST_WITH_TRANSACTIONS
 
     def resource_records(self) -> list[MetadataRecord]:
         """The settings of groups and of subscriptions to metrics."""

@@ -369,7 +369,7 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = definitions_of(TopicConfi
 INTERNAL_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(100 << 20),
 }  # fmt: skip
-"""Set on `__consumer_offsets` when it is made, as Kafka does."""
+"""Set on topics of coordinators when they are made, as Kafka does."""
 
 
 def topic_definition(name: str) -> ConfigDefinition:

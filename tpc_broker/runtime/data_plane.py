@@ -22,6 +22,7 @@ from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, Storag
 from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
+from tpc_broker.log.state import encode_producers
 from tpc_broker.native_bytes import pinned
 from tpc_broker.routing import PartitionUse
 from tpc_broker.runtime.connections import Frame, FrameSlice
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 
     from tpc_broker._ring import tpc_slice
     from tpc_broker.broker.ports import AskedProduce
-    from tpc_broker.broker.producers_port import ToldProducer
+    from tpc_broker.broker.producers_port import EndMarker, ToldProducer
     from tpc_broker.broker.view import Endpoint
-    from tpc_broker.log.producer_state import ProducerState
+    from tpc_broker.log.state import LogState
     from tpc_broker.model import TopicPartition
     from tpc_broker.runtime.connections import Connections, Request
     from tpc_broker.runtime.ring import Ring
@@ -241,8 +242,8 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def close_windows(self, handle: int) -> None:
         lib.tpc_partition_close_windows(self._plane, handle)
 
-    def set_committed_from(self, handle: int, offset: int) -> None:
-        lib.tpc_partition_set_committed_from(self._plane, handle, offset)
+    def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
+        lib.tpc_partition_set_committed_from(self._plane, handle, offset, upto)
 
     def release_fetches(self) -> None:
         lib.tpc_plane_release_fetches(self._plane)
@@ -314,14 +315,15 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
-    def register(self, params: PartitionParams, producers: ProducerState) -> int:
+    def register(self, params: PartitionParams, state: LogState) -> int:
         given, _kept = _partition_params(params)
         handle = ffi.new("uint64_t *")
         result = lib.tpc_partition_register(self._plane, given, handle)
         _check(result, f"register {params.topic}-{params.key.partition}")
-        for some, lost in zip(producers.divided(), (False, params.is_relaxed), strict=True):
-            if some:
-                encoded = some.encode_full()
+        whole, lost_some = state.producers.divided()
+        for some, ended, lost in ((whole, state.ended, False), (lost_some, (), params.is_relaxed)):
+            if some or ended:
+                encoded = encode_producers(some, ended)
                 result = lib.tpc_partition_load_producers(self._plane, handle[0], encoded, len(encoded), lost)
                 _check(result, "load producers")
         if params.is_replicated:
@@ -416,6 +418,12 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
     def append(self, handle: int, batches: bytes) -> AppendResult | None:
         """None: no room in the journal, or in the segments (then `make_room` has to be asked)."""
         result = lib.tpc_plane_append(self._plane, handle, batches, len(batches), self._result)
+        return self._appended(result)
+
+    def append_marker(self, handle: int, marker: EndMarker) -> AppendResult | None:
+        return self._appended(lib.tpc_plane_append_marker(self._plane, handle, *marker, self._result))
+
+    def _appended(self, result: int) -> AppendResult | None:
         if result in (NO_ROOM, -errno.ENOSPC):
             return None
         if result < 0:
@@ -642,7 +650,6 @@ def _partition_params(partition: PartitionParams) -> tuple[Any, list[Any]]:
     ffi.memmove(params.topic_id, partition.key.topic_id.bytes, 16)
     params.log_start_offset, params.log_end_offset = partition.log_start_offset, partition.log_end_offset
     params.high_watermark = partition.high_watermark
-    params.last_stable_offset = partition.last_stable_offset
     params.timestamp_before_ms_max = min(partition.timestamp_before_ms_max, NO_LIMIT)
     params.timestamp_after_ms_max = min(partition.timestamp_after_ms_max, NO_LIMIT)
     params.bytes_admitted = 0

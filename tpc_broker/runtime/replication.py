@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import AppendedRange, ReplicaAppend
 from tpc_broker.errors import JournalStoppedError, LeadershipLostError, PartitionOfflineError
+from tpc_broker.log.state import encode_producers
 from tpc_broker.native_bytes import pinned
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tpc_broker._ring import tpc_plane
     from tpc_broker.error_codes import ErrorCode
     from tpc_broker.log.batch import Buffer
-    from tpc_broker.log.producer_state import ProducerState
+    from tpc_broker.log.state import LogState
     from tpc_broker.runtime.plane_waits import PlaneWaits
 
 RANGES_AT_ONCE: Final = 256
@@ -175,9 +176,9 @@ class ReplicatingPlane:
         _checked(lib.tpc_partition_get_state(self._plane, handle, state), "wait")
         await self._waits.wait_level(handle, lib.TPC_LEVEL_DURABLE, state.log_end_offset, state.leader_epoch)
 
-    def reset_producers(self, handle: int, producers: ProducerState) -> None:
+    def reset_producers(self, handle: int, state: LogState) -> None:
         """See `tpc_broker.storage.ports.ReplicaLogs`."""
-        encoded = producers.encode_full()
+        encoded = encode_producers(state.producers, state.ended)
         _checked(lib.tpc_partition_reset_producers(self._plane, handle, encoded, len(encoded)), "reset producers")
 
 

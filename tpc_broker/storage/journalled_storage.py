@@ -319,7 +319,7 @@ class JournalledStorage:
     ) -> int:
         """A place in the data plane. A replicated partition has no role in it yet, others are led in their epoch."""
         params = partition_params(files, config, is_internal=is_internal, is_replicated=is_replicated)
-        handle = self._plane.register(params, files.producers)
+        handle = self._plane.register(params, files.log_state)
         if is_replicated:
             files.commit_offset = PlaneCommit(self._plane, handle, params.high_watermark)
         files.life.on_failed = self._requests.mend.ask

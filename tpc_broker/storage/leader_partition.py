@@ -46,7 +46,7 @@ def partition_params(
     files: PartitionStorage, config: TopicConfig, *, is_internal: bool, is_replicated: bool = False
 ) -> PartitionParams:
     """What the data plane is told of a partition as its files and settings are now."""
-    stable, committed = files.last_stable_offset, files.written_end_offset
+    committed = files.written_end_offset
     if is_replicated:  # as far as the last checkpoint knew; more will be told
         committed = max(min(files.checkpointed.committed_end_offset, committed), files.log_start_offset)
     return PartitionParams(
@@ -56,7 +56,6 @@ def partition_params(
         log_start_offset=files.log_start_offset,
         log_end_offset=files.written_end_offset,
         high_watermark=committed,
-        last_stable_offset=-1 if stable >= files.written_end_offset else min(stable, committed),
         timestamp_before_ms_max=config.message_timestamp_before_max_ms,
         timestamp_after_ms_max=config.message_timestamp_after_max_ms,
         batch_bytes_max=min(config.max_message_bytes, limits.REPLICATED_BATCH_BYTES_MAX)

@@ -86,11 +86,6 @@ class PartitionStorage(SegmentLog):
         """As people call it."""
         return f"{self.topic}-{self.key.partition}"
 
-    @property
-    def last_stable_offset(self) -> int:
-        """As far as written behind; records in memory may hold older open transactions only if they are here."""
-        return self.log_state.last_stable_offset(self.written_end_offset)
-
     def statistics(self) -> StorageStatistics:
         return StorageStatistics(
             len(self.segments), self.size_bytes, self.log_start_offset, self.written_end_offset, self.reserved_bytes,
@@ -214,6 +209,8 @@ class PartitionStorage(SegmentLog):
     def state(self) -> PartitionCheckpoint:
         """The captured fields, as they are now."""
         active, indexes = self.active, self.active_indexes()
+        commit_offset = self._committed_end_offset()
+        self.log_state.settle(commit_offset)
         return PartitionCheckpoint(
             self.key.topic_id,
             self.key.partition,
@@ -232,9 +229,10 @@ class PartitionStorage(SegmentLog):
             transaction_index_bytes=active.flushed_bytes[2],
             epochs=self.epochs.entries,
             producers=self.producers.copy(),
-            commit_offset=Offset(self._committed_end_offset()),
+            commit_offset=Offset(commit_offset),
             notes=tuple(sorted(self.notes.items())),
             moves=self.moves,
+            ended=tuple(self.log_state.ended),
         )
 
     def _committed_end_offset(self) -> int:
@@ -264,7 +262,7 @@ class PartitionStorage(SegmentLog):
         for segment in fresh.segments:
             segment.has_in_place_writes = segment.base_offset in placed
         self.version = fresh.version
-        self.log_state.producers = fresh.producers
+        self.log_state.producers, self.log_state.ended = fresh.producers, fresh.log_state.ended
         self.mark_changed()
         self.spare_bytes = 0
 

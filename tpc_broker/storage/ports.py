@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
-    from tpc_broker.log.producer_state import ProducerState
+    from tpc_broker.log.state import LogState
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -331,8 +331,6 @@ class PartitionParams:
     log_end_offset: int
     high_watermark: int
     """Of what was recovered, what is committed."""
-    last_stable_offset: int
-    """-1: no transaction is open."""
     timestamp_before_ms_max: int
     timestamp_after_ms_max: int
     batch_bytes_max: int
@@ -350,7 +348,7 @@ class PartitionParams:
 class PartitionTable(Protocol):
     """The partitions led here: registered, limited and observed by their handles, which never come twice."""
 
-    def register(self, params: PartitionParams, producers: ProducerState) -> int:
+    def register(self, params: PartitionParams, state: LogState) -> int:
         """A partition whose files hold everything below `log_end_offset`, and its producers there; its handle.
 
         With `is_relaxed` the next batch of those producers that are `lost` is taken whatever its sequence, once.
@@ -548,8 +546,8 @@ class ReplicaLogs(Protocol):
         """
         ...
 
-    def reset_producers(self, handle: int, producers: ProducerState) -> None:
-        """Those of the files, at `written_offset`; those of what is in memory behind it are added."""
+    def reset_producers(self, handle: int, state: LogState) -> None:
+        """As of the files, at `written_offset`; what batches in memory make of its producers is added."""
         ...
 
 

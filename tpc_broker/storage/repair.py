@@ -398,6 +398,7 @@ class _Log:
                 walk.lift_limits()
             else:
                 walk.take_stop(stop)
+        self.state.settle(walk.next_offset)  # what is found counts as committed
         self.segment.size_bytes, self.end_offset = walk.position, walk.next_offset
 
 

@@ -134,5 +134,5 @@ class Replicas:
         if led.handle not in self._partitions.led:
             raise PartitionOfflineError("the partition was deleted")
         self._plane.close_windows(led.handle)  # one may have been opened meanwhile
-        self._plane.reset_producers(led.handle, files.producers)
+        self._plane.reset_producers(led.handle, files.log_state)
         await self._space.reserve_anew(led)

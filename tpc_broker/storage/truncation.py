@@ -60,7 +60,7 @@ class Truncation:
             log.log_start_offset = min(log.log_start_offset, offset)
             producers = await self._producers_at(offset)
             producers.complete(log.log_state.producers)
-            log.log_state.producers = producers
+            log.log_state.cut_producers(offset, producers)
 
     async def begin_settling(self, offset: int) -> None:
         """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments

@@ -168,6 +168,21 @@ int tpc_batch_set_max_timestamp(uint8_t *batch, size_t batch_bytes, int64_t max_
 /* Makes the CRC anew. -EBADMSG as above. */
 int tpc_batch_seal(uint8_t *batch, size_t batch_bytes);
 
+/* What a control batch says of its producer's transaction. */
+enum { TPC_CONTROL_ABORT = 0, TPC_CONTROL_COMMIT = 1, TPC_CONTROL_BATCH_BYTES = 78 };
+
+typedef struct {
+    int32_t kind;
+    int32_t coordinator_epoch; /* -1: it does not say */
+} tpc_control_marker;
+
+/* Of a whole batch with this header. False: it ends no transaction, as one that compaction has emptied. */
+bool tpc_control_read(const uint8_t *batch, const tpc_batch_header *header, tpc_control_marker *out);
+
+/* A marker of TPC_CONTROL_BATCH_BYTES, sealed, without offset and leader epoch. */
+void tpc_control_build(uint8_t *batch, const tpc_control_marker *marker, int64_t producer_id, int16_t producer_epoch,
+                       int64_t timestamp_ms);
+
 /*
  * Walks consecutive batches from state->position: for recovery, building of indexes, slicing of fetches. Fills up to
  * out_max entries and stops at the first batch that is not whole and valid. With out NULL it fills nothing and looks for the end. Returns the entries filled, or -EINVAL

@@ -36,7 +36,6 @@ typedef struct {
     int64_t log_start_offset;
     int64_t log_end_offset;          /* recovered, so all of it is durable and in segments */
     int64_t high_watermark;          /* of that, what is committed: with one voter all of it */
-    int64_t last_stable_offset;      /* -1: follows the high watermark */
     int64_t timestamp_before_ms_max; /* INT64_MAX: none */
     int64_t timestamp_after_ms_max;
     int64_t bytes_admitted; /* segment space reserved for appends; INT64_MAX: not limited */
@@ -101,9 +100,9 @@ typedef struct {
 /* What a partition knows of one producer; batches from the oldest to the newest. */
 typedef struct {
     int64_t producer_id;
-    int64_t last_append_ms;           /* monotonic, from the wall clock at the start on */
-    int64_t transaction_first_offset; /* as it was loaded: C takes no transactions. -1: none is open */
-    int32_t coordinator_epoch;        /* as well; -1: none was heard of */
+    int64_t last_append_ms;                   /* monotonic, from the wall clock at the start on */
+    struct tpc_open_transaction *transaction; /* NULL: none is open */
+    int32_t coordinator_epoch;                /* of its last marker; -1: none was heard of */
     int16_t producer_epoch;
     uint8_t batches_count;
     uint8_t sequence_lost; /* after a loss: the next sequence is taken whatever it is, once */
@@ -193,7 +192,7 @@ void tpc_plane_set_monotonic(tpc_plane *plane, int64_t monotonic_ms);
 /* -EEXIST: name or id with this index is there; -EINVAL: bounds that contradict each other. */
 int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params, uint64_t *handle);
 
-/* Everything of params but names, ids, offsets, bytes_admitted and leader_epoch; last_stable_offset as given. */
+/* Everything of params but names, ids, offsets, bytes_admitted and leader_epoch. */
 int tpc_partition_update(tpc_plane *plane, uint64_t handle, const tpc_partition_params *params);
 int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_start_offset);
 /* TPC_EVENT_ROOM_LOW, once, when appends have used up half of what is admitted then. -EINVAL: fewer than nothing. */
@@ -301,8 +300,8 @@ uint32_t tpc_tail_batches_next_in_place(const tpc_tail_batch *batches, uint32_t 
 uint64_t tpc_tail_batches_within(const tpc_tail_batch *batches, uint32_t count, uint64_t bytes);
 
 /*
- * Append of the broker's own (internal topics): one or more whole batches, copied, stamped, journalled; sequences of
- * producers are not looked at. -ENOENT; -EPERM: not armed as leader; -EAGAIN: the
+ * Append of the broker's own (internal topics): one or more whole batches, copied, stamped, journalled. Producers are
+ * remembered, their sequences not judged; a transactional batch begins a transaction, a marker ends one. -ENOENT; -EPERM: not armed as leader; -EAGAIN: the
  * journal is full; -ENOSPC: not admitted; -EIO: the journal failed. 0 with result->error_code for what the bytes themselves
  * are guilty of.
  */
@@ -310,11 +309,24 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
                      tpc_append_result *result);
 
 /*
- * Producers in the encoding of checkpoints (tpc_broker/log/state.py). load: they take the place of those with their ids, and are
+ * Ends a producer's transaction by a marker, as a coordinator of this epoch wants it. Refused are a coordinator with an epoch
+ * below that of the last marker (TRANSACTION_COORDINATOR_FENCED), and a producer epoch below the known one, or, from
+ * transaction_version 2 on, not above it (INVALID_PRODUCER_EPOCH): unless nothing is open, for then this may be that marker once
+ * more, whose answer was lost (KIP-1228). Errors as of tpc_plane_append(); -EINVAL: no id or epoch of a producer; -EAGAIN: or the
+ * log was cut, and its producers are found out anew.
+ */
+int tpc_plane_append_marker(tpc_plane *plane, uint64_t handle, int64_t producer_id, int16_t producer_epoch,
+                            int32_t coordinator_epoch, int commits, int16_t transaction_version,
+                            tpc_append_result *result);
+
+/*
+ * Producers in the encoding of checkpoints (tpc_broker/log/state.py), and behind them in 24 bytes each the transactions whose
+ * markers may be above the high watermark: producer id, first offset, offset behind the marker.
+ * load: they take the place of those with their ids, and are
  * silent since the time that is stored, or from now on where they would have to be forgotten at once (a backfill's records are
- * old) or it is to come; -EINVAL: the bytes are none, nothing was done. dump: without
- * batches at or above upto_offset, durable ones only; how many bytes, at most 4 + TPC_PRODUCER_ENCODED_MAX for each producer, or
- * -ENOBUFS.
+ * old) or it is to come; -EINVAL: the bytes are none, -EBUSY: appends are on their way to the journal: nothing was done. dump:
+ * without batches at or above upto_offset, durable ones only; how many bytes, at most 4 + TPC_PRODUCER_ENCODED_MAX for each
+ * producer, or -ENOBUFS.
  */
 enum { TPC_PRODUCER_ENCODED_MAX = 151 };
 int tpc_partition_load_producers(tpc_plane *plane, uint64_t handle, const uint8_t *encoded, uint32_t bytes,
@@ -324,7 +336,7 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
 /* All producers as of the log's end, in no order; how many. -ENOBUFS: they are more than there is room for; -EAGAIN: the log was
  * cut, and they are found out anew. */
 int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max);
-/* Forgets producers that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
+/* Forgets producers without an open transaction that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle);
 /* How many slots of the hash table of producers a search looks at, at most. For tests. */
 int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle);

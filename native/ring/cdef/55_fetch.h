@@ -136,8 +136,8 @@ void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch);
 /* Every fetch that waits is answered with what there is (drain). */
 void tpc_plane_release_fetches(tpc_plane *plane);
 
-/* No transaction reaches into what lies at or behind this offset (and none will: clients' are refused). */
-int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset);
+/* No transaction that was aborted reaches into [offset, upto), nor will. Of an abort that came meanwhile C knows. */
+int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto);
 
 void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics);
 

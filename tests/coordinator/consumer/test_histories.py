@@ -26,7 +26,7 @@ PATTERNS = ["", "", "", "a.*", "a.*", ".*b", "none.*"]
 RACKS = [None, "r1", "r2"]
 STEPS = 120
 KEPT_PARTS = ("stored_epoch", "stored_target_epoch", "members", "targets", "currents", "regexes", "static_members")
-COUNTED_PARTS = ("names", "patterns", "size_bytes", "_owners")
+COUNTED_PARTS = ("names", "patterns", "size_bytes", "_owners", "_epochs")
 
 
 class Client:
@@ -351,7 +351,19 @@ class History:
             assert all(current.epoch <= group.target_epoch for current in group.currents.values())
             assert group.targets.keys() | group.currents.keys() <= group.members.keys()
             assert group.regexes.keys() <= group.patterns.keys()
+            self.check_kept(group)
         assert self.s.held.size_bytes == sum(group.size_bytes for group in self.s.groups.values())
+
+    def check_kept(self, group):
+        """What is kept of what a group subscribes to, and of its state, is what there is."""
+        subscribed, topics = self.s.members.subscribed, self.s.topics
+        kept, group.hashed = subscribed.hash_of(group), None
+        assert kept == subscribed.hash_of(group)
+        for member_id, member in group.members.items():
+            known = map(topics.named, group.subscribed_names(member))
+            assert subscribed.ids_of(group, member_id) == {topic.topic_id for topic in known if topic is not None}
+        is_stable = bool(group.members) and group.epoch == group.target_epoch
+        assert (group.state.value == "Stable") == (is_stable and all(map(group.is_settled, group.members)))
 
     def is_answered(self, _token, response):
         """What is told is what is durable at that moment."""

@@ -15,7 +15,7 @@ def in_state(state, client_version=2, server_version=2):
         return s, p
     if state is State.DEAD:
         s.hold = True
-        s.wait(EXPIRATION_MS)
+        s.elapse(EXPIRATION_MS)
         return s, p
     assert s.add(p, A, B, client_version=client_version) == 0
     if state is State.PREPARE_EPOCH_FENCE:

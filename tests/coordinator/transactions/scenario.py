@@ -107,10 +107,12 @@ class TransactionScenario:
             self.run(self.machine.markers_written([marker], self.now))
             count = None if count is None else count - 1
 
-    def wait(self, milliseconds):
+    def elapse(self, milliseconds):
         """Time passes, with all deadlines in it."""
-        until = self.now + milliseconds
+        until, rounds = self.now + milliseconds, 0
         while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= until:
+            rounds += 1
+            assert rounds < 10_000, "it never comes to rest"
             self.now = max(self.now, deadline)
             self.run(self.machine.on_deadline(self.now))
         self.now = until

@@ -1,4 +1,4 @@
-"""What an EndTxn answers: each state, each epoch that it may name, commit and abort, for clients of each version."""
+"""What an EndTxn answers: each state, each epoch that it may name, commit and abort, clients of both versions."""
 
 from dataclasses import replace
 

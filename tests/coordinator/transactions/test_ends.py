@@ -77,6 +77,19 @@ def test_a_marker_that_is_told_late_is_not_of_the_next_transaction(version):
     assert s.state() == "CompleteCommit"
 
 
+def test_a_marker_of_the_coordinator_before_is_not_of_this_one():
+    """It was of another end, of the same epoch: which it cannot tell."""
+    s, p, _told = held_markers(version=0)
+    late = list(s.due)
+    s.write_markers()
+    s.start()
+    s.add(p, A, B, client_version=0)
+    s.end(p, commit=True, client_version=0)
+    assert [one.number for one in s.due] == [one.number for one in late]
+    s.run(s.machine.markers_written(late, s.now))
+    assert s.state() == "PrepareCommit"
+
+
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("server_version", [0, 1, 2])
 def test_after_a_load_all_markers_are_sent_again(commit, server_version):
@@ -114,10 +127,10 @@ def test_a_completion_that_could_not_be_written_is_tried_again():
     s.write_markers()
     assert s.state() == "PrepareCommit"
     assert s.add(p, A) is E.CONCURRENT_TRANSACTIONS
-    s.wait(5_000)
+    s.elapse(5_000)
     assert s.state() == "PrepareCommit"
     s.fail_with = None
-    s.wait(1_000)
+    s.elapse(1_000)
     assert s.state() == "CompleteCommit"
     assert len(s.markers) == 2, "no marker is written for it again"
     assert s.machine.statistics().ending_count == 0

@@ -104,7 +104,7 @@ class Player(TransactionScenario):
         self.next_id = max([self.next_id, *self.ids])
         answer = None
         if step.get("later"):
-            self.wait(self.machine.next_deadline_ms() - self.now)
+            self.elapse(self.machine.next_deadline_ms() - self.now)
         else:
             answer = getattr(self, step["api"])(step["request"], step["version"])
         return answer, self.log[begin:], self.markers[marks:]

@@ -23,9 +23,9 @@ def opened(timeout_ms=5_000, **more):
 
 def test_one_that_is_open_for_too_long_is_aborted_in_the_next_epoch():
     s, p = opened()
-    s.wait(4_999)
+    s.elapse(4_999)
     assert s.state() == "Ongoing"
-    s.wait(1)
+    s.elapse(1)
     assert s.state() == "CompleteAbort"
     [marker] = s.markers
     assert (marker.producer_epoch, marker.commit) == (p.epoch + 1, False)
@@ -37,30 +37,30 @@ def test_one_that_is_open_for_too_long_is_aborted_in_the_next_epoch():
 
 def test_its_time_runs_from_the_first_partition():
     s, p = opened()
-    s.wait(4_000)
+    s.elapse(4_000)
     assert s.add(p, B) is E.NONE
-    s.wait(1_000)
+    s.elapse(1_000)
     assert s.state() == "CompleteAbort"
 
 
 def test_the_next_one_has_its_own_time():
     s, p = opened()
-    s.wait(4_000)
+    s.elapse(4_000)
     p = s.end(p, commit=True)
     s.add(p, A)
-    s.wait(4_999)
+    s.elapse(4_999)
     assert s.state() == "Ongoing"
-    s.wait(1)
+    s.elapse(1)
     assert s.state() == "CompleteAbort"
 
 
 def test_after_a_load_time_goes_on():
     s, _p = opened()
-    s.wait(3_000)
+    s.elapse(3_000)
     s.start()
-    s.wait(1_999)
+    s.elapse(1_999)
     assert s.state() == "Ongoing"
-    s.wait(1)
+    s.elapse(1)
     assert s.state() == "CompleteAbort"
 
 
@@ -68,24 +68,24 @@ def test_a_clock_that_is_set_ends_nothing():
     s, _p = opened()
     s.now += DAY_MS
     s.machine.clock_was_set(DAY_MS)
-    s.wait(4_999)
+    s.elapse(4_999)
     assert s.state() == "Ongoing"
-    s.wait(1)
+    s.elapse(1)
     assert s.state() == "CompleteAbort"
 
 
 def test_an_abort_that_could_not_be_written_is_tried_again_later():
     s, p = opened()
     s.fail_with = E.KAFKA_STORAGE_ERROR
-    s.wait(5_000)
+    s.elapse(5_000)
     assert s.machine.next_deadline_ms() == s.now + 1_000
     s.fail_with = None
     assert s.add(p, B) is E.NONE, "it may still go on"
     s.fail_with = E.KAFKA_STORAGE_ERROR
-    s.wait(3_000)
+    s.elapse(3_000)
     assert s.state() == "Ongoing"
     s.fail_with = None
-    s.wait(1_000)
+    s.elapse(1_000)
     assert (s.state(), s.stored().producer_epoch) == ("CompleteAbort", p.epoch + 1), "raised once"
 
 
@@ -93,7 +93,7 @@ def test_an_abort_waits_for_a_record_that_is_under_way():
     s, p = opened()
     s.hold = True
     token = s.ask_end(p, commit=True)
-    s.wait(10_000)
+    s.elapse(10_000)
     s.hold = False
     s.settle()
     assert s.told(token) == ahead(p)
@@ -101,10 +101,10 @@ def test_an_abort_waits_for_a_record_that_is_under_way():
     s, p = opened()
     s.hold = True
     s.ask_add(p, B)
-    s.wait(10_000)
+    s.elapse(10_000)
     s.hold = False
     s.settle()
-    s.wait(0)
+    s.elapse(0)
     assert s.state() == "CompleteAbort"
 
 
@@ -117,10 +117,10 @@ def test_without_a_producer_id_at_hand_an_abort_comes_later():
     )))  # fmt: skip
     s.start()
     s.has_ids = False
-    s.wait(7_500)
+    s.elapse(7_500)
     assert s.state() == "Ongoing"
     s.has_ids = True
-    s.wait(1_000)
+    s.elapse(1_000)
     assert (s.state(), s.stored().producer_epoch) == ("CompleteAbort", 0)
 
 
@@ -128,7 +128,7 @@ def test_those_in_two_phases_are_not_ended_here():
     s, _p = opened()
     s.log.append(transaction_record("t", Transaction(1, 0, State.ONGOING, NO_TIMEOUT_MS, s.now, s.now, (A,))))
     s.start()
-    s.wait(60 * DAY_MS)
+    s.elapse(60 * DAY_MS)
     assert s.state() == "Ongoing"
 
 
@@ -153,9 +153,9 @@ def test_of_many_some_are_aborted_at_once():
 @pytest.mark.parametrize("state", AT_REST)
 def test_an_id_that_nobody_uses_is_forgotten(state):
     s, p = in_state(state)
-    s.wait(9_999)
+    s.elapse(9_999)
     assert s.state() == state.value
-    s.wait(1_000)
+    s.elapse(1_000)
     assert s.machine.describe("t").error_code is E.TRANSACTIONAL_ID_NOT_FOUND
     assert s.log[-1].value is None
     assert s.snapshot() == []
@@ -172,7 +172,7 @@ def test_one_that_is_open_or_ends_is_kept(state):
     s.hold_markers = True
     if state is not State.ONGOING:
         s.end(p, commit=state is State.PREPARE_COMMIT)
-    s.wait(50_000)
+    s.elapse(50_000)
     assert s.state() == state.value
 
 
@@ -199,7 +199,7 @@ def test_a_tombstone_that_could_not_be_written_leaves_the_id():
 def test_a_use_keeps_an_id():
     s, p = in_state(State.EMPTY)
     for _ in range(5):
-        s.wait(9_000)
+        s.elapse(9_000)
         p = s.init(producer=p)
     assert s.state() == "Empty"
 
@@ -209,13 +209,13 @@ def test_an_id_that_expires_is_not_written_by_others():
     s = TransactionScenario(expiration_ms=10_000, expiration_interval_ms=1_000)
     p = s.init("front")
     s.init("behind")
-    s.wait(9_900)
+    s.elapse(9_900)
     s.hold = True
     s.ask_add(p, A, name="front")
-    s.wait(100)
+    s.elapse(100)
     s.hold = False
     s.settle()
-    s.wait(1_000)
+    s.elapse(1_000)
     assert [name for name, _, _ in s.listed()] == ["front"]
 
 
@@ -226,31 +226,31 @@ def test_tombstones_come_in_batches_that_fit():
         s.init(str(index))
     s.held.clear()
     s.hold = True
-    s.wait(8 * DAY_MS)
+    s.elapse(8 * DAY_MS)
     [write] = s.held
     assert len(write.records) == 1_000
     s.hold = False
     s.settle()
-    s.wait(0)
+    s.elapse(0)
     assert s.snapshot() == []
     for index in range(600):
         s.init(str(index).rjust(30_000, "x"))
     s.hold = True
-    s.wait(8 * DAY_MS)
+    s.elapse(8 * DAY_MS)
     write = s.held[0]
     assert limits.OWN_BATCH_BYTES_MAX - 31_000 < sum(map(size_of, write.records)) <= limits.OWN_BATCH_BYTES_MAX
     s.hold = False
     s.settle()
-    s.wait(0)
+    s.elapse(0)
     assert s.snapshot() == []
 
 
 def test_a_producer_that_was_fenced_by_time_goes_on_with_its_epoch():
     """As in Kafka: InitProducerId with the epoch of before is told the one that the abort has left."""
     s, p = opened()
-    s.wait(5_000)
+    s.elapse(5_000)
     assert s.init(producer=p) == ahead(p)
     s, p = opened(server_version=1)
-    s.wait(5_000)
+    s.elapse(5_000)
     assert s.init(producer=p) is E.PRODUCER_FENCED
     assert behind(s.init()) == ahead(p)

@@ -22,6 +22,7 @@ class Served(Enum):
 
     LOCAL = "the one it comes to"
     BY_GROUP = "the group's"
+    BY_TRANSACTION = "the transactional id's"
     BY_PARTITION = "the partition's"
     EVERY_CORE = "all of the node"
     CONTROLLER = "the controller's"

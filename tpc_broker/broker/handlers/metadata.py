@@ -23,6 +23,7 @@ from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
     NO_TOPIC_ID,
+    TRANSACTION_STATE_TOPIC,
     PartitionIndex,
     TopicPartition,
     coordinator_partition,
@@ -343,13 +344,14 @@ async def _coordinator(
     core: Core, request: Request, key_type: int, key: str
 ) -> messages.FindCoordinatorResponse.Coordinator:
     error, why = ErrorCode.NONE, ""
-    if key_type == TRANSACTION_KEY:
+    name = TRANSACTION_STATE_TOPIC if key_type == TRANSACTION_KEY else CONSUMER_OFFSETS_TOPIC
+    if key_type == TRANSACTION_KEY and not core.transactions.is_there:
         error, why = _no_transactions(core, request), NO_TRANSACTIONS
-    elif key_type != GROUP_KEY:
+    elif key_type not in (GROUP_KEY, TRANSACTION_KEY):
         error = ErrorCode.INVALID_REQUEST
-    elif core.view.topic(CONSUMER_OFFSETS_TOPIC) is None:
-        error = await core.create_offsets_topic()
-    topic = core.view.topic(CONSUMER_OFFSETS_TOPIC)
+    elif core.view.topic(name) is None:
+        error = await core.create_coordinators_topic(name)
+    topic = core.view.topic(name)
     if not error and topic is not None:
         index = PartitionIndex(coordinator_partition(key, topic.partitions_count))
         place, epoch = core.view.place_of(topic, index), core.view.leader_epoch(TopicPartition(topic.topic_id, index))

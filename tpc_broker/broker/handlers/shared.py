@@ -25,7 +25,7 @@ from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.message import Message
-from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NOT_HERE, CoreId, coordinator_partition
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NOT_HERE, TRANSACTION_STATE_TOPIC, CoreId, coordinator_partition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
         | messages.OffsetDeleteRequest
         | messages.OffsetFetchRequest
         | messages.TxnOffsetCommitRequest
+    )
+    _OfOneTransaction = (
+        messages.InitProducerIdRequest | messages.AddOffsetsToTxnRequest | messages.EndTxnRequest
     )
     _OfPartitions = (
         messages.ListOffsetsRequest | messages.DeleteRecordsRequest | messages.OffsetForLeaderEpochRequest
@@ -129,8 +132,8 @@ def _decoded(request: Request, answer: Handled) -> Message | None:
 # -- by group ----------------------------------------------------------------------------------------------------------
 
 
-def _coordinator(core: Core, group_id: str) -> CoreId:
-    topic = core.view.topic(CONSUMER_OFFSETS_TOPIC)
+def _coordinator(core: Core, group_id: str, topic_name: str = CONSUMER_OFFSETS_TOPIC) -> CoreId:
+    topic = core.view.topic(topic_name)
     if topic is None:
         return core.core_id
     return _owner(core, topic, coordinator_partition(group_id, topic.partitions_count))
@@ -161,6 +164,44 @@ def _offset_fetch(core: Core, message: messages.OffsetFetchRequest) -> dict[Core
     if message.groups:
         return _several_groups("groups", lambda group: group.group_id, core, message)
     return _one_group(core, message)
+
+
+# -- by transactional id -----------------------------------------------------------------------------------------------
+
+
+def _of_transaction(core: Core, transactional_id: str | None) -> CoreId:
+    if not transactional_id or not core.transactions.is_there:
+        return core.core_id
+    return _coordinator(core, transactional_id, TRANSACTION_STATE_TOPIC)
+
+
+def _one_transaction(core: Core, message: _OfOneTransaction) -> dict[CoreId, Message]:
+    return {_of_transaction(core, message.transactional_id): message}
+
+
+def _added_partitions(core: Core, message: messages.AddPartitionsToTxnRequest) -> dict[CoreId, Message]:
+    if not message.transactions:
+        return {_of_transaction(core, message.v3_and_below_transactional_id): message}
+    by_core: dict[CoreId, list[object]] = defaultdict(list)
+    for each in message.transactions:
+        by_core[_of_transaction(core, each.transactional_id)].append(each)
+    return {owner: _with(message, "transactions", some) for owner, some in by_core.items()}
+
+
+def _described_transactions(core: Core, message: messages.DescribeTransactionsRequest) -> dict[CoreId, Message]:
+    by_core: dict[CoreId, list[str]] = defaultdict(list)
+    for each in message.transactional_ids:
+        by_core[_of_transaction(core, each)].append(each)
+    return {owner: _with(message, "transactional_ids", some) for owner, some in by_core.items()}
+
+
+def _all_transactions(core: Core, message: Message) -> dict[CoreId, Message]:
+    return _every_core(core, message) if core.transactions.is_there else {core.core_id: message}
+
+
+def _transactions_missing() -> Message:
+    """Clients ask again."""
+    return messages.ListTransactionsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 
 
 # -- by partition ------------------------------------------------------------------------------------------------------
@@ -255,6 +296,16 @@ OF_DELETED_GROUPS: Final = Sharing(
     Served.BY_GROUP, partial(_several_groups, "groups_names", lambda group: group), partial(_merge_lists, "results")
 )
 OF_ALL_GROUPS: Final = Sharing(Served.EVERY_CORE, _every_core, partial(_merge_lists, "groups"), _groups_missing)
+OF_TRANSACTION: Final = Sharing(Served.BY_TRANSACTION, _one_transaction, partial(_merge_lists, "topics"))
+OF_ADDED_PARTITIONS: Final = Sharing(
+    Served.BY_TRANSACTION, _added_partitions, partial(_merge_lists, "results_by_transaction")
+)
+OF_DESCRIBED_TRANSACTIONS: Final = Sharing(
+    Served.BY_TRANSACTION, _described_transactions, partial(_merge_lists, "transaction_states")
+)
+OF_ALL_TRANSACTIONS: Final = Sharing(
+    Served.EVERY_CORE, _all_transactions, partial(_merge_lists, "transaction_states"), _transactions_missing
+)
 OF_LOG_DIRS: Final = Sharing(Served.EVERY_CORE, _every_core, _merge_log_dirs, _log_dir_missing)
 OF_PARTITIONS: Final = Sharing(
     Served.BY_PARTITION, partial(_partitions, "name", "partition_index"), partial(_merge_topics, "name")

@@ -31,6 +31,7 @@ from tpc_broker.broker.handlers import (
     shared,
     topic_pages,
     topics,
+    transactional,
     transactions,
 )
 from tpc_broker.broker.handlers.api_rows import LOCAL, SENT_ON_BY_C, ApiRow, Need, Resource, Throttle
@@ -50,6 +51,7 @@ _DELETE_GROUP: Final = Need(Operation.DELETE, Resource.GROUP)
 _DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, Resource.CLUSTER)
 _ALTER_CLUSTER: Final = Need(Operation.ALTER, Resource.CLUSTER)
 _CLUSTERS_CONFIGS: Final = Need(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
+_WRITE_TRANSACTIONAL_ID: Final = Need(Operation.WRITE, Resource.TRANSACTIONAL_ID)
 _DESCRIBE_TRANSACTIONS: Final = Need(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID)
 
 
@@ -142,7 +144,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ApiKey.DELETE_RECORDS: ApiRow(offsets.handle_delete_records, shared.OF_PARTITIONS, (_DELETE_TOPIC,)),
     ApiKey.INIT_PRODUCER_ID: ApiRow(
         producers.handle_init_producer_id,
-        LOCAL,
+        shared.OF_TRANSACTION,
         (
             Need(Operation.WRITE, Resource.TRANSACTIONAL_ID, "with a transactional id"),
             Need(Operation.WRITE, Resource.TOPIC, "without one, on whatever topic"),
@@ -153,6 +155,35 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         offsets.handle_offset_for_leader_epoch,
         shared.OF_EPOCHS,
         (_DESCRIBE_TOPIC, Need(Operation.CLUSTER_ACTION, Resource.CLUSTER, "in its place, of a follower")),
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiRow(
+        transactional.handle_add_partitions_to_txn,
+        shared.OF_ADDED_PARTITIONS,
+        (
+            _WRITE_TRANSACTIONAL_ID,
+            Need(Operation.WRITE, Resource.TOPIC, "of each partition, up to version 3"),
+            Need(Operation.CLUSTER_ACTION, Resource.CLUSTER, "in their place from version 4 on, of a broker"),
+        ),
+        first_level=FIRST_WITH_TRANSACTIONS,
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiRow(
+        transactional.handle_add_offsets_to_txn,
+        shared.OF_TRANSACTION,
+        (_WRITE_TRANSACTIONAL_ID, _READ_GROUP),
+        first_level=FIRST_WITH_TRANSACTIONS,
+    ),
+    ApiKey.END_TXN: ApiRow(
+        transactional.handle_end_txn,
+        shared.OF_TRANSACTION,
+        (_WRITE_TRANSACTIONAL_ID,),
+        first_level=FIRST_WITH_TRANSACTIONS,
+    ),
+    ApiKey.WRITE_TXN_MARKERS: ApiRow(
+        transactional.handle_write_txn_markers,
+        LOCAL,
+        (_ALTER_CLUSTER, Need(Operation.CLUSTER_ACTION, Resource.CLUSTER, "in its place, of a broker")),
+        Throttle.NONE,
+        first_level=FIRST_WITH_TRANSACTIONS,
     ),
     ApiKey.DESCRIBE_ACLS: ApiRow(security.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,)),
     ApiKey.CREATE_ACLS: ApiRow(security.handle_create_acls, LOCAL, (_ALTER_CLUSTER,)),
@@ -245,10 +276,12 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
         transactions.handle_describe_transactions,
-        LOCAL,
+        shared.OF_DESCRIBED_TRANSACTIONS,
         (_DESCRIBE_TRANSACTIONS, Need(Operation.DESCRIBE, Resource.TOPIC, "for each topic that is told")),
     ),
-    ApiKey.LIST_TRANSACTIONS: ApiRow(transactions.handle_list_transactions, LOCAL, (_DESCRIBE_TRANSACTIONS,)),
+    ApiKey.LIST_TRANSACTIONS: ApiRow(
+        transactions.handle_list_transactions, shared.OF_ALL_TRANSACTIONS, (_DESCRIBE_TRANSACTIONS,)
+    ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiRow(
         consumer_groups.handle_consumer_group_heartbeat,
         shared.OF_GROUP,

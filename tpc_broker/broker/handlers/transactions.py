@@ -1,15 +1,19 @@
-"""As long as there are no transactions: nothing is listed or open, and who asks for one is told so.
-
-Producers that are only idempotent are known of, and told.
+"""What is told of transactions and of producers. Where there are no transactions nothing is listed or open, and who
+asks for one is told so; producers that are only idempotent are known of, and told.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.partition import Partition
+from tpc_broker.coordinator.consumer.regexes import fault_of, matches
+from tpc_broker.coordinator.transactions.machine import unknown_states
+from tpc_broker.coordinator.transactions.messages import DescribedTransaction, ListedTransaction, ListFilter
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -19,21 +23,11 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
     from tpc_broker.broker.producers_port import ToldProducer
+    from tpc_broker.broker.transaction_service import LoadedTransactions
 
 ASKED_FOR = "transactions"
-STATES = frozenset(
-    (
-        "Empty",
-        "Ongoing",
-        "PrepareCommit",
-        "PrepareAbort",
-        "CompleteCommit",
-        "CompleteAbort",
-        "Dead",
-        "PrepareEpochFence",
-    )
-)
-"""The names that are known; case counts."""
+LISTED_AT_ONCE: Final = 500
+"""Ids that are looked at in a step, some microseconds each."""
 TOO_MANY_PRODUCERS = f"An answer tells {limits.PRODUCERS_TOLD_MAX} producers at most: ask for fewer partitions at once."
 
 
@@ -43,38 +37,97 @@ def note_transactions(core: Core, request: Request) -> None:
     core.dispatcher.note_in_vain(request, ASKED_FOR, text)
 
 
-def handle_list_transactions(
-    _core: Core, _request: Request, message: messages.ListTransactionsRequest
+async def handle_list_transactions(
+    core: Core, _request: Request, message: messages.ListTransactionsRequest
 ) -> messages.ListTransactionsResponse:
-    if message.transactional_id_pattern and not _is_pattern(message.transactional_id_pattern):
-        return messages.ListTransactionsResponse(error_code=int(ErrorCode.INVALID_REGULAR_EXPRESSION))
-    return messages.ListTransactionsResponse(unknown_state_filters=sorted(set(message.state_filters) - STATES))
-
-
-def handle_describe_transactions(
-    _core: Core, _request: Request, message: messages.DescribeTransactionsRequest
-) -> messages.DescribeTransactionsResponse:
-    kind = messages.DescribeTransactionsResponse
+    kind, pattern = messages.ListTransactionsResponse, message.transactional_id_pattern
+    if pattern and fault_of(pattern) is not None:
+        return kind(error_code=int(ErrorCode.INVALID_REGULAR_EXPRESSION))
+    found: list[ListedTransaction] = []
+    if not core.transactions.is_loading:
+        for coordinator in core.transactions.loaded():
+            found += await _listed(core, coordinator, message)
+    if core.transactions.is_loading:
+        return kind(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     return kind(
+        unknown_state_filters=sorted(set(unknown_states(message.state_filters))),
         transaction_states=[
             kind.TransactionState(
-                transactional_id=one,
-                error_code=int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if one else ErrorCode.INVALID_REQUEST),
+                transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
-            for one in message.transactional_ids
-        ]
+            for each in found
+        ],
     )
 
 
-def _is_pattern(text: str) -> bool:
-    """Kafka's are RE2's, which have more classes and escapes than Python's, and not all of their groups."""
-    try:
-        re.compile(text.replace("(?<", "(?P<"))
-    except re.error as error:
-        return error.msg.startswith("bad escape")
-    except (OverflowError, RecursionError):  # numbers and depths that no pattern needs
-        return False
-    return True
+async def _listed(
+    core: Core, coordinator: LoadedTransactions, message: messages.ListTransactionsRequest
+) -> list[ListedTransaction]:
+    """Nothing of one that coordinates no more."""
+    wanted = ListFilter(
+        states=frozenset(message.state_filters),
+        producer_ids=frozenset(message.producer_id_filters),
+        longer_than_ms=message.duration_filter,
+    )
+    found: list[ListedTransaction] = []
+    left = coordinator.machine.list_transactions(wanted, coordinator.now_ms())
+    while some := list(islice(left, LISTED_AT_ONCE)):
+        found += some
+        await trio.lowlevel.checkpoint()
+    if message.transactional_id_pattern:
+        names = [each.transactional_id for each in found]
+        matching = set(await _matching(core, message.transactional_id_pattern, names))
+        found = [each for each in found if each.transactional_id in matching]
+    is_certain = found and await core.transactions.is_certain(found[0].transactional_id, coordinator)
+    return found if is_certain else []
+
+
+async def _matching(core: Core, pattern: str, names: list[str]) -> list[str]:
+    """A step at a time, each a short job of a helper thread."""
+    parts, found, has_more = matches(pattern, names), list[str](), True
+    while has_more:
+        async with core.groups.matching:
+            part = await core.in_thread(next, parts, None)
+        has_more = part is not None
+        found += part or ()
+    return found
+
+
+async def handle_describe_transactions(
+    core: Core, _request: Request, message: messages.DescribeTransactionsRequest
+) -> messages.DescribeTransactionsResponse:
+    if core.transactions.is_there:
+        await core.transactions.until_all_confirmed(message.transactional_ids)
+    kind = messages.DescribeTransactionsResponse
+    return kind(transaction_states=[_state(_described(core, each)) for each in message.transactional_ids])
+
+
+def _described(core: Core, transactional_id: str) -> DescribedTransaction:
+    if not transactional_id:
+        return DescribedTransaction(transactional_id, ErrorCode.INVALID_REQUEST)
+    if not core.transactions.is_there:
+        return DescribedTransaction(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    found = core.transactions.coordinator_of(transactional_id)
+    if isinstance(found, ErrorCode):
+        return DescribedTransaction(transactional_id, found)
+    return found.machine.describe(transactional_id)
+
+
+def _state(found: DescribedTransaction) -> messages.DescribeTransactionsResponse.TransactionState:
+    kind = messages.DescribeTransactionsResponse
+    topics: dict[str, list[int]] = {}
+    for topic, partition in found.partitions:
+        topics.setdefault(topic, []).append(partition)
+    return kind.TransactionState(
+        error_code=int(found.error_code),
+        transactional_id=found.transactional_id,
+        transaction_state=found.state,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[kind.TopicData(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+    )
 
 
 def handle_describe_producers(

@@ -38,8 +38,11 @@ class Ahead:
 
     def write(self, group_id: str, records: Sequence[Record], effects: Effects) -> None:
         """Asks for records that have been applied to be written, in their order, in as many batches as they need."""
-        if sum(map(size_of, records)) > OWN_BATCH_BYTES_MAX:
-            records = _epoch_first(group_id, records)
+        if sum(map(size_of, records)) <= OWN_BATCH_BYTES_MAX:
+            if records:
+                self._begin(group_id, records, effects)
+            return
+        records = _epoch_first(group_id, records)
         batch: list[Record] = []
         batch_bytes = 0
         for record in records:
@@ -51,7 +54,7 @@ class Ahead:
         if batch:
             self._begin(group_id, batch, effects)
 
-    def _begin(self, group_id: str, records: list[Record], effects: Effects) -> None:
+    def _begin(self, group_id: str, records: Sequence[Record], effects: Effects) -> None:
         def forget(_effects: Effects, _now_ms: int) -> None:
             if self._last.get(group_id) == write_id:
                 del self._last[group_id]

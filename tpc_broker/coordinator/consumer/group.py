@@ -128,6 +128,10 @@ class ConsumerGroup:
         self.classic_count = 0
         self.classic_protocols: Counter[str] = Counter()
         """How many members speak the classic protocol, and how many of them support a protocol of theirs."""
+        self.subscribed_version = 0
+        """Rises whenever names, or what expressions match, may be others; not stored."""
+        self.hashed: tuple[int, int, int] | None = None
+        """The hash of its topics, behind the version of the metadata and its own that it is of; not stored."""
         self.checked_version = -1
         """Of the metadata, when what members subscribe to was last compared with them; not stored."""
         self.resolved_version = -1
@@ -140,6 +144,8 @@ class ConsumerGroup:
         """
         self.size_bytes = 0
         self._held = held
+        self._epochs: Counter[tuple[int, int]] = Counter()
+        """How many members are in an epoch and a state, of those of whom that is stored."""
         self._owners: dict[TopicId, dict[int, str]] | None = None
         """Who has a partition, or has yet to give it back. None while it is loaded."""
 
@@ -150,7 +156,7 @@ class ConsumerGroup:
         for member_id in [*self.targets.keys() - self.members.keys()]:
             self._apply_target(member_id, None)
         for member_id in [*self.currents.keys() - self.members.keys()]:
-            self._hold(-size_of_current(self.currents.pop(member_id)))
+            self._apply_current(member_id, None)
         self._owners = {}
         for member_id, current in self.currents.items():
             fault = self._own(member_id, current)
@@ -231,26 +237,29 @@ class ConsumerGroup:
         old = self.members.pop(member_id, None)
         if old is not None:
             self._hold(-size_of_member(member_id, old))
-            self.names.subtract(old.topic_names)
-            for name in old.topic_names:
-                if self.names[name] <= 0:
-                    del self.names[name]
-            if old.topic_regex:
-                self.patterns[old.topic_regex] -= 1
-                if self.patterns[old.topic_regex] <= 0:
-                    del self.patterns[old.topic_regex]
+            self._count(self.names, old.topic_names, -1)
+            self._count(self.patterns, (old.topic_regex,) if old.topic_regex else (), -1)
             self._count_classic(old, -1)
             if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
                 del self.static_members[old.instance_id]
         if subscription is not None:
             self.members[member_id] = subscription
             self._hold(size_of_member(member_id, subscription))
-            self.names.update(subscription.topic_names)
-            if subscription.topic_regex:
-                self.patterns[subscription.topic_regex] += 1
+            self._count(self.names, subscription.topic_names, 1)
+            self._count(self.patterns, (subscription.topic_regex,) if subscription.topic_regex else (), 1)
             self._count_classic(subscription, 1)
             if subscription.instance_id is not None:
                 self.static_members[subscription.instance_id] = member_id
+
+    def _count(self, counted: Counter[str], names: tuple[str, ...], by: int) -> None:
+        """Of `names` or `patterns`."""
+        for name in names:
+            before = counted[name]
+            counted[name] = before + by
+            if not before or before + by <= 0:
+                self.subscribed_version += 1
+            if before + by <= 0:
+                del counted[name]
 
     def _count_classic(self, subscription: Subscription, by: int) -> None:
         if subscription.classic is None:
@@ -272,13 +281,18 @@ class ConsumerGroup:
         if old is not None:
             self._hold(-size_of_current(old))
             self._disown(member_id, old)
+            self._epochs[old.epoch, old.state] -= 1
+            if not self._epochs[old.epoch, old.state]:
+                del self._epochs[old.epoch, old.state]
         if current is not None:
             self.currents[member_id] = current
+            self._epochs[current.epoch, current.state] += 1
             self._hold(size_of_current(current))
             fault = self._own(member_id, current)
             assert fault is None, fault
 
     def _apply_regex(self, pattern: str, resolved: ResolvedRegex | None) -> None:
+        self.subscribed_version += 1
         old = self.regexes.pop(pattern, None)
         if old is not None:
             self._hold(-size_of_names(old.topics))
@@ -366,7 +380,7 @@ class ConsumerGroup:
             return ConsumerState.EMPTY
         if self.epoch > self.target_epoch:
             return ConsumerState.ASSIGNING
-        if all(map(self.is_settled, self.members)):
+        if self._epochs[self.target_epoch, MemberState.STABLE] == len(self.members):
             return ConsumerState.STABLE
         return ConsumerState.RECONCILING
 

@@ -25,7 +25,7 @@ from tpc_broker.coordinator.messages import ListedGroup
 from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
     from tpc_broker.coordinator.assignors.spec import Partitions
     from tpc_broker.coordinator.consumer.messages import ConsumerSettings
@@ -72,9 +72,9 @@ class ConsumerGroups:
         if not keys:
             del self._of_later_release[group_id]
 
-    def finish_loading(self) -> dict[bytes, bytes]:
-        """All is replayed. Returns what can be read of groups of which a later release has stored something: they do
-        not come to life here, and all of what is stored of them is kept for it.
+    def finish_loading(self) -> Generator[None, None, dict[bytes, bytes]]:
+        """All is replayed; group by group. Returns what can be read of those of which a later release has stored
+        something: they do not come to life here, and all of what is stored of them is kept for it.
         """
         self._is_loaded = True
         kept: dict[bytes, bytes] = {}
@@ -84,6 +84,7 @@ class ConsumerGroups:
             group.finish_loading()
             if not group.is_stored:
                 del self.by_id[group_id]
+            yield
         return kept
 
     def _take_out(self, group_id: str) -> dict[bytes, bytes]:
@@ -149,6 +150,8 @@ class ConsumerGroups:
 def _held_by(current: CurrentAssignment) -> Partitions:
     """What a member has: also what it has yet to give back."""
     held = partitions_of(current.assigned)
+    if not current.pending_revocation:
+        return held
     for topic_id, partitions in partitions_of(current.pending_revocation).items():
         held[topic_id] = held.get(topic_id, frozenset()) | partitions
     return held

@@ -30,6 +30,8 @@ RESOLVED_AGAIN_MS: Final = 1_000
 PATTERNS_MAX: Final = 100
 """Of the members of a group: each is resolved again and again."""
 HASHES_MIN: Final = 1_000
+ALIKE_MAX: Final = 8
+"""Of those whose ids are kept: as a rule all members of a group subscribe to the same, of some ten thousand at most."""
 
 
 class SubscribedTopics:
@@ -51,6 +53,9 @@ class SubscribedTopics:
         self._hashes: dict[TopicId, tuple[KnownTopic, int]] = {}
         self._hashes_max = HASHES_MIN
         """With so many, those of topics that are gone are forgotten."""
+        self._alike: dict[tuple[tuple[str, ...], tuple[str, ...]], frozenset[TopicId]] = {}
+        self._alike_version = -1
+        """The ids of what some members subscribe to, by names and by an expression, and the metadata they are of."""
         self._wanted: dict[str, frozenset[str]] = {}
 
     def change(self, step: Step, member_id: str, subscription: Subscription, now_ms: int) -> None:
@@ -79,12 +84,15 @@ class SubscribedTopics:
 
     def hash_of(self, group: ConsumerGroup) -> int:
         """Of the topics that its members subscribe to, as they are now."""
-        topics = (self._topics.named(name) for name in sorted(group.all_subscribed_names()))
-        return group_hash(self._hash(topic) for topic in topics if topic is not None)
+        by = self._topics.version, group.subscribed_version
+        if group.hashed is None or group.hashed[:2] != by:
+            topics = map(self._topics.named, sorted(group.all_subscribed_names()))
+            group.hashed = *by, group_hash(self._hash(topic) for topic in topics if topic is not None)
+        return group.hashed[2]
 
     def _hash(self, topic: KnownTopic) -> int:
         known = self._hashes.get(topic.topic_id)
-        if known is not None and known[0] == topic:
+        if known is not None and (known[0] is topic or known[0] == topic):
             return known[1]
         if len(self._hashes) >= self._hashes_max:
             of_id = self._topics.of_id
@@ -96,8 +104,16 @@ class SubscribedTopics:
 
     def ids_of(self, group: ConsumerGroup, member_id: str) -> frozenset[TopicId]:
         """What a member subscribes to, as far as it exists."""
-        topics = (self._topics.named(name) for name in group.subscribed_names(group.members[member_id]))
-        return frozenset(topic.topic_id for topic in topics if topic is not None)
+        member = group.members[member_id]
+        resolved = group.regexes.get(member.topic_regex or "")
+        said = member.topic_names, () if resolved is None else resolved.topics
+        if self._alike_version != self._topics.version or len(self._alike) >= ALIKE_MAX:
+            self._alike_version, self._alike = self._topics.version, {}
+        ids = self._alike.get(said)
+        if ids is None:
+            topics = map(self._topics.named, group.subscribed_names(member))
+            ids = self._alike[said] = frozenset(topic.topic_id for topic in topics if topic is not None)
+        return ids
 
     # Expressions
 

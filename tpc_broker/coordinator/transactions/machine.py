@@ -48,7 +48,6 @@ from tpc_broker.limits import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tpc_broker.coordinator.transactions.transaction import TopicPartition
 
 AGAIN_MS: Final = 1_000
 """Until what time asked for, and what could not be written, is tried again."""
@@ -82,15 +81,6 @@ class TransactionEffects(Effects):
     """What a step asks for: also to send these markers, until they are written."""
 
     markers: list[Marker] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Ending:
-    """A transaction whose markers are owed."""
-
-    number: int
-    left: set[TopicPartition]
-    are_sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +127,8 @@ class TransactionCoordinator:
         """
         self._beginning = 0
         """Ids whose first record is under way."""
-        self._endings: dict[str, _Ending] = {}
+        self._endings: dict[str, dict[Marker, None]] = {}
+        """The markers that are owed, by id."""
         self._ends_count = 0
         self._to_send: deque[str] = deque()
         self._markers_sent = 0
@@ -279,7 +270,7 @@ class TransactionCoordinator:
         of_transaction = frozenset(was.partitions)
         missing = tuple(each for each in request.partitions if each not in of_transaction)
         if request.verify_only:
-            effects.reply(token, AddPartitionsResponse(missing=missing))
+            effects.reply(token, AddPartitionsResponse(missing=frozenset(missing)))
         elif was.state is State.ONGOING and not missing:
             effects.reply(token, AddPartitionsResponse())
         elif len(was.partitions) + len(set(missing)) > self._limits.partitions_max or (
@@ -381,12 +372,12 @@ class TransactionCoordinator:
         """Each is written, or will never be needed: its partition is gone."""
         effects = TransactionEffects()
         for marker in markers:
-            ending = self._endings.get(marker.transactional_id)
-            if ending is None or ending.number != marker.number or marker.partition not in ending.left:
+            owed = self._endings.get(marker.transactional_id)
+            if not owed or marker not in owed:
                 continue
-            ending.left.remove(marker.partition)
+            del owed[marker]
             self._markers_sent -= 1
-            if not ending.left:
+            if not owed:
                 self._complete(marker.transactional_id, effects, now_ms)
         self._send(effects)
         return effects
@@ -555,7 +546,13 @@ class TransactionCoordinator:
         commits = found.state is State.PREPARE_COMMIT
         self._pending[name] = State.COMPLETE_COMMIT if commits else State.COMPLETE_ABORT
         self._ends_count += 1
-        self._endings[name] = _Ending(self._ends_count, set(found.partitions))
+        self._endings[name] = {
+            Marker(
+                name, self._ends_count, each, found.producer_id, found.producer_epoch, commits, self._coordinator_epoch,
+                found.client_version,
+            ): None
+            for each in found.partitions
+        }  # fmt: skip
         if found.partitions:
             self._to_send.append(name)
             self._send(effects)
@@ -565,19 +562,12 @@ class TransactionCoordinator:
     def _send(self, effects: TransactionEffects) -> None:
         """As many as may be under way, of whole transactions."""
         while self._to_send:
-            name = self._to_send[0]
-            found, ending = self._stored.open[name], self._endings[name]
-            if self._markers_sent and self._markers_sent + len(ending.left) > self._limits.markers_max:
+            owed = self._endings[self._to_send[0]]
+            if self._markers_sent and self._markers_sent + len(owed) > self._limits.markers_max:
                 return
             self._to_send.popleft()
-            self._markers_sent += len(ending.left)
-            effects.markers.extend(
-                Marker(
-                    name, ending.number, each, found.producer_id, found.producer_epoch,
-                    found.state is State.PREPARE_COMMIT, self._coordinator_epoch, found.client_version,
-                )
-                for each in found.partitions
-            )  # fmt: skip
+            self._markers_sent += len(owed)
+            effects.markers.extend(owed)
 
     def _complete(self, name: str, effects: Effects, now_ms: int) -> None:
         """All markers are written: so that nobody sends them once more. It stays pending however often that fails."""

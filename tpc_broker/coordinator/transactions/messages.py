@@ -63,7 +63,7 @@ class AddPartitionsResponse:
     """Answer to it: all partitions have the error. Where it is NONE, those of `missing` have TRANSACTION_ABORTABLE."""
 
     error_code: ErrorCode = ErrorCode.NONE
-    missing: tuple[TopicPartition, ...] = ()
+    missing: frozenset[TopicPartition] = frozenset()
 
     def error_of(self, partition: TopicPartition) -> ErrorCode:
         """What is told of one partition."""
@@ -88,7 +88,7 @@ class Marker:
 
     transactional_id: str
     number: int
-    """Of the end that it is of: an answer that comes late is not taken for that of another one."""
+    """Of the end that it is of: what is told late is not taken for the marker of another one."""
     partition: TopicPartition
     producer_id: int
     producer_epoch: int

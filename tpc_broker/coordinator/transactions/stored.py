@@ -26,6 +26,8 @@ LOOKED_AT_ONCE: Final = 1_000
 """Ids, when some are looked for that nobody uses."""
 ID_BYTES: Final = KIB // 4
 """Counted of an id beside its name and its value."""
+PARTITION_BYTES: Final = KIB // 4
+"""Counted of a partition in a transaction that is open or ends: of itself, and of its marker."""
 
 
 class Stored:
@@ -56,15 +58,18 @@ class Stored:
             self.values.pop(name, None)
             return
         self.values[name] = value
-        self.size_bytes += self._size_of(name)
         if state_of(value) in AT_REST:
             self._at_rest[name] = None
         else:
             self.open[name] = read_transaction(value)
+        self.size_bytes += self._size_of(name)
 
     def _size_of(self, name: str) -> int:
-        value = self.values.get(name)
-        return 0 if value is None else 2 * len(name) + len(value) + ID_BYTES
+        value, found = self.values.get(name), self.open.get(name)
+        if value is None:
+            return 0
+        partitions_count = 0 if found is None else len(found.partitions)
+        return 2 * len(name) + len(value) + ID_BYTES + partitions_count * PARTITION_BYTES
 
     def find(self, name: str) -> Transaction | None:
         """An id's transaction."""

@@ -485,12 +485,12 @@ class Links:
         """The link to a node that is up."""
         return next((peer for peer in self.peers.values() if peer.hello is not None and peer.hello.node == node), None)
 
-    async def call(self, node: int, method: str, payload: dict[str, Any]) -> None:
+    async def call(self, node: int, method: str, payload: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """Whatever a node answers. MailboxError."""
         peer = self.peer_of(node)
         if peer is None:
             raise NotDeliveredError(f"there is no link to node {node}")
-        await peer.call(method, payload)
+        return await peer.call(method, payload)
 
     async def tell(self, node: int, method: str, payload: dict[str, Any]) -> None:
         """The same, whether it arrives or not."""

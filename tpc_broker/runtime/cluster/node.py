@@ -215,8 +215,8 @@ class ClusterNodeMain:
         for each in self.linked() if node is None else [node]:
             self._nursery.start_soon(self.links.tell, each, method, payload)
 
-    async def ask(self, node: NodeId, method: str, payload: dict[str, Any]) -> None:
-        await self.links.call(node, method, payload)
+    async def ask(self, node: NodeId, method: str, payload: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
+        return await self.links.call(node, method, payload)
 
     def absent(self) -> frozenset[NodeId]:
         return self._whereabouts.absent

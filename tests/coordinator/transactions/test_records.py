@@ -1,0 +1,116 @@
+"""Records of `__transaction_state`: what later releases wrote, what is damaged, what is told again."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.coordinator.transactions.places import in_state
+from tests.coordinator.transactions.scenario import A, B, C, TransactionScenario, replayed
+from tpc_broker.coordinator import RecordDamagedError
+from tpc_broker.coordinator.transactions.messages import ListFilter
+from tpc_broker.coordinator.transactions.records import (
+    read_transaction,
+    read_transaction_key,
+    state_of,
+    times_at_rest,
+    transaction_key,
+    transaction_record,
+    transaction_value,
+)
+from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, State
+from tpc_broker.coordinator.transactions.transaction import TopicPartition, Transaction
+from tpc_broker.error_codes import ErrorCode as E
+
+STORED = [*AT_REST, *PREPARED, State.ONGOING]
+FULL = Transaction(
+    7, 3, State.ONGOING, 60_000, 1_234, 1_000, (A, B, TopicPartition("other", 5)), 6, 8, 2
+)  # fmt: skip
+OLD = replace(FULL, previous_producer_id=-1, next_producer_id=-1, client_version=0)
+
+
+@pytest.mark.parametrize("state", STORED)
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_transaction_is_read_as_it_was_written(version, state):
+    wanted = replace(FULL if version else OLD, state=state, partitions=() if state in AT_REST else FULL.partitions)
+    value = transaction_value(wanted, version)
+    assert read_transaction(value) == wanted
+    assert state_of(value) is state
+    if state in AT_REST:
+        assert times_at_rest(value) == (1_234, 1_000)
+
+
+def test_times_are_found_behind_partitions_as_well():
+    for version in (0, 1):
+        for partitions in ((A,), tuple(A._replace(partition=index) for index in range(300))):
+            value = transaction_value(replace(FULL, state=State.COMPLETE_ABORT, partitions=partitions), version)
+            assert times_at_rest(value) == (1_234, 1_000)
+
+
+def test_keys():
+    for name in ("t", "ü" * 1_000, "a b"):
+        assert read_transaction_key(transaction_key(name)) == name
+    assert read_transaction_key(b"\x00\x01anything") is None
+
+
+def test_what_cannot_be_read_is_damage():
+    value = transaction_value(FULL)
+    for cut in range(len(value)):
+        with pytest.raises(RecordDamagedError):
+            replayed([(transaction_key("t"), value[:cut])])
+    for key in (b"", b"\0", b"\0\0", transaction_key("t")[:-1]):
+        with pytest.raises(RecordDamagedError):
+            replayed([(key, value)])
+    with pytest.raises(RecordDamagedError):
+        read_transaction(b"\0\2" + value[2:])
+
+
+LATER = [b"\0\2of a later release", *(
+    value[:16] + bytes([status]) + value[17:] for status in (6, 7, 99) for value in [transaction_value(FULL)]
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", LATER)
+def test_values_of_later_releases_are_kept_and_their_ids_refused(value):
+    s, p = in_state(State.ONGOING)
+    s.log.append((transaction_key("t"), value))
+    s.log = [each if hasattr(each, "key") else type(s.log[0])(*each) for each in s.log]
+    s.start()
+    assert s.snapshot() == [(transaction_key("t"), value)]
+    for told in (s.init(), s.init(producer=p), s.end(p, commit=True), s.add(p, C), *s.verify(p, A)):
+        assert told is E.UNKNOWN_SERVER_ERROR
+    assert s.machine.describe("t").error_code is E.UNKNOWN_SERVER_ERROR
+    assert s.listed() == []
+    assert s.init(name="u") is not E.UNKNOWN_SERVER_ERROR
+    s.log.append(transaction_record("t", replace(FULL, state=State.EMPTY, partitions=())))
+    s.start()
+    assert s.state() == "Empty", "written anew by a release that is known"
+
+
+def test_keys_of_later_releases_are_kept_until_they_are_removed():
+    other = b"\0\5a key of a later release"
+    machine, _ = replayed([(other, b"anything")])
+    assert list(machine.snapshot()) == [(other, b"anything")]
+    machine, _ = replayed([(other, b"anything"), (other, None)])
+    assert list(machine.snapshot()) == []
+    assert list(machine.list_transactions(ListFilter(), 0)) == []
+
+
+def test_a_snapshot_is_of_the_time_when_it_is_read():
+    s = TransactionScenario()
+    for name in ("a", "b", "c"):
+        s.init(name)
+    snapshot = s.machine.snapshot()
+    first = next(snapshot)
+    p = s.init("b")
+    s.add(p, A, name="b")
+    assert {read_transaction_key(first.key)} | {read_transaction_key(each.key) for each in snapshot} == {"a", "b", "c"}
+    assert [read_transaction(value).state for _key, value in s.snapshot()] == [State.EMPTY, State.EMPTY, State.ONGOING]
+
+
+def test_a_level_of_0_writes_what_older_releases_read():
+    s = TransactionScenario(0)
+    p = s.init()
+    s.add(p, A)
+    s.end(p, commit=True)
+    assert {value[:2] for _key, value in s.log} == {b"\0\0"}
+    assert s.stored().producer_epoch == p.epoch, "and no client has its epoch raised there"

@@ -1,0 +1,329 @@
+"""Markers that end transactions, on their way from the coordinator to the partitions, and what is done with them there.
+
+The coordinators of a core hand them over; those of a turn that go to one core go in one call: to this core itself, to
+another one of the node by its mailbox, to another node by way of its core 0. There each is appended, and answered for
+when it is committed. What was not written is sent again for ever, to whoever leads the partition then; a marker that is
+there already ends nothing, so sending one twice does no harm. A partition that is gone needs none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+
+from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.producers_port import EndMarker
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import LeadershipLostError, MailboxError, PartitionOfflineError
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, NodeId, Replica
+from tpc_broker.task_queue import TaskQueue, in_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.payloads import Answer, Payload, Row
+    from tpc_broker.coordinator.transactions.messages import Marker
+
+log = logging.getLogger(__name__)
+
+WRITE, SEND_TO_NODE = "transactions.write_markers", "transactions.send_markers"
+MARKERS_PER_CALL: Final = 256
+"""Each is a task where it is written: some 10 ms together, for which everything else of that core waits."""
+CALLS_MAX: Final = 16
+"""To one core at a time."""
+UNDER_WAY_MAX: Final = 65_536
+"""Of a core; those that wait to be sent again are none of them. Above it ends wait."""
+AGAIN_S, AGAIN_S_MAX = 0.1, 10.0
+"""Until what was not written is sent again; twice as long each time."""
+COMMIT_S: Final = 2.0
+"""A marker that is not committed in so long is answered for as not written."""
+CALL_TIMEOUT_MS: Final = 10_000
+NEWEST_S: Final = 10.0
+
+Written = tuple[str, int, EndMarker]
+"""Topic, partition, and the marker."""
+
+
+class OwesMarkers(Protocol):
+    """A coordinator."""
+
+    is_unloaded: bool
+
+    def markers_written(self, markers: Sequence[Marker]) -> None: ...
+
+    def was_fenced(self, marker: Marker) -> None:
+        """A partition has had a marker of a later coordinator."""
+
+
+@dataclass(slots=True, eq=False)
+class _Owed:
+    coordinator: OwesMarkers
+    marker: Marker
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class _Destination:
+    waiting: deque[_Owed] = field(default_factory=deque)
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of markers."""
+
+    under_way: int
+    written: int
+    sent_again: int
+
+
+class MarkerSender:
+    """Of one core."""
+
+    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+        self._core = core
+        self._nursery = nursery
+        self._new: list[_Owed] = []
+        self._has_new = trio.Event()
+        self._destinations: dict[Replica, _Destination] = defaultdict(_Destination)
+        self._under_way = self._written = self._sent_again = 0
+        core.mailboxes.serve(WRITE, self._serve_write)
+        core.mailboxes.serve(SEND_TO_NODE, self._serve_send_to_node)
+        if core.cluster is not None:
+            core.cluster.serve(WRITE, self._serve_node)
+        with in_queue(TaskQueue.COORDINATORS):
+            nursery.start_soon(self._run)
+
+    def statistics(self) -> Statistics:
+        return Statistics(self._under_way, self._written, self._sent_again)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send(self, coordinator: OwesMarkers, markers: Iterable[Marker]) -> None:
+        """Until each is written, which `markers_written` hears, or the coordinator is unloaded."""
+        self._new.extend(_Owed(coordinator, marker) for marker in markers)
+        self._has_new.set()
+
+    async def _run(self) -> None:
+        """Once in a turn: what came in it goes together."""
+        while True:
+            await self._has_new.wait()
+            self._has_new = trio.Event()
+            new, self._new = self._new, []
+            self._sort(new)
+            self._begin_calls()
+
+    def _sort(self, owed: Iterable[_Owed]) -> None:
+        """By who leads the partitions, as this core knows now."""
+        unknown, leaderless = [], []
+        for each in owed:
+            topic, index = each.marker.partition
+            image = self._core.view.topic(topic)
+            if image is None or index >= image.partitions_count:
+                unknown.append(each)
+                continue
+            place = self._core.view.place_of(image, index)
+            if self._core.is_available(place):
+                self._destinations[place].waiting.append(each)
+            else:
+                leaderless.append(each)
+        if unknown:
+            self._nursery.start_soon(self._look_for, unknown)
+        if leaderless:
+            self._nursery.start_soon(self._send_again, leaderless)
+
+    # Rule: A partition is taken for gone only by metadata that are no older than the question: what this core does not
+    # know may have been made elsewhere, and a transaction there would never end. Held by
+    # tests/broker/test_transaction_markers.py.
+    async def _look_for(self, owed: Sequence[_Owed]) -> None:
+        """Partitions that are not known here."""
+        is_certain = False
+        try:
+            with trio.move_on_after(NEWEST_S):
+                await self._core.metadata.take_newest()
+                is_certain = True
+        except MailboxError as error:
+            log.debug("markers wait for the metadata: %s", error)
+        gone: list[_Owed] = []
+        there: list[_Owed] = []
+        for each in owed:
+            topic, index = each.marker.partition
+            image = self._core.view.topic(topic)
+            is_gone = is_certain and (image is None or index >= image.partitions_count)
+            (gone if is_gone else there).append(each)
+        self._tell_written(gone)
+        if there:
+            await self._send_again(there)
+
+    def _begin_calls(self) -> None:
+        for place, destination in list(self._destinations.items()):
+            while destination.waiting and destination.calls < CALLS_MAX and self._under_way < UNDER_WAY_MAX:
+                batch: list[_Owed] = []
+                while destination.waiting and len(batch) < MARKERS_PER_CALL:
+                    each = destination.waiting.popleft()
+                    if not each.coordinator.is_unloaded:
+                        batch.append(each)
+                if batch:
+                    destination.calls += 1
+                    self._under_way += len(batch)
+                    self._nursery.start_soon(self._call, place, destination, batch)
+            if not destination.waiting and not destination.calls:
+                del self._destinations[place]
+
+    async def _call(self, place: Replica, destination: _Destination, batch: list[_Owed]) -> None:
+        try:
+            errors = await self._ask(place, [each.marker for each in batch])
+        except MailboxError as error:
+            log.debug("%d markers may not have come to core %d of node %d: %s", len(batch), place.core, place.node,
+                      error)  # fmt: skip
+            errors = [ErrorCode.NETWORK_EXCEPTION] * len(batch)
+        destination.calls -= 1
+        self._under_way -= len(batch)
+        written, left = [], []
+        for each, code in zip(batch, errors, strict=True):
+            if code is ErrorCode.NONE:
+                written.append(each)
+                continue
+            left.append(each)
+            if code in (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+                self._note_refused(each, code)
+        self._tell_written(written)
+        self._begin_calls()
+        if left:
+            await self._send_again(left)
+
+    def _note_refused(self, owed: _Owed, code: ErrorCode) -> None:
+        marker = owed.marker
+        label = f"{marker.partition.topic}-{marker.partition.partition}"
+        text = f"{label} refuses the marker that ends a transaction of {marker.transactional_id!r}: {code.name}"
+        self._core.log_limiter.say(log, "markers of transactions refused", label, text)
+        if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED and not owed.coordinator.is_unloaded:
+            owed.coordinator.was_fenced(marker)
+
+    def _tell_written(self, owed: Iterable[_Owed]) -> None:
+        by_coordinator: dict[OwesMarkers, list[Marker]] = defaultdict(list)
+        for each in owed:
+            by_coordinator[each.coordinator].append(each.marker)
+        for coordinator, markers in by_coordinator.items():
+            self._written += len(markers)
+            if not coordinator.is_unloaded:
+                coordinator.markers_written(markers)
+
+    async def _send_again(self, owed: Iterable[_Owed]) -> None:
+        """After a while, to whoever leads the partitions then."""
+        left = [each for each in owed if not each.coordinator.is_unloaded]
+        if not left:
+            return
+        attempts = max(each.attempts for each in left)
+        await trio.sleep(min(AGAIN_S_MAX, AGAIN_S * 2 ** min(attempts, 16)))
+        for each in left:
+            each.attempts += 1
+        self._sent_again += len(left)
+        self._new.extend(left)
+        self._has_new.set()
+
+    async def _ask(self, place: Replica, markers: Sequence[Marker]) -> list[ErrorCode]:
+        if place == (self._core.view.node, self._core.core_id):
+            return await write_markers(self._core, [_written(each) for each in markers])
+        payload: Payload = {"markers": [_row(*_written(each)) for each in markers]}
+        if place.node == self._core.view.node:
+            return await write_on(self._core, place.core, payload)
+        payload |= {"node": place.node, "core": place.core}
+        answer, _blobs = await self._core.mailboxes.call(
+            METADATA_CORE, SEND_TO_NODE, payload, timeout_ms=CALL_TIMEOUT_MS
+        )
+        return [ErrorCode(code) for code in answer["errors"]]
+
+    # -- being asked -------------------------------------------------------------------------------------------------
+
+    async def _serve_write(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        rows = [(topic, index, EndMarker(*fields)) for topic, index, *fields in payload["markers"]]
+        return {"errors": [int(code) for code in await write_markers(self._core, rows)]}, []
+
+    async def _serve_send_to_node(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
+        """On core 0, which has the links."""
+        assert self._core.cluster is not None
+        return await self._core.cluster.ask(NodeId(payload.pop("node")), WRITE, payload)
+
+    async def _serve_node(self, payload: Payload, _blobs: list[bytes]) -> Answer:
+        """On core 0 of the node that is asked."""
+        errors = await write_on(self._core, CoreId(payload["core"]), {"markers": payload["markers"]})
+        return {"errors": [int(code) for code in errors]}, []
+
+
+async def write_on(core: Core, number: CoreId, payload: Payload) -> list[ErrorCode]:
+    """By a core of this node. MailboxError."""
+    answer, _blobs = await core.mailboxes.call(number, WRITE, payload, timeout_ms=CALL_TIMEOUT_MS)
+    return [ErrorCode(code) for code in answer["errors"]]
+
+
+async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
+    """By the cores of this node that lead the partitions; what others lead is refused."""
+    errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(markers)
+    by_core: dict[CoreId, list[int]] = defaultdict(list)
+    for number, (topic, index, _marker) in enumerate(markers):
+        image = core.view.topic(topic)
+        if image is None or not 0 <= index < image.partitions_count:
+            errors[number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif (place := core.view.place_of(image, index)).node == core.view.node:
+            by_core[place.core].append(number)
+
+    async def ask(owner: CoreId, numbers: list[int]) -> None:
+        for begin in range(0, len(numbers), MARKERS_PER_CALL):
+            some = numbers[begin : begin + MARKERS_PER_CALL]
+            try:
+                found = await write_on(core, owner, {"markers": [_row(*markers[number]) for number in some]})
+            except MailboxError:
+                return  # not its leader, as long as nobody answers
+            for number, code in zip(some, found, strict=True):
+                errors[number] = code
+
+    async with trio.open_nursery() as nursery:
+        for owner, numbers in by_core.items():
+            nursery.start_soon(ask, owner, numbers)
+    return errors
+
+
+async def write_markers(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
+    """Into partitions that are led here, and what became of each: NONE is committed."""
+    errors = [ErrorCode.REQUEST_TIMED_OUT] * len(markers)
+
+    async def write(number: int, topic: str, index: int, marker: EndMarker) -> None:
+        errors[number] = await _write(core, topic, index, marker)
+
+    with trio.move_on_after(COMMIT_S):
+        async with trio.open_nursery() as nursery:
+            for number, each in enumerate(markers):
+                nursery.start_soon(write, number, *each)
+    return errors
+
+
+async def _write(core: Core, topic: str, index: int, marker: EndMarker) -> ErrorCode:
+    found = core.partitions.find(topic, index)
+    if not isinstance(found, Partition):
+        return found
+    try:
+        if topic == CONSUMER_OFFSETS_TOPIC:
+            return await core.groups.write_marker(found, marker)
+        return await found.append_marker(marker)
+    except LeadershipLostError:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    except PartitionOfflineError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def _written(marker: Marker) -> Written:
+    topic, index = marker.partition
+    return topic, index, EndMarker(
+        marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.commit, marker.transaction_version
+    )  # fmt: skip
+
+
+def _row(topic: str, index: int, marker: EndMarker) -> Row:
+    return [topic, index, *marker]

@@ -1,0 +1,148 @@
+"""The transaction coordinators of this core: what transactions add to the driver of their machines.
+
+A machine is a leader epoch's: markers say which. They go by way of the core's `MarkerSender`. What a request is
+answered without a write comes from memory, and is told when it is certain that nobody else coordinates the id by then.
+
+Nothing of it lives below the feature level that has transactions.
+"""
+
+from __future__ import annotations
+
+import logging
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import trio
+
+from tpc_broker.broker.coordinator_driver import MachineDriver, PendingReply
+from tpc_broker.broker.coordinators import Coordinators
+from tpc_broker.broker.marker_sender import MarkerSender
+from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionEffects, TransactionLimits
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import TRANSACTION_FEATURE, kafka_level
+from tpc_broker.model import TRANSACTION_STATE_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.partition import Partition
+    from tpc_broker.coordinator import Effects
+    from tpc_broker.coordinator.transactions.messages import Marker
+    from tpc_broker.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+MARKERS_PER_COORDINATOR: Final = 8_192
+"""Sent and not written: those for a partition without a leader hold up no other coordinator's."""
+TO_BE_TRIED_AGAIN: Final = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+"""Answers that need not be certain: whoever gets one asks once more."""
+
+
+class Answered(Protocol):
+    """A response of the machine."""
+
+    @property
+    def error_code(self) -> ErrorCode: ...
+
+
+R = TypeVar("R", bound=Answered)
+
+
+class LoadedTransactions(MachineDriver[TransactionCoordinator]):
+    """The transactional ids of one partition."""
+
+    def __init__(self, core: Core, partition: Partition, limits: TransactionLimits) -> None:
+        machine = TransactionCoordinator(
+            partition.leader_epoch,
+            core.producer_ids.take_nowait,
+            limits,
+            lambda: kafka_level(TRANSACTION_FEATURE, core.view.image.level),
+        )
+        super().__init__(core, partition, machine, "transactions")
+
+    def perform(self, effects: Effects) -> None:
+        super().perform(effects)
+        if isinstance(effects, TransactionEffects) and effects.markers and not self.is_unloaded:
+            self._core.transactions.markers.send(self, effects.markers)
+
+    def markers_written(self, markers: Sequence[Marker]) -> None:
+        """Of some transactions."""
+        self.do(lambda now_ms: self.machine.markers_written(markers, now_ms))
+
+    def was_fenced(self, marker: Marker) -> None:
+        """Somebody else coordinates since a later epoch; or somebody has written markers that are no coordinator's, for
+        which the other ids of this partition need not suffer.
+        """
+        self._core.start_soon(self._end_if_replaced, marker.transactional_id)
+
+    async def _end_if_replaced(self, transactional_id: str) -> None:
+        service = self._core.transactions
+        if not self.is_unloaded and not await service.confirm(transactional_id) and not self.is_unloaded:
+            log.warning("%s: another node coordinates its transactions by now", self._partition.label)
+            service.end(self._partition.key)
+
+
+class TransactionService(Coordinators[LoadedTransactions]):
+    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+        super().__init__(core, nursery, TRANSACTION_STATE_TOPIC)
+        self.markers = MarkerSender(core, nursery)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the cluster has transactions."""
+        return self._core.view.image.knows_transactions
+
+    def begin_if_coordinates(self, key: TopicPartition) -> None:
+        if self.is_there:
+            super().begin_if_coordinates(key)
+
+    def _new_coordinator(self, partition: Partition) -> LoadedTransactions:
+        settings = self._core.settings
+        return LoadedTransactions(
+            self._core,
+            partition,
+            TransactionLimits(
+                max_timeout_ms=settings.transaction_max_timeout_ms,
+                expiration_ms=settings.transactional_id_expiration_ms,
+                expiration_interval_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+                ids_max=settings.transactional_ids_max,
+                markers_max=MARKERS_PER_COORDINATOR,
+            ),
+        )
+
+    # Rule: What a transaction coordinator answers without a write is told when a quorum has said, since it was looked
+    # up, that it follows this leader: one that was replaced while it stood still would verify a batch of a transaction
+    # that its successor has aborted, which then never ends. Why: docs/raft-rules.md. Held by
+    # tests/broker/test_transaction_service.py.
+    async def answer(
+        self,
+        transactional_id: str,
+        kind: type[R],
+        step: Callable[[TransactionCoordinator, PendingReply, int], Effects],
+    ) -> R | ErrorCode:
+        """What the id's coordinator says to a request; why there is none here. MachineFailedError."""
+        coordinator = self.coordinator_of(transactional_id)
+        if isinstance(coordinator, ErrorCode):
+            return coordinator
+        machine = coordinator.machine
+        found = coordinator.ask(kind, lambda token, now_ms: step(machine, token, now_ms))
+        if isawaitable(found):
+            written: R = await found
+            return written
+        assert isinstance(found, kind)
+        if found.error_code in TO_BE_TRIED_AGAIN or await self.is_certain(transactional_id, coordinator):
+            return found
+        return ErrorCode.NOT_COORDINATOR
+
+    async def is_certain(self, transactional_id: str, coordinator: LoadedTransactions) -> bool:
+        """Whether that was the id's coordinator when this was called."""
+        await self.until_confirmed(transactional_id)
+        return self.coordinator_of(transactional_id) is coordinator
+
+    async def until_all_confirmed(self, transactional_ids: Iterable[str]) -> None:
+        """`until_confirmed` of some."""
+        of_each_partition = {self._key_of(each): each for each in transactional_ids}
+        async with trio.open_nursery() as nursery:
+            for each in of_each_partition.values():
+                nursery.start_soon(self.until_confirmed, each)
