@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -68,9 +69,9 @@ class Sender:
             return None
         return {one.partition_index: ErrorCode(one.error_code) for one in answer.topics[0].partitions}
 
-    async def end(self, *, commit):
+    async def end(self, *, commit, coordinator_epoch=1, epoch=A.producer_epoch, version=0):
         driver = self.groups.coordinator_of("g")
-        end = TransactionEnd(A, commit, 1)
+        end = TransactionEnd(A._replace(producer_epoch=epoch), commit, coordinator_epoch, version)
         return await driver.call(MarkerResponse, lambda token, _now_ms: driver.machine.marker(end, token))
 
     async def told(self, *, version=9, stable=True):
@@ -217,3 +218,43 @@ async def test_what_changed_while_it_was_verified_counts(sender):
                 sender.groups.end(sender.groups._key_of("g"))
             transactions.held.set()
     assert told == [{0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, {0: ErrorCode.NOT_COORDINATOR}]
+
+
+async def test_a_marker_of_the_past_ends_nothing(sender):
+    """Of a coordinator that another one has followed; of an epoch that was; and of one that does not raise it."""
+    await sender.send((0, 5))
+    assert (await sender.end(commit=True, coordinator_epoch=2)).error_code is NONE
+    await sender.send((0, 6))
+    fenced, old = ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (await sender.end(commit=False, coordinator_epoch=1)).error_code is fenced
+    assert (await sender.end(commit=False, coordinator_epoch=2, epoch=A.producer_epoch - 1)).error_code is old
+    assert (await sender.end(commit=False, coordinator_epoch=2, version=2)).error_code is old
+    assert await sender.told() == {0: UNSTABLE, 1: -1}
+    last = await sender.end(commit=True, coordinator_epoch=2, epoch=A.producer_epoch + 1, version=2)
+    assert last.error_code is NONE
+    assert await sender.told() == {0: 6, 1: -1}
+
+
+async def test_of_markers_that_are_written_together_each_is_judged_by_itself(sender):
+    node = sender.node
+    plane = node.lives[sender.member.coordinator()].plane
+    await sender.send((0, 5))
+    await sender.end(commit=True, coordinator_epoch=2)
+    await sender.send((0, 6))
+    codes = []
+
+    async def end(**how):
+        codes.append((how["coordinator_epoch"], (await sender.end(**how)).error_code))
+
+    plane.holds = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.member.commit, "t", {1: 1})  # the disk is busy
+        await trio.testing.wait_all_tasks_blocked()
+        for coordinator_epoch, commit in ((1, False), (3, True), (2, False)):
+            nursery.start_soon(partial(end, coordinator_epoch=coordinator_epoch, commit=commit))
+            await trio.testing.wait_all_tasks_blocked()
+        plane.holds = False
+        plane.make_durable()
+    fenced = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert dict(codes) == {1: fenced, 2: fenced, 3: NONE}
+    assert await sender.told() == {0: 6, 1: 1}
