@@ -12,9 +12,11 @@ import trio.testing
 from tests.broker.test_group_service import SETTINGS, log_of_groups, with_group
 from tests.support.memory_clients import create_topic, delete_topic
 from tests.support.memory_node import running_node
+from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.coordinator import Producer, TransactionEnd
 from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.feature_levels import FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.records import read_batches
@@ -258,3 +260,34 @@ async def test_of_markers_that_are_written_together_each_is_judged_by_itself(sen
     fenced = ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert dict(codes) == {1: fenced, 2: fenced, 3: NONE}
     assert await sender.told() == {0: 6, 1: 1}
+
+
+async def test_markers_for_which_there_is_no_room_are_not_written_and_those_before_them_are(sender, monkeypatch):
+    await sender.send((0, 5))
+    core = sender.node[sender.member.coordinator()]
+    log = log_of_groups(core)
+    rooms, make_room, plane = [None, OSError("no space")], log._storage.make_room, core.plane
+
+    async def make_room_once(*arguments):
+        error = rooms.pop(0)
+        if error is not None:
+            raise error
+        await make_room(*arguments)
+
+    monkeypatch.setattr(log._storage, "make_room", make_room_once)
+    markers = [EndMarker(each, 0, 1, True, 0) for each in (50, 51, 52)]
+    plane.holds, told = True, []
+
+    async def append():
+        told.append(await log.append_markers(markers))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(append)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [], "the first one is not durable"
+        plane.make_durable()
+    assert told == [[NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR]]
+    assert [each.producer_id for each in plane.producers(log.handle, 100)] == [A.producer_id, 50]
+    rooms[:] = [OSError("no space")]
+    with pytest.raises(PartitionOfflineError, match="no space"):
+        await log.append_markers(markers)
