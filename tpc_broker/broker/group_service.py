@@ -169,7 +169,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
     async def write_marker(self, marker: EndMarker) -> ErrorCode:
         """End what a producer's transaction has in this partition, and wait until that is committed."""
         producer = Producer(marker.producer_id, marker.producer_epoch)
-        end = TransactionEnd(producer, marker.commits, marker.coordinator_epoch)
+        end = TransactionEnd(producer, marker.commits, marker.coordinator_epoch, marker.transaction_version)
         try:
             answer = await self.call(MarkerResponse, lambda token, _now_ms: self.machine.marker(end, token))
         except NotLoadedError as error:

@@ -40,6 +40,7 @@ class TransactionEnd(NamedTuple):
     producer: Producer
     commit: bool
     coordinator_epoch: int
+    transaction_version: int = 0
 
 
 class Reply(NamedTuple):
@@ -102,6 +103,8 @@ def client_error(error: ErrorCode) -> ErrorCode:
     """What a client of the coordinator is told when the log refused: codes of Produce mean nothing to it."""
     if error in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR}:
         return ErrorCode.NOT_COORDINATOR
+    if error in {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}:
+        return error  # of a marker
     if error in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE}:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

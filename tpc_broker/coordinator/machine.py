@@ -217,8 +217,7 @@ class GroupCoordinator:
     def _finish(self, now_ms: int) -> Iterator[None]:
         effects = self._effects_of_loading
         self._foreign.update((yield from self._consumers.finish_loading()))
-        # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka, where the replay of its record
-        # replaces whatever there is.
+        # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka: its record replaces the other.
         for group_id in self._stored.keys() & self._consumers.by_id.keys():
             self._ahead.decide(group_id, tombstones_of(self._consumers.by_id[group_id]), effects)
         for group_id in dict.fromkeys([*self._stored, *self._offsets.committed, *self.pending.group_ids]):
@@ -448,12 +447,9 @@ class GroupCoordinator:
     ) -> None:
         """When all that was decided of a group is durable; or else what `refused` makes of the error code."""
         self._ahead.answer(
-            group_id,
-            effects,
-            now_ms,
-            lambda later, _now_ms: later.reply(token, response),
+            group_id, effects, now_ms, lambda later, _now_ms: later.reply(token, response),
             lambda later, error, _now_ms: later.reply(token, refused(error_code=error)),
-        )
+        )  # fmt: skip
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
         """ListGroups; empty filters let everything through, names in any case. To be told `when_written`."""
@@ -549,17 +545,8 @@ class GroupCoordinator:
             if consumers is not None:
                 self._consumer_membership.on_deadline(kind, consumers, rest[0], now_ms, effects)
             return
-        group = self._groups.get(group_id)
-        if group is None:
-            return
-        if kind == "join":
-            self._membership.on_join_deadline(group, now_ms, effects)
-        elif kind == "sync":
-            self._membership.on_sync_deadline(group, now_ms, effects)
-        elif kind == "member":
-            self._membership.on_member_deadline(group, rest[0], now_ms, effects)
-        else:
-            self._membership.on_pending_deadline(group, rest[0], now_ms, effects)
+        if group_id in self._groups:
+            self._membership.on_deadline(kind, self._groups[group_id], rest, now_ms, effects)
 
     def _expire_offsets(self, now_ms: int, effects: Effects) -> bool:
         """Whether all groups were looked through. First those whose burial runs ahead, and so must find room."""
