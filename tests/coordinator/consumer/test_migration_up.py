@@ -306,6 +306,18 @@ def test_one_that_does_not_fit_into_one_write_stays_classic(monkeypatch):
     assert "too large" in assert_refused(s)
 
 
+def test_whatever_a_batch_holds_it_fits_or_stays_classic(monkeypatch):
+    """Of a group's id there is much in the records that are not of a member, too."""
+    answers = []
+    for bytes_max in range(5_000, 12_000, 100):
+        s = MixedScenario()
+        s.classic_group("a", group="g" * 1_000)
+        monkeypatch.setattr(migration, "OWN_BATCH_BYTES_MAX", bytes_max)
+        answers.append(s.join_consumers("n", group="g" * 1_000).error_code)
+    assert answers == sorted(answers, reverse=True), "the smaller batches refuse it"
+    assert set(answers) == {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NONE}
+
+
 def test_one_that_is_too_large_to_remember_stays_classic(monkeypatch):
     s = MixedScenario()
     s.classic_group("a", "b")
