@@ -305,8 +305,9 @@ class MachineDriver(Generic[M]):
             self.is_loaded, self.is_unloaded = False, True
             try:
                 self.perform(self.machine.unload())
-            except Exception:  # of one that raised before, and is in no state that it knows
+            except Exception:  # it may have raised before, and is then in no state that it knows
                 log.exception("%s: its %s raised when they were unloaded", self._partition.label, self.what)
+                self._refuse_waiting()
             self._has_writes.set()
         self.has_loaded.set()
 
@@ -315,6 +316,9 @@ class MachineDriver(Generic[M]):
         if not self.is_unloaded:
             self.unload()
             self.has_loaded = trio.Event()
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
         for pending in self._waiting:
             if pending.response is None:
                 pending.give(MachineFailedError(self._failure()))
