@@ -334,6 +334,9 @@ class GroupCoordinator:
             refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE if is_fatal else error, later_ms)
 
         def again(later: Effects, later_ms: int) -> None:
+            if _is_much(later):  # others have waited for the same write
+                refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE, later_ms)
+                return
             self._consumer_heartbeat(request, token, later_ms, unique, later)
             self._have_work_done(later_ms)
 

@@ -24,6 +24,7 @@ from tpc_broker.coordinator.consumer.records import (
 )
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.coordinator.group import Member
+from tpc_broker.coordinator.machine import WRITES_AT_ONCE
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX
@@ -482,6 +483,25 @@ def test_who_waited_for_a_round_that_cannot_be_written_may_come_again(error):
     s.hold, s.fail_with = False, error
     s.settle()
     assert s.replies[beat].error_code in {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+
+
+def test_of_many_who_waited_for_a_round_no_more_begin_than_a_step_has_room_for():
+    s = MixedScenario()
+    asked = joined(s)
+    s.hold = True
+    s.sync("a", asked.member_id, asked.generation_id, [(asked.member_id, given({"t": {0, 1}}))])
+    beats = [
+        s.beat(f"n{number}", 0, rebalance_timeout_ms=10_000, topic_names=("t",), owned={})
+        for number in range(2 * WRITES_AT_ONCE)
+    ]
+    del s.batches[:]
+    s.hold = False
+    s.settle()
+    assert len(s.batches) <= WRITES_AT_ONCE
+    answers = [s.replies[beat].error_code for beat in beats]
+    begun = answers.count(ErrorCode.NONE)
+    assert begun >= WRITES_AT_ONCE // 2
+    assert answers == [ErrorCode.NONE] * begun + [ErrorCode.COORDINATOR_NOT_AVAILABLE] * (len(beats) - begun)
 
 
 # Deadlines
