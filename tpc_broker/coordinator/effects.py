@@ -14,6 +14,11 @@ from typing import NamedTuple, NewType
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES
 
+STALE_MIN = 64
+"""Entries for what was cancelled, which otherwise stay until its time, weeks where a client says so: with more of them
+than of others all are dropped.
+"""
+
 Token = Hashable
 """Whatever the driver recognises a waiting request by."""
 
@@ -230,6 +235,9 @@ class Timers:
         self._count += 1
         self._deadlines[key] = (deadline_ms, self._count, deadline_ms)
         heapq.heappush(self._heap, (deadline_ms, self._count, key))
+        if len(self._heap) > 2 * len(self._deadlines) + STALE_MIN:
+            self._heap = [(entry_ms, count, each) for each, (_at_ms, count, entry_ms) in self._deadlines.items()]
+            heapq.heapify(self._heap)
 
     def set_if_none(self, key: Hashable, deadline_ms: int) -> None:
         """The same, unless it is woken at some time anyway."""
