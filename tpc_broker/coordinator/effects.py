@@ -250,9 +250,11 @@ class Timers:
 
     def shift(self, by_ms: int) -> None:
         """All deadlines: the clock that they are of was set."""
-        deadlines, self._deadlines, self._heap = self._deadlines, {}, []
-        for key, (deadline_ms, _count, _entry_ms) in deadlines.items():
-            self.set(key, deadline_ms + by_ms)
+        self._deadlines = {
+            key: (deadline_ms + by_ms, count, entry_ms + by_ms)
+            for key, (deadline_ms, count, entry_ms) in self._deadlines.items()
+        }
+        self._heap = [(entry_ms + by_ms, count, key) for entry_ms, count, key in self._heap]
 
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline."""
