@@ -266,6 +266,12 @@ class MachineDriver(Generic[M]):
         except Exception as error:  # whatever it is: others' groups, and what is beside them on this core, go on
             self._machine_raised(error)
 
+    def do_unasked(self, step: Callable[[int], Effects]) -> None:
+        """The same, of a machine that is loaded, and when no client has part in it."""
+        if not self.is_unloaded:
+            self.do(step)
+            self.raised_unasked = self.has_raised
+
     def at_once(self, step: Callable[[int], R]) -> R:
         """A step without effects, and what it returns; it may have moved a deadline. MachineFailedError."""
         try:
@@ -325,8 +331,9 @@ class MachineDriver(Generic[M]):
             self.is_loaded, self.is_unloaded = False, True
             try:
                 self.perform(self.machine.unload())
-            except Exception:  # of one that raised before, and is in no state that it knows
+            except Exception:  # it may have raised before, and is then in no state that it knows
                 log.exception("%s: its %s raised when they were unloaded", self._partition.label, self.what)
+                self._refuse_waiting()
             self._has_writes.set()
         self.has_loaded.set()
 
@@ -335,6 +342,9 @@ class MachineDriver(Generic[M]):
         if not self.is_unloaded:
             self.unload()
             self.has_loaded = trio.Event()
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
         for pending in self._waiting:
             if pending.response is None:
                 pending.give(MachineFailedError(self._failure()))
@@ -575,9 +585,7 @@ class MachineDriver(Generic[M]):
                 return
             if deadline_ms is not None and deadline_ms <= now_ms:
                 await self._hear_clients_first(now_ms - deadline_ms)
-                if not self.is_unloaded:
-                    self.do(self.machine.on_deadline)
-                    self.raised_unasked = self.has_raised
+                self.do_unasked(self.machine.on_deadline)
                 continue
             self._sleeps_until_ms = math.inf if deadline_ms is None else deadline_ms
             with trio.move_on_after((self._sleeps_until_ms - now_ms) / 1000):

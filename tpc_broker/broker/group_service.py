@@ -180,7 +180,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
 
     def topics_changed(self, deleted: Sequence[str] = ()) -> None:
         """More is known of topics that are gone, as of those of these names."""
-        self.do(lambda _now_ms: self.machine.topics_changed(deleted))
+        self.do_unasked(lambda _now_ms: self.machine.topics_changed(deleted))
 
     async def _learn_topics(self) -> None:
         """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more

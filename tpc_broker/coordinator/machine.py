@@ -139,6 +139,7 @@ class GroupCoordinator:
         self._is_loaded = False
         self._finishing: Iterator[None] | None = None
         self._effects_of_loading = Effects()
+        self._finishing_since_ms = 0
         self._maybe_unused: set[str] = set()
 
     # Replay: the only way in which what is stored changes.
@@ -205,13 +206,14 @@ class GroupCoordinator:
         assert not self._is_loaded
         for _group in self.groups_finished(now_ms):
             pass
+        self._timers.shift(max(0, now_ms - self._finishing_since_ms))  # until now clients were not heard
         self._is_loaded = True
         return self._effects_of_loading
 
     def groups_finished(self, now_ms: int) -> Iterator[None]:
         """The same, but for its end: after each group others have their turn, but no other call comes in between."""
         if self._finishing is None:
-            self._finishing = self._finish(now_ms)
+            self._finishing, self._finishing_since_ms = self._finish(now_ms), now_ms
         return self._finishing
 
     def _finish(self, now_ms: int) -> Iterator[None]:
@@ -386,6 +388,9 @@ class GroupCoordinator:
             refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE if is_fatal else error, later_ms)
 
         def again(later: Effects, later_ms: int) -> None:
+            if _is_much(later):  # others have waited for the same write
+                refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE, later_ms)
+                return
             self._consumer_heartbeat(request, token, later_ms, unique, later)
             self._have_work_done(later_ms)
 
@@ -511,6 +516,7 @@ class GroupCoordinator:
     def clock_was_set(self, by_ms: int) -> None:
         """Deadlines move by so much; times that are stored stay what they are."""
         self._timers.shift(by_ms)
+        self._finishing_since_ms += by_ms
 
     def on_deadline(self, now_ms: int) -> Effects:
         """Does what is due: everything, unless that were more than the driver may have room for. Then, and when there
