@@ -25,6 +25,8 @@ FIRST_WITH_GROUPS: Final = 4
 """Groups of KIP-848, and settings of groups and of client metrics: a record of the metadata."""
 FIRST_WITH_TRANSACTIONS: Final = 5
 """Not spoken yet: what serves them lies still below it."""
+FIRST_WITH_NAMED_LEADERS: Final = 5
+"""Who leads the first term of a partition is named by the record that makes it: `first_leaders`. Not spoken yet."""
 
 
 class Levels(NamedTuple):

@@ -49,6 +49,8 @@ INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TO
 """Topics that Metadata marks `is_internal` and that clients do not write."""
 
 
+NO_NODE: Final = NodeId(-1)
+"""In place of a node: it is none."""
 NOT_HERE: Final = CoreId(-1)
 """In place of a core: it is one of another node."""
 

@@ -392,6 +392,7 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
     TPC_PARTITION_INVARIANT(partition, partition->commit_offset <= undone->base_offset);
     tpc_tail_cut(plane, partition, undone->base_offset);
     partition->log_end_offset = undone->base_offset;
+    tpc_transactions_cut_aborted(&partition->producers.transactions, undone->base_offset);
     if (partition->spent_epoch < undone->leader_epoch) partition->spent_epoch = undone->leader_epoch;
     partition_forgets(partition, undone);
     if (partition->bytes_admitted != INT64_MAX) partition->bytes_admitted += undone->bytes;

@@ -354,6 +354,7 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
     tpc_steady_stop(plane, partition);
     tpc_in_place_window_close(partition);
     tpc_replica_forget_appended(plane, partition);
+    tpc_verifications_forget(&partition->producers.transactions);
     if (!keep_waits) tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     if (may_be_read) tpc_plane_publish_disarmed(plane, partition);
     return 0;
@@ -452,6 +453,20 @@ int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_to
     return (int)count;
 }
 
+int tpc_partition_aborted(const tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto, tpc_told_aborted *out,
+                          uint32_t out_max) {
+    const tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < partition->producers.transactions.aborted_count; i++) {
+        const tpc_aborted *one = &partition->producers.transactions.aborted[i];
+        if (one->marker_end <= offset || one->first_offset >= upto) continue;
+        if (count < out_max) out[count] = (tpc_told_aborted){one->producer_id, one->first_offset, one->marker_end - 1};
+        count++;
+    }
+    return (int)count;
+}
+
 int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle) {
     const tpc_partition *partition = tpc_partition_of(plane, handle);
     return partition ? (int)tpc_producers_longest_search(&partition->producers) : -ENOENT;
@@ -478,7 +493,8 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
             slot++;
         }
     }
-    if (!partition->producers.count && !partition->producers.transactions.first)
+    const tpc_transactions *transactions = &partition->producers.transactions;
+    if (!partition->producers.count && !transactions->first && !transactions->aborted_count)
         tpc_producers_free(&partition->producers);
     return expired;
 }

@@ -236,6 +236,7 @@ typedef struct {
     int16_t version;
     int16_t acks;
     int16_t gap_code; /* as of tpc_produce_verdict */
+    uint32_t guard;   /* of the verification; 0: there was none */
     int64_t now_ms;
     bool timestamps_checked; /* each when its record came: they are not judged again by a later clock */
 } tpc_produce_records;

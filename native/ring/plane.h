@@ -80,6 +80,8 @@ struct tpc_plane {
     tpc_plane_params params;
     int64_t tail_bytes_behind_max;
     int64_t clock_ms, monotonic_ms; /* -1: the system's */
+    bool takes_transactions;
+    uint32_t guards; /* given so far */
 
     tpc_partition_slot *slots;
     uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */

@@ -48,6 +48,7 @@ enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, co
     const tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
     if (!known) return TPC_SEQUENCE_NEXT;
     if (header->producer_epoch < known->producer_epoch) return TPC_SEQUENCE_FENCED;
+    if (known->transaction && !(header->attributes & TPC_BATCH_TRANSACTIONAL)) return TPC_SEQUENCE_NOT_IN_TRANSACTION;
     if (header->producer_epoch > known->producer_epoch)
         return header->base_sequence == 0 ? TPC_SEQUENCE_NEXT : TPC_SEQUENCE_OUT_OF_ORDER;
     for (uint32_t i = 0; i < known->batches_count; i++) {
@@ -95,15 +96,21 @@ static int grow(tpc_producers *producers) {
 }
 
 int tpc_producers_reserve(tpc_producers *producers, const tpc_batch_header *header) {
-    int result = header->attributes & TPC_BATCH_TRANSACTIONAL ? tpc_transactions_reserve(&producers->transactions) : 0;
+    bool is_of_one = header->attributes & (TPC_BATCH_TRANSACTIONAL | TPC_BATCH_IS_CONTROL);
+    int result = is_of_one ? tpc_transactions_reserve(&producers->transactions) : 0;
     return result < 0 ? result : grow(producers);
 }
 
-static void end_transaction(tpc_producers *producers, tpc_producer_state *state, int32_t coordinator_epoch,
+static void end_transaction(tpc_producers *producers, tpc_producer_state *state, const tpc_control_marker *marker,
                             int64_t marker_end) {
-    if (state->transaction) tpc_transactions_end(&producers->transactions, state->transaction, marker_end);
+    tpc_open_transaction *ended = state->transaction;
+    tpc_verification_end(&producers->transactions, state->producer_id);
     state->transaction = NULL;
-    state->coordinator_epoch = coordinator_epoch;
+    state->coordinator_epoch = marker->coordinator_epoch;
+    if (!ended) return;
+    tpc_transactions_end(&producers->transactions, ended, marker_end);
+    tpc_aborted aborted = {state->producer_id, ended->first_offset, marker_end};
+    if (marker->kind == TPC_CONTROL_ABORT) tpc_transactions_abort(&producers->transactions, &aborted);
 }
 
 /* Rule: A batch changes what is known of its producer in C exactly as in Python: an epoch that changes forgets the batches, not
@@ -125,11 +132,13 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
     known->sequence_lost = 0;
     known->last_append_ms = now_ms;
     if (marker) {
-        end_transaction(producers, known, marker->coordinator_epoch, base_offset + header->last_offset_delta + 1);
+        end_transaction(producers, known, marker, base_offset + header->last_offset_delta + 1);
         return;
     }
-    if (header->attributes & TPC_BATCH_TRANSACTIONAL && !known->transaction)
+    if (header->attributes & TPC_BATCH_TRANSACTIONAL && !known->transaction) {
         known->transaction = tpc_transactions_begin(&producers->transactions, header->producer_id, base_offset);
+        tpc_verification_end(&producers->transactions, header->producer_id);
+    }
     if (known->batches_count == TPC_PRODUCER_BATCHES_MAX)
         memmove(known->batches, known->batches + 1, --known->batches_count * sizeof *known->batches);
     known->batches[known->batches_count++] =

@@ -24,8 +24,9 @@ typedef struct {
 enum tpc_sequence_verdict {
     TPC_SEQUENCE_NEXT = 0,
     TPC_SEQUENCE_DUPLICATE = 1,
-    TPC_SEQUENCE_OUT_OF_ORDER = 2, /* OUT_OF_ORDER_SEQUENCE_NUMBER */
-    TPC_SEQUENCE_FENCED = 3        /* INVALID_PRODUCER_EPOCH */
+    TPC_SEQUENCE_OUT_OF_ORDER = 2,      /* OUT_OF_ORDER_SEQUENCE_NUMBER */
+    TPC_SEQUENCE_FENCED = 3,            /* INVALID_PRODUCER_EPOCH */
+    TPC_SEQUENCE_NOT_IN_TRANSACTION = 4 /* INVALID_TXN_STATE: its producer has one open, which it is no part of */
 };
 
 tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t producer_id);

@@ -198,6 +198,7 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     tpc_tail_truncate(plane, partition, offset);
     partition->log_end_offset = partition->durable_offset = offset;
     partition->producers_stale = true;
+    tpc_transactions_cut_aborted(&partition->producers.transactions, offset);
     if (partition->written_offset > offset) partition->written_offset = offset;
     if (partition->committed_from_offset > offset) partition->committed_from_offset = offset;
     if (partition->bytes_admitted != INT64_MAX)

@@ -598,6 +598,8 @@ int64_t tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64
         plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
     }
     partition->unwritten_bytes -= written_bytes;
+    if (partition->producers.transactions.aborted_count)
+        tpc_transactions_written(&partition->producers.transactions, partition->written_offset);
     dirty_unlink(plane, partition);
     if (partition->dirty_bytes > 0) dirty_link(plane, partition);
     tpc_partition_verify(partition);

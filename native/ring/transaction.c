@@ -6,10 +6,23 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define ABORTED_MIN 16u
+
+static int reserve_aborted(tpc_transactions *transactions) {
+    if (transactions->aborted_count < transactions->aborted_capacity) return 0;
+    uint32_t capacity = transactions->aborted_capacity ? transactions->aborted_capacity * 2 : ABORTED_MIN;
+    tpc_aborted *grown = realloc(transactions->aborted, capacity * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    transactions->aborted = grown;
+    transactions->aborted_capacity = capacity;
+    return 0;
+}
 
 int tpc_transactions_reserve(tpc_transactions *transactions) {
     if (!transactions->spare) transactions->spare = malloc(sizeof *transactions->spare);
-    return transactions->spare ? 0 : -ENOMEM;
+    return transactions->spare ? reserve_aborted(transactions) : -ENOMEM;
 }
 
 tpc_open_transaction *tpc_transactions_begin(tpc_transactions *transactions, int64_t producer_id,
@@ -59,8 +72,78 @@ void tpc_transactions_settle(tpc_transactions *transactions, int64_t high_waterm
         tpc_transactions_forget(transactions, transactions->ended_first);
 }
 
+static tpc_verification *verification_of(const tpc_transactions *transactions, int64_t producer_id) {
+    for (uint32_t i = 0; i < transactions->verifications_count; i++)
+        if (transactions->verifications[i].producer_id == producer_id) return &transactions->verifications[i];
+    return NULL;
+}
+
+const tpc_verification *tpc_verification_of(const tpc_transactions *transactions, int64_t producer_id) {
+    return verification_of(transactions, producer_id);
+}
+
+static int grow_verifications(tpc_transactions *transactions) {
+    uint32_t capacity = transactions->verifications_capacity ? 2 * transactions->verifications_capacity : 4;
+    if (transactions->verifications_count < transactions->verifications_capacity) return 0;
+    if (transactions->verifications_count >= TPC_VERIFICATIONS_MAX) return -EBUSY;
+    tpc_verification *grown = realloc(transactions->verifications, capacity * sizeof *grown);
+    if (!grown) return -ENOMEM;
+    transactions->verifications = grown;
+    transactions->verifications_capacity = capacity;
+    return 0;
+}
+
+int tpc_verification_begin(tpc_transactions *transactions, const tpc_verification *asked, uint32_t *guard) {
+    tpc_verification *known = verification_of(transactions, asked->producer_id);
+    if (known && known->producer_epoch > asked->producer_epoch) return -EINVAL;
+    if (known && known->producer_epoch == asked->producer_epoch) {
+        if (asked->lowest_sequence < known->lowest_sequence) known->lowest_sequence = asked->lowest_sequence;
+        known->begins_anew |= asked->begins_anew;
+        known->asking++;
+        *guard = known->guard;
+        return 0;
+    }
+    int result = known ? 0 : grow_verifications(transactions);
+    if (result < 0) return result;
+    if (!known) known = &transactions->verifications[transactions->verifications_count++];
+    *known = *asked;
+    known->asking = 1;
+    *guard = asked->guard;
+    return 0;
+}
+
+void tpc_verification_end(tpc_transactions *transactions, int64_t producer_id) {
+    tpc_verification *known = verification_of(transactions, producer_id);
+    if (known) *known = transactions->verifications[--transactions->verifications_count];
+}
+
+void tpc_verification_leave(tpc_transactions *transactions, int64_t producer_id, uint32_t guard) {
+    tpc_verification *known = verification_of(transactions, producer_id);
+    if (known && known->guard == guard && --known->asking == 0) tpc_verification_end(transactions, producer_id);
+}
+
+void tpc_verifications_forget(tpc_transactions *transactions) { transactions->verifications_count = 0; }
+
+void tpc_transactions_abort(tpc_transactions *transactions, const tpc_aborted *aborted) {
+    transactions->aborted[transactions->aborted_count++] = *aborted;
+}
+
+void tpc_transactions_cut_aborted(tpc_transactions *transactions, int64_t end_offset) {
+    uint32_t *count = &transactions->aborted_count;
+    while (*count && transactions->aborted[*count - 1].marker_end > end_offset) --*count;
+}
+
+void tpc_transactions_written(tpc_transactions *transactions, int64_t written_offset) {
+    uint32_t written = 0, count = transactions->aborted_count;
+    while (written < count && transactions->aborted[written].marker_end <= written_offset) written++;
+    transactions->aborted_count -= written;
+    memmove(transactions->aborted, transactions->aborted + written, (count - written) * sizeof *transactions->aborted);
+}
+
 void tpc_transactions_free(tpc_transactions *transactions) {
     while (transactions->first) tpc_transactions_forget(transactions, transactions->first);
     free(transactions->spare);
-    transactions->spare = NULL;
+    free(transactions->aborted);
+    free(transactions->verifications);
+    *transactions = (tpc_transactions){0};
 }

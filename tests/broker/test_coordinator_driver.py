@@ -300,6 +300,23 @@ async def test_a_machine_that_raises_is_loaded_again_and_nothing_of_that_step_is
     assert "BrokenError" in caplog.text
 
 
+async def test_whoever_waits_hears_of_it_when_a_machine_raises_as_its_partition_goes(autojump_clock):
+    log = CellsLog()
+    log.write_s = 50
+    async with coordinating(log) as service, trio.open_nursery() as nursery:
+        driver = service.coordinator_of("any")
+        driver.machine.unload = breaking(driver.machine.unload)
+
+        async def one():
+            with pytest.raises(coordinator_driver.MachineFailedError):
+                await put(driver, b"a", b"1")
+
+        nursery.start_soon(one)
+        await trio.testing.wait_all_tasks_blocked()
+        service.end(service.key)
+    assert log.records() == []
+
+
 async def test_a_machine_that_always_raises_is_loaded_once_a_second(autojump_clock, caplog):
     async with coordinating(CellsLog()) as service:
         while trio.current_time() < 10:

@@ -169,6 +169,30 @@ async def test_members_of_groups_go_first_and_nobody_starves():
         nursery.cancel_scope.cancel()
 
 
+async def test_where_one_of_a_group_s_takes_a_whole_share_the_others_have_every_other_one():
+    async with trio.open_nursery() as nursery:
+        order = []
+
+        def note(name):
+            def handle(core, _request, _message):
+                order.append(name)
+                core.clock.work(LONG_NS)
+
+            return handle
+
+        world = SlowHandlers(nursery, {ApiKey.LIST_GROUPS: note("slow"), ApiKey.HEARTBEAT: note("prompt")})
+        world.open(80)
+        await trio.testing.wait_all_tasks_blocked()
+        for connection in range(40):
+            world.send(connection, ApiKey.LIST_GROUPS)
+        del order[:]
+        for connection in range(40, 80):
+            world.send(connection, ApiKey.HEARTBEAT, HEARTBEAT)
+        await turns_until(lambda: len(order) >= 40)
+        assert order[:40] == ["prompt", "slow"] * 20
+        nursery.cancel_scope.cancel()
+
+
 async def test_of_handlers_that_wait_as_many_are_begun_as_there_is_time_for(monkeypatch):
     monkeypatch.setattr(dispatch, "TURN_CPU_NS_MAX", 2_000_000)
     async with trio.open_nursery() as nursery:

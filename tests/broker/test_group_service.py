@@ -14,7 +14,7 @@ from tests.support.memory_node import running_node
 from tpc_broker.broker import coordinator_driver, coordinators, group_service
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.view import ClusterView
-from tpc_broker.coordinator import GroupCoordinator
+from tpc_broker.coordinator import Effects, GroupCoordinator
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -328,6 +328,25 @@ async def test_groups_that_raise_are_loaded_again_and_end_nobody_elses(name, aut
         assert groups.coordinator_of("g") not in {broken, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
         assert (await member.committed("t", [0]))[0] is NONE
         assert node[0].statistics().machines_raised == caplog.text.count("its groups raised, and are loaded again") > 0
+
+
+async def test_groups_that_raise_when_topics_are_looked_at_are_loaded_more_and_more_rarely(autojump_clock, monkeypatch):
+    """They are whenever they are loaded: no client has part in it."""
+    async with running_node(cores=1, settings=SETTINGS) as node:
+        await with_group(node)
+        groups, raised = node[0].groups, []
+        key = groups._key_of("g")
+
+        def breaks(machine, _deleted):
+            if machine is groups._coordinators[key][0].machine:
+                raised.append(machine)
+                raise ZeroDivisionError
+            return Effects()
+
+        monkeypatch.setattr(GroupCoordinator, "topics_changed", breaks)
+        groups.coordinator_of("g").topics_changed()
+        await trio.sleep(1_000)
+        assert 15 <= len(raised) <= 25
 
 
 async def with_coordinator_that_loads(node, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -11,9 +12,11 @@ import trio.testing
 from tests.broker.test_group_service import SETTINGS, log_of_groups, with_group
 from tests.support.memory_clients import create_topic, delete_topic
 from tests.support.memory_node import running_node
+from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.coordinator import Producer, TransactionEnd
 from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.feature_levels import FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.records import read_batches
@@ -68,9 +71,9 @@ class Sender:
             return None
         return {one.partition_index: ErrorCode(one.error_code) for one in answer.topics[0].partitions}
 
-    async def end(self, *, commit):
+    async def end(self, *, commit, coordinator_epoch=1, epoch=A.producer_epoch, version=0):
         driver = self.groups.coordinator_of("g")
-        end = TransactionEnd(A, commit, 1)
+        end = TransactionEnd(A._replace(producer_epoch=epoch), commit, coordinator_epoch, version)
         return await driver.call(MarkerResponse, lambda token, _now_ms: driver.machine.marker(end, token))
 
     async def told(self, *, version=9, stable=True):
@@ -217,3 +220,74 @@ async def test_what_changed_while_it_was_verified_counts(sender):
                 sender.groups.end(sender.groups._key_of("g"))
             transactions.held.set()
     assert told == [{0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, {0: ErrorCode.NOT_COORDINATOR}]
+
+
+async def test_a_marker_of_the_past_ends_nothing(sender):
+    """Of a coordinator that another one has followed; of an epoch that was; and of one that does not raise it."""
+    await sender.send((0, 5))
+    assert (await sender.end(commit=True, coordinator_epoch=2)).error_code is NONE
+    await sender.send((0, 6))
+    fenced, old = ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (await sender.end(commit=False, coordinator_epoch=1)).error_code is fenced
+    assert (await sender.end(commit=False, coordinator_epoch=2, epoch=A.producer_epoch - 1)).error_code is old
+    assert (await sender.end(commit=False, coordinator_epoch=2, version=2)).error_code is old
+    assert await sender.told() == {0: UNSTABLE, 1: -1}
+    last = await sender.end(commit=True, coordinator_epoch=2, epoch=A.producer_epoch + 1, version=2)
+    assert last.error_code is NONE
+    assert await sender.told() == {0: 6, 1: -1}
+
+
+async def test_of_markers_that_are_written_together_each_is_judged_by_itself(sender):
+    node = sender.node
+    plane = node.lives[sender.member.coordinator()].plane
+    await sender.send((0, 5))
+    await sender.end(commit=True, coordinator_epoch=2)
+    await sender.send((0, 6))
+    codes = []
+
+    async def end(**how):
+        codes.append((how["coordinator_epoch"], (await sender.end(**how)).error_code))
+
+    plane.holds = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.member.commit, "t", {1: 1})  # the disk is busy
+        await trio.testing.wait_all_tasks_blocked()
+        for coordinator_epoch, commit in ((1, False), (3, True), (2, False)):
+            nursery.start_soon(partial(end, coordinator_epoch=coordinator_epoch, commit=commit))
+            await trio.testing.wait_all_tasks_blocked()
+        plane.holds = False
+        plane.make_durable()
+    fenced = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert dict(codes) == {1: fenced, 2: fenced, 3: NONE}
+    assert await sender.told() == {0: 6, 1: 1}
+
+
+async def test_markers_for_which_there_is_no_room_are_not_written_and_those_before_them_are(sender, monkeypatch):
+    await sender.send((0, 5))
+    core = sender.node[sender.member.coordinator()]
+    log = log_of_groups(core)
+    rooms, make_room, plane = [None, OSError("no space")], log._storage.make_room, core.plane
+
+    async def make_room_once(*arguments):
+        error = rooms.pop(0)
+        if error is not None:
+            raise error
+        await make_room(*arguments)
+
+    monkeypatch.setattr(log._storage, "make_room", make_room_once)
+    markers = [EndMarker(each, 0, 1, True, 0) for each in (50, 51, 52)]
+    plane.holds, told = True, []
+
+    async def append():
+        told.append(await log.append_markers(markers))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(append)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [], "the first one is not durable"
+        plane.make_durable()
+    assert told == [[NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR]]
+    assert [each.producer_id for each in plane.producers(log.handle, 100)] == [A.producer_id, 50]
+    rooms[:] = [OSError("no space")]
+    with pytest.raises(PartitionOfflineError, match="no space"):
+        await log.append_markers(markers)

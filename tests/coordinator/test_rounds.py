@@ -351,3 +351,23 @@ def test_every_state_but_dead_leads_somewhere_and_the_diagram_shows_it():
 def test_the_diagram_in_the_documentation_is_made_from_the_table():
     page = Path(__file__).parents[2] / "docs" / "group-states.md"
     assert f"```mermaid\n{state_diagram()}\n```\n" in page.read_text()
+
+
+@pytest.mark.parametrize("set_by_ms", [0, -3_600_000, 3_600_000])
+def test_sessions_begin_when_the_last_group_has_come_to_life(set_by_ms):
+    """Until then heartbeats are answered, and reach no machine."""
+    s = Scenario()
+    ids, generation = s.stable("a", "b")
+    s.machine = s.new_machine()
+    for record in s.log:
+        s.machine.replay(record.key, record.value)
+    for _group in s.machine.groups_finished(s.now):
+        s.now += 8_000
+    if set_by_ms:
+        s.machine.clock_was_set(set_by_ms)
+        s.now += set_by_ms
+    s.run(s.machine.finish_loading(s.now))
+    s.wait(9_999)
+    assert s.heartbeat(ids["a"], generation) is ErrorCode.NONE
+    s.wait(1)
+    assert s.heartbeat(ids["a"], generation) is ErrorCode.REBALANCE_IN_PROGRESS

@@ -6,11 +6,13 @@ import random
 
 import pytest
 
+from tpc_broker.coordinator import effects
 from tpc_broker.coordinator.effects import Timers
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_it_wakes_what_a_plain_dictionary_would_wake(seed):
+def test_it_wakes_what_a_plain_dictionary_would_wake(seed, monkeypatch):
+    monkeypatch.setattr(effects, "STALE_MIN", seed % 2 * effects.STALE_MIN)
     source, timers, deadlines, now_ms = random.Random(seed), Timers(), {}, 0
     for _ in range(400):
         key = source.randrange(6)
@@ -47,3 +49,17 @@ def test_a_deadline_that_is_put_off_again_and_again_is_kept_once():
             timers.set(member, now_ms + 45_000)
     assert len(timers._heap) == 3
     assert timers.next_deadline_ms() == 9_999 + 45_000
+
+
+def test_of_what_was_cancelled_or_comes_sooner_little_is_kept():
+    """A client may say that it has weeks, and go."""
+    timers = Timers()
+    timers.set("stays", 10**9)
+    for number in range(10_000):
+        timers.set(number, 2**31)
+        timers.cancel(number)
+        timers.set("sooner", 2**31 - number)
+    assert len(timers._heap) < 100
+    assert timers.next_deadline_ms() == 10**9
+    timers.cancel("stays")
+    assert timers.next_deadline_ms() == 2**31 - 9_999

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.group_story import PARTITIONS, committed, epochs, make_topic, producing, story, wait_settled
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.clients
 
@@ -23,7 +23,7 @@ def test_members_come_go_and_are_killed(brisk_broker, topic, tmp_path, assignor)
             told.share("a", "b")
             told.comes("c", topic)
             told.share("a", "b", "c")
-            assert {len(one) for one in told.owned().values()} == {2}
+            eventually(lambda: {len(one) for one in told.owned().values()} == {2}, "each has two")
             told.handle_more()
             told.leaves("a")
             told.share("b", "c")

@@ -10,13 +10,14 @@ from dataclasses import replace
 import pytest
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FIRST_WITH_TRANSACTIONS
+from tpc_broker.feature_levels import FIRST_WITH_NAMED_LEADERS, FIRST_WITH_TRANSACTIONS
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
 from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
 from tpc_broker.metadata.records import (
+    FeatureLevelChanged,
     NodeAddress,
     NodeRegistered,
     ResourceConfigChanged,
@@ -151,6 +152,29 @@ def test_voters_of_the_creation_stay_when_partitions_are_added_and_nodes_are_oth
     assert after[:1] == before
     assert {voter.incarnation for voter in after[1] if voter.node == 2} == {8}
     assert ClusterImage.from_bytes(nodes.image.to_bytes()).topic("t") == nodes.image.topic("t")
+
+
+def test_first_leaders_are_named_by_what_makes_the_partitions_and_stay():
+    nodes = Nodes({1: 1, 2: 1, 3: 1})
+    nodes.create(CreatableTopic(name="before", num_partitions=2))
+    assert nodes.image.topic("before").first_leaders == (), "nodes of an earlier level would stand in that term"
+    assert b"first_leaders" not in nodes.image.to_bytes()
+    nodes.apply([FeatureLevelChanged(FIRST_WITH_NAMED_LEADERS, 2)])
+    nodes.create(CreatableTopic(name="t", num_partitions=3), CreatableTopic(name="one", replication_factor=1))
+    made = nodes.image.topic("t")
+    assert made.first_leaders == tuple(each[0].node for each in made.replicas)
+    assert nodes.image.topic("one").first_leaders == ()
+    grown = [GrowableTopic(name=name, count=4) for name in ("before", "t")]
+    nodes.apply(nodes.controller.create_partitions(grown)[0])
+    before, after = nodes.image.topic("before"), nodes.image.topic("t")
+    assert before.first_leaders == (-1, -1, *(each[0].node for each in before.replicas[2:]))
+    assert after.first_leaders == (*made.first_leaders, after.replicas[3][0].node)
+    turned = tuple((*each[1:], each[0]) for each in after.replicas)
+    nodes.apply([TopicAssigned(after.topic_id, after.assignment.owners, (), turned, after.voters)])
+    moved = nodes.image.topic("t")
+    assert moved.first_leaders == after.first_leaders, "whoever is to lead by now"
+    assert (moved.first_leader(0), moved.first_leader(4)) == (made.first_leaders[0], -1)
+    assert ClusterImage.from_bytes(nodes.image.to_bytes()).topic("t") == moved
 
 
 def test_min_insync_replicas_is_at_most_a_majority():

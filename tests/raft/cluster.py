@@ -35,7 +35,7 @@ class Node:
         self.persists = True
         self.waiting: list[Frame] = []
         self.events: list[Event] = []
-        self.configs: dict[GroupId, tuple[Voter, Config | None]] = {}
+        self.configs: dict[GroupId, tuple[Voter, Config | None, Voter | None]] = {}
         self.checkpoints: dict[GroupId, tuple[int, Checkpoint]] = {}
         self.boots = 0
         self.up = True
@@ -49,8 +49,8 @@ class Node:
         for other in self.cluster.addresses:
             if other != self.address:
                 core.add_link(other, self.cluster.now_ms)
-        for group, (me, config) in self.configs.items():
-            core.create_group(group, me, config, self.cluster.now_ms, self.durable_state(group))
+        for group, (me, config, first) in self.configs.items():
+            core.create_group(group, me, config, self.cluster.now_ms, self.durable_state(group), first=first)
         return core
 
     def durable_state(self, group: GroupId) -> Checkpoint:
@@ -58,9 +58,9 @@ class Node:
         entries = [entry for number, entry in self.journal if entry.group == group and at < number <= self.durable]
         return replay(checkpoint, entries, self.configs[group][1])
 
-    def create(self, group: GroupId, me: Voter, config: Config | None) -> None:
-        self.configs[group] = (me, config)
-        self.core.create_group(group, me, config, self.cluster.now_ms)
+    def create(self, group: GroupId, me: Voter, config: Config | None, first: Voter | None = None) -> None:
+        self.configs[group] = (me, config, first)
+        self.core.create_group(group, me, config, self.cluster.now_ms, first=first)
 
     def crash(self) -> None:
         """Only what is durable stays."""

@@ -4,10 +4,13 @@ import struct
 
 import pytest
 
+from tests.support.fetch_bench import FetchBench, plane_face
 from tests.support.plane_bench import NOW_MS, records_of, settings_with, topic_id_of
 from tests.support.plane_values import JournalFullError, PartitionFlag, ProducerBatch, ProducerState
 from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, batch, read_batches
+from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.records import ControlType, control_batch
 from tpc_broker.log.producer_state import ProducerState as ProducersOfLog
 from tpc_broker.log.state import EndedTransaction, encode_producers
@@ -214,6 +217,28 @@ def test_a_control_batch_that_is_no_marker_ends_nothing(bench, replica, records)
         assert told(bench, one) == {1: (0, -1, 0)}
 
 
+def test_a_control_batch_that_counts_no_record_ends_nothing(bench):
+    record = [Record(b"\0\0\0\0\0\7", b"\0\0\0\1")]
+    control = batch(record, attributes=TRANSACTIONAL | CONTROL, producer=(1, 5, -1), records_count=0)
+    handle = bench.lead("t")
+    bench.plane.append(handle, sent(1) + control)
+    bench.settle()
+    assert told(bench, handle) == {1: (0, -1, 0)}
+
+
+def test_a_marker_is_one_without_the_bit_of_transactions_too(bench):
+    """Room for what it aborts is made before it is journalled."""
+    handle = bench.lead("t")
+    record = [Record(b"\0\0\0\0\0\7", b"\0\0\0\0")]
+    bench.plane.append(handle, b"".join(sent(number) for number in range(400)))
+    markers = [batch(record, attributes=CONTROL, producer=(number, 0, -1)) for number in range(400)]
+    bench.plane.append(handle, b"".join(markers))
+    bench.settle()
+    assert bench.plane.aborted(handle) == [(number, number, 400 + number) for number in range(400)]
+    assert bench.plane.expire_producers(handle, NOW_MS + 2 * DAY_MS) == 400
+    assert len(bench.plane.aborted(handle)) == 400, "though their producers are forgotten"
+
+
 def test_a_coordinators_epoch_that_a_marker_does_not_say_is_none(bench):
     control = batch([Record(b"", b"\0\0\0\1")], attributes=TRANSACTIONAL | CONTROL, producer=(1, 0, -1))
     handle = bench.lead("t")
@@ -310,7 +335,7 @@ def test_a_cut_takes_markers_and_beginnings_back(bench, replica):
         batch([Record(b"x")], attributes=TRANSACTIONAL, producer=(1, 0, 0), base_offset=0, leader_epoch=TERM),
         batch([Record(b"x")], base_offset=1, leader_epoch=TERM),
         control_batch(
-            ControlType.COMMIT, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=NOW_MS,
+            ControlType.ABORT, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=NOW_MS,
             base_offset=2, partition_leader_epoch=TERM,
         ),
         batch([Record(b"x")], attributes=TRANSACTIONAL, producer=(2, 0, 0), base_offset=3, leader_epoch=TERM),
@@ -319,7 +344,9 @@ def test_a_cut_takes_markers_and_beginnings_back(bench, replica):
     bench.settle()
     bench.plane.commit(handle, TERM, 1)
     assert told(bench, handle) == {1: (1, 0, -1), 2: (0, -1, 3)}
+    assert bench.plane.aborted(handle) == [(1, 0, 2)]
     bench.plane.truncate(handle, 2, TERM)
+    assert bench.plane.aborted(handle) == []
     bench.plane.follow(handle, TERM + 1)
     follows = [batch([Record(b"y")], base_offset=n, leader_epoch=TERM + 1) for n in (2, 3)]
     bench.plane.append_replica(handle, TERM + 1, b"".join(follows))
@@ -348,3 +375,68 @@ def test_clients_transactional_batches_stay_refused(bench):
     bench.plane.register("t", topic_id_of("t"), 0)
     refused = bench.produce(bench.connect(), ("t", 0, sent(1)))
     assert refused == [(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]
+
+
+def test_what_was_aborted_is_told_until_it_is_written_behind(bench):
+    handle = bench.lead("t")
+    bench.plane.append(handle, sent(1) + sent(2) + sent(3))  # at 0, 1, 2
+    for producer_id, commits in ((2, False), (1, True), (3, False)):
+        bench.plane.append_marker(handle, (producer_id, 1), 0, commits=commits)
+    bench.plane.append_marker(handle, (2, 1), 0, commits=False)  # once more: nothing was open
+    bench.settle()
+    assert bench.plane.aborted(handle) == [(2, 1, 3), (3, 2, 5)]
+    assert bench.plane.aborted(handle, 3, 2) == [(2, 1, 3)]
+    assert bench.plane.aborted(handle, 4) == [(3, 2, 5)]
+    assert bench.plane.aborted(handle, 6) == []
+    bench.plane.write_behind_take(handle, 1 << 20)
+    bench.plane.write_behind_done(handle, 4)
+    assert bench.plane.aborted(handle) == [(3, 2, 5)]
+    for number in range(100):
+        bench.plane.append(handle, sent(4, sequence=number, epoch=number))
+        bench.plane.append_marker(handle, (4, number + 1), 0, commits=False)
+    assert len(bench.plane.aborted(handle)) == 101
+    face = plane_face(bench)
+    bench.settle()
+    assert len(face.aborted(handle, 0, 1 << 40)) == 101
+    bench.plane.withdraw(handle)
+    with pytest.raises(PartitionOfflineError):
+        face.aborted(handle, 0, 1 << 40)
+
+
+@pytest.fixture
+def fetching(features, tmp_path):
+    bench = FetchBench(tmp_path / "fetching.journal", in_c=True)
+    yield bench
+    bench.shut()
+
+
+def test_committed_records_are_c_s_to_read_where_it_knows_of_nothing_open_or_aborted(fetching):
+    handle, client, aborted = fetching.make("t"), fetching.connect(), []
+
+    def left(offset):
+        """Whether a fetch of committed records is Python's."""
+        before, part = fetching.handled, {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20}
+        limits = {"ReplicaId": -1, "MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "IsolationLevel": 1}
+        answer = fetching.fetch(client, 4, limits | {"Topics": [{"Topic": "t", "Partitions": [part]}]})
+        (told,) = answer["Responses"][0]["Partitions"]
+        aborted[:] = [(one["ProducerId"], one["FirstOffset"]) for one in told["AbortedTransactions"] or ()]
+        assert told["LastStableOffset"] == fetching.plane.state(handle).last_stable_offset
+        return fetching.handled > before
+
+    fetching.plane.append(handle, records_of(2))
+    fetching.settle()
+    assert not left(0)
+    fetching.plane.append(handle, sent(1))
+    fetching.settle()
+    assert left(0), "what is above the last stable offset is not for this reader"
+    assert left(2)
+    fetching.plane.append_marker(handle, (1, 1), 0, commits=False)
+    fetching.settle()
+    assert left(0), "some of it was aborted"
+    assert aborted == [(1, 2)], "though its marker is in memory alone"
+    assert not left(4)
+    assert aborted == []
+    lib.tpc_partition_set_committed_from(fetching.plane.pointer, handle, 0, 3)
+    assert left(0), "who looked had not heard of that marker"
+    lib.tpc_partition_set_committed_from(fetching.plane.pointer, handle, 1, 4)
+    assert (left(0), left(1)) == (True, False)

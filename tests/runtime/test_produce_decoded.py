@@ -147,6 +147,6 @@ def test_topics_by_id(bench):
     assert len(records) < 127
     client.sendall(frame_of(b"\0" + body, api_key=0, api_version=13))
     bench.until(lambda: came)
-    ((topic, partition, place, size),), timeout_ms = asked(bench, came[0])
-    assert (topic, partition, timeout_ms) == (uuid.UUID(bytes=topic_id), 5, 9)
+    ((topic, partition, place, size),), timeout_ms, transactional_id = asked(bench, came[0])
+    assert (topic, partition, timeout_ms, transactional_id) == (uuid.UUID(bytes=topic_id), 5, 9, None)
     assert came[0].body[place : place + size] == records

@@ -18,6 +18,7 @@ TESTED = {
     "fetch": ["plane_fetch", "plane_fetch_random", "plane_fetch_segments", "fetch_bounds"],
     "links": ["links", "links_fetch"],
     "replication": ["steady", "steady_lag", "replicated_partitions"],
+    "transactions": ["plane_transactions", "transactions_random", "producer_encoding"],
     "datagrams": ["datagrams"],
     "connections": ["frames", "connections", "connections_large", "connections_per_ip", "connections_random"],
 }

@@ -41,6 +41,7 @@ class Log:
         self.is_replicated = name != "alone"
         self.term = self.start = self.end = self.durable = self.seen = self.written = 0
         self.batches, self.states, self.is_stale = [], {0: LogState()}, False
+        self.aborted = []
         self.register()
 
     def register(self):
@@ -109,7 +110,9 @@ class Log:
         state = copy_of(self.state)
         says_nothing = header.is_control and (not header.records_count or data[65:70] not in MARKER_KEYS)
         if not says_nothing:
-            state.take(header, data, place)
+            aborted = state.take(header, data, place)
+            if aborted is not None:
+                self.aborted.append((aborted.producer_id, aborted.first_offset, aborted.last_offset))
             self.hear(state, header.producer_id)
         self.batches.append((header.base_offset, data))
         self.end = header.next_offset
@@ -159,6 +162,7 @@ class Log:
     def cut_to(self, offset):
         self.batches = [one for one in self.batches if one[0] < offset]
         self.states = {end: state for end, state in self.states.items() if end <= offset}
+        self.aborted = [one for one in self.aborted if one[2] < offset]
         self.end = self.durable = offset
 
     def lose(self):
@@ -254,6 +258,7 @@ class Log:
             one.last_timestamp = 0
         assert known == durable.producers
         assert data[end:] == encode_ended(durable.ended)
+        assert self.plane.aborted(self.handle) == [one for one in self.aborted if one[2] >= self.written]
 
 
 class World:

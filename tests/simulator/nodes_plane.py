@@ -22,8 +22,7 @@ from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.checkpoint import VOTE_NOTE, PartitionCheckpoint, Release
 from tpc_broker.log.epochs import NO_EPOCH_KEPT, LeaderEpochs
-from tpc_broker.log.producer_state import ProducerState
-from tpc_broker.storage.ports import Bounds, PartitionState
+from tpc_broker.storage.ports import PartitionState
 from tpc_broker.storage.segment_space import Lack
 
 LEADER, FOLLOWER = "leader", "follower"
@@ -80,19 +79,14 @@ class TwinLog(MemoryLog):
         """`generation` rises when whoever waits for a commit is told that there is no telling."""
         self.refusal, self.refuses_all = ErrorCode.NONE, False
         self.told_offset, self.undurable = self.log_end_offset, 0
-        self.find_producers()
-
-    def find_producers(self):
-        self.producers = ProducerState()
-        for batch in self.batches:
-            self.producers.apply(decode_header(batch), batch)
+        self.find_state()
 
     def undo(self):
         """What is not durable."""
         self.batches = [batch for batch in self.batches if decode_header(batch).next_offset <= self.durable_offset]
         self.log_end_offset = self.told_offset = self.durable_offset
         self.undurable = 0
-        self.find_producers()
+        self.find_state()
 
     def place_of(self, offset):
         """Of the first batch that ends behind it."""
@@ -102,7 +96,7 @@ class TwinLog(MemoryLog):
         """(error, base offset of what it repeats), as `native/ring/producer.c`; None: nothing."""
         if header.producer_id < 0:
             return ErrorCode.NONE, None
-        known = self.producers.producers.get(header.producer_id)
+        known = self.log_state.producers.producers.get(header.producer_id)
         if known is None or not known.batches or known.epoch < header.producer_epoch:
             is_right = (known is None and self.log_end_offset > 0) or header.base_sequence == 0
             return (ErrorCode.NONE if is_right else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), None
@@ -175,8 +169,6 @@ class TwinPlane(MemoryPlane):
         first = len(log.batches)
         term = log.term if log.is_replicated else self._files[handle].leader_epoch
         base_offset = log.append(data, term)
-        for batch in log.batches[first:]:
-            log.producers.apply(decode_header(batch), batch)
         sequence = self.put_appended(log, log.batches[first:])
         if log.is_replicated:
             had = bool(self._appended)
@@ -380,7 +372,7 @@ class TwinPlane(MemoryPlane):
             assert header.base_offset == end_offset, "batches follow each other"
             assert header.partition_leader_epoch <= term
             new.append(bytes(batches[place : place + header.size_bytes]))
-            log.producers.apply(header, new[-1])
+            log.take(new[-1])
             end_offset = header.next_offset
         log.batches += new
         log.log_end_offset = log.told_offset = end_offset
@@ -412,10 +404,6 @@ class TwinPlane(MemoryPlane):
         pass
 
     set_near_racks = serve_reads
-
-    def bounds(self, handle):
-        log = self._log(handle)
-        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
 
     def state(self, handle):
         log = self._log(handle)
@@ -610,7 +598,7 @@ class TwinStorage(MemoryStorage):
             files.kept.notes = {**{t: n for t, n in notes.items() if t != VOTE_NOTE}, **_vote(files.kept)}
 
         await self._journal.wait(self._journal.put(change, is_kept=True), is_kept=True)
-        log.find_producers()
+        log.find_state()
 
     def alter(self, _files, _handle, _config, *, is_internal, is_replicated=False):
         pass

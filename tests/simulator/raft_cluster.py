@@ -32,7 +32,7 @@ class Cluster:
 
     def __init__(
         self, seed: int, nodes_count: int, cores_count: int, groups_count: int, replicas_count: int,
-        *, refuses: bool = False,
+        *, refuses: bool = False, names_first: bool = False,
     ) -> None:  # fmt: skip
         self.world = World(seed)
         self.network = Network(self.world, QUIET)
@@ -59,7 +59,8 @@ class Cluster:
             config = simple(Voter(node, 1) for node in nodes)
             for node in nodes:
                 self._incarnations[group, node] = 1
-                self.driver(group, node).create_replica(group, Voter(node, 1), config)
+                first = Voter(nodes[0], 1) if names_first else None
+                self.driver(group, node).create_replica(group, Voter(node, 1), config, first)
         for driver in self.drivers.values():
             driver.start()
 

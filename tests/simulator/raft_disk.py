@@ -37,6 +37,11 @@ class Mirror:
         self.term = other.term if other else 0
         self.voted_for: Voter | None = other.voted_for if other else None
 
+    def begin_named(self, first: Voter | None) -> None:
+        """The record that made the group gives the vote of the first term: it is as durable as that."""
+        if first is not None and self.term <= 1 and self.voted_for is None:
+            self.term, self.voted_for = 1, first
+
     def apply(self, entry: JournalEntry, shipped: Callable[[Position], list[Item]]) -> None:
         """Carries out one entry. `shipped` gives the items behind an AdoptEntry."""
         if isinstance(entry, MarkerEntry):

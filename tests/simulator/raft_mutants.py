@@ -46,6 +46,7 @@ _append_marker = ReplicaLog.append_marker
 _checkpoint_of = journal.checkpoint_of
 _checkpointed = raft_node.CoreDriver._checkpointed
 _hear = Link.hear
+_begin_named = Elections.begin_named
 _create_replica = raft_node.CoreDriver.create_replica
 
 ELECTING = Shape(3, 1, 1, 3, False, False, often=("crash_core", "isolate", "transfer"), mean_ms=150)
@@ -54,6 +55,8 @@ FAILING = Shape(3, 1, 1, 3, False, False, often=("fail_disk", "produce_at_leader
 PAUSING = Shape(3, 1, 1, 3, False, False, often=("pause", "read"), mean_ms=300)
 SWAPPING = Shape(4, 1, 1, 1, False, True, often=("change_voters", "crash_core", "isolate"), mean_ms=300)
 SHIPPING = Shape(3, 1, 1, 3, False, False, often=("checkpoint", "retain", "isolate", "crash_core"), mean_ms=300)
+
+NAMED = Shape(3, 1, 1, 3, False, False, often=("crash_core", "isolate"), mean_ms=100, names_first=True)
 
 Change = tuple[object, str, object]
 
@@ -186,11 +189,11 @@ def _checkpoint_to_commit(self: Any, taken: Any, mirrors: Any, place: Any, relea
     _checkpointed(self, taken, mirrors, place, release)
 
 
-def _config_of_target(self: Any, group: Any, me: Any, config: Any) -> None:
+def _config_of_target(self: Any, group: Any, me: Any, config: Any, *first: Any) -> None:
     """The driver takes the placement that is wanted for the configuration that is."""
     if config is None and group in self._ports.oracle.groups:
         config = simple([me])
-    _create_replica(self, group, me, config)
+    _create_replica(self, group, me, config, *first)
 
 
 def _entries_without_markers(self: Any, group_id: Any) -> list[Any]:
@@ -203,6 +206,18 @@ def _entries_without_markers(self: Any, group_id: Any) -> list[Any]:
 
 
 _of_group = raft_node.Journal.of_group
+
+
+def _forgets_given_vote(self: Any, first: Any) -> None:
+    """A replica begins below the term in which its vote is given, and may be elected in it."""
+    if first == self.me:
+        _begin_named(self, first)
+
+
+def _first_term_at_once(self: Any, now_ms: int) -> None:
+    """Who is named leads before it is durable that it does: after a crash it leads the same term again."""
+    self.is_named = False
+    self.become_leader(now_ms)
 
 
 def _reads_at_once(self: Any) -> None:
@@ -258,6 +273,10 @@ def _hear_untold(self: Any, boot_id: int, now_ms: int) -> bool:
 _M = Mutant
 MUTANTS: tuple[Mutant, ...] = (
     _M("vote before it is durable", "1", ((Elections, "_vote_after", lambda _self, _sequence: 0),)),
+    _M("a replica forgets the vote that it was made with", "2", ((Elections, "begin_named", _forgets_given_vote),),
+        NAMED),
+    _M("a named leader begins before its vote is durable", "2",
+        ((Elections, "_begin_first_term", _first_term_at_once),), NAMED),
     _M("follower acks before durable", "3.3", ((Followers, "_acknowledged", lambda self: self.matched),)),
     _M("leader counts its own undurable end", "3.4", ((Steady, "majority", _own_undurable),
         (Steady, "commit_candidate", lambda self: self.majority(self.voters_old)))),

@@ -45,6 +45,8 @@ class Replica:
 
     me: Voter
     creation_config: Config | None
+    first: Voter | None = None
+    """Who leads the first term, by the record that made the group."""
     since_sequence: int = 0
     """Of this life of the core: what the journal was given before belonged to another incarnation."""
     written: Mirror = field(default_factory=Mirror)
@@ -143,9 +145,11 @@ class CoreDriver:
             mirror.apply(entry, replica.shipped.__getitem__)
         replica.written, replica.durable, replica.commit, replica.since_sequence = mirror, Mirror(mirror), START, 0
         replica.unsettled = []
+        mirror_of_disk = mirror.term, mirror.voted_for
+        mirror.begin_named(replica.first)
         self._ports.oracle.restarts(group, replica.me, mirror)
         hard_state = (0, None) if found is None else found[:2]
-        if hard_state != (mirror.term, mirror.voted_for):
+        if hard_state not in (mirror_of_disk, (mirror.term, mirror.voted_for)):
             raise BrokenInvariantError(f"I9 {replica.me} of {group} is back with {hard_state}, not {mirror.term}")
         self._create(group, replica, found)
 
@@ -159,14 +163,18 @@ class CoreDriver:
         except ReplayError as error:
             raise BrokenInvariantError(f"replay of {group} at {self.address}: {error}") from error
 
-    def create_replica(self, group: GroupId, me: Voter, config: Config | None) -> None:
+    def create_replica(
+        self, group: GroupId, me: Voter, config: Config | None, first: Voter | None = None
+    ) -> None:
         """A group that this node did not have, in this incarnation."""
-        self.replicas[group] = Replica(me, config, 0 if self.core is None else self.core.sequence)
+        self.replicas[group] = Replica(me, config, first, 0 if self.core is None else self.core.sequence)
+        self.replicas[group].written.begin_named(first)
         if self.core is not None:
             self.process.perform(lambda: (self._create(group, self.replicas[group], None), self.turn()))
 
     def _create(self, group, replica, checkpoint) -> None:
-        self.core.create_group(group, replica.me, replica.creation_config, self._clock.now_ms(), checkpoint)
+        now_ms, config = self._clock.now_ms(), replica.creation_config
+        self.core.create_group(group, replica.me, config, now_ms, checkpoint, first=replica.first)
         self._compare(group)
 
     def remove_replica(self, group: GroupId) -> None:

@@ -29,6 +29,8 @@ class Shape:
     """Between two steps; 0: one of several."""
     refuses: bool = False
     """Who was connected to a core that crashes finds that nobody listens there."""
+    names_first: bool = False
+    """The first leader of each group is named by what makes it."""
 
 
 def shape_of(random: Random) -> Shape:
@@ -51,8 +53,10 @@ def plan(seed: int, steps: int, wanted: Shape | None = None, *, refuses: bool = 
     shape = wanted or shape_of(random)
     if wanted is None and refuses:
         shape = replace(shape, refuses=World(seed).stream("refuses").random() < 0.5)
+    if wanted is None:
+        shape = replace(shape, names_first=World(seed).stream("names").random() < 0.5)
     mean_us = (shape.mean_ms or random.choice([20, 100, 400])) * MS
-    at_us, schedule = SECOND, []
+    at_us, schedule = (0 if shape.names_first else SECOND), []  # what goes wrong there is in the first moments
     for _number in range(steps):
         at_us += int(random.expovariate(1) * mean_us)
         name, arguments = _draw(random, shape)
@@ -98,7 +102,7 @@ def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
 def execute(seed: int, shape: Shape, schedule: Schedule) -> Cluster:
     """Runs a schedule, then the liveness phase. Raises what does not hold."""
     sizes = (shape.nodes_count, shape.cores_count, shape.groups_count, shape.replicas_count)
-    cluster = Cluster(seed, *sizes, refuses=shape.refuses)
+    cluster = Cluster(seed, *sizes, refuses=shape.refuses, names_first=shape.names_first)
     for step in schedule:
         action: Callable[..., None] = getattr(cluster, step.name)
         cluster.world.call_at(step.at_us, lambda action=action, step=step: action(*step.arguments))

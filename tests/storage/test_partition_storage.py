@@ -320,6 +320,9 @@ async def test_what_has_ended_above_the_commit_survives_a_cut_and_a_checkpoint()
     assert storage.log_state.last_stable_offset(4) == 3
     committed = 3
     assert storage.state().ended == ()
+    assert storage.log_state.ended, "until a checkpoint says so: readers may begin at the one before"
+    storage.mark_checkpointed(storage.state())
+    assert not storage.log_state.ended
 
 
 async def test_the_journal_grows_step_by_step():

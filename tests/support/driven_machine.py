@@ -19,11 +19,11 @@ from tpc_broker.broker.coordinators import Coordinators
 from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.coordinator import Effects, Record
 from tpc_broker.coordinator.effects import Timers, Writes
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
-from tpc_broker.kafka.records import read_records
+from tpc_broker.kafka.records import ControlType, control_batch, read_records
 from tpc_broker.log.batch import decode_header
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
-from tpc_broker.storage.ports import Bounds
 
 
 def runs_ahead(key):
@@ -108,7 +108,7 @@ class CellsLog:
 
     def __init__(self):
         self.log = MemoryLog()
-        self.refuses, self.write_s = 0, 0.001
+        self.refuses, self.write_s, self.fenced = 0, 0.001, {}
 
     def add(self, batch):
         """As another coordinator has left it."""
@@ -126,8 +126,7 @@ class CellsLog:
     # -- what a driver asks --------------------------------------------------------------------------------------------
 
     def bounds(self):
-        log = self.log
-        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
+        return self.log.bounds
 
     async def read_bytes(self, offset, upto, bytes_max):
         await trio.lowlevel.checkpoint()
@@ -146,6 +145,21 @@ class CellsLog:
             self.refuses -= 1
             raise PartitionOfflineError("no space, for a test")
         self.add(batch)
+
+    async def append_markers(self, markers):
+        """Those of producers in `fenced` are refused."""
+        await trio.sleep(self.write_s)
+        if self.refuses:
+            self.refuses -= 1
+            raise PartitionOfflineError("no space, for a test")
+        errors = [self.fenced.get(marker.producer_id, ErrorCode.NONE) for marker in markers]
+        for marker, error in zip(markers, errors, strict=True):
+            if not error:
+                self.add(control_batch(
+                    ControlType.COMMIT if marker.commits else ControlType.ABORT, producer_id=marker.producer_id,
+                    producer_epoch=marker.producer_epoch, coordinator_epoch=marker.coordinator_epoch, timestamp_ms=0,
+                ))  # fmt: skip
+        return errors
 
     async def move_log_start(self, offset):
         await trio.sleep(self.write_s)

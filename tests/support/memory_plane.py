@@ -25,7 +25,8 @@ from tpc_broker.kafka.protocol import decode_request, encode_response, encode_re
 from tpc_broker.kafka.records import ControlType, control_batch
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.epochs import LeaderEpochs
-from tpc_broker.log.producer_state import ProducerState
+from tpc_broker.log.indexes import AbortedTransaction
+from tpc_broker.log.state import LogState
 from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, PartitionState
 
@@ -40,6 +41,24 @@ class MemoryLog:
     def __init__(self):
         self.batches: list[bytes] = []
         self.log_start_offset = self.high_watermark = self.log_end_offset = 0
+        self.log_state = LogState()
+        """Of all batches: producers and transactions, as `native/ring/producer.c`."""
+        self.aborted: list[AbortedTransaction] = []
+
+    @property
+    def bounds(self):
+        stable = max(self.log_state.last_stable_offset(self.high_watermark), self.log_start_offset)
+        return Bounds(self.log_start_offset, stable, self.high_watermark, self.log_end_offset)
+
+    def find_state(self):
+        """From the batches."""
+        self.log_state, self.aborted = LogState(), []
+        for batch in self.batches:
+            self.take(batch)
+
+    def take(self, batch):
+        if (aborted := self.log_state.take(decode_header(batch), batch)) is not None:
+            self.aborted.append(aborted)
 
     def append(self, data, leader_epoch):
         """Whole batches; the first one's offset."""
@@ -48,12 +67,14 @@ class MemoryLog:
             batch = data[place : place + header.size_bytes]
             offset, epoch = _BASE_OFFSET.pack(self.log_end_offset), _EPOCH.pack(leader_epoch)
             self.batches.append(offset + batch[_BASE_OFFSET.size : EPOCH_AT] + epoch + batch[EPOCH_END:])
+            self.take(self.batches[-1])
             self.log_end_offset += header.last_offset_delta + 1
         return base_offset
 
     def crash(self):
         self.batches = [one for one in self.batches if decode_header(one).base_offset < self.high_watermark]
         self.log_end_offset = self.high_watermark
+        self.find_state()
 
 
 class MemoryFiles:
@@ -140,6 +161,7 @@ class MemoryPlane:
     def __init__(self, connections=None, clock=None):
         self.logs, self._files = {}, {}
         self.holds, self.has_memory = False, True
+        self.takes_transactions = False
         self.refuses: list[ProduceFallback] = []
         self.fetches, self.prepared, self.marks, self.owners, self.datagram_owners = set(), {}, {}, {}, {}
         self.fetch_limits = None
@@ -173,6 +195,9 @@ class MemoryPlane:
 
     def produce(self, _request):
         return False
+
+    def take_transactions(self, *, on):
+        self.takes_transactions = on
 
     def asked(self, request):
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
@@ -280,9 +305,7 @@ class MemoryPlane:
     # -- ProducersPort ------------------------------------------------------------------------------------------------
 
     def producers(self, handle, count_max):
-        known = ProducerState()
-        for batch in self._log(handle).batches:
-            known.apply(decode_header(batch), batch)
+        known = self._log(handle).log_state.producers
         return _told(known) if len(known) <= count_max else None
 
     def append_marker(self, handle, marker):
@@ -312,8 +335,7 @@ class MemoryPlane:
         self.fetch_limits = (response_bytes_max, sessions_max, eviction_ms)
 
     def bounds(self, handle):
-        log = self._log(handle)
-        return Bounds(log.log_start_offset, log.high_watermark, log.high_watermark, log.log_end_offset)
+        return self._log(handle).bounds
 
     def state(self, handle):
         log = self._log(handle)
@@ -344,6 +366,13 @@ class MemoryPlane:
 
     def open_window(self, _handle, _window):
         raise AssertionError("nobody wants one")
+
+    def aborted(self, handle, offset, upto):
+        return [
+            (one.producer_id, one.first_offset)
+            for one in self._log(handle).aborted
+            if one.last_offset >= offset and one.first_offset < upto
+        ]
 
     def set_committed_from(self, handle, offset, _upto):
         self.committed_from[handle] = offset

@@ -401,6 +401,7 @@ class Plane:
         c_verdicts = ffi.new("tpc_produce_verdict[]", len(verdicts) or 1)
         for target, verdict in zip(c_verdicts, verdicts, strict=False):
             target.error_code, target.gap_code = verdict.error_code, verdict.gap_code
+            target.guard = verdict.guard
             target.leader_id, target.leader_epoch = verdict.leader_id, verdict.leader_epoch
             target.error_message, target.error_message_bytes = _text(verdict.error_message, keep)
         c_endpoints = ffi.new("tpc_plane_endpoint[]", len(endpoints) or 1)
@@ -415,6 +416,20 @@ class Plane:
             request.taken()
             return True
         return False
+
+    def take_transactions(self, *, on: bool = True) -> None:
+        lib.tpc_plane_take_transactions(self.pointer, on)
+
+    def begin_verification(
+        self, handle: int, producer: tuple[int, int], sequence: int = 0, *, begins_anew: bool = True
+    ) -> int | ErrorCode:
+        """`producer`: id and epoch. The guard, or the error that a batch of it has."""
+        guard = ffi.new("uint32_t *")
+        result = lib.tpc_plane_begin_verification(self.pointer, handle, *producer, sequence, begins_anew, guard)
+        return ErrorCode(result) if _checked(result, "verify") else guard[0]
+
+    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
+        lib.tpc_plane_end_verification(self.pointer, handle, producer_id, guard)
 
     def set_hot(self, *, on: bool) -> None:
         """Try every Produce request inside the wait, before Python sees it."""
@@ -586,6 +601,12 @@ class Plane:
         encoded = bytearray(size)
         filled = lib.tpc_partition_dump_producers(self.pointer, handle, upto_offset, ffi.from_buffer(encoded), size)
         return bytes(encoded[: _checked(filled, "producers")])
+
+    def aborted(self, handle: int, offset: int = 0, upto: int = UNLIMITED) -> list[tuple[int, int, int]]:
+        """Producer, first and last offset of those whose markers are not written behind."""
+        rows = ffi.new("tpc_told_aborted[]", 1000)
+        count = _checked(lib.tpc_partition_aborted(self.pointer, handle, offset, upto, rows, 1000), "aborted")
+        return [(row.producer_id, row.first_offset, row.last_offset) for row in rows[0:count]]
 
     def expire_producers(self, handle: int, now_ms: int) -> int:
         """Forget producers that were silent for `producer_expiry_ms` then, which is from here on; how many."""

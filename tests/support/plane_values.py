@@ -66,6 +66,8 @@ class Left(IntEnum):
     """Ask the quorum who leads, then :meth:`Plane.produce_with`."""
     UNCOMMITTED = lib.TPC_FALLBACK_UNCOMMITTED
     """Try again when something is committed, or another replica leads."""
+    VERIFY = lib.TPC_FALLBACK_VERIFY
+    """A transactional batch: ask its coordinator, then :meth:`Plane.produce_with` a guard."""
 
 
 assert len(Left) == lib.TPC_FALLBACK_REASONS_COUNT
@@ -195,6 +197,8 @@ class Verdict:
     leader_epoch: int = -1
     gap_code: ErrorCode = ErrorCode.NONE
     """For :attr:`Left.GAP`, by a quorum's word."""
+    guard: int = 0
+    """For :attr:`Left.VERIFY`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.coordinator import (
     Effects,
     Machine,
@@ -37,7 +38,7 @@ from tpc_broker.coordinator import (
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
-from tpc_broker.kafka.records import CONTROL_KEY, ControlType, build_batch, control_batch, in_parts, read_batches
+from tpc_broker.kafka.records import CONTROL_KEY, ControlType, build_batch, in_parts, read_batches
 from tpc_broker.kafka.records import Record as LogRecord
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.coordinator import TransactionEnd
     from tpc_broker.kafka.records import Batch
 
 log = logging.getLogger(__name__)
@@ -264,6 +266,12 @@ class MachineDriver(Generic[M]):
         except Exception as error:  # whatever it is: others' groups, and what is beside them on this core, go on
             self._machine_raised(error)
 
+    def do_unasked(self, step: Callable[[int], Effects]) -> None:
+        """The same, of a machine that is loaded, and when no client has part in it."""
+        if not self.is_unloaded:
+            self.do(step)
+            self.raised_unasked = self.has_raised
+
     def at_once(self, step: Callable[[int], R]) -> R:
         """A step without effects, and what it returns; it may have moved a deadline. MachineFailedError."""
         try:
@@ -323,8 +331,9 @@ class MachineDriver(Generic[M]):
             self.is_loaded, self.is_unloaded = False, True
             try:
                 self.perform(self.machine.unload())
-            except Exception:  # of one that raised before, and is in no state that it knows
+            except Exception:  # it may have raised before, and is then in no state that it knows
                 log.exception("%s: its %s raised when they were unloaded", self._partition.label, self.what)
+                self._refuse_waiting()
             self._has_writes.set()
         self.has_loaded.set()
 
@@ -333,6 +342,9 @@ class MachineDriver(Generic[M]):
         if not self.is_unloaded:
             self.unload()
             self.has_loaded = trio.Event()
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
         for pending in self._waiting:
             if pending.response is None:
                 pending.give(MachineFailedError(self._failure()))
@@ -389,15 +401,15 @@ class MachineDriver(Generic[M]):
             await self._go_on_with_snapshot(written)
 
     def _next_writes(self) -> list[Write]:
-        """As many as one batch takes, and at least one. While there is a snapshot, none behind an end: it is to say
-        what counts now, before the next transaction is open.
+        """As many as one batch takes, and at least one: ends of transactions alone, or others alone. So a snapshot has
+        its turn behind an end, to say what counts now, before the next transaction is open.
         """
         writes, total = list[Write](), 0
         while self._writes and total + (size := self._writes[0].size_bytes) <= limits.OWN_BATCH_BYTES_MAX:
+            if writes and (writes[-1].end is None) != (self._writes[0].end is None):
+                break
             writes.append(self._writes.popleft())
             total += size
-            if self._snapshot is not None and writes[-1].end is not None:
-                break
         self._writes_bytes -= total
         assert writes
         assert self._writes_bytes >= 0, self._writes_bytes
@@ -405,25 +417,38 @@ class MachineDriver(Generic[M]):
 
     async def _write(self, writes: list[Write]) -> int:
         """How many records were written."""
-        count = sum(1 if write.end is not None else len(write.records) for write in writes)
+        ends = [write.end for write in writes if write.end is not None]
+        count = len(ends) + sum(len(write.records) for write in writes)
+        errors = [ErrorCode.NONE] * len(writes)
         try:
-            await self._append(b"".join(self._batches(writes)), count)
+            if ends:
+                errors = await self._append_ends(ends)
+            else:
+                await self._append(b"".join(self._batches(writes)), count)
         except PartitionOfflineError as error:
             if self.is_unloaded:
                 return 0
             text = f"{self._partition.label}: {len(writes)} writes failed: {error}"
             self._core.log_limiter.say(log, f"writes of {self.what} failed", self._partition.label, text)
-            for write in writes:
-                self._fail(write, ErrorCode.KAFKA_STORAGE_ERROR)
-            return 0
-        for write in writes:
-            if not self.is_unloaded:
+            count, errors = 0, [ErrorCode.KAFKA_STORAGE_ERROR] * len(writes)
+        for write, code in zip(writes, errors, strict=True):
+            if code is not ErrorCode.NONE:
+                self._fail(write, code)
+            elif not self.is_unloaded:
                 self.do(partial(self.machine.written, write.write_id))
         return count
 
+    async def _append_ends(self, ends: list[TransactionEnd]) -> list[ErrorCode]:
+        """Each is judged by what is known of its producer in this log."""
+        errors = await self._partition.append_markers([
+            EndMarker(*end.producer, end.coordinator_epoch, end.commit, end.transaction_version) for end in ends
+        ])  # fmt: skip
+        self._records_in_log += errors.count(ErrorCode.NONE)
+        return errors
+
     def _batches(self, writes: list[Write]) -> Iterator[bytes]:
         """In their order. Those beside each other that are in no transaction are one."""
-        for is_plain, group in groupby(writes, lambda write: write.producer is None and write.end is None):
+        for is_plain, group in groupby(writes, lambda write: write.producer is None):
             if is_plain:
                 yield build_batch(self._stamped(record for write in group for record in write.records))
             else:
@@ -431,12 +456,6 @@ class MachineDriver(Generic[M]):
 
     def _batch_of_transaction(self, write: Write) -> bytes:
         """As Kafka writes them. Sequences of coordinators are not judged."""
-        if write.end is not None:
-            producer, commit, coordinator_epoch = write.end
-            return control_batch(
-                ControlType.COMMIT if commit else ControlType.ABORT, coordinator_epoch=coordinator_epoch,
-                timestamp_ms=self._core.clock.wall_ms(), **producer._asdict(),
-            )  # fmt: skip
         assert write.producer is not None
         return build_batch(
             self._stamped(write.records), base_sequence=0, is_transactional=True, **write.producer._asdict()
@@ -566,9 +585,7 @@ class MachineDriver(Generic[M]):
                 return
             if deadline_ms is not None and deadline_ms <= now_ms:
                 await self._hear_clients_first(now_ms - deadline_ms)
-                if not self.is_unloaded:
-                    self.do(self.machine.on_deadline)
-                    self.raised_unasked = self.has_raised
+                self.do_unasked(self.machine.on_deadline)
                 continue
             self._sleeps_until_ms = math.inf if deadline_ms is None else deadline_ms
             with trio.move_on_after((self._sleeps_until_ms - now_ms) / 1000):

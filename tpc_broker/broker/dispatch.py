@@ -116,6 +116,8 @@ class Dispatcher:
         self._share_until_ns = 0
         self._starts_max = self._starts_left = STARTS_FIRST
         self._cheap_turns = 0
+        self._others_are_due = False
+        """They stood in line, and the share before had none of them."""
         nursery.start_soon(self._share_out)
 
     # -- called by the connections, inside a turn; they never wait ---------------------------------------------------
@@ -235,8 +237,12 @@ class Dispatcher:
         self._starts_left = self._starts_max
         self._share_until_ns = 0
         begun_ns = now_ns = self._monotonic_ns()
+        first_until_ns = begun_ns + (0 if self._others_are_due else SHARE_NS // 2)
+        self._others_are_due = bool(self._others)
         while (self._prompt or self._others) and self._starts_left > 0 and now_ns < begun_ns + SHARE_NS:
-            is_prompt = self._prompt and (now_ns < begun_ns + SHARE_NS // 2 or not self._others)
+            is_prompt = self._prompt and (now_ns < first_until_ns or not self._others)
+            if not is_prompt:
+                self._others_are_due, first_until_ns = False, begun_ns + SHARE_NS // 2
             state = (self._prompt if is_prompt else self._others).popleft()
             self._begin_next(state)
             self._core.disk.poll_ring()

@@ -169,7 +169,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
     async def write_marker(self, marker: EndMarker) -> ErrorCode:
         """End what a producer's transaction has in this partition, and wait until that is committed."""
         producer = Producer(marker.producer_id, marker.producer_epoch)
-        end = TransactionEnd(producer, marker.commits, marker.coordinator_epoch)
+        end = TransactionEnd(producer, marker.commits, marker.coordinator_epoch, marker.transaction_version)
         try:
             answer = await self.call(MarkerResponse, lambda token, _now_ms: self.machine.marker(end, token))
         except NotLoadedError as error:
@@ -180,7 +180,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
 
     def topics_changed(self, deleted: Sequence[str] = ()) -> None:
         """More is known of topics that are gone, as of those of these names."""
-        self.do(lambda _now_ms: self.machine.topics_changed(deleted))
+        self.do_unasked(lambda _now_ms: self.machine.topics_changed(deleted))
 
     async def _learn_topics(self) -> None:
         """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more

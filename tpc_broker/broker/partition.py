@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,7 +21,7 @@ from tpc_broker.kafka.records import read_batches
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tpc_broker.broker.ports import AppendResult, CoreStorage, DataPlane
     from tpc_broker.broker.producers_port import EndMarker, ToldProducer
@@ -187,17 +188,21 @@ class Partition:
         return b"".join(bytes(buffer) for buffer in buffers)
 
     async def aborted_transactions(self, offset: int, upto: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions that reach into [offset, upto)."""
-        written = self.files.written_end_offset
+        """(producer id, first offset) of aborted transactions that reach into [offset, upto).
+
+        Those in memory are asked for first: what is written behind while the disk is waited for is in both.
+        """
+        unwritten, written = self._plane.aborted(self.handle, offset, upto), self.files.written_end_offset
         if offset >= written:
-            return []
+            return unwritten
         try:
             found = await self.files.aborted_transactions(offset, upto)
         except (OSError, LookupError, ValueError) as error:
             raise self._unreadable(offset, error) from error
         if not found:
             self._plane.set_committed_from(self.handle, offset, min(upto, written))
-        return [(entry.producer_id, entry.first_offset) for entry in found]
+        of_segments = [(entry.producer_id, entry.first_offset) for entry in found]
+        return list(dict.fromkeys([*of_segments, *unwritten]))
 
     async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:
         """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches."""
@@ -282,6 +287,26 @@ class Partition:
         if not result.error_code:
             await self._wait_committed(result)
         return ErrorCode(result.error_code)
+
+    async def append_markers(self, markers: Sequence[EndMarker]) -> list[ErrorCode]:
+        """The same of several, in their order, with one wait. KAFKA_STORAGE_ERROR: there was no room for it any more,
+        nor for what comes behind it.
+        """
+        errors: list[ErrorCode] = []
+        last = None
+        for marker in markers:
+            try:
+                append = partial(self._plane.append_marker, self.handle, marker)
+                result = await self._append(MARKER_BYTES, append)
+            except PartitionOfflineError:
+                if last is None:
+                    raise
+                break
+            errors.append(ErrorCode(result.error_code))
+            last = last if result.error_code else result
+        if last is not None:
+            await self._wait_committed(last)
+        return errors + [ErrorCode.KAFKA_STORAGE_ERROR] * (len(markers) - len(errors))
 
     async def _append(self, size: int, append: Callable[[], AppendResult | None]) -> AppendResult:
         while True:

@@ -268,11 +268,12 @@ class ProduceFallback(IntEnum):
     NO_MEMORY = 8
     GAP = 9
     UNCOMMITTED = 10
+    VERIFY = 11
 
 
 PYTHON_DECIDES: Final = frozenset({
     ProduceFallback.MALFORMED, ProduceFallback.VERSION, ProduceFallback.TOO_MANY, ProduceFallback.UNKNOWN,
-    ProduceFallback.PYTHON_VALIDATES, ProduceFallback.GAP,
+    ProduceFallback.PYTHON_VALIDATES, ProduceFallback.GAP, ProduceFallback.VERIFY,
 })  # fmt: skip
 """Reasons that do not go away by themselves: asked again, the data plane would decode the request for nothing."""
 
@@ -290,6 +291,8 @@ class Verdict:
     """Positions in the batch of the records that a compacted topic refuses."""
     gap: ErrorCode = ErrorCode.NONE
     """What a batch is refused with that lacks what came before it, by a quorum's word; NONE: it was not asked (GAP)."""
+    guard: int = 0
+    """Of the verification behind which it may begin a transaction; 0: there was none (VERIFY)."""
 
 
 class AskedPart(NamedTuple):
@@ -308,6 +311,7 @@ class AskedProduce(NamedTuple):
 
     parts: list[AskedPart]
     timeout_ms: int
+    transactional_id: str | None = None
 
 
 class ProducePort(Protocol):
@@ -321,6 +325,23 @@ class ProducePort(Protocol):
         """What a Produce that was left asks for, or why that cannot be had: MALFORMED, TOO_MANY or NO_MEMORY. It is not
         read again for it. DecodeError: the name of a topic is no text.
         """
+        ...
+
+    def take_transactions(self, *, on: bool) -> None:
+        """Whether batches of transactions are taken; at first they are refused."""
+        ...
+
+    def begin_verification(
+        self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
+    ) -> int | ErrorCode:
+        """Before a producer's coordinator is asked whether a partition that is led here is part of its transaction: the
+        guard for the verdict, or why the batch with this sequence is refused. `begins_anew`: that has to be 0 where
+        nothing is known of the producer.
+        """
+        ...
+
+    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
+        """Once for each, when its request is carried out or given up."""
         ...
 
     def produce_with(
@@ -513,6 +534,10 @@ class FetchPort(Protocol):
         ...
 
     def open_window(self, handle: int, window: SegmentWindow) -> None: ...
+
+    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of those aborted in [offset, upto) whose markers the segments do not have."""
+        ...
 
     def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
         """No transaction that was aborted reaches into [offset, upto), nor will."""

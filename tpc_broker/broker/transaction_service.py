@@ -17,6 +17,7 @@ import trio
 from tpc_broker.broker.coordinator_driver import MachineDriver, PendingReply
 from tpc_broker.broker.coordinators import Coordinators
 from tpc_broker.broker.marker_sender import MarkerSender
+from tpc_broker.broker.transaction_calls import TransactionCalls
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionEffects, TransactionLimits
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import TRANSACTION_FEATURE, kafka_level
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.partition import Partition
     from tpc_broker.coordinator import Effects
     from tpc_broker.coordinator.transactions.messages import Marker
+    from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class TransactionService(Coordinators[LoadedTransactions]):
     def __init__(self, core: Core, nursery: trio.Nursery) -> None:
         super().__init__(core, nursery, TRANSACTION_STATE_TOPIC)
         self.markers = MarkerSender(core, nursery)
+        self.calls = TransactionCalls(core)
+        core.groups.verify_offsets = self.calls.verify_offsets
 
     @property
     def is_there(self) -> bool:
@@ -96,6 +100,10 @@ class TransactionService(Coordinators[LoadedTransactions]):
     def begin_if_coordinates(self, key: TopicPartition) -> None:
         if self.is_there:
             super().begin_if_coordinates(key)
+
+    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        self._core.plane.take_transactions(on=after.knows_transactions)
+        await super().follow(before, after)
 
     def _new_coordinator(self, partition: Partition) -> LoadedTransactions:
         settings = self._core.settings

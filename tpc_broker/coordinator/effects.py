@@ -14,6 +14,11 @@ from typing import NamedTuple, NewType
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES, OWN_TRANSACTION_BATCH_BYTES
 
+STALE_MIN = 64
+"""Entries for what was cancelled, which otherwise stay until its time, weeks where a client says so: with more of them
+than of others all are dropped.
+"""
+
 Token = Hashable
 """Whatever the driver recognises a waiting request by."""
 
@@ -40,6 +45,7 @@ class TransactionEnd(NamedTuple):
     producer: Producer
     commit: bool
     coordinator_epoch: int
+    transaction_version: int = 0
 
 
 class Reply(NamedTuple):
@@ -102,6 +108,8 @@ def client_error(error: ErrorCode) -> ErrorCode:
     """What a client of the coordinator is told when the log refused: codes of Produce mean nothing to it."""
     if error in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR}:
         return ErrorCode.NOT_COORDINATOR
+    if error in {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}:
+        return error  # of a marker
     if error in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE}:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -279,6 +287,9 @@ class Timers:
         self._count += 1
         self._deadlines[key] = (deadline_ms, self._count, deadline_ms)
         heapq.heappush(self._heap, (deadline_ms, self._count, key))
+        if len(self._heap) > 2 * len(self._deadlines) + STALE_MIN:
+            self._heap = [(entry_ms, count, each) for each, (_at_ms, count, entry_ms) in self._deadlines.items()]
+            heapq.heapify(self._heap)
 
     def set_if_none(self, key: Hashable, deadline_ms: int) -> None:
         """The same, unless it is woken at some time anyway."""
@@ -291,9 +302,11 @@ class Timers:
 
     def shift(self, by_ms: int) -> None:
         """All deadlines: the clock that they are of was set."""
-        deadlines, self._deadlines, self._heap = self._deadlines, {}, []
-        for key, (deadline_ms, _count, _entry_ms) in deadlines.items():
-            self.set(key, deadline_ms + by_ms)
+        self._deadlines = {
+            key: (deadline_ms + by_ms, count, entry_ms + by_ms)
+            for key, (deadline_ms, count, entry_ms) in self._deadlines.items()
+        }
+        self._heap = [(entry_ms + by_ms, count, key) for entry_ms, count, key in self._heap]
 
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline."""

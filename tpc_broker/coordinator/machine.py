@@ -139,6 +139,7 @@ class GroupCoordinator:
         self._is_loaded = False
         self._finishing: Iterator[None] | None = None
         self._effects_of_loading = Effects()
+        self._finishing_since_ms = 0
         self._maybe_unused: set[str] = set()
 
     # Replay: the only way in which what is stored changes.
@@ -205,20 +206,20 @@ class GroupCoordinator:
         assert not self._is_loaded
         for _group in self.groups_finished(now_ms):
             pass
+        self._timers.shift(max(0, now_ms - self._finishing_since_ms))  # until now clients were not heard
         self._is_loaded = True
         return self._effects_of_loading
 
     def groups_finished(self, now_ms: int) -> Iterator[None]:
         """The same, but for its end: after each group others have their turn, but no other call comes in between."""
         if self._finishing is None:
-            self._finishing = self._finish(now_ms)
+            self._finishing, self._finishing_since_ms = self._finish(now_ms), now_ms
         return self._finishing
 
     def _finish(self, now_ms: int) -> Iterator[None]:
         effects = self._effects_of_loading
         self._foreign.update((yield from self._consumers.finish_loading()))
-        # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka, where the replay of its record
-        # replaces whatever there is.
+        # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka: its record replaces the other.
         for group_id in self._stored.keys() & self._consumers.by_id.keys():
             self._ahead.decide(group_id, tombstones_of(self._consumers.by_id[group_id]), effects)
         for group_id in dict.fromkeys([*self._stored, *self._offsets.committed, *self.pending.group_ids]):
@@ -387,6 +388,9 @@ class GroupCoordinator:
             refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE if is_fatal else error, later_ms)
 
         def again(later: Effects, later_ms: int) -> None:
+            if _is_much(later):  # others have waited for the same write
+                refuse(later, ErrorCode.COORDINATOR_NOT_AVAILABLE, later_ms)
+                return
             self._consumer_heartbeat(request, token, later_ms, unique, later)
             self._have_work_done(later_ms)
 
@@ -448,12 +452,9 @@ class GroupCoordinator:
     ) -> None:
         """When all that was decided of a group is durable; or else what `refused` makes of the error code."""
         self._ahead.answer(
-            group_id,
-            effects,
-            now_ms,
-            lambda later, _now_ms: later.reply(token, response),
+            group_id, effects, now_ms, lambda later, _now_ms: later.reply(token, response),
             lambda later, error, _now_ms: later.reply(token, refused(error_code=error)),
-        )
+        )  # fmt: skip
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
         """ListGroups; empty filters let everything through, names in any case. To be told `when_written`."""
@@ -515,6 +516,7 @@ class GroupCoordinator:
     def clock_was_set(self, by_ms: int) -> None:
         """Deadlines move by so much; times that are stored stay what they are."""
         self._timers.shift(by_ms)
+        self._finishing_since_ms += by_ms
 
     def on_deadline(self, now_ms: int) -> Effects:
         """Does what is due: everything, unless that were more than the driver may have room for. Then, and when there
@@ -549,17 +551,8 @@ class GroupCoordinator:
             if consumers is not None:
                 self._consumer_membership.on_deadline(kind, consumers, rest[0], now_ms, effects)
             return
-        group = self._groups.get(group_id)
-        if group is None:
-            return
-        if kind == "join":
-            self._membership.on_join_deadline(group, now_ms, effects)
-        elif kind == "sync":
-            self._membership.on_sync_deadline(group, now_ms, effects)
-        elif kind == "member":
-            self._membership.on_member_deadline(group, rest[0], now_ms, effects)
-        else:
-            self._membership.on_pending_deadline(group, rest[0], now_ms, effects)
+        if group_id in self._groups:
+            self._membership.on_deadline(kind, self._groups[group_id], rest, now_ms, effects)
 
     def _expire_offsets(self, now_ms: int, effects: Effects) -> bool:
         """Whether all groups were looked through. First those whose burial runs ahead, and so must find room."""

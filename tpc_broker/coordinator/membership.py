@@ -428,7 +428,18 @@ class Membership:
     def _refresh(self, group: Group, member: Member, now_ms: int) -> None:
         self._timers.set(_member_key(group, member.member_id), now_ms + member.session_timeout_ms)
 
-    def on_join_deadline(self, group: Group, now_ms: int, effects: Effects) -> None:
+    def on_deadline(self, kind: str, group: Group, rest: Sequence[str], now_ms: int, effects: Effects) -> None:
+        """`rest`: the id of the member that it is of."""
+        if kind == "join":
+            self._on_join_deadline(group, now_ms, effects)
+        elif kind == "sync":
+            self._on_sync_deadline(group, now_ms, effects)
+        elif kind == "member":
+            self._on_member_deadline(group, rest[0], now_ms, effects)
+        else:
+            self._on_pending_deadline(group, rest[0], now_ms, effects)
+
+    def _on_join_deadline(self, group: Group, now_ms: int, effects: Effects) -> None:
         """The time for joining is over, unless it is the first round and members are still coming."""
         if group.state is not _PREPARING:
             return
@@ -441,7 +452,7 @@ class Membership:
         else:
             self._complete_join(group, now_ms, effects)
 
-    def on_sync_deadline(self, group: Group, now_ms: int, effects: Effects) -> None:
+    def _on_sync_deadline(self, group: Group, now_ms: int, effects: Effects) -> None:
         """Members that never asked for their assignment are out."""
         if not group.is_in(_COMPLETING, _STABLE) or not group.pending_sync:
             return
@@ -449,7 +460,7 @@ class Membership:
             self._remove(group, member_id, effects)
         self.prepare_rebalance(group, now_ms, effects)
 
-    def on_member_deadline(self, group: Group, member_id: str, now_ms: int, effects: Effects) -> None:
+    def _on_member_deadline(self, group: Group, member_id: str, now_ms: int, effects: Effects) -> None:
         """A session is over, unless a request of the member waits with us."""
         member = group.members.get(member_id)
         if member is None:
@@ -460,7 +471,7 @@ class Membership:
         self._remove(group, member_id, effects)
         self._maybe_prepare(group, now_ms, effects)
 
-    def on_pending_deadline(self, group: Group, member_id: str, now_ms: int, effects: Effects) -> None:
+    def _on_pending_deadline(self, group: Group, member_id: str, now_ms: int, effects: Effects) -> None:
         """An id that was given out was not used."""
         group.expect_no_more(member_id)
         self._maybe_complete_join(group, now_ms, effects)

@@ -190,7 +190,8 @@ class Migration:
         targets: Mapping[str, Partitions],
         currents: Mapping[str, CurrentAssignment],
     ) -> None:
-        size_bytes, stored_bytes = 0, STORED_BESIDE_BYTES
+        of_group = 3  # records: two epochs, and the tombstone of the classic group
+        size_bytes, stored_bytes = 0, of_group * (len(classic.group_id.encode()) + STORED_BESIDE_BYTES)
         for member_id, member in members.items():
             size_bytes += size_of_member(member_id, member)
             size_bytes += size_of_partitions(targets[member_id]) + size_of_current(currents[member_id])

@@ -27,7 +27,7 @@ from tpc_broker.metadata.assignment_requests import (
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.core_counts import with_fewer_cores
 from tpc_broker.metadata.describe import ConfigEntry, describe_topic
-from tpc_broker.metadata.node_assignment import begun_anew, first_voters, place_over_nodes
+from tpc_broker.metadata.node_assignment import begun_anew, first_leaders, first_voters, place_over_nodes
 from tpc_broker.metadata.records import (
     ClusterCreated,
     CoresChanged,
@@ -247,7 +247,10 @@ class Controller:
         assignment, replicas = self._placed(topic_id, counts, {}, [])
         voters = first_voters(self._image, replicas, has_one=True)
         with_own = {**INTERNAL_TOPIC_CONFIGS, **configs}
-        return TopicCreated(name, topic_id, assignment.owners, now_ms, (), with_own, replicas, voters)
+        leaders = first_leaders(self._image, replicas)
+        return TopicCreated(
+            name, topic_id, assignment.owners, now_ms, (), with_own, replicas, voters, first_leaders=leaders
+        )
 
     def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         """DeleteTopics."""
@@ -309,7 +312,8 @@ class Controller:
             added_count += topic.count - found.partitions_count
             placed += replicas[found.partitions_count :]
             voters = first_voters(self._image, replicas, found.voters or ((),) * found.partitions_count)
-            records.append(_assigned(found.topic_id, assignment, replicas, voters))
+            first = first_leaders(self._image, replicas[found.partitions_count :])
+            records.append(replace(_assigned(found.topic_id, assignment, replicas, voters), first_leaders=first))
             results.append(GrownTopic(name=topic.name))
         return ([] if validate_only else records), results
 
@@ -407,7 +411,7 @@ class Controller:
             if isinstance(record, TopicCreated):
                 replicas = tuple((Replica(node, core),) for core in record.owners)
                 alone = () if incarnation is None else ((FirstVoter(node, incarnation),),) * len(replicas)
-                records.append(replace(record, replicas=replicas, voters=alone))
+                records.append(replace(record, replicas=replicas, voters=alone, first_leaders=()))
             elif isinstance(record, MoveBegun):
                 records.append(replace(record, node=node))
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
@@ -464,7 +468,10 @@ class Controller:
         size = partitions_count, replication_factor
         assignment, replicas = self._placed(topic_id, size, assigned or {}, placed)
         manual, voters = tuple(sorted(assignment.manual)), first_voters(self._image, replicas)
-        return TopicCreated(topic.name, topic_id, assignment.owners, now_ms, manual, overrides, replicas, voters)
+        return TopicCreated(
+            topic.name, topic_id, assignment.owners, now_ms, manual, overrides, replicas, voters,
+            first_leaders=first_leaders(self._image, replicas),
+        )  # fmt: skip
 
     def _cores_of_nodes(self) -> dict[NodeId, int]:
         """How many cores each node has that a partition may be assigned to by hand."""

@@ -41,6 +41,7 @@ from tpc_broker.metadata.records import (
 )
 from tpc_broker.model import (
     INTERNAL_TOPICS,
+    NO_NODE,
     NOT_HERE,
     BrokerId,
     CoreId,
@@ -101,6 +102,12 @@ class TopicImage:
     """Partitions whose replicas are on their way; until that is done `replicas` are those from before."""
     lives: Mapping[tuple[PartitionIndex, NodeId], Life] = field(default_factory=dict)
     """Of partitions, the nodes that had a replica and gave it up."""
+    first_leaders: tuple[NodeId, ...] = ()
+    """Of each partition who was named to lead the first term of its group, or `NO_NODE`; may end before the last."""
+
+    def first_leader(self, index: int) -> NodeId:
+        """Who was named to lead the first term of a partition, by the record that made it; or `NO_NODE`."""
+        return self.first_leaders[index] if 0 <= index < len(self.first_leaders) else NO_NODE
 
     def places(self, index: int) -> tuple[Replica, ...]:
         """All that may have a replica of a partition now, in a cluster of nodes; the preferred leader first."""
@@ -173,7 +180,8 @@ class TopicImage:
         owners = self.assignment.owners
         lives = tuple((*key, *life) for key, life in self.lives.items())
         return TopicCreated(
-            self.name, self.topic_id, owners, self.created_ms, manual, self.configs, self.replicas, self.voters, lives
+            self.name, self.topic_id, owners, self.created_ms, manual, self.configs, self.replicas, self.voters, lives,
+            self.first_leaders,
         )
 
 
@@ -448,7 +456,7 @@ def _apply_to_topic(
         lives = {(PartitionIndex(index), NodeId(node)): Life(*life) for index, node, *life in record.lives}
         topics[record.topic_id] = TopicImage(
             record.name, record.topic_id, assignment, record.created_ms, dict(record.configs), record.replicas,
-            record.voters, lives=lives,
+            record.voters, lives=lives, first_leaders=record.first_leaders,
         )  # fmt: skip
         return
     topic = topics.get(record.topic_id)
@@ -471,10 +479,18 @@ def _apply_to_topic(
         case TopicAssigned():
             assignment = Assignment(record.owners, frozenset(record.manual))
             topics[record.topic_id] = replace(
-                topic, assignment=assignment, replicas=record.replicas, voters=record.voters
-            )
+                topic, assignment=assignment, replicas=record.replicas, voters=record.voters,
+                first_leaders=_with_added(topic, record.first_leaders),
+            )  # fmt: skip
         case TopicConfigChanged():
             topics[record.topic_id] = replace(topic, configs=_changed(topic.configs, record.name, record.value))
+
+
+def _with_added(topic: TopicImage, added: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+    """Who leads first, of the partitions that were there and of those that were added."""
+    if not added:
+        return topic.first_leaders
+    return (*(topic.first_leader(index) for index in range(topic.partitions_count)), *added)
 
 
 def _forget(image: ClusterImage, topic_id: TopicId) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tpc_broker.feature_levels import FIRST_WITH_MOVES
+from tpc_broker.feature_levels import FIRST_WITH_MOVES, FIRST_WITH_NAMED_LEADERS
 from tpc_broker.metadata.placement import PlacementNode, Replicated, place_new_replicas
 from tpc_broker.metadata.placement.model import Shares
 from tpc_broker.metadata.records import TopicAssigned
-from tpc_broker.model import CoreId, FirstVoter, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
+from tpc_broker.model import NO_NODE, CoreId, FirstVoter, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.routing import start_core
 
 if TYPE_CHECKING:
@@ -72,6 +72,15 @@ def first_voters(
         voting = sorted(each) if len(each) > 1 or has_one else []
         found.append(tuple(FirstVoter(one.node, image.nodes[one.node].incarnation) for one in voting))
     return tuple(found) if any(found) else ()
+
+
+def first_leaders(image: ClusterImage, replicas: Sequence[Replicas]) -> tuple[NodeId, ...]:
+    """Of partitions that are made: the preferred leader of each leads the first term of its group, where it has others
+    in it. Nothing at all in a cluster with nodes that know of none.
+    """
+    if image.feature_level < FIRST_WITH_NAMED_LEADERS or all(len(each) == 1 for each in replicas):
+        return ()
+    return tuple(each[0].node if len(each) > 1 else NO_NODE for each in replicas)
 
 
 def grouped(image: ClusterImage, keys: Iterable[TopicPartition]) -> list[TopicAssigned]:

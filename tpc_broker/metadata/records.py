@@ -57,7 +57,8 @@ class TopicCreated:
 
     In a cluster of nodes `replicas[p]` says where partition p is, the preferred leader first, and `owners[p]` is that
     one's core. `voters[p]` are the first ones of its group, where it has several replicas: they never change, whatever
-    becomes of the replicas. `lives`: (partition, node, life, term), as in `ReplicasMoved`.
+    becomes of the replicas. `lives`: (partition, node, life, term), as in `ReplicasMoved`. `first_leaders[p]`: which of
+    them leads the first term of the group, or `NO_NODE`; that never changes, either. Written from feature level 5 on.
     """
 
     name: str
@@ -69,17 +70,22 @@ class TopicCreated:
     replicas: tuple[tuple[Replica, ...], ...] = ()
     voters: tuple[tuple[FirstVoter, ...], ...] = ()
     lives: tuple[tuple[int, int, int, int], ...] = ()
+    first_leaders: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAssigned:
-    """The whole ownership table of a topic, after partitions were added or the number of cores changed."""
+    """The whole ownership table of a topic, after partitions were added or the number of cores changed.
+
+    `first_leaders`: as in `TopicCreated`, of the partitions that were added.
+    """
 
     topic_id: TopicId
     owners: tuple[CoreId, ...]
     manual: tuple[PartitionIndex, ...] = ()
     replicas: tuple[tuple[Replica, ...], ...] = ()
     voters: tuple[tuple[FirstVoter, ...], ...] = ()
+    first_leaders: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +286,7 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
     members: dict[str, Any] = {"type": _TYPE_NAMES[type(record)], "v": RECORD_VERSION}
     for part in fields(record):
         value = getattr(record, part.name)
-        if part.name in {"replicas", "voters", "lives"} and not value:
+        if part.name in {"replicas", "voters", "lives", "first_leaders"} and not value:
             continue  # without a cluster records are as they always were
         if part.name == "levels" and value == UNSAID:
             continue
@@ -317,7 +323,7 @@ def _read_tables(values: dict[str, Any]) -> None:
     """Lists of JSON, in place, as what they are; TypeError or ValueError when they are not."""
     if "topic_id" in values:
         values["topic_id"] = TopicId(uuid.UUID(values["topic_id"]))
-    for name in ("owners", "manual"):
+    for name in ("owners", "manual", "first_leaders"):
         if name in values:
             values[name] = tuple(values[name])
     for name in ("wanted", "places"):

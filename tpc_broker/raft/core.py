@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tpc_broker.raft.group import Group
+from tpc_broker.raft.items import Marker
 from tpc_broker.raft.links import Link, Vouching
 from tpc_broker.raft.messages import (
     OF_LINKS,
     Ack,
+    AppendEntries,
     Frame,
     GroupList,
     Heartbeat,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.carrying import Carried
     from tpc_broker.raft.items import Address, Batch, Config, GroupId, Position, Proposal, Voter
     from tpc_broker.raft.journal import Checkpoint, JournalEntry
-    from tpc_broker.raft.messages import LinkMessage, Message
+    from tpc_broker.raft.messages import GroupMessage, LinkMessage, Message
     from tpc_broker.raft.output import Event
 
 
@@ -214,12 +216,16 @@ class RaftCore:
         now_ms: int,
         checkpoint: Checkpoint | None = None,
         cores: Mapping[NodeId, CoreId] | None = None,
+        first: Voter | None = None,
     ) -> Group:
+        """`first`: who leads the first term, where the record that made the group says so."""
         self._now_ms = now_ms
         assert group not in self.groups, group
         assert me.node == self.address.node, me
         named = config if config is not None and me in config.voters else None
         machine = self.groups[group] = self.make_group(group, me, named, checkpoint, cores or {})
+        if first is not None:
+            machine.begin_named(first)
         machine.start(now_ms)
         for message, boot_id in self._early.take(group, machine.others()):
             machine.receive(message, boot_id, now_ms)
@@ -328,7 +334,7 @@ class RaftCore:
                             continue
                         self.awake(group)
                     group.receive(message, boot_id, now_ms)
-                elif group is None and type(message) is RequestVote:
+                elif group is None and _is_early(message):
                     self._early.put(message, boot_id)
                 elif isinstance(message, Ack | Reject):
                     gone = Resign(message.group, message.target, message.source, message.term)
@@ -661,3 +667,10 @@ class RaftCore:
             self._messages_received, self._groups_walked, sum(map(len, self._due_at.values())),
             tuple(link.statistics(self._now_ms) for link in self.links.values()),
         )  # fmt: skip
+
+
+def _is_early(message: GroupMessage) -> TypeGuard[RequestVote | AppendEntries]:
+    """What another core begins a group with that is not here yet: a request, or the marker of a leader by name."""
+    if isinstance(message, RequestVote):
+        return True
+    return isinstance(message, AppendEntries) and all(isinstance(item, Marker) for item in message.items)

@@ -22,11 +22,15 @@ Nobody leads one term twice: winning is only for a campaign of this process, and
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from tpc_broker.raft.items import START, Config, Marker, Position, Voter, simple
 from tpc_broker.raft.messages import OWN_NEXT_TERM, TIMEOUT, TRANSFER, Reason, RequestVote, Resign, Vote
 from tpc_broker.raft.output import CANDIDATE, FOLLOWER, LEADER, PRE_CANDIDATE
 from tpc_broker.raft.replica import Replica
+
+FIRST_LEADER_TIMEOUTS: Final = 10
+"""So many election time-outs a named leader has to begin, while it is heard: of thousands each waits for its turn."""
 
 
 @lru_cache(maxsize=1_024)
@@ -42,16 +46,55 @@ class Elections(Replica):
     aborting     the campaign is one under the old voters alone (raft-rules 6.3)
     led_term     the term that this process gave up to stand; told as a Resign if it is not elected at once
     stood_ms     when the campaign began
+    is_named     it is to lead the first term by the record that made the group, and has not stood yet in any life
     """
 
-    __slots__ = ("aborting", "granted", "led_term", "reason", "stood_ms")
+    __slots__ = ("aborting", "granted", "is_named", "led_term", "reason", "stood_ms")
 
     def init_layers(self) -> None:
         super().init_layers()
         self.granted: set[Voter] = set()
         self.reason = TIMEOUT
-        self.aborting = False
+        self.aborting = self.is_named = False
         self.led_term = self.stood_ms = 0
+
+    # The first term.
+
+    # Rule: Where the record that makes a group names who leads its first term, every replica that the record names
+    # begins in that term with its vote given, whenever it begins: nothing of it may begin below. Who is named stands
+    # once, its own vote in the journal first, and never again where that may be on its disk. Why:
+    # docs/decisions/2026-11-29-named-leaders.md. Held by tests/raft/test_named_leaders.py,
+    # tests/simulator/test_raft.py.
+    def begin_named(self, first: Voter) -> None:
+        """Before `start`. A restart finds nothing in the journal (this is the beginning), the marker of the first term
+        without the vote that the record gave, or more.
+        """
+        if not self.is_voter or self.term > 1 or self.vote is not None:
+            return
+        self.is_named = self.term == 0 and first == self.me
+        self.term = self.journalled_term = 1
+        self.vote = self.journalled_vote = first
+
+    def is_to_lead_first(self) -> bool:
+        return self.is_named and self.term == 1
+
+    def awaited(self) -> Voter | None:
+        """Who is to lead the first term, of which nothing has come yet."""
+        return self.vote if self.term == 1 and self.leader is None and self.log.last == START else None
+
+    def wait_for_named(self, now_ms: int) -> None:
+        """Others would stand in vain, and depose it. When its link falls silent they need not wait any more."""
+        self.wake_in(FIRST_LEADER_TIMEOUTS * self.host.patience.leisure * self.settings.election_timeout_ms, now_ms)
+
+    def _begin_first_term(self, now_ms: int) -> None:
+        """Elected as soon as it cannot be forgotten that it was: a term is led once."""
+        self.is_named = False
+        self.role = CANDIDATE
+        self.granted = set(self._quorum_config().voters - {self.me})
+        self.journalled_vote = None
+        self.journal_hard_state()
+        self.changed_role()
+        self.schedule_retry(now_ms)
 
     # Standing.
 
@@ -117,7 +160,9 @@ class Elections(Replica):
         self.reason = reason
         self.stood_ms = now_ms
         self.elections_started += 1
-        if self._needs_pre_vote(reason):
+        if self.is_to_lead_first():
+            self._begin_first_term(now_ms)
+        elif self._needs_pre_vote(reason):
             self.role = PRE_CANDIDATE
             self.granted = {self.me}
             self._request_votes(self.term + 1, 0, pre_vote=True)

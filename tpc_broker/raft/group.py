@@ -28,8 +28,10 @@ class Group(Carrying):
     def start(self, now_ms: int) -> None:
         """After creation or a restart: follower of nobody; one voter alone stands at once."""
         self.host.members_changed(self.group)
-        if self._may_campaign() and self.others() == []:
+        if self._may_campaign() and (self.others() == [] or self.is_to_lead_first()):
             self.on_no_leader(now_ms)
+        elif (first := self.awaited()) is not None and first != self.me and self.is_heard(first, now_ms):
+            self.wait_for_named(now_ms)
         else:
             self.schedule_retry(now_ms)
 
@@ -107,7 +109,7 @@ class Group(Carrying):
             if peer is not None:
                 self.reset_peer(voter)
             self.check_quorum(now_ms)
-        elif voter == self.leader:
+        elif voter in (self.leader, self.awaited()):
             self.schedule_campaign(now_ms)
 
     def peer_leads(self, voter: Voter, term: int, now_ms: int, *, leads: bool) -> None:

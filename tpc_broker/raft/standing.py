@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tpc_broker.raft.items import GroupId, Voter
-    from tpc_broker.raft.messages import RequestVote
+    from tpc_broker.raft.messages import AppendEntries, RequestVote
 
 EARLY_MAX: Final = 1_024
 """Requests for groups that are not here yet; above it the oldest ones are lost."""
@@ -93,14 +93,14 @@ class StandingOrder:
 
 
 class EarlyRequests:
-    """Requests for votes of groups that this core has not made yet: another one was faster. They are heard when the
-    group is there, so nobody has to ask again and again until then.
+    """Requests for votes of groups that this core has not made yet, and what first leaders begin with: another core was
+    faster. They are heard when the group is there, so nobody has to send again and again until then.
     """
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[GroupId, Voter], tuple[RequestVote, int]] = {}
+        self._requests: dict[tuple[GroupId, Voter], tuple[RequestVote | AppendEntries, int]] = {}
 
-    def put(self, message: RequestVote, boot_id: int) -> None:
+    def put(self, message: RequestVote | AppendEntries, boot_id: int) -> None:
         """The last one of each candidate counts."""
         key = message.group, message.source
         self._requests.pop(key, None)
@@ -108,7 +108,7 @@ class EarlyRequests:
             del self._requests[next(iter(self._requests))]
         self._requests[key] = message, boot_id
 
-    def take(self, group: GroupId, candidates: Iterable[Voter]) -> list[tuple[RequestVote, int]]:
+    def take(self, group: GroupId, candidates: Iterable[Voter]) -> list[tuple[RequestVote | AppendEntries, int]]:
         """What of a group that is here now was asked before, with the start of the core that asked."""
         found = (self._requests.pop((group, voter), None) for voter in candidates) if self._requests else ()
         return [each for each in found if each is not None]

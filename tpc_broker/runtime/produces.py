@@ -32,14 +32,17 @@ def asked_produce(plane: tpc_plane, request: Request) -> AskedProduce | ProduceF
             topic: str | uuid.UUID = uuid.UUID(bytes=topic_id)
         else:
             if name_place not in topics:
-                topics[name_place] = _name(request, name_place, name_bytes)
+                topics[name_place] = _text(request, "the name of a topic", name_place, name_bytes)
             topic = topics[name_place]
         parts.append(AskedPart(topic, partition, records_place, max(0, records_bytes)))
-    return AskedProduce(parts, out.timeout_ms)
+    transactional_id = None
+    if out.transactional_id_bytes >= 0:
+        transactional_id = _text(request, "a transactional id", out.transactional_id_place, out.transactional_id_bytes)
+    return AskedProduce(parts, out.timeout_ms, transactional_id)
 
 
-def _name(request: Request, place: int, size: int) -> str:
+def _text(request: Request, what: str, place: int, size: int) -> str:
     try:
         return bytes(request.body[place : place + size]).decode()
     except UnicodeDecodeError:
-        raise DecodeError("the name of a topic is not UTF-8", "ProduceRequest", request.api_version) from None
+        raise DecodeError(f"{what} is not UTF-8", "ProduceRequest", request.api_version) from None

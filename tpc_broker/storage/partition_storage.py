@@ -210,7 +210,6 @@ class PartitionStorage(SegmentLog):
         """The captured fields, as they are now."""
         active, indexes = self.active, self.active_indexes()
         commit_offset = self._committed_end_offset()
-        self.log_state.settle(commit_offset)
         return PartitionCheckpoint(
             self.key.topic_id,
             self.key.partition,
@@ -232,7 +231,7 @@ class PartitionStorage(SegmentLog):
             commit_offset=Offset(commit_offset),
             notes=tuple(sorted(self.notes.items())),
             moves=self.moves,
-            ended=tuple(self.log_state.ended),
+            ended=tuple(one for one in self.log_state.ended if one.marker_end > commit_offset),
         )
 
     def _committed_end_offset(self) -> int:

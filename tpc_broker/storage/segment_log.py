@@ -195,6 +195,7 @@ class SegmentLog:
         When another one was captured since (by a move between cores), the partition counts as changed.
         """
         self.checkpointed = state
+        self.log_state.settle(state.committed_end_offset)  # no reader of this log is shown less any more
         captured, change = self._captured
         if captured is state:
             self._checkpointed_change = change

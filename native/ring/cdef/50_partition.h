@@ -120,6 +120,12 @@ typedef struct {
     int32_t reserved;
 } tpc_told_producer;
 
+typedef struct {
+    int64_t producer_id;
+    int64_t first_offset;
+    int64_t last_offset; /* of its marker */
+} tpc_told_aborted;
+
 /* An entry that the reopened journal has to begin with: the partition is cut at this offset, behind the beginning of
  * this leader epoch. */
 typedef struct {
@@ -336,6 +342,10 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
 /* All producers as of the log's end, in no order; how many. -ENOBUFS: they are more than there is room for; -EAGAIN: the log was
  * cut, and they are found out anew. */
 int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max);
+/* Of transactions that were aborted those whose markers are not written behind, and that reach into [offset, upto), in the
+ * order of the markers. How many there are; `out` has the first ones. Of the others the segments know. */
+int tpc_partition_aborted(const tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto, tpc_told_aborted *out,
+                          uint32_t out_max);
 /* Forgets producers without an open transaction that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle);
 /* How many slots of the hash table of producers a search looks at, at most. For tests. */
@@ -371,7 +381,8 @@ enum tpc_produce_fallback {
     TPC_FALLBACK_NO_MEMORY = 8,
     TPC_FALLBACK_GAP = 9, /* a replicated partition lacks what comes before a batch: ask its quorum who leads it */
     TPC_FALLBACK_UNCOMMITTED = 10, /* more than a leader may have waits for a quorum, or for a hand-over: try again */
-    TPC_FALLBACK_REASONS_COUNT = 11
+    TPC_FALLBACK_VERIFY = 11, /* a transactional batch, of a transaction that is not open here: ask its coordinator */
+    TPC_FALLBACK_REASONS_COUNT = 12
 };
 
 /* What Python says of one partition of a request, in the order of the request. */
@@ -383,6 +394,8 @@ typedef struct {
     int16_t error_code; /* 0: go on, and do not ask again */
     int16_t
         gap_code; /* for a batch of TPC_FALLBACK_GAP, the quorum was asked: what it is refused with; 0: it was not */
+    uint32_t
+        guard; /* for a batch of TPC_FALLBACK_VERIFY: of the verification that its coordinator has answered; 0: none */
     const int32_t *keyless; /* places in the batch of the records that a compacted topic refuses; copied */
     int32_t keyless_count;  /* 0: the error is not about single records */
 } tpc_produce_verdict;
@@ -417,6 +430,8 @@ typedef struct {
     const tpc_asked_part *parts; /* valid until the plane is asked about another request */
     int32_t parts_count;
     int32_t timeout_ms;
+    int32_t transactional_id_place;
+    int32_t transactional_id_bytes; /* -1: it has none */
 } tpc_asked_produce;
 
 /* What a Produce that was left asks for, without reading it once more. 0, or of enum tpc_produce_fallback why it cannot be had:
@@ -437,6 +452,22 @@ int tpc_plane_produce_with(tpc_plane *plane, tpc_request *request, const tpc_pro
  */
 int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *records, uint32_t bytes,
                               int16_t produce_version, tpc_append_result *result);
+
+/*
+ * Whether batches of transactions are taken: at first they are not, and a request that has any, or a transactional id, is
+ * refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+ */
+void tpc_plane_take_transactions(tpc_plane *plane, int on);
+
+/*
+ * A producer's coordinator is about to be asked whether a partition, which is led here, is part of its transaction: before the
+ * first batch of that, whose sequence this is. `begins_anew`: it has to be 0 where nothing is known of the producer. *guard is
+ * for the verdict. 0; INVALID_PRODUCER_EPOCH; -ENOENT; -EPERM; -EBUSY: too many are under way; -ENOMEM.
+ */
+int tpc_plane_begin_verification(tpc_plane *plane, uint64_t handle, int64_t producer_id, int16_t producer_epoch,
+                                 int32_t sequence, int begins_anew, uint32_t *guard);
+/* To be called once for each that began, when its request is carried out, or given up. */
+void tpc_plane_end_verification(tpc_plane *plane, uint64_t handle, int64_t producer_id, uint32_t guard);
 
 /* Makes tpc_plane_produce(), tpc_plane_fetch() and the prepared answers the hot handler: they are tried inside the wait, before
  * Python. */

@@ -24,6 +24,7 @@ from tpc_broker.coordinator.consumer.records import (
 )
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.coordinator.group import Member
+from tpc_broker.coordinator.machine import WRITES_AT_ONCE
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX
@@ -306,6 +307,18 @@ def test_one_that_does_not_fit_into_one_write_stays_classic(monkeypatch):
     assert "too large" in assert_refused(s)
 
 
+def test_whatever_a_batch_holds_it_fits_or_stays_classic(monkeypatch):
+    """Of a group's id there is much in the records that are not of a member, too."""
+    answers = []
+    for bytes_max in range(5_000, 12_000, 100):
+        s = MixedScenario()
+        s.classic_group("a", group="g" * 1_000)
+        monkeypatch.setattr(migration, "OWN_BATCH_BYTES_MAX", bytes_max)
+        answers.append(s.join_consumers("n", group="g" * 1_000).error_code)
+    assert answers == sorted(answers, reverse=True), "the smaller batches refuse it"
+    assert set(answers) == {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NONE}
+
+
 def test_one_that_is_too_large_to_remember_stays_classic(monkeypatch):
     s = MixedScenario()
     s.classic_group("a", "b")
@@ -470,6 +483,25 @@ def test_who_waited_for_a_round_that_cannot_be_written_may_come_again(error):
     s.hold, s.fail_with = False, error
     s.settle()
     assert s.replies[beat].error_code in {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+
+
+def test_of_many_who_waited_for_a_round_no_more_begin_than_a_step_has_room_for():
+    s = MixedScenario()
+    asked = joined(s)
+    s.hold = True
+    s.sync("a", asked.member_id, asked.generation_id, [(asked.member_id, given({"t": {0, 1}}))])
+    beats = [
+        s.beat(f"n{number}", 0, rebalance_timeout_ms=10_000, topic_names=("t",), owned={})
+        for number in range(2 * WRITES_AT_ONCE)
+    ]
+    del s.batches[:]
+    s.hold = False
+    s.settle()
+    assert len(s.batches) <= WRITES_AT_ONCE
+    answers = [s.replies[beat].error_code for beat in beats]
+    begun = answers.count(ErrorCode.NONE)
+    assert begun >= WRITES_AT_ONCE // 2
+    assert answers == [ErrorCode.NONE] * begun + [ErrorCode.COORDINATOR_NOT_AVAILABLE] * (len(beats) - begun)
 
 
 # Deadlines

@@ -88,8 +88,8 @@ class History:
             self.s.next_id = 1
             self.put("t", Transaction(1, 32_763, State.EMPTY, 10_000, self.s.now))
         weights = {
-            self.come: 3, self.act: 60, self.settle: 30, self.settle_one: 6, self.fail: 3, self.mark: 20,
-            self.mark_one: 6, self.mark_again: 4, self.lose: 4, self.late_end: 6, self.wait: 5, self.wait_long: 1,
+            self.come: 5, self.act: 60, self.settle: 30, self.settle_one: 6, self.fail: 3, self.mark: 20,
+            self.mark_one: 6, self.mark_again: 8, self.lose: 8, self.late_end: 6, self.wait: 5, self.wait_long: 1,
             self.tell_again: 6, self.crash: 2, self.die: 1, self.without_ids: 1, self.set_clock: 1,
         }  # fmt: skip
         self.operations = [each for each, weight in weights.items() for _ in range(weight)]
@@ -126,6 +126,8 @@ class History:
             return
         client = self.pick(free)
         s, p = self.s, client.producer
+        if client.began is None and self.numbers.random() < 0.15:
+            client.begins = True
         if client.begins:
             named = p if p is not None and self.numbers.random() < 0.8 else None
             client.asked = ("init", named)
@@ -170,7 +172,7 @@ class History:
     def mark_again(self):
         """What the coordinator was told of a marker is told once more."""
         if self.s.markers:
-            self.s.run(self.s.machine.markers_written([self.pick(self.s.markers)], self.s.now))
+            self.s.run(self.s.machine.markers_written([self.pick(self.s.markers[-8:])], self.s.now))
 
     def lose(self):
         """A client hears nothing of what it asked, and asks again."""

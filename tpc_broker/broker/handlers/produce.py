@@ -8,7 +8,7 @@ request says is what the data plane has read: it is not decoded here.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -17,6 +17,7 @@ from tpc_broker import limits
 from tpc_broker.broker.confirmed import CONFIRM_S
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import ProduceFallback, Verdict
+from tpc_broker.broker.verification import Verification
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka.codec import codec
@@ -38,7 +39,7 @@ REFUSAL_WAIT_MS_MAX = 1_000
 TRIED_AGAIN: Final = frozenset(
     {
         ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP,
-        ProduceFallback.UNCOMMITTED,
+        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY,
     }
 )  # fmt: skip
 """Reasons to leave a Produce that is to be taken with other verdicts, or later."""
@@ -78,7 +79,17 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     for part in parts:
         sizes[part.topic, part.partition] += part.records_bytes
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
-    hold = _Hold(core, request)
+    verification = Verification(core, request, asked)
+    try:
+        await _carry_out(_Hold(core, request), parts, sizes, deadline_ms, verification)
+    finally:
+        verification.end()
+
+
+async def _carry_out(
+    hold: _Hold, parts: list[AskedPart], sizes: Counter[_Part], deadline_ms: int, verification: Verification
+) -> None:
+    core, request = hold.core, hold.request
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
@@ -91,6 +102,7 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
         ]
         if hold.is_over():
             break
+        verdicts = [_verified(verification, index, verdict) for index, verdict in enumerate(verdicts)]
         left = core.plane.produce_with(request, verdicts, core.view.endpoints(request.listener))
         if left is ProduceFallback.NONE:
             return
@@ -103,9 +115,21 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
             deadline_ms += REFUSAL_WAIT_MS_MAX
         elif left is ProduceFallback.GAP:
             gaps = await _gaps(hold, list(sizes))
+        elif left is ProduceFallback.VERIFY:
+            hold.has_waited = True
+            with hold.while_open():
+                await verification.ask(deadline_ms)
         else:
             await _wait_room(core, left)
     core.connections.answer_none(request)
+
+
+def _verified(verification: Verification, index: int, verdict: Verdict | None) -> Verdict | None:
+    """What the coordinator of its transaction has said of a batch, if it was asked."""
+    if verdict is None or verdict.error_code:
+        return verdict
+    error = verification.errors.get(index)
+    return replace(verdict, guard=verification.guards.get(index, 0)) if error is None else Verdict(error)
 
 
 async def _wait_room(core: Core, left: ProduceFallback) -> None:

@@ -170,16 +170,17 @@ class ReplicaDriver:
         me: Voter,
         config: Config | None,
         cores: Mapping[NodeId, CoreId] | None = None,
+        first: Voter | None = None,
     ) -> None:
         """A replicated partition that was registered. `config`: of its creation; None: it is a learner's. `cores`:
-        which core of each node has its replica.
+        which core of each node has its replica. `first`: who leads the first term, by the record that made it.
         """
         replica = _Replica(group, handle, files, me, config, cores)
         self._replicas[group] = self._by_handle[handle] = replica
         self.carrier.add(group, handle, files.key.topic_id.bytes, files.key.partition)
         checkpoint = checkpoint_of(group, files, config)
-        self.core.create_group(group, me, config, self._now_ms(), checkpoint, cores)
-        self.core.group(group).contiguous_from_offset = begins_of_group(checkpoint)
+        machine = self.core.create_group(group, me, config, self._now_ms(), checkpoint, cores, first)
+        machine.contiguous_from_offset = begins_of_group(checkpoint)
         self.wake()
 
     def remove(self, group: str) -> None:
@@ -197,7 +198,8 @@ class ReplicaDriver:
             if number:  # a cut of the driver's own has none
                 self._open[number] = 0
         self.core.remove_group(group, self._now_ms())
-        self.carrier.remove(group, replica.files.key.topic_id.bytes, replica.files.key.partition)
+        key = replica.files.key
+        self.carrier.remove(group, key.topic_id.bytes, key.partition)
         self.wake()
 
     def leave(self, group: str) -> None:
@@ -206,9 +208,7 @@ class ReplicaDriver:
         self.wake()
 
     def has_left(self, group: str) -> bool:
-        """Whether all of it is durable, and the data plane hears nothing more of it. PartitionOfflineError: it is not
-        here any more.
-        """
+        """Whether all of it is durable, and the data plane hears nothing more. PartitionOfflineError: it is gone."""
         replica = self._replicas.get(group)
         if replica is None:
             raise PartitionOfflineError("the replica was removed")

@@ -310,10 +310,12 @@ class CoreReplication:
         self._keys[group], self._handles[group] = key, handle
         self.damaged.opened(f"{topic.name}-{key.partition}")
         me = self._own_voter(topic, key)
-        self._driver.add(group, handle, files, me, config, {each.node: each.core for each in replicas})
+        leads_first = topic.first_leader(key.partition)
+        first = next((voter for voter in config.voters if voter.node == leads_first), None)
+        self._driver.add(group, handle, files, me, config, {each.node: each.core for each in replicas}, first)
         if self._driver.core.groups[group].votes_alone:
             self._driver.core.stand_at_once(group, self._clock.monotonic_ms())
-        if replicas[0].node == self._identity.node and not files.leader_epoch > 0:
+        if first is None and replicas[0].node == self._identity.node and not files.leader_epoch > 0:
             self._new[group] = STAND_TIMES_MAX
             self._new_came.set()
 

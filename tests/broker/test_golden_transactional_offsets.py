@@ -11,13 +11,17 @@ import pytest
 
 from tests.support.driven_machine import CellsLog, driving
 from tpc_broker.broker.coordinator_driver import MachineDriver
-from tpc_broker.coordinator import GroupCoordinator, Producer, Record, TransactionEnd, Write, WriteId
-from tpc_broker.kafka.records import ControlType, read_batch, read_control
+from tpc_broker.coordinator import GroupCoordinator, Producer, Record, Write, WriteId
+from tpc_broker.kafka.records import read_batch
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "transactional_offsets.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[1] / "coordinator" / "golden" / "transactional_offsets.json").read_text())
 STEPS = GOLDEN["steps"]
 BATCHES = [bytes.fromhex(batch) for step in STEPS for batch in step["batches"]]
-OF_TRANSACTIONS = [number for number, batch in enumerate(map(read_batch, BATCHES)) if batch.is_transactional]
+OPEN = [
+    number
+    for number, batch in enumerate(map(read_batch, BATCHES))
+    if batch.is_transactional and not batch.is_control
+]
 
 
 def told(machine, group, *, stable):
@@ -44,17 +48,13 @@ def test_the_log_has_all_kinds_of_batches():
     assert kinds == {(False, False), (True, False), (True, True)}
 
 
-@pytest.mark.parametrize("number", OF_TRANSACTIONS)
+@pytest.mark.parametrize("number", OPEN)
 def test_batches_of_transactions_are_written_as_kafka_has_them(number):
     data = BATCHES[number]
     batch = read_batch(data)
-    producer, [first, *rest] = Producer(batch.producer_id, batch.producer_epoch), batch.records()
-    if batch.is_control:
-        control, coordinator_epoch = read_control(first)
-        write = Write(WriteId(1), (), end=TransactionEnd(producer, control is ControlType.COMMIT, coordinator_epoch))
-    else:
-        write = Write(WriteId(1), tuple(Record(each.key, each.value) for each in (first, *rest)), producer=producer)
-    core = SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: first.timestamp_ms, monotonic_ms=lambda: 0))
+    producer, records = Producer(batch.producer_id, batch.producer_epoch), list(batch.records())
+    write = Write(WriteId(1), tuple(Record(each.key, each.value) for each in records), producer=producer)
+    core = SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: records[0].timestamp_ms, monotonic_ms=lambda: 0))
     [written] = MachineDriver(core, CellsLog(), GroupCoordinator(), "groups")._batches([write])
     assert but_for_its_place(written) == but_for_its_place(data)
 

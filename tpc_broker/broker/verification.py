@@ -1,0 +1,159 @@
+"""Whether the batches of a Produce are part of their transaction: `Verification` asks that one's coordinator.
+
+The data plane lets a batch begin a transaction in a partition only behind the coordinator's word, and only while the
+verification stands that began before it was asked (`ProducePort.begin_verification`): a marker that comes in between
+has ended that transaction. From Produce 12 on the coordinator adds the partitions (transaction.version 2), before that
+it is only asked whether the client has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import trio
+
+from tpc_broker.broker.partition import Partition
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka.errors import DecodeError
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.ports import AskedProduce, Request
+
+VERSION_THAT_IS_TOLD: Final = 11
+"""From here on clients know TRANSACTION_ABORTABLE."""
+VERSION_THAT_ADDS: Final = 12
+RETRY_S: Final = 0.02
+COORDINATOR_ELSEWHERE: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)  # fmt: skip
+
+
+class Verifier(Protocol):
+    """The coordinators of transactions, wherever they are."""
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[tuple[str, int]],
+        *,
+        adds: bool,
+    ) -> Mapping[tuple[str, int], ErrorCode]:
+        """As AddPartitionsToTxn of version 4 and later: of each partition, by its topic's name, whether it is part of
+        the transaction (or now is, with `adds`), or why not. Errors of the coordinator itself are those of all.
+        """
+        ...
+
+
+class _Batch(NamedTuple):
+    """A transactional batch: its place in the request, and whose it is."""
+
+    place: int
+    partition: Partition
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+
+
+class Verification:
+    """Of one Produce; `end` is to be called when it is over."""
+
+    def __init__(self, core: Core, request: Request, asked: AskedProduce) -> None:
+        self._core = core
+        self._request = request
+        self._asked = asked
+        self.guards: dict[int, int] = {}
+        """For the verdicts, by the place in the request."""
+        self.errors: dict[int, ErrorCode] = {}
+        self._begun: list[tuple[int, int, int]] = []
+
+    def end(self) -> None:
+        for handle, producer_id, guard in self._begun:
+            self._core.plane.end_verification(handle, producer_id, guard)
+        self._begun.clear()
+
+    async def ask(self, deadline_ms: int) -> None:
+        """One that ends a transaction just now is asked again until that is over, or the time: its client would wait
+        longer.
+        """
+        self.end()
+        self.guards.clear()
+        batches = self._batches()
+        producers = {(batch.producer_id, batch.producer_epoch) for batch in batches}
+        transactional_id = self._asked.transactional_id
+        if transactional_id is None:
+            self._refuse(batches, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        elif len(producers) != 1:
+            self._refuse(batches, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        elif begun := [batch for batch in batches if self._begin(batch)]:
+            await self._ask(transactional_id, begun, deadline_ms)
+
+    def _refuse(self, batches: list[_Batch], error: ErrorCode) -> None:
+        self.errors.update((batch.place, error) for batch in batches)
+
+    def _batches(self) -> list[_Batch]:
+        """What cannot be read, or is not led here, is the data plane's to refuse."""
+        found = []
+        for index, part in enumerate(self._asked.parts):
+            records = self._request.body[part.records_place : part.records_place + part.records_bytes]
+            partition = self._core.partitions.find(part.topic, part.partition)
+            if len(records) < BATCH_HEADER_BYTES or not isinstance(partition, Partition) or index in self.errors:
+                continue
+            try:
+                header = decode_header(records)
+            except (DecodeError, ValueError):
+                continue
+            if header.is_transactional and header.producer_id >= 0:
+                found.append(
+                    _Batch(index, partition, header.producer_id, header.producer_epoch, header.base_sequence)
+                )
+        return found
+
+    def _begin(self, batch: _Batch) -> bool:
+        handle = batch.partition.handle
+        begun = self._core.plane.begin_verification(
+            handle, batch.producer_id, batch.producer_epoch, batch.sequence,
+            begins_anew=self._request.api_version >= VERSION_THAT_ADDS,
+        )  # fmt: skip
+        if isinstance(begun, ErrorCode):
+            self.errors[batch.place] = begun
+            return False
+        self.guards[batch.place] = begun
+        self._begun.append((handle, batch.producer_id, begun))
+        return True
+
+    async def _ask(self, transactional_id: str, batches: list[_Batch], deadline_ms: int) -> None:
+        version = self._request.api_version
+        names = [(batch.partition.topic_name, batch.partition.index) for batch in batches]
+        while True:
+            told = await self._core.transactions.calls.verify(
+                transactional_id, batches[0].producer_id, batches[0].producer_epoch, names,
+                adds=version >= VERSION_THAT_ADDS,
+            )  # fmt: skip
+            is_ending = ErrorCode.CONCURRENT_TRANSACTIONS in told.values()
+            if not is_ending or self._core.clock.monotonic_ms() >= deadline_ms:
+                break
+            await trio.sleep(RETRY_S)
+        for batch, name in zip(batches, names, strict=True):
+            error = told_to_client(told[name], version)
+            if error is not ErrorCode.NONE:
+                self.errors[batch.place] = error
+
+
+def told_to_client(error: ErrorCode, version: int) -> ErrorCode:
+    """What a Produce of that version answers for what the coordinator said, as Kafka has it."""
+    if error in COORDINATOR_ELSEWHERE or error is ErrorCode.CONCURRENT_TRANSACTIONS:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < VERSION_THAT_IS_TOLD:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
