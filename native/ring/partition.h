@@ -244,6 +244,15 @@ typedef struct {
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result);
 
+/* verification.c */
+bool tpc_records_transactional(const uint8_t *records, int32_t bytes);
+bool tpc_produce_relaxed(const tpc_partition *partition, const tpc_produce_records *records);
+/* Whether its transaction is open in the partition. */
+bool tpc_produce_is_of_open(const tpc_partition *partition, const tpc_batch_header *header);
+/* What a batch that passed all else is refused with. */
+int16_t tpc_produce_transaction_refusal(const tpc_partition *partition, const tpc_produce_records *records,
+                                        const tpc_batch_header *header);
+
 /* Records would have been acknowledged at offsets where they are not: counted, and told. The error code in place of that. */
 int16_t tpc_produce_doubted(tpc_plane *plane, const tpc_partition *partition, int64_t base_offset, int64_t next_offset);
 

@@ -10,9 +10,7 @@
  * (tpc_plane_produce_asked), and so does every further try. One that was left where it lay in a receive buffer is read once
  * more, so twice in all. Only without memory to keep it in, within the core's budget, it is read each time.
  *
- * Where the cluster's level has no transactions they are refused for the whole request with
- * TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka does for a transactional id that the client may not use: of the codes that a
- * Produce answer may carry it is the one after which producers stop for good instead of trying again or aborting.
+ * Below the level of transactions they are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, after which producers stop for good.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +19,7 @@
 
 #include "forward.h"
 
-enum { VERSION_WITH_TOPIC_IDS = 13, BATCH_ATTRIBUTES_POSITION = 21, BATCH_MAGIC_POSITION = 16 };
+enum { VERSION_WITH_TOPIC_IDS = 13 };
 
 /* Kafka's time-out covers the waiting for replicas, not its own append: a very small one must not hit our journal write. */
 #define TIMEOUT_NS_MIN 1000000000ll
@@ -173,29 +171,6 @@ static int judge_producer(tpc_plane *plane, const tpc_partition *partition, cons
     return 1;
 }
 
-static bool is_of_open(const tpc_partition *partition, const tpc_batch_header *header) {
-    const tpc_producer_state *known = tpc_producers_find(&partition->producers, header->producer_id);
-    return known && known->transaction && known->producer_epoch == header->producer_epoch;
-}
-
-/*
- * Rule: A batch begins a transaction in a partition only behind its coordinator's word, and only if nothing has ended that
- * transaction since the coordinator was asked: the verification that began before still stands. So a late batch never lands in
- * a later transaction, and none hangs that its coordinator does not know. See also native/ring/transaction.h. Held by
- * tests/runtime/test_verification.py.
- */
-static int16_t refusal_by_transaction(const tpc_partition *partition, const tpc_produce_records *records,
-                                      const tpc_batch_header *header) {
-    if (!(header->attributes & TPC_BATCH_TRANSACTIONAL) || is_of_open(partition, header)) return 0;
-    const tpc_verification *asked = tpc_verification_of(&partition->producers.transactions, header->producer_id);
-    if (!asked || !records->guard || asked->guard != records->guard || asked->producer_epoch != header->producer_epoch)
-        return TPC_ERROR_INVALID_TXN_STATE;
-    const tpc_producer_state *known = tpc_producers_find(&partition->producers, header->producer_id);
-    if (known && known->batches_count) return 0;
-    bool is_too_high = header->base_sequence > asked->lowest_sequence || (asked->begins_anew && header->base_sequence);
-    return is_too_high ? TPC_ERROR_OUT_OF_ORDER_SEQUENCE_NUMBER : 0;
-}
-
 static int append_valid(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                         tpc_batch_report *report, tpc_append_result *result) {
     tpc_append_batch batch = {.frame = records->frame,
@@ -208,21 +183,10 @@ static int append_valid(tpc_plane *plane, tpc_partition *partition, const tpc_pr
     return tpc_append_batch_to(plane, partition, &batch, &report->header, result);
 }
 
-static bool is_transactional(const uint8_t *records, int32_t bytes) {
-    return bytes > BATCH_ATTRIBUTES_POSITION + 1 && records[BATCH_MAGIC_POSITION] == 2 &&
-           (records[BATCH_ATTRIBUTES_POSITION + 1] & TPC_BATCH_TRANSACTIONAL);
-}
-
-/* Rule: What is in a transaction is acknowledged when it is committed, whatever the topic and the request's acks say: else its
- * end could be committed, and it not. Held by tests/runtime/test_verification.py. */
-static bool is_relaxed(const tpc_partition *partition, const tpc_produce_records *records) {
-    return partition->flags & TPC_PARTITION_RELAXED && !is_transactional(records->records, (int32_t)records->bytes);
-}
-
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result) {
     *result = (tpc_append_result){.base_offset = -1, .next_offset = -1, .append_ms = -1};
-    result->relaxed = is_relaxed(partition, records);
+    result->relaxed = tpc_produce_relaxed(partition, records);
     if (partition->flags & TPC_PARTITION_INTERNAL) {
         memset(report, 0, sizeof *report);
         result->error_code = TPC_ERROR_INVALID_TOPIC_EXCEPTION;
@@ -249,13 +213,13 @@ int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce
     result->error_code = refusal_by_sequence(plane, partition, records, &report->header);
     if (result->error_code) return 0;
     if (report->header.producer_id >= 0 && judge_producer(plane, partition, &report->header, result)) {
-        result->relaxed = is_relaxed(partition, records);
+        result->relaxed = tpc_produce_relaxed(partition, records);
         return 0;
     }
-    result->error_code = refusal_by_transaction(partition, records, &report->header);
+    result->error_code = tpc_produce_transaction_refusal(partition, records, &report->header);
     if (result->error_code) return 0;
     int error = append_valid(plane, partition, records, report, result);
-    result->relaxed = is_relaxed(partition, records);
+    result->relaxed = tpc_produce_relaxed(partition, records);
     return error;
 }
 
@@ -263,7 +227,7 @@ int tpc_plane_produce_records(tpc_plane *plane, uint64_t handle, const uint8_t *
                               int16_t produce_version, tpc_append_result *result) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    if (is_transactional(records, (int32_t)bytes)) {
+    if (tpc_records_transactional(records, (int32_t)bytes)) {
         *result = (tpc_append_result){.base_offset = -1,
                                       .append_ms = -1,
                                       .next_offset = -1,
@@ -411,12 +375,13 @@ static bool lacks_verification(const tpc_plane *plane, const survey *about, int3
     const tpc_produce_part *part = &plane->scratch.parts[i];
     const tpc_partition *partition = plane->scratch.partitions[i];
     tpc_batch_header header;
-    if (!about->has_transactional || about->refused_code || !is_transactional(part->records, part->records_bytes))
+    if (!about->has_transactional || about->refused_code ||
+        !tpc_records_transactional(part->records, part->records_bytes))
         return false;
     if (!partition || partition->role != TPC_ROLE_LEADER || partition->flags & TPC_PARTITION_INTERNAL) return false;
     if (about->verdicts && about->verdicts[i].guard) return false;
     return tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header) == 0 && header.producer_id >= 0 &&
-           !is_of_open(partition, &header);
+           !tpc_produce_is_of_open(partition, &header);
 }
 
 /*
@@ -450,7 +415,7 @@ static enum tpc_produce_fallback survey_parts(tpc_plane *plane, const tpc_reques
     for (int32_t i = 0; i < about->request.parts_count; i++) {
         const tpc_produce_part *part = &scratch->parts[i];
         scratch->partitions[i] = partition_of_part(plane, part, request->api_version);
-        if (is_transactional(part->records, part->records_bytes)) {
+        if (tpc_records_transactional(part->records, part->records_bytes)) {
             about->has_transactional = true;
             if (!plane->takes_transactions) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
         }
@@ -717,31 +682,6 @@ int tpc_plane_produce_asked(tpc_plane *plane, tpc_request *request, tpc_asked_pr
                                    asked.transactional_id ? (int32_t)(asked.transactional_id - request->body) : 0,
                                .transactional_id_bytes = asked.transactional_id_bytes};
     return 0;
-}
-
-void tpc_plane_take_transactions(tpc_plane *plane, int on) { plane->takes_transactions = on; }
-
-int tpc_plane_begin_verification(tpc_plane *plane, uint64_t handle, int64_t producer_id, int16_t producer_epoch,
-                                 int32_t sequence, int begins_anew, uint32_t *guard) {
-    tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return -ENOENT;
-    if (partition->role != TPC_ROLE_LEADER) return -EPERM;
-    const tpc_producer_state *known = tpc_producers_find(&partition->producers, producer_id);
-    if (known && producer_epoch < known->producer_epoch) return TPC_ERROR_INVALID_PRODUCER_EPOCH;
-    if (++plane->guards == 0) plane->guards = 1;
-    tpc_verification asked = {.producer_id = producer_id,
-                              .lowest_sequence = sequence,
-                              .guard = plane->guards,
-                              .producer_epoch = producer_epoch,
-                              .begins_anew = begins_anew};
-    int result = tpc_verification_begin(&partition->producers.transactions, &asked, guard);
-    return result == -EINVAL ? TPC_ERROR_INVALID_PRODUCER_EPOCH : result;
-}
-
-void tpc_plane_end_verification(tpc_plane *plane, uint64_t handle, int64_t producer_id, uint32_t guard) {
-    tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return;
-    tpc_verification_leave(&partition->producers.transactions, producer_id, guard);
 }
 
 int tpc_produce_borrowed(tpc_plane *plane, tpc_request *request) { return carry_out(plane, request, NULL, 0, NULL, 0); }

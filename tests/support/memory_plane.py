@@ -199,6 +199,12 @@ class MemoryPlane:
     def take_transactions(self, *, on):
         self.takes_transactions = on
 
+    def begin_verification(self, _handle, _producer_id, _producer_epoch, _sequence, *, begins_anew):
+        """It asks for none: who leaves a Produce with VERIFY is the plane in C."""
+        return 1
+
+    def end_verification(self, handle, producer_id, guard): ...
+
     def asked(self, request):
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
         by_id, body, parts = version >= TOPIC_IDS_IN_PRODUCE, bytes(request.body), []

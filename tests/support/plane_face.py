@@ -29,11 +29,9 @@ from tests.support.plane_values import (
     JournalCursor,
     JournalEntryKind,
     JournalFailedError,
-    JournalFullError,
     JournalMode,
     JournalStart,
     Left,
-    NotAdmittedError,
     PartitionSettings,
     PartitionState,
     PlaneLimits,
@@ -41,7 +39,9 @@ from tests.support.plane_values import (
     ProducerState,
     TailBatch,
     Verdict,
+    checked,
 )
+from tests.support.transactions_face import TransactionsFace
 from tpc_broker._ring import ffi, lib
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.log import producer_state
@@ -116,7 +116,7 @@ class TailSlices:
         return b"".join(ffi.buffer(self.pointer[i].data, self.pointer[i].length)[:] for i in range(self.count))
 
 
-class Plane:
+class Plane(TransactionsFace):
     """Journal and partitions of one core, on its ring."""
 
     def __init__(
@@ -168,7 +168,7 @@ class Plane:
             "tpc_journal_params *", {field.name: getattr(start, field.name) for field in fields(JournalStart)}
         )
         out = ffi.new("tpc_journal **")
-        _checked(lib.tpc_journal_open(ring.pointer, params, out), "journal")
+        checked(lib.tpc_journal_open(ring.pointer, params, out), "journal")
         return out[0]
 
     # ------------------------------------------------------------------------------------------ events
@@ -219,7 +219,7 @@ class Plane:
         result = lib.tpc_journal_append(
             self.journal, kind, topic_id, partition, offset, argument, payload, len(payload), sequence
         )
-        _checked(result, "journal entry")
+        checked(result, "journal entry")
         lib.tpc_journal_watch(self.journal, sequence[0])
         return self._commit(sequence[0])
 
@@ -231,7 +231,7 @@ class Plane:
 
     def recycle(self, place: JournalCursor) -> None:
         """Allow overwriting of everything before the place; only after the superblock names it."""
-        _checked(lib.tpc_journal_recycle(self.journal, place.position), "recycle")
+        checked(lib.tpc_journal_recycle(self.journal, place.position), "recycle")
 
     def reopen_journal(self, descriptor: int, mode: JournalMode, run_id: int) -> Commit:
         """Go on after a failure. The first entries say which partitions were cut where; the commit carries them.
@@ -239,7 +239,7 @@ class Plane:
         `OSError` EBUSY while writes of the failed run are in flight.
         """
         sequence = ffi.new("uint64_t *")
-        _checked(lib.tpc_plane_reopen_journal(self.pointer, descriptor, mode, run_id, sequence), "reopen")
+        checked(lib.tpc_plane_reopen_journal(self.pointer, descriptor, mode, run_id, sequence), "reopen")
         return self._commit(sequence[0])
 
     def journal_statistics(self) -> dict[str, int]:
@@ -278,7 +278,7 @@ class Plane:
         params.high_watermark = log_end_offset if high_watermark is None else high_watermark
         params.bytes_admitted = bytes_admitted
         out = ffi.new("uint64_t *")
-        _checked(lib.tpc_partition_register(self.pointer, params, out), f"register {topic}-{partition}")
+        checked(lib.tpc_partition_register(self.pointer, params, out), f"register {topic}-{partition}")
         handle: int = out[0]
         if is_led:
             self.arm(handle, params.leader_epoch)
@@ -291,28 +291,28 @@ class Plane:
 
     def update(self, handle: int, settings: PartitionSettings) -> None:
         """Change flags, limits and epoch."""
-        _checked(lib.tpc_partition_update(self.pointer, handle, self._params(settings)), "update")
+        checked(lib.tpc_partition_update(self.pointer, handle, self._params(settings)), "update")
 
     def arm(self, handle: int, term: int) -> None:
         """Lead it in this term."""
-        _checked(lib.tpc_partition_arm(self.pointer, handle, lib.TPC_ROLE_LEADER, term), "arm")
+        checked(lib.tpc_partition_arm(self.pointer, handle, lib.TPC_ROLE_LEADER, term), "arm")
 
     def disarm(self, handle: int, *, keep_waits: bool = False) -> None:
-        _checked(lib.tpc_partition_disarm(self.pointer, handle, keep_waits), "disarm")
+        checked(lib.tpc_partition_disarm(self.pointer, handle, keep_waits), "disarm")
 
     def follow(self, handle: int, term: int) -> None:
         """Take what the leader of this term sends."""
-        _checked(lib.tpc_partition_arm(self.pointer, handle, lib.TPC_ROLE_FOLLOWER, term), "arm")
+        checked(lib.tpc_partition_arm(self.pointer, handle, lib.TPC_ROLE_FOLLOWER, term), "arm")
 
     def set_replicated(self, handle: int, *, on: bool = True) -> None:
-        _checked(lib.tpc_partition_set_replicated(self.pointer, handle, on), "replicate")
+        checked(lib.tpc_partition_set_replicated(self.pointer, handle, on), "replicate")
 
     def commit(self, handle: int, term: int, end_offset: int) -> bool:
         """Whether it moved."""
-        return _checked(lib.tpc_partition_commit(self.pointer, handle, term, end_offset), "commit") > 0
+        return checked(lib.tpc_partition_commit(self.pointer, handle, term, end_offset), "commit") > 0
 
     def refuse(self, handle: int, error_code: int, *, all_acks: bool = False) -> None:
-        _checked(lib.tpc_partition_refuse(self.pointer, handle, error_code, all_acks), "refuse")
+        checked(lib.tpc_partition_refuse(self.pointer, handle, error_code, all_acks), "refuse")
 
     def take_appended(self, ranges_max: int = 100) -> list[tuple[int, int, int, int]]:
         """(handle, epoch, base offset, end offset) each."""
@@ -324,47 +324,47 @@ class Plane:
         result = ffi.new("tpc_append_result *")
         data = ffi.from_buffer("uint8_t[]", batches)
         returned = lib.tpc_partition_append_replica(self.pointer, handle, term, data, len(data), result)
-        _checked(returned, "append")
+        checked(returned, "append")
         return self._appended(result)
 
     def read_log(self, handle: int, offset: int, upto_offset: int = UNLIMITED) -> bytes | None:
         """Committed or not; `None`: it is in segments."""
         slices = ffi.new("tpc_slice[]", _SLICES_AT_ONCE)
         count = lib.tpc_partition_read_log(self.pointer, handle, offset, 1 << 30, upto_offset, slices, _SLICES_AT_ONCE)
-        return None if count == -errno.ERANGE else bytes(TailSlices(slices, _checked(count, "read")))
+        return None if count == -errno.ERANGE else bytes(TailSlices(slices, checked(count, "read")))
 
     def truncate(self, handle: int, offset: int, last_epoch_kept: int) -> Commit:
         sequence = ffi.new("uint64_t *")
         result = lib.tpc_partition_truncate(self.pointer, handle, offset, last_epoch_kept, sequence)
-        _checked(result, "truncate")
+        checked(result, "truncate")
         return self._commit(sequence[0])
 
     def reset_producers(self, handle: int, producers: Sequence[ProducerState] | bytes) -> None:
         """Those as of `written_offset`."""
         encoded = producers if isinstance(producers, bytes) else encoded_producers(producers)
-        _checked(lib.tpc_partition_reset_producers(self.pointer, handle, encoded, len(encoded)), "reset producers")
+        checked(lib.tpc_partition_reset_producers(self.pointer, handle, encoded, len(encoded)), "reset producers")
 
     def withdraw(self, handle: int) -> None:
         """Lead it no more: produces that wait for it are answered NOT_LEADER_OR_FOLLOWER; its memory goes, also what is
         not written behind.
         """
-        _checked(lib.tpc_partition_withdraw(self.pointer, handle), "withdraw")
+        checked(lib.tpc_partition_withdraw(self.pointer, handle), "withdraw")
 
     def set_log_start(self, handle: int, log_start_offset: int) -> None:
-        _checked(lib.tpc_partition_set_log_start(self.pointer, handle, log_start_offset), "log start")
+        checked(lib.tpc_partition_set_log_start(self.pointer, handle, log_start_offset), "log start")
 
     def admit(self, handle: int, bytes_more: int) -> None:
         """Segment space was reserved for so many more bytes of appends."""
-        _checked(lib.tpc_partition_admit(self.pointer, handle, bytes_more), "admit")
+        checked(lib.tpc_partition_admit(self.pointer, handle, bytes_more), "admit")
 
     def watch(self, handle: int) -> None:
         """Call `on_advanced` at the next move of the high watermark, once."""
-        _checked(lib.tpc_partition_watch(self.pointer, handle), "watch")
+        checked(lib.tpc_partition_watch(self.pointer, handle), "watch")
 
     def wait(self, handle: int, level: int, end_offset: int, leader_epoch: int, token: int) -> bool:
         """Whether the level has been reached; else `on_wait_over` is called. `OSError` ESTALE: the epoch is over."""
         result = lib.tpc_partition_wait(self.pointer, handle, level, end_offset, leader_epoch, token)
-        return _checked(result, "wait") > 0
+        return checked(result, "wait") > 0
 
     def find(self, topic: str, partition: int) -> int | None:
         """The handle of a partition led here."""
@@ -376,7 +376,7 @@ class Plane:
 
     def state(self, handle: int) -> PartitionState:
         state = ffi.new("tpc_partition_state *")
-        _checked(lib.tpc_partition_get_state(self.pointer, handle, state), "state")
+        checked(lib.tpc_partition_get_state(self.pointer, handle, state), "state")
         return PartitionState(*(getattr(state, field.name) for field in fields(PartitionState)))
 
     # ------------------------------------------------------------------------------------------ appending
@@ -412,24 +412,10 @@ class Plane:
         result = lib.tpc_plane_produce_with(
             self.pointer, request.pointer, c_verdicts, len(verdicts), c_endpoints, len(endpoints)
         )
-        if _checked(result, "produce") == 1:
+        if checked(result, "produce") == 1:
             request.taken()
             return True
         return False
-
-    def take_transactions(self, *, on: bool = True) -> None:
-        lib.tpc_plane_take_transactions(self.pointer, on)
-
-    def begin_verification(
-        self, handle: int, producer: tuple[int, int], sequence: int = 0, *, begins_anew: bool = True
-    ) -> int | ErrorCode:
-        """`producer`: id and epoch. The guard, or the error that a batch of it has."""
-        guard = ffi.new("uint32_t *")
-        result = lib.tpc_plane_begin_verification(self.pointer, handle, *producer, sequence, begins_anew, guard)
-        return ErrorCode(result) if _checked(result, "verify") else guard[0]
-
-    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
-        lib.tpc_plane_end_verification(self.pointer, handle, producer_id, guard)
 
     def set_hot(self, *, on: bool) -> None:
         """Try every Produce request inside the wait, before Python sees it."""
@@ -439,25 +425,14 @@ class Plane:
         """Append whole batches of the broker's own: stamped and journalled, producers' sequences not judged."""
         result = ffi.new("tpc_append_result *")
         data = ffi.from_buffer("uint8_t[]", batches)
-        _checked(lib.tpc_plane_append(self.pointer, handle, data, len(data), result), "append")
-        return self._appended(result)
-
-    def append_marker(
-        self, handle: int, producer: tuple[int, int], coordinator_epoch: int, *, commits: bool, version: int = 2
-    ) -> Appended:
-        """`producer`: id and epoch; `version` of transactions."""
-        result = ffi.new("tpc_append_result *")
-        returned = lib.tpc_plane_append_marker(
-            self.pointer, handle, *producer, coordinator_epoch, commits, version, result
-        )
-        _checked(returned, "append a marker")
+        checked(lib.tpc_plane_append(self.pointer, handle, data, len(data), result), "append")
         return self._appended(result)
 
     def produce_records(self, handle: int, records: Buffer, produce_version: int) -> Appended:
         """One partition's records of a Produce request that came another way: checked and appended like the others."""
         result = ffi.new("tpc_append_result *")
         data = ffi.from_buffer("uint8_t[]", records)
-        _checked(
+        checked(
             lib.tpc_plane_produce_records(self.pointer, handle, data, len(data), produce_version, result), "produce"
         )
         return self._appended(result)
@@ -487,7 +462,7 @@ class Plane:
         )
         if count == -errno.ERANGE:
             return None
-        _checked(count, "read")
+        checked(count, "read")
         slices = ffi.new("tpc_slice[]", count or 1)
         ffi.memmove(slices, self._slices, count * ffi.sizeof("tpc_slice"))
         return TailSlices(slices, count)
@@ -540,11 +515,11 @@ class Plane:
         """The oldest durable batches that are not in segments yet: at least one when there is any."""
         batches = ffi.new("tpc_tail_batch[]", _BATCHES_AT_ONCE)
         count = lib.tpc_partition_write_behind_take(self.pointer, handle, bytes_max, batches, _BATCHES_AT_ONCE)
-        return [_tail_batch(batches[index]) for index in range(_checked(count, "write behind"))]
+        return [_tail_batch(batches[index]) for index in range(checked(count, "write behind"))]
 
     def write_behind_done(self, handle: int, upto_offset: int) -> None:
         """Segments hold everything below; those batches are cache from now on."""
-        _checked(lib.tpc_partition_write_behind_done(self.pointer, handle, upto_offset), "written behind")
+        checked(lib.tpc_partition_write_behind_done(self.pointer, handle, upto_offset), "written behind")
 
     def short_runs_take(self, handles: Sequence[int], bytes_max: int, room: int) -> list[tuple[int, bytes]]:
         """End offset and bytes of each partition's run, no bytes where there is none; as far as there was room."""
@@ -588,7 +563,7 @@ class Plane:
         """Put these in place of what is known of the same producers."""
         encoded = producers if isinstance(producers, bytes) else encoded_producers(producers)
         result = lib.tpc_partition_load_producers(self.pointer, handle, encoded, len(encoded), sequence_lost)
-        _checked(result, "producers")
+        checked(result, "producers")
 
     def dump_producers(self, handle: int, upto_offset: int = UNLIMITED) -> list[ProducerState]:
         """The producers as durable batches below `upto_offset` made them: for a snapshot at that offset."""
@@ -600,18 +575,18 @@ class Plane:
         size = 4 + self.state(handle).producers_count * lib.TPC_PRODUCER_ENCODED_MAX + _ENDED_BYTES_MAX
         encoded = bytearray(size)
         filled = lib.tpc_partition_dump_producers(self.pointer, handle, upto_offset, ffi.from_buffer(encoded), size)
-        return bytes(encoded[: _checked(filled, "producers")])
+        return bytes(encoded[: checked(filled, "producers")])
 
     def aborted(self, handle: int, offset: int = 0, upto: int = UNLIMITED) -> list[tuple[int, int, int]]:
         """Producer, first and last offset of those whose markers are not written behind."""
         rows = ffi.new("tpc_told_aborted[]", 1000)
-        count = _checked(lib.tpc_partition_aborted(self.pointer, handle, offset, upto, rows, 1000), "aborted")
+        count = checked(lib.tpc_partition_aborted(self.pointer, handle, offset, upto, rows, 1000), "aborted")
         return [(row.producer_id, row.first_offset, row.last_offset) for row in rows[0:count]]
 
     def expire_producers(self, handle: int, now_ms: int) -> int:
         """Forget producers that were silent for `producer_expiry_ms` then, which is from here on; how many."""
         lib.tpc_plane_set_monotonic(self.pointer, now_ms)
-        return _checked(lib.tpc_partition_expire_producers(self.pointer, handle), "producers")
+        return checked(lib.tpc_partition_expire_producers(self.pointer, handle), "producers")
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -653,23 +628,6 @@ def encoded_producers(producers: Sequence[ProducerState]) -> bytes:
             one.last_append_ms, batches,
         )  # fmt: skip
     return state.encode_full()
-
-
-def _checked(result: int, what: str) -> int:
-    if result >= 0:
-        return result
-    error = -result
-    if error == errno.ENOENT:
-        raise KeyError(f"{what}: the partition was withdrawn")
-    if error == errno.EAGAIN:
-        raise JournalFullError(what)
-    if error == errno.ENOSPC:
-        raise NotAdmittedError(what)
-    if error == errno.EIO:
-        raise JournalFailedError(error, f"{what}: the journal failed")
-    if error == errno.EINVAL:
-        raise ValueError(f"{what}: not possible with these values")
-    raise OSError(error, f"{what}: {os.strerror(error)}")
 
 
 def _fields_of(type_name: str, function: Any, pointer: Any) -> dict[str, int]:

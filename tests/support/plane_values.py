@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
@@ -219,3 +221,21 @@ class TailBatch:
     base_offset: int
     next_offset: int
     sequence: int
+
+
+def checked(result: int, what: str) -> int:
+    """What C returned, or as an exception what it refused."""
+    if result >= 0:
+        return result
+    error = -result
+    if error == errno.ENOENT:
+        raise KeyError(f"{what}: the partition was withdrawn")
+    if error == errno.EAGAIN:
+        raise JournalFullError(what)
+    if error == errno.ENOSPC:
+        raise NotAdmittedError(what)
+    if error == errno.EIO:
+        raise JournalFailedError(error, f"{what}: the journal failed")
+    if error == errno.EINVAL:
+        raise ValueError(f"{what}: not possible with these values")
+    raise OSError(error, f"{what}: {os.strerror(error)}")

@@ -15,7 +15,8 @@ C_COMPONENTS = {
                      "connection_send_file", "link"},
     "plane.h": {"append", "commit", "fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch", "handlers",
                 "in_place", "journal", "journal_queue", "journal_writer", "partition", "pending", "plane", "produce",
-                "replica", "segment_window", "steady", "steady_beats", "steady_lag", "steady_link", "tail"},
+                "replica", "segment_window", "steady", "steady_beats", "steady_lag", "steady_link", "tail",
+                "verification"},
 }  # fmt: skip
 """Files that may call each other in a circle, with the header that the rest uses of them."""
 

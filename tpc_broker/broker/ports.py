@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from tpc_broker.broker.prepared_port import PreparedAnswers
-from tpc_broker.broker.producers_port import ProducersPort
+from tpc_broker.broker.producers_port import ProducersPort, TransactionsPort
 from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -327,23 +327,6 @@ class ProducePort(Protocol):
         """
         ...
 
-    def take_transactions(self, *, on: bool) -> None:
-        """Whether batches of transactions are taken; at first they are refused."""
-        ...
-
-    def begin_verification(
-        self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
-    ) -> int | ErrorCode:
-        """Before a producer's coordinator is asked whether a partition that is led here is part of its transaction: the
-        guard for the verdict, or why the batch with this sequence is refused. `begins_anew`: that has to be 0 where
-        nothing is known of the producer.
-        """
-        ...
-
-    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
-        """Once for each, when its request is carried out or given up."""
-        ...
-
     def produce_with(
         self, request: Request, verdicts: Sequence[Verdict | None], endpoints: Sequence[Endpoint]
     ) -> ProduceFallback:
@@ -434,9 +417,7 @@ class ReplicationPort(Protocol):
         ...
 
     def serve_reads(self, handle: int, term: int | None) -> None:
-        """Answer consumers as a follower in this term, up to the own high watermark; None: in none. Who waits looks
-        again.
-        """
+        """Answer consumers as a follower in this term, up to its high watermark; None: none. Who waits looks again."""
         ...
 
     def set_racks(self, names: Sequence[str]) -> None:
@@ -535,10 +516,6 @@ class FetchPort(Protocol):
 
     def open_window(self, handle: int, window: SegmentWindow) -> None: ...
 
-    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of those aborted in [offset, upto) whose markers the segments do not have."""
-        ...
-
     def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
         """No transaction that was aborted reaches into [offset, upto), nor will."""
         ...
@@ -566,7 +543,9 @@ class Forwarding(Protocol):
         ...
 
 
-class DataPlane(ProducePort, ProducersPort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol):
+class DataPlane(
+    ProducePort, ProducersPort, TransactionsPort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol
+):
     """All of the data plane that requests use."""
 
 

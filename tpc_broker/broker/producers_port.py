@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from tpc_broker.broker.ports import AppendResult
+    from tpc_broker.error_codes import ErrorCode
 
 
 class ToldProducer(NamedTuple):
@@ -49,4 +50,29 @@ class ProducersPort(Protocol):
 
         Error codes: TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH; nothing was appended then.
         """
+        ...
+
+
+class TransactionsPort(Protocol):
+    """Which transactions are open in partitions that are here, and which were aborted."""
+
+    def take_transactions(self, *, on: bool) -> None:
+        """Whether batches of transactions are taken; at first they are refused."""
+        ...
+
+    def begin_verification(
+        self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
+    ) -> int | ErrorCode:
+        """Before a producer's coordinator is asked whether a partition that is led here is part of its transaction: the
+        guard for the verdict, or why the batch with this sequence is refused. `begins_anew`: that has to be 0 where
+        nothing is known of the producer.
+        """
+        ...
+
+    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
+        """Once for each, when its request is carried out or given up."""
+        ...
+
+    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of those aborted in [offset, upto) whose markers the segments do not have."""
         ...

@@ -133,6 +133,8 @@ class GroupCoordinator:
             self._groups, self._consumers.by_id, self._membership, self._writes, self._ahead, self._limits, fate_of
         )
         life = LifeAndDeath(self._is_of_later_release, self._bury, self._bury_consumers, self._revive)
+        self.pending: PendingOffsets = self._offsets.pending
+        """What open transactions may yet commit."""
         self._deletion = Deletion(
             self._groups, self._consumers.by_id, self._offsets, self._writes, self._ahead, WRITES_AT_ONCE, life
         )
@@ -334,11 +336,6 @@ class GroupCoordinator:
         self._offsets.txn_commit(request, token, now_ms, effects)
         return effects
 
-    @property
-    def pending(self) -> PendingOffsets:
-        """What open transactions may yet commit."""
-        return self._offsets.pending
-
     def marker(self, end: TransactionEnd, token: Token) -> Effects:
         """Writes a marker; answered with `MarkerResponse` when it is durable."""
         effects = Effects()
@@ -368,9 +365,7 @@ class GroupCoordinator:
         return effects
 
     def consumer_heartbeat(self, request: ConsumerHeartbeat, token: Token, now_ms: int, unique: str) -> Effects:
-        """ConsumerGroupHeartbeat, of which the form has been looked at. `unique` is a fresh id for a member that has
-        none.
-        """
+        """ConsumerGroupHeartbeat, of sound form. `unique` is a fresh id for a member that has none."""
         effects = Effects()
         self._consumer_heartbeat(request, token, now_ms, unique, effects)
         self._have_work_done(now_ms)
@@ -690,9 +685,8 @@ class GroupCoordinator:
             del self._groups[group.group_id]
 
     def _after_write(self) -> None:
-        """Looks again at groups that may be unused, once nothing is being written any more. One whose last offsets have
-        just been deleted stays, Empty, until offsets are next looked through, as in Kafka: who deletes them goes on to
-        describe it, or to commit others.
+        """Looks again at groups that may be unused, once nothing is being written. One whose last offsets were deleted
+        stays, Empty, until offsets are next looked through, as in Kafka: who deletes them goes on to describe it.
         """
         if not self._writes:
             for group_id in self._maybe_unused & self._groups.keys():

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.ports import AppendResult, ProduceFallback, Verdict
-from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, PartitionOfflineError, StorageFailedError
 from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.log.batch import BATCH_HEADER_BYTES
@@ -35,6 +34,7 @@ from tpc_broker.runtime.replication import ReplicatingPlane
 from tpc_broker.runtime.steady_plane import SteadyPlane
 from tpc_broker.runtime.taken_batches import TakenBatches
 from tpc_broker.runtime.told_producers import told_producers
+from tpc_broker.runtime.transactions_plane import TransactionsPlane
 from tpc_broker.storage.ports import Bounds, JournalCursor, JournalUse, PartitionState, ShortRun
 from tpc_broker.storage.short_runs import RUNS_TOGETHER, SHORT_RUN_BYTES_MAX
 
@@ -55,7 +55,6 @@ READ_SLICES_MAX: Final = lib.TPC_READ_BATCHES_MAX
 WRITE_BEHIND_BATCHES_MAX: Final = 4096
 assert WRITE_BEHIND_BATCHES_MAX * BATCH_HEADER_BYTES > SHORT_RUN_BYTES_MAX, "a short run is taken whole"
 DIRTY_FIRST: Final = 4096
-ABORTED_FIRST: Final = 64
 COPIED_READ_BYTES_MAX: Final = 64 * 1024
 """Reads up to this size are copied, which is cheaper than keeping references."""
 NO_LIMIT: Final = 2**63 - 1
@@ -97,7 +96,7 @@ class TailSlice(FrameSlice, Opaque):
 # `durable_cursor`, `write_behind_done`), and is read again afterwards. See also tpc_broker/storage/ports.py,
 # tpc_broker/broker/ports.py. Held by tests/runtime/test_storage_faults.py (a commit completes at each such point),
 # tests/runtime/test_segment_space.py.
-class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
+class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane, TransactionsPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
         lib.tpc_prefault_keep_heap()
         self._connections = connections
@@ -219,25 +218,6 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
         _check(result, "produce")
         return ProduceFallback(lib.tpc_plane_fallback_reason(self._plane))
 
-    def take_transactions(self, *, on: bool) -> None:
-        lib.tpc_plane_take_transactions(self._plane, on)
-
-    def begin_verification(
-        self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
-    ) -> int | ErrorCode:
-        guard = ffi.new("uint32_t *")
-        result = lib.tpc_plane_begin_verification(
-            self._plane, handle, producer_id, producer_epoch, sequence, begins_anew, guard
-        )
-        if result in (-errno.ENOENT, -errno.EPERM):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if result in (-errno.ENOMEM, -errno.EBUSY):
-            return ErrorCode.NOT_ENOUGH_REPLICAS
-        return ErrorCode(result) if result else guard[0]
-
-    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
-        lib.tpc_plane_end_verification(self._plane, handle, producer_id, guard)
-
     # -- fetch -------------------------------------------------------------------------------------------------------
 
     def begin_fetch(self, request: Request) -> BegunFetch:
@@ -262,16 +242,6 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane):
 
     def close_windows(self, handle: int) -> None:
         lib.tpc_partition_close_windows(self._plane, handle)
-
-    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
-        room, count = 0, ABORTED_FIRST
-        while count > room:
-            room = count
-            rows = ffi.new("tpc_told_aborted[]", room)
-            count = lib.tpc_partition_aborted(self._plane, handle, offset, upto, rows, room)
-        if count < 0:
-            raise PartitionOfflineError("the partition was withdrawn")
-        return [(row.producer_id, row.first_offset) for row in rows[0:count]]
 
     def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
         lib.tpc_partition_set_committed_from(self._plane, handle, offset, upto)

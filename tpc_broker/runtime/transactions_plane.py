@@ -1,0 +1,48 @@
+"""What the data plane has of transactions (`TransactionsPort`): verifications, and what was aborted in memory."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker._ring import ffi, lib
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
+
+if TYPE_CHECKING:
+    from tpc_broker._ring import tpc_plane
+
+ABORTED_FIRST: Final = 64
+
+
+class TransactionsPlane:
+    _plane: tpc_plane
+
+    def take_transactions(self, *, on: bool) -> None:
+        lib.tpc_plane_take_transactions(self._plane, on)
+
+    def begin_verification(
+        self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
+    ) -> int | ErrorCode:
+        guard = ffi.new("uint32_t *")
+        result = lib.tpc_plane_begin_verification(
+            self._plane, handle, producer_id, producer_epoch, sequence, begins_anew, guard
+        )
+        if result in (-errno.ENOENT, -errno.EPERM):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if result in (-errno.ENOMEM, -errno.EBUSY):
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode(result) if result else guard[0]
+
+    def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
+        lib.tpc_plane_end_verification(self._plane, handle, producer_id, guard)
+
+    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
+        room, count = 0, ABORTED_FIRST
+        while count > room:
+            room = count
+            rows = ffi.new("tpc_told_aborted[]", room)
+            count = lib.tpc_partition_aborted(self._plane, handle, offset, upto, rows, room)
+        if count < 0:
+            raise PartitionOfflineError("the partition was withdrawn")
+        return [(row.producer_id, row.first_offset) for row in rows[0:count]]
