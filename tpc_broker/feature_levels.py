@@ -24,7 +24,7 @@ FIRST_WITH_MOVES: Final = 3
 FIRST_WITH_GROUPS: Final = 4
 """Groups of KIP-848, and settings of groups and of client metrics: a record of the metadata."""
 FIRST_WITH_TRANSACTIONS: Final = 5
-"""Not spoken yet: what serves them lies still below it."""
+"""Transactions of clients: `__transaction_state`, and offsets in transactions. Not spoken yet."""
 FIRST_WITH_NAMED_LEADERS: Final = 5
 """Who leads the first term of a partition is named by the record that makes it: `first_leaders`. Not spoken yet."""
 
