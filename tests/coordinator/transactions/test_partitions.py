@@ -10,7 +10,7 @@ from tpc_broker.coordinator.transactions.transaction import TopicPartition
 from tpc_broker.error_codes import ErrorCode as E
 
 
-@pytest.mark.parametrize("state", AT_REST)
+@pytest.mark.parametrize("state", [each for each in State if each in AT_REST])
 def test_the_first_ones_begin_a_transaction(state):
     s, p = in_state(state)
     s.now += 5
@@ -19,7 +19,7 @@ def test_the_first_ones_begin_a_transaction(state):
     assert (found.state, found.partitions, found.start_ms) == (State.ONGOING, (A, B), s.now)
 
 
-@pytest.mark.parametrize("state", AT_REST)
+@pytest.mark.parametrize("state", [each for each in State if each in AT_REST])
 def test_nothing_is_in_one_that_is_not_open(state):
     s, p = in_state(state)
     assert s.verify(p, A, B) == [E.TRANSACTION_ABORTABLE] * 2
@@ -44,7 +44,7 @@ def test_verification_adds_nothing():
 
 
 @pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("state", [*AT_REST, State.ONGOING])
+@pytest.mark.parametrize("state", [each for each in State if each in AT_REST or each is State.ONGOING])
 def test_who_may_not(state, verify):
     s, p = in_state(state)
     before = list(s.log)

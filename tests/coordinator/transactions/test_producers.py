@@ -10,7 +10,7 @@ from tpc_broker.error_codes import ErrorCode as E
 TIMEOUT_MAX_MS = 900_000
 
 
-@pytest.mark.parametrize("state", AT_REST)
+@pytest.mark.parametrize("state", [each for each in State if each in AT_REST])
 def test_a_producer_that_begins_fences_the_one_before(state):
     s, p = in_state(state)
     new = s.init()
@@ -21,7 +21,7 @@ def test_a_producer_that_begins_fences_the_one_before(state):
     assert s.add(new, A) is E.NONE
 
 
-@pytest.mark.parametrize("state", AT_REST)
+@pytest.mark.parametrize("state", [each for each in State if each in AT_REST])
 def test_a_producer_that_goes_on_names_its_epoch(state):
     s, p = in_state(state)
     new = s.init(producer=p)

@@ -21,7 +21,7 @@ from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, State
 from tpc_broker.coordinator.transactions.transaction import TopicPartition, Transaction
 from tpc_broker.error_codes import ErrorCode as E
 
-STORED = [*AT_REST, *PREPARED, State.ONGOING]
+STORED = [each for each in State if each in AT_REST | PREPARED | {State.ONGOING}]
 FULL = Transaction(
     7, 3, State.ONGOING, 60_000, 1_234, 1_000, (A, B, TopicPartition("other", 5)), 6, 8, 2
 )  # fmt: skip
