@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.record_batches import Record, batch
 from tpc_broker.log.files import LOG_SUFFIX, segment_file_name
-from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.model import NO_NODE, CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.raft.items import Address
 from tpc_broker.runtime.cluster import damaged as damaged_module
 from tpc_broker.runtime.cluster.damaged import DamagedReplicas, is_damaged, is_missing
@@ -322,7 +322,10 @@ def test_it_is_said_that_a_replica_takes_part() -> None:
     made.damaged = SimpleNamespace(opened=lambda label: told.append((label, list(made._keys.values()))))
     places = [Address(NodeId(2), CoreId(0))]
     name, _, _partition = NAME.rpartition("-")
-    topic = SimpleNamespace(name=name, voters=[[(2, 1)]], places=lambda _index: places, life_of=lambda *_: 0)
+    topic = SimpleNamespace(
+        name=name, voters=[[(2, 1)]], places=lambda _index: places, life_of=lambda *_: 0,
+        first_leader=lambda _index: NO_NODE,
+    )  # fmt: skip
     made.add(topic, KEY, SimpleNamespace(leader_epoch=1), 9)
     assert told == [(NAME, [KEY])]
 

@@ -107,8 +107,10 @@ class Load:
         )
 
     def led_by(self, node):
-        """Partitions of the topic."""
+        """Partitions of the topic; none as long as the node has not heard of it."""
         topic = node.first.core.view.topic(TOPIC)
+        if topic is None:
+            return 0
         machines = [
             life.replication.machine_of(partition_key(topic, index))
             for life in node.lives.values() for index in range(self.partitions)
