@@ -104,9 +104,10 @@ class KafkaPeer:
 
     name = "kafka"
 
-    def __init__(self, folder: Path, overrides: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, overrides: dict[str, str] | None = None, version: str = KAFKA_VERSION) -> None:
         self.folder = folder
         self.host = "127.0.0.1"
+        self.version = version
         self._overrides = overrides or {}
         self._process: ServerProcess | None = None
         self._port = 0
@@ -173,12 +174,12 @@ class KafkaPeer:
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
         if not (self.data_folder / "meta.properties").exists():
             options = [*self.format_options, "-t", self.cluster_id, "-c", str(properties)]
-            formatted = run_tool("storage", "format", *options)
+            formatted = run_tool("storage", "format", *options, version=self.version)
             if formatted.returncode != 0:
                 raise ServerFailed(f"storage format: {formatted.stdout}{formatted.stderr}")
 
     def launch(self) -> None:
-        command = _java(512, "kafka.Kafka", [str(self.folder / "server.properties")], "warn")
+        command = _java(512, "kafka.Kafka", [str(self.folder / "server.properties")], "warn", self.version)
         self._process = ServerProcess(command, self.folder / "kafka.log")
         self._process.launch()
 
