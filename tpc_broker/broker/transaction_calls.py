@@ -1,4 +1,4 @@
-"""Questions of a core to the coordinator of a transaction, wherever that is: `TransactionCalls`, a `Verifier`.
+"""Questions of a core to the coordinator of a transaction, wherever that is: `TransactionCalls`.
 
 This core's own is asked by a call, another core of the node by its mailbox, one on another node by way of its core 0.
 """
@@ -46,7 +46,9 @@ class TransactionCalls:
         *,
         adds: bool,
     ) -> Mapping[tuple[str, int], ErrorCode]:
-        """See `verification.Verifier`."""
+        """As AddPartitionsToTxn of version 4 and later: of each partition, by its topic's name, whether it is part of
+        the transaction (or now is, with `adds`), or why not. Errors of the coordinator itself are those of all.
+        """
         payload: Payload = {
             "id": transactional_id, "producer": [producer_id, producer_epoch],
             "partitions": [[topic, index] for topic, index in partitions], "adds": adds,

@@ -8,7 +8,7 @@ it is only asked whether the client has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -18,8 +18,6 @@ from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import AskedProduce, Request
 
@@ -33,24 +31,6 @@ COORDINATOR_ELSEWHERE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )  # fmt: skip
-
-
-class Verifier(Protocol):
-    """The coordinators of transactions, wherever they are."""
-
-    async def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[tuple[str, int]],
-        *,
-        adds: bool,
-    ) -> Mapping[tuple[str, int], ErrorCode]:
-        """As AddPartitionsToTxn of version 4 and later: of each partition, by its topic's name, whether it is part of
-        the transaction (or now is, with `adds`), or why not. Errors of the coordinator itself are those of all.
-        """
-        ...
 
 
 class _Batch(NamedTuple):
