@@ -32,6 +32,8 @@ class TransactionCalls:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.verifications = 0
+        """Asked by this core, also of itself; only grows."""
         core.mailboxes.serve(VERIFY, self._serve_verify)
         core.mailboxes.serve(VERIFY_ON_NODE, self._serve_verify_on_node)
         if core.cluster is not None:
@@ -49,6 +51,7 @@ class TransactionCalls:
         """As AddPartitionsToTxn of version 4 and later: of each partition, by its topic's name, whether it is part of
         the transaction (or now is, with `adds`), or why not. Errors of the coordinator itself are those of all.
         """
+        self.verifications += 1
         payload: Payload = {
             "id": transactional_id, "producer": [producer_id, producer_epoch],
             "partitions": [[topic, index] for topic, index in partitions], "adds": adds,
