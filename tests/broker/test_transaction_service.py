@@ -18,6 +18,7 @@ from tests.support.transaction_clients import (
     speak_transactions,
 )
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
 
@@ -302,7 +303,7 @@ async def lose(node, producer):
 
 
 async def test_below_the_level_there_is_nothing(autojump_clock, monkeypatch):
-    monkeypatch.undo()
+    monkeypatch.setattr("tpc_broker.metadata.image.SPOKEN", Levels(FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS - 1))
     async with running_node(settings=SETTINGS) as node:
         await create_topic(node, 0, TRANSACTION_STATE_TOPIC, 4)
         asked = messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
