@@ -19,7 +19,7 @@
 
 #include "forward.h"
 
-enum { VERSION_WITH_TOPIC_IDS = 13 };
+enum { VERSION_THAT_ADDS = 12, VERSION_WITH_TOPIC_IDS = 13 };
 
 /* Kafka's time-out covers the waiting for replicas, not its own append: a very small one must not hit our journal write. */
 #define TIMEOUT_NS_MIN 1000000000ll
@@ -370,8 +370,8 @@ static bool lacks_verdict(tpc_plane *plane, const tpc_request *request, const su
            is_gap(plane, partition, request->connection, request->received_ns, &header);
 }
 
-/* Whether the coordinator of a batch's transaction has to be asked. */
-static bool lacks_verification(const tpc_plane *plane, const survey *about, int32_t i) {
+/* Whether the coordinator of a batch's transaction has to be asked, or once more. */
+static bool lacks_verification(const tpc_plane *plane, const tpc_request *request, const survey *about, int32_t i) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
     const tpc_partition *partition = plane->scratch.partitions[i];
     tpc_batch_header header;
@@ -379,9 +379,11 @@ static bool lacks_verification(const tpc_plane *plane, const survey *about, int3
         !tpc_records_transactional(part->records, part->records_bytes))
         return false;
     if (!partition || partition->role != TPC_ROLE_LEADER || partition->flags & TPC_PARTITION_INTERNAL) return false;
-    if (about->verdicts && about->verdicts[i].guard) return false;
-    return tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header) == 0 && header.producer_id >= 0 &&
-           !tpc_produce_is_of_open(partition, &header);
+    if (tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header) != 0 || header.producer_id < 0 ||
+        tpc_produce_is_of_open(partition, &header))
+        return false;
+    uint32_t guard = about->verdicts ? about->verdicts[i].guard : 0;
+    return !guard || (request->api_version >= VERSION_THAT_ADDS && tpc_produce_is_overtaken(partition, &header, guard));
 }
 
 /*
@@ -404,7 +406,7 @@ static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request
         partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
         return TPC_FALLBACK_NOT_ADMITTED;
     if (is_held_back(partition)) return TPC_FALLBACK_UNCOMMITTED;
-    if (lacks_verification(plane, about, i)) return TPC_FALLBACK_VERIFY;
+    if (lacks_verification(plane, request, about, i)) return TPC_FALLBACK_VERIFY;
     return lacks_verdict(plane, request, about, i) ? TPC_FALLBACK_GAP : TPC_FALLBACK_NONE;
 }
 

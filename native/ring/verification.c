@@ -25,6 +25,18 @@ bool tpc_produce_is_of_open(const tpc_partition *partition, const tpc_batch_head
     return known && known->transaction && known->producer_epoch == header->producer_epoch;
 }
 
+static const tpc_verification *standing(const tpc_partition *partition, const tpc_batch_header *header,
+                                        uint32_t guard) {
+    const tpc_verification *asked = tpc_verification_of(&partition->producers.transactions, header->producer_id);
+    return asked && guard && asked->guard == guard && asked->producer_epoch == header->producer_epoch ? asked : NULL;
+}
+
+bool tpc_produce_is_overtaken(const tpc_partition *partition, const tpc_batch_header *header, uint32_t guard) {
+    const tpc_producer_state *known = tpc_producers_find(&partition->producers, header->producer_id);
+    return known && known->producer_epoch == header->producer_epoch && !known->batches_count &&
+           !standing(partition, header, guard);
+}
+
 /*
  * Rule: A batch begins a transaction in a partition only behind its coordinator's word, and only if nothing has ended that
  * transaction since the coordinator was asked: the verification that began before still stands. So a late batch never lands in
@@ -34,9 +46,8 @@ bool tpc_produce_is_of_open(const tpc_partition *partition, const tpc_batch_head
 int16_t tpc_produce_transaction_refusal(const tpc_partition *partition, const tpc_produce_records *records,
                                         const tpc_batch_header *header) {
     if (!(header->attributes & TPC_BATCH_TRANSACTIONAL) || tpc_produce_is_of_open(partition, header)) return 0;
-    const tpc_verification *asked = tpc_verification_of(&partition->producers.transactions, header->producer_id);
-    if (!asked || !records->guard || asked->guard != records->guard || asked->producer_epoch != header->producer_epoch)
-        return TPC_ERROR_INVALID_TXN_STATE;
+    const tpc_verification *asked = standing(partition, header, records->guard);
+    if (!asked) return TPC_ERROR_INVALID_TXN_STATE;
     const tpc_producer_state *known = tpc_producers_find(&partition->producers, header->producer_id);
     if (known && known->batches_count) return 0;
     bool is_too_high = header->base_sequence > asked->lowest_sequence || (asked->begins_anew && header->base_sequence);

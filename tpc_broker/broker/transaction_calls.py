@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.coordinator.transactions.messages import AddPartitionsRequest, AddPartitionsResponse
 from tpc_broker.coordinator.transactions.transaction import TopicPartition
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 VERIFY, VERIFY_ON_NODE = "transactions.verify", "transactions.verify_on_node"
 CALL_TIMEOUT_MS: Final = 10_000
+WHILE_CHANGING_S: Final = 0.1
+"""An answer waits at most, in case its coordinator goes meanwhile."""
 OFFSETS_VERSION_THAT_ADDS: Final = 5
 """Of TxnOffsetCommit: its clients leave it to the broker to add the group's partition (transaction.version 2)."""
 
@@ -50,6 +54,7 @@ class TransactionCalls:
     ) -> Mapping[tuple[str, int], ErrorCode]:
         """As AddPartitionsToTxn of version 4 and later: of each partition, by its topic's name, whether it is part of
         the transaction (or now is, with `adds`), or why not. Errors of the coordinator itself are those of all.
+        CONCURRENT_TRANSACTIONS comes when it is over, or after `WHILE_CHANGING_S`: so it may be asked again at once.
         """
         self.verifications += 1
         payload: Payload = {
@@ -112,6 +117,9 @@ class TransactionCalls:
             AddPartitionsResponse,
             lambda machine, token, now_ms: machine.add_partitions(asked, token, now_ms),
         )
+        if not isinstance(told, ErrorCode) and told.error_code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            with trio.move_on_after(WHILE_CHANGING_S):
+                await self._core.transactions.until_settled(payload["id"])
         errors = [told if isinstance(told, ErrorCode) else told.error_of(each) for each in partitions]
         return {"errors": [int(each) for each in errors]}
 

@@ -84,11 +84,23 @@ class LoadedTransactions(MachineDriver[TransactionCoordinator]):
             ended,
         )
         super().__init__(core, partition, machine, "transactions")
+        self._settled: dict[str, trio.Event] = {}
+        """Of ids for which somebody waits."""
 
     def perform(self, effects: Effects) -> None:
         super().perform(effects)
         if isinstance(effects, TransactionEffects) and effects.markers and not self.is_unloaded:
             self._core.transactions.markers.send(self, effects.markers)
+
+    def do(self, step: Callable[[int], Effects]) -> None:
+        super().do(step)
+        for name in [each for each in self._settled if not self.machine.is_pending(each)]:
+            self._settled.pop(name).set()
+
+    async def until_settled(self, transactional_id: str) -> None:
+        """While something is under way that changes the id. For ever, where the machine is unloaded meanwhile."""
+        if self.machine.is_pending(transactional_id):
+            await self._settled.setdefault(transactional_id, trio.Event()).wait()
 
     def markers_written(self, markers: Sequence[Marker]) -> None:
         """Of some transactions."""
@@ -181,6 +193,12 @@ class TransactionService(Coordinators[LoadedTransactions]):
         if found.error_code in TO_BE_TRIED_AGAIN or await self.is_certain(transactional_id, coordinator):
             return found
         return ErrorCode.NOT_COORDINATOR
+
+    async def until_settled(self, transactional_id: str) -> None:
+        """While its coordinator changes the id, if that is here."""
+        coordinator = self.coordinator_of(transactional_id)
+        if not isinstance(coordinator, ErrorCode):
+            await coordinator.until_settled(transactional_id)
 
     async def is_certain(self, transactional_id: str, coordinator: LoadedTransactions) -> bool:
         """Whether that was the id's coordinator when this was called."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import trio
-
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.errors import DecodeError
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 VERSION_THAT_IS_TOLD: Final = 11
 """From here on clients know TRANSACTION_ABORTABLE."""
 VERSION_THAT_ADDS: Final = 12
-RETRY_S: Final = 0.02
 COORDINATOR_ELSEWHERE: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -61,8 +58,8 @@ class Verification:
         self._begun.clear()
 
     async def ask(self, deadline_ms: int) -> None:
-        """One that ends a transaction just now is asked again until that is over, or the time: its client would wait
-        longer.
+        """One that ends a transaction just now is asked again when that is over, until the time is: its client would
+        wait longer.
         """
         self.end()
         self.guards.clear()
@@ -121,7 +118,12 @@ class Verification:
             is_ending = ErrorCode.CONCURRENT_TRANSACTIONS in told.values()
             if not is_ending or self._core.clock.monotonic_ms() >= deadline_ms:
                 break
-            await trio.sleep(RETRY_S)
+            # Begun anew: the marker that has come meanwhile, and has this epoch, took what stood before.
+            self.end()
+            batches = [batch for batch in batches if self._begin(batch)]
+            names = [(batch.partition.topic_name, batch.partition.index) for batch in batches]
+            if not batches:
+                return
         for batch, name in zip(batches, names, strict=True):
             error = told_to_client(told[name], version)
             if error is not ErrorCode.NONE:

@@ -347,6 +347,10 @@ class TransactionCoordinator:
         table = ENDS_OF_VERSION_2 if client_version >= RAISES_EPOCH else ENDS_BEFORE
         return table.get((was.state, standing, request.commit), ErrorCode.PRODUCER_FENCED)
 
+    def is_pending(self, transactional_id: str) -> bool:
+        """Whether something is under way that changes an id: CONCURRENT_TRANSACTIONS is what it is told."""
+        return transactional_id in self._pending
+
     def describe(self, transactional_id: str) -> DescribedTransaction:
         """DescribeTransactions of one id; answered at once."""
         if not transactional_id:
