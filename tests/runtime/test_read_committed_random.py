@@ -372,7 +372,6 @@ def test_who_reads_committed_records_sees_those_and_no_others(tmp_path, seed, ro
         for _step in range(STEPS):
             world.step()
         assert world.counts["c"] > STEPS / 2, world.counts
-        assert world.counts["python"] > 5, world.counts
         assert world.counts["told"] > STEPS / 10, world.counts
     finally:
         world.bench.shut()
