@@ -62,9 +62,6 @@ class TwinFiles:
     async def largest_timestamp(self, _start_offset, _upto_offset):
         return None
 
-    async def aborted_transactions(self, _offset, _upto):
-        return []
-
 
 class TwinLog(MemoryLog):
     """A partition in memory, as of what the disk has."""

@@ -516,10 +516,6 @@ class FetchPort(Protocol):
 
     def open_window(self, handle: int, window: SegmentWindow) -> None: ...
 
-    def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
-        """No transaction that was aborted reaches into [offset, upto), nor will."""
-        ...
-
     def watch(self, handle: int) -> None: ...
 
     def on_advanced(self, callback: Callable[[int], None]) -> None:
