@@ -1,4 +1,4 @@
-"""Apache Kafka's `kafka-transactions`, in Java, and `tpc txn` beside it: what both tell of the same, and what they end."""
+"""Apache Kafka's `kafka-transactions`, in Java, and `tpc txn`: what both tell of the same, and what they end."""
 
 from __future__ import annotations
 
