@@ -482,7 +482,8 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
         }
     }
     const tpc_transactions *transactions = &partition->producers.transactions;
-    if (!partition->producers.count && !transactions->first && !transactions->aborted_count)
+    if (!partition->producers.count && !transactions->first && !transactions->aborted_count &&
+        !transactions->verifications_count)
         tpc_producers_free(&partition->producers);
     return expired;
 }

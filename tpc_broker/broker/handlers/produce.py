@@ -124,12 +124,20 @@ async def _carry_out(
     core.connections.answer_none(request)
 
 
+_NOT_ADDED: Final = dict.fromkeys(
+    (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE), "The partition was not added to the transaction."
+)
+
+
 def _verified(verification: Verification, index: int, verdict: Verdict | None) -> Verdict | None:
     """What the coordinator of its transaction has said of a batch, if it was asked."""
     if verdict is None or verdict.error_code:
         return verdict
     error = verification.errors.get(index)
-    return replace(verdict, guard=verification.guards.get(index, 0)) if error is None else Verdict(error)
+    if error is not None:
+        return Verdict(error, _NOT_ADDED.get(error))
+    guard = verification.guards.get(index, 0)
+    return replace(verdict, guard=guard) if guard else verdict
 
 
 async def _wait_room(core: Core, left: ProduceFallback) -> None:
@@ -226,9 +234,10 @@ async def _judge(hold: _Hold, part: AskedPart, size: int, gaps: dict[_Part, Erro
 async def _find(hold: _Hold, part: AskedPart) -> Partition | ErrorCode:
     """The partition, or why it cannot be served here: behind its move, if it goes to another core."""
     partitions = hold.core.partitions
-    with hold.while_open() as scope:
-        hold.has_waited |= await partitions.wait_moved(part.topic, part.partition)
-    hold.has_waited |= scope.cancelled_caught
+    if partitions.is_any_moving:  # a scope costs as much as all the rest here
+        with hold.while_open() as scope:
+            hold.has_waited |= await partitions.wait_moved(part.topic, part.partition)
+        hold.has_waited |= scope.cancelled_caught
     found = partitions.find(part.topic, part.partition)
     if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return partitions.find_written(part.topic, part.partition) or found
