@@ -32,6 +32,7 @@ from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, PartitionState
 
 TOPIC_IDS_IN_PRODUCE = TOPIC_IDS_IN_FETCH = 13
+ADDS_PARTITIONS = 12
 _BASE_OFFSET, _EPOCH = struct.Struct(">q"), struct.Struct(">i")
 EPOCH_AT, EPOCH_END = 12, 16
 
@@ -214,13 +215,16 @@ class MemoryPlane:
     def end_verification(self, handle, producer_id, guard):
         self.guards.leave(handle, producer_id, guard)
 
-    def _lacks_verification(self, key, asked, verdict):
+    def _lacks_verification(self, version, key, asked, verdict):
         handle, records = self._handle_of(key, asked.index), bytes(asked.records or b"")
-        if handle is None or verdict.error_code or verdict.guard or not records:
+        if handle is None or verdict.error_code or not records or not self.takes_transactions:
             return False
         header = decode_header(records)
         known = self._producer(handle, header.producer_id)
-        return self.takes_transactions and header.is_transactional and not is_of_open(known, header)
+        if not header.is_transactional or is_of_open(known, header):
+            return False
+        is_overtaken = version >= ADDS_PARTITIONS and self.guards.is_overtaken(handle, known, header, verdict.guard)
+        return not verdict.guard or is_overtaken
 
     def asked(self, request):
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
@@ -240,7 +244,7 @@ class MemoryPlane:
         pending, told = iter(verdicts), set()
         for topic in message.topic_data:
             key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name
-            if any(self._lacks_verification(key, asked, next(pending)) for asked in topic.partition_data):
+            if any(self._lacks_verification(version, key, asked, next(pending)) for asked in topic.partition_data):
                 return ProduceFallback.VERIFY
         pending = iter(verdicts)
         for topic in message.topic_data:
