@@ -24,9 +24,9 @@ FIRST_WITH_MOVES: Final = 3
 FIRST_WITH_GROUPS: Final = 4
 """Groups of KIP-848, and settings of groups and of client metrics: a record of the metadata."""
 FIRST_WITH_TRANSACTIONS: Final = 5
-"""Transactions of clients: `__transaction_state`, and offsets in transactions. Not spoken yet."""
+"""Transactions of clients: `__transaction_state`, and offsets in transactions."""
 FIRST_WITH_NAMED_LEADERS: Final = 5
-"""Who leads the first term of a partition is named by the record that makes it: `first_leaders`. Not spoken yet."""
+"""Who leads the first term of a partition is named by the record that makes it: `first_leaders`."""
 
 
 class Levels(NamedTuple):
@@ -47,7 +47,7 @@ def _spoken() -> Levels:
     """TPC_TEST_FEATURE_LEVELS=LOWEST-HIGHEST: the tests' releases of the past and the future."""
     text = os.environ.get("TPC_TEST_FEATURE_LEVELS", "")
     if not text:
-        return Levels(FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS)
+        return Levels(FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS)
     lowest, _, highest = text.partition("-")
     return Levels(int(lowest), int(highest))
 

@@ -494,8 +494,8 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
         }
     }
     const tpc_transactions *transactions = &partition->producers.transactions;
-    bool is_asking = transactions->verifications_count; /* of a producer that is yet to write here */
-    if (!partition->producers.count && !transactions->first && !transactions->aborted_count && !is_asking)
+    if (!partition->producers.count && !transactions->first && !transactions->aborted_count &&
+        !transactions->verifications_count)
         tpc_producers_free(&partition->producers);
     return expired;
 }

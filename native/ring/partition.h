@@ -249,6 +249,9 @@ bool tpc_records_transactional(const uint8_t *records, int32_t bytes);
 bool tpc_produce_relaxed(const tpc_partition *partition, const tpc_produce_records *records);
 /* Whether its transaction is open in the partition. */
 bool tpc_produce_is_of_open(const tpc_partition *partition, const tpc_batch_header *header);
+/* Whether the coordinator of its transaction has to be asked: guard 0, or once more. */
+bool tpc_produce_lacks_verification(const tpc_partition *partition, const tpc_produce_part *part, int16_t version,
+                                    uint32_t guard);
 /* What a batch that passed all else is refused with. */
 int16_t tpc_produce_transaction_refusal(const tpc_partition *partition, const tpc_produce_records *records,
                                         const tpc_batch_header *header);

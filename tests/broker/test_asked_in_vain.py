@@ -8,6 +8,7 @@ from tests.support.memory_node import MemoryRequest, running_node
 from tpc_broker import limits
 from tpc_broker.broker.dispatch import shortened
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.model import CoreId
@@ -71,10 +72,11 @@ async def test_that_the_connection_is_closed_is_not_said_again(autojump_clock, c
         assert lines_of(caplog)[1:] == ["127.0.0.1:3: connection closed: its request could not be carried out"]
 
 
-async def test_transactions_are_refused_in_the_clearest_words_and_logged(autojump_clock, caplog):
+async def test_transactions_are_refused_in_the_clearest_words_and_logged(autojump_clock, caplog, monkeypatch):
+    monkeypatch.setattr("tpc_broker.metadata.image.SPOKEN", Levels(2, FIRST_WITH_TRANSACTIONS - 1))
     async with running_node(cores=1) as node:
         kind = messages.FindCoordinatorRequest
-        text = "This broker has no transactions yet: produce without a transactional.id"
+        text = "This cluster has no transactions below feature level 5: tpc cluster level --raise 5"
         for version in range(1, 7):
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if version < 3 else ErrorCode.UNSUPPORTED_VERSION
             asked = kind(key="t", key_type=1) if version < 4 else kind(key_type=1, coordinator_keys=["t"])
@@ -83,8 +85,8 @@ async def test_transactions_are_refused_in_the_clearest_words_and_logged(autojum
             assert (one.error_code, one.error_message) == (code, text)
         asked = messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
         assert (await node.ask(0, asked, 5)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        said = "127.0.0.1:1: a producer with a transactional.id is refused: there are no transactions yet"
-        assert lines_of(caplog) == [f"{said} {WHO}"]
+        said = "a producer with a transactional.id is refused: the cluster is at a feature level that has none"
+        assert lines_of(caplog) == [f"127.0.0.1:1: {said} {WHO}"]
 
 
 async def test_quotas_and_users_are_refused_and_logged(autojump_clock, caplog):

@@ -11,6 +11,7 @@ from tests.support.memory_node import running_node
 from tpc_broker import limits
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -19,6 +20,7 @@ IP_WITH_OTHERS = (
     "Invalid entity filter component combination. IP filter component should not be used with user or clientId filter "
     "component."
 )
+NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 TOKENS_REFUSED = int(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
 
 
@@ -318,13 +320,19 @@ async def test_there_are_no_transactions(autojump_clock):
             assert found.error_code == code, pattern
 
 
-async def test_no_transactional_id_is_found(autojump_clock):
+@pytest.mark.parametrize(
+    ("level", "absent"),
+    [(FIRST_WITH_TRANSACTIONS - 1, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND), (FIRST_WITH_TRANSACTIONS, NOT_COORDINATOR)],
+)
+async def test_no_transactional_id_is_found(autojump_clock, monkeypatch, level, absent):
+    """Nobody has looked for a coordinator yet, so that there is none."""
+    monkeypatch.setattr("tpc_broker.metadata.image.SPOKEN", Levels(FIRST_OF_CLUSTERS, level))
     async with running_node() as node:
         asked = messages.DescribeTransactionsRequest(transactional_ids=["a", "", "a"])
         for core in range(2):
             found = (await node.ask(core, asked, 0)).transaction_states
             told = [(one.transactional_id, one.error_code, one.transaction_state, one.topics) for one in found]
-            assert told == [("a", 105, "", []), ("", 42, "", []), ("a", 105, "", [])]
+            assert told == [("a", absent, "", []), ("", 42, "", []), ("a", absent, "", [])]
 
 
 async def producers_told(node, core, name, *indexes):
@@ -421,9 +429,11 @@ async def test_features_have_kafkas_names_too(autojump_clock):
                 {one.name: (one.min_version_level, one.max_version_level) for one in found.finalized_features},
             )
 
-        of_kafka = ["eligible.leader.replicas", "kraft", "share", "streams", "transaction"]
+        of_kafka = ["eligible.leader.replicas", "kraft", "share", "streams"]
         zero = {f"{name}.version": (0, 0) for name in of_kafka}
-        supported = {"metadata.version": (30, 30), "tpc.version": (2, 4)}
-        finalized = {"metadata.version": (30, 30), "group.version": (1, 1), "tpc.version": (4, 4)}
+        supported = {"metadata.version": (30, 30), "tpc.version": (2, 5)}
+        kafkas = {"metadata.version": (30, 30), "group.version": (1, 1), "transaction.version": (2, 2)}
+        finalized = {**kafkas, "tpc.version": (5, 5)}
         assert await told(3) == (supported, finalized), "a lowest level of 0 ends earlier clients"
-        assert await told(4) == ({**supported, **zero, "group.version": (0, 1)}, finalized)
+        from_zero = {**zero, "group.version": (0, 1), "transaction.version": (0, 2)}
+        assert await told(4) == ({**supported, **from_zero}, finalized)

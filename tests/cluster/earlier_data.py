@@ -2,9 +2,9 @@
 ``python -m tests.cluster.earlier_data NAME``.
 
 The nodes are killed, so that journals and the metadata's files hold what only they have: terms and votes, a partition
-that was moved and came back, a deleted topic, settings, offsets of a group, and a group by KIP-848. What has to be
-found is in ``expected.json`` beside the data. They are made once for each feature level of docs/formats.md, by the last
-release that has it, and never again.
+that was moved and came back, a deleted topic, settings, offsets of a group, a group by KIP-848, and transactions. What
+has to be found is in ``expected.json`` beside the data. They are made once for each feature level of docs/formats.md,
+by the last release that has it, and never again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.cluster.test_moves import reassign, replicas
-from tests.durability.earlier_data import CONSUMERS, SESSION, session_timeout, set_of_a_group
+from tests.durability.earlier_data import CONSUMERS, SESSION, TRANSACTIONS, session_timeout, set_of_a_group
 from tests.support.cluster_nodes import (
     Cluster,
     admin,
@@ -34,6 +34,7 @@ from tests.support.cluster_nodes import (
     topics,
 )
 from tests.support.kept_group import fill_kept_group, told_of_kept_group
+from tests.support.kept_transactions import TOPIC, add_kept_transactions, told_of_kept_transactions
 from tests.support.waiting import LOOK_S, PATIENCE_S
 
 DATA = Path(__file__).with_name("data")
@@ -41,7 +42,7 @@ GROUP = "g"
 COMMITTED = 17
 EVENTS, MOVED = 60, 20
 NODES: Final = 3
-OFFSETS_PARTITIONS: Final = 3
+COORDINATORS: Final = 3
 
 
 def expected_of(made: Cluster) -> dict[str, Any]:
@@ -59,6 +60,7 @@ def expected_of(made: Cluster) -> dict[str, Any]:
         "retention.ms": client.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"].value,
         SESSION: session_timeout(bootstrap),
         CONSUMERS: told_of_kept_group(made.nodes),
+        TRANSACTIONS: told_of_kept_transactions(made.nodes),
         "events": consume(bootstrap, "events", EVENTS, uuid4().hex),
         "moved": consume(bootstrap, "moved", MOVED, uuid4().hex),
     }
@@ -69,8 +71,9 @@ def fill(made: Cluster) -> None:
     create_topic(bootstrap, "events", 2, replicas=3)
     create_topic(bootstrap, "moved", 1, replicas=2)
     create_topic(bootstrap, "deleted", 1, replicas=3)
+    create_topic(bootstrap, TOPIC, 1, replicas=3)
     client = admin(bootstrap)
-    for topic in ("events", "moved"):
+    for topic in ("events", "moved", TOPIC):
         change = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
         client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
@@ -106,9 +109,10 @@ def lead_elsewhere(made: Cluster) -> None:
 
 
 def configure(made: Cluster) -> Cluster:
-    """With few partitions for groups' offsets: each costs a start some time."""
+    """With few partitions for coordinators: each costs a start some time."""
     for node in made.nodes:
-        node.overrides["offsets.topic.num.partitions"] = str(OFFSETS_PARTITIONS)
+        for topic in ("offsets.topic", "transaction.state.log"):
+            node.overrides[f"{topic}.num.partitions"] = str(COORDINATORS)
     return made
 
 
@@ -120,6 +124,7 @@ def make(name: str) -> None:
             move_about(made)
             lead_elsewhere(made)
             fill_kept_group(made.nodes, "events", 2)
+            add_kept_transactions(made.bootstrap, 0)
             expected = expected_of(made)
         (Path(folder) / "expected.json").write_text(json.dumps(expected))
         DATA.mkdir(exist_ok=True)

@@ -13,7 +13,6 @@ from tpc_broker.model import BrokerId, core_of, node_of
 pytestmark = pytest.mark.cluster
 
 PARTITIONS = 6
-LEVELS = "2-5"
 
 
 class RefusedError(AssertionError):
@@ -108,8 +107,6 @@ def marked(made: Cluster, topic: str, producer_id: int) -> list[int]:
 
 def test_a_transaction_ends_on_all_nodes_also_when_its_coordinator_is_killed(tmp_path):
     with cluster(tmp_path, count=3) as made:
-        for node in made.nodes:
-            node.environment["TPC_TEST_FEATURE_LEVELS"] = LEVELS
         made.start()
         create_topic(made.bootstrap, "data", PARTITIONS, replicas=3)
         eventually(lambda: nodes_that_lead(made, "data") == {1, 2, 3}, "each node leads some")

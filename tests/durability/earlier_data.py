@@ -2,8 +2,9 @@
 
 The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
 sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings of topics and of
-a group, offsets of a group, and a group by KIP-848. What has to be found is in ``expected.json`` beside the data. A
-directory is made once for each feature level of docs/formats.md, by the last release that has it, and never again.
+a group, offsets of a group, a group by KIP-848, and transactions that were committed, aborted, and left open. What has
+to be found is in ``expected.json`` beside the data. A directory is made once for each feature level of docs/formats.md,
+by the last release that has it, and never again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.durability.readback import read_everything
 from tests.support import kept_group
 from tests.support.broker_process import TpcBroker
 from tests.support.kept_group import fill_kept_group, told_of_kept_group
+from tests.support.kept_transactions import TOPIC, add_kept_transactions, told_of_kept_transactions
 from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.journal import EntryKind, choose_superblock, journal_entries
 
@@ -41,7 +43,8 @@ COMMITTED = 17
 SESSION = "consumer.session.timeout.ms"
 SESSION_DEFAULT = "45000"
 CONSUMERS = "consumers"
-ADDED = {SESSION: SESSION_DEFAULT, CONSUMERS: None}
+TRANSACTIONS = "transactions"
+ADDED = {SESSION: SESSION_DEFAULT, CONSUMERS: None, TRANSACTIONS: None}
 """What is told of directories that were made before there were such things."""
 ROUNDS_MAX = 50
 WANTED = {EntryKind.IN_PLACE, EntryKind.APPEND, EntryKind.RELEASED, EntryKind.ADOPTED}
@@ -78,6 +81,7 @@ def expected_of(broker: TpcBroker) -> dict[str, Any]:
     return {
         "topics": topics, "committed": committed, "retention.ms": settings["retention.ms"].value,
         SESSION: session_timeout(broker.bootstrap), CONSUMERS: told_of_kept_group([broker]),
+        TRANSACTIONS: told_of_kept_transactions([broker]),
         "partitions": {
             f"{topic}-{partition}": [one.log_start_offset, one.high_watermark,
                                      [zlib.crc32(value) for _offset, value in one.records]]
@@ -108,6 +112,7 @@ def fill(broker: TpcBroker) -> None:
         NewTopic("events", 2, 1, config={"retention.ms": "-1"}),
         NewTopic("large", 1, 1, config={"retention.ms": "-1", "max.message.bytes": "4000000"}),
         NewTopic("trimmed", 1, 1, config={"retention.ms": "-1"}), NewTopic("deleted", 1, 1),
+        NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"}),
     ])["deleted"].result(PATIENCE_S)  # fmt: skip
     producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 0,
                          "batch.num.messages": 3})  # fmt: skip
@@ -149,11 +154,12 @@ def make(name: str) -> None:
         try:
             broker.start()
             fill(broker)
-            for _round in range(ROUNDS_MAX):
+            for number in range(ROUNDS_MAX):
                 broker.restart()
                 move_about(broker)
                 write_in_place(broker)
                 move_about(broker)
+                add_kept_transactions(broker.bootstrap, number)
                 expected = expected_of(broker)
                 broker.kill()
                 if kinds_in(broker.data_folder) >= WANTED:

@@ -106,9 +106,10 @@ def test_features_have_kafkas_names_beside_ours(broker):
     described = tool(broker, "features", "describe")
     levels = {words[1]: words[3::2] for words in map(str.split, described.splitlines())}
     assert levels["metadata.version"][:3] == ["4.3-IV0"] * 3
-    assert levels["transaction.version"][:3] == levels["share.version"][:3] == ["0"] * 3
+    assert levels["share.version"][:3] == ["0"] * 3
     assert levels["group.version"][:3] == ["0", "1", "1"]
-    assert levels["tpc.version"][:3] == ["2", "4", "4"]
+    assert levels["transaction.version"][:3] == ["0", "2", "2"]
+    assert levels["tpc.version"][:3] == ["2", "5", "5"]
 
 
 def test_a_broker_alone_is_a_quorum_of_itself(broker, topic):

@@ -1,13 +1,13 @@
-"""Kafka Streams and Kafka Connect as they come: at least once they work, and exactly once they say why it is not to be
-had, as clearly as each can.
-"""
+"""Kafka Streams and Kafka Connect as they come, at least once and exactly once."""
 
 from __future__ import annotations
 
-import re
+import contextlib
+import http.client
+import json
 import subprocess
+import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,12 +19,9 @@ from tests.support.ports import free_port_range
 from tests.support.server_process import Broker, ServerProcess
 from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.bench.kafka_jars import framework_jars, java_command
-from tpc_broker.limits import CLIENT_ID_SHOWN_MAX
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
-REASON = "This broker has no transactions yet: produce without a transactional.id"
-LOGGED = "a producer with a transactional.id is refused: there are no transactions yet (client id "
 PROGRAM = Path(__file__).parent / "StreamsCounts.java"
 WORDS = [f"word {number % 7}" for number in range(70)]
 
@@ -56,15 +53,9 @@ def streams(java: list[str], broker: Broker, topic: str, guarantee: str, folder:
     return done.stdout
 
 
-def is_logged_once(broker: Broker, client: str) -> bool:
-    """By each core that it has asked."""
-    said = f"{LOGGED}'{client[:CLIENT_ID_SHOWN_MAX]}"
-    lines = [line for line in broker.log_text().splitlines() if said in line]
-    return 1 <= len(lines) <= len(broker.ports)
-
-
-def test_streams_count_at_least_once(java, broker, topic, tmp_path):
-    said = streams(java, broker, topic, "at_least_once", tmp_path)
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_streams_count(java, broker, topic, tmp_path, guarantee):
+    said = streams(java, broker, topic, guarantee, tmp_path)
     assert "left: 0 " in said, said
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.auto.commit": False})
     consumer.assign([TopicPartition(f"{topic}-counts", 0, 0)])
@@ -74,17 +65,9 @@ def test_streams_count_at_least_once(java, broker, topic, tmp_path):
     assert sorted(counts) == sorted(number // 7 + 1 for number in range(70))
 
 
-def test_streams_end_with_the_reason_where_exactly_once_is_wanted(java, broker, topic, tmp_path):
-    said = streams(java, broker, topic, "exactly_once_v2", tmp_path)
-    fatal = re.findall("fatal: (.*)", said)
-    assert fatal[-1].endswith(f"due to unexpected error: {REASON}"), said
-    assert f"left: {len(WORDS)} " in said
-    assert is_logged_once(broker, f"{topic}-")
-
-
-@contextmanager
-def connect(java: list[str], broker: Broker, topic: str, folder: Path) -> Iterator[ServerProcess]:
-    """A worker of a Connect cluster that wants sources to be exactly once."""
+@contextlib.contextmanager
+def connect(java: list[str], broker: Broker, topic: str, folder: Path) -> Iterator[tuple[ServerProcess, str]]:
+    """A worker of a Connect cluster that wants sources to be exactly once, and where it is."""
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": topic,
@@ -104,15 +87,36 @@ def connect(java: list[str], broker: Broker, topic: str, folder: Path) -> Iterat
     )
     worker.launch()
     try:
-        yield worker
+        yield worker, settings["listeners"]
     finally:
         worker.kill()
 
 
-def test_connect_says_the_reason_where_exactly_once_is_wanted(java, broker, topic, tmp_path):
-    """It goes on trying, whatever it is told; what is asked of it by REST waits meanwhile."""
-    with connect(java, broker, topic, tmp_path) as worker:
-        tries = "Unable to claim write privileges for config topic"
-        eventually(lambda: worker.log_text().count(tries) > 1, "it has tried again")
-        assert worker.log_text().count(f"due to unexpected error: {REASON}") > 1
-    assert is_logged_once(broker, f"{topic}-config-leader"), "however often it tries"
+def asked_of(address: str, body: bytes | None) -> tuple[int, str]:
+    """By REST: the status, and what was said."""
+    where = urllib.parse.urlsplit(address)
+    connection = http.client.HTTPConnection(where.netloc, timeout=PATIENCE_S)
+    with contextlib.closing(connection):
+        connection.request("POST" if body else "GET", where.path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_connect_has_sources_that_are_exactly_once(java, broker, topic, tmp_path):
+    source = {
+        "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector", "tasks.max": "1",
+        "topic": f"{topic}-data", "file": str(tmp_path / "words"), "exactly.once.support": "required",
+    }  # fmt: skip
+    (tmp_path / "words").write_text("".join(f"{word}\n" for word in WORDS))
+    with connect(java, broker, topic, tmp_path) as (worker, address):
+        body = json.dumps({"name": "source", "config": source}).encode()
+        eventually(lambda: asked_of(f"{address}/connectors", None) == (200, "[]"), "it is up", not_yet=(OSError,))
+        status, said = asked_of(f"{address}/connectors", body)
+        assert status == 201, said
+        settings = {"bootstrap.servers": broker.bootstrap, "group.id": topic, "isolation.level": "read_committed"}
+        consumer = Consumer({**settings, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(f"{topic}-data", 0, 0)])
+        found = [(message.value() or b"").decode() for message in consumer.consume(len(WORDS), PATIENCE_S)]
+        consumer.close()
+        assert found == WORDS, worker.log_text()
+        assert "Unable to claim write privileges for config topic" not in worker.log_text()

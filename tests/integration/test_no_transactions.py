@@ -1,11 +1,12 @@
-"""As long as there are no transactions, a transactional producer of every client fails at once, and for good.
+"""Below the feature level that has transactions, a transactional producer of every client fails at once, and for good.
 
-Where a client shows words of the broker's, they are the reason.
+Where a client shows words of the broker's, they are the reason and what is to be done.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import confluent_kafka
 import kafka
@@ -14,13 +15,24 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
 
+from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
 from tests.support.waiting import PATIENCE_S
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS
 
 ID = "mover"
 REFUSED, UNSUPPORTED_VERSION = 53, 35
-REASON = "This broker has no transactions yet: produce without a transactional.id"
+REASON = "This cluster has no transactions below feature level 5: tpc cluster level --raise 5"
+
+
+@pytest.fixture(scope="module")
+def broker(module_tmp_path) -> Iterator[TpcBroker]:
+    made = TpcBroker(module_tmp_path / "below")
+    made.environment["TPC_TEST_FEATURE_LEVELS"] = f"{FIRST_OF_CLUSTERS}-{FIRST_WITH_TRANSACTIONS - 1}"
+    made.start()
+    yield made
+    made.stop()
 
 
 def test_the_answer_says_why(broker):

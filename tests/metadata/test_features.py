@@ -11,7 +11,7 @@ from tpc_broker.metadata.records import FeatureLevelChanged, NodeAddress, NodeRe
 from tpc_broker.model import MetadataVersion, NodeId
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
-SPOKEN = Levels(2, 4)
+SPOKEN = Levels(2, 5)
 
 
 def cluster_of(*levels: tuple[int, int]) -> ClusterImage:
@@ -66,7 +66,7 @@ def test_what_is_refused_says_why(update, said):
 
 
 def test_who_leads_may_not_have_registered_anew_yet():
-    assert updated(cluster_of((2, 5)), to(5))[1][0].startswith("tpc.version 5 is not spoken by the node that leads")
+    assert updated(cluster_of((2, 6)), to(6))[1][0].startswith("tpc.version 6 is not spoken by the node that leads")
 
 
 def test_all_of_it_or_nothing():
@@ -77,6 +77,17 @@ def test_all_of_it_or_nothing():
 
 def group(level: int, kind: int = UPGRADE) -> FeatureUpdate:
     return to(level, kind, "group.version")
+
+
+def transactions(level: int, kind: int = UPGRADE) -> FeatureUpdate:
+    return to(level, kind, "transaction.version")
+
+
+def test_kafkas_name_of_transactions_raises_the_level_that_has_them():
+    image = cluster_of((2, 5), (3, 6))
+    assert updated(image, transactions(2)) == updated(image, transactions(2), group(1)) == (5, [])
+    assert updated(image, transactions(0)) == (3, []), "so it is"
+    assert updated(ClusterImage(), transactions(2)) == (2, []), "a broker alone has them"
 
 
 def test_kafkas_name_of_the_group_protocol_raises_the_level_that_has_it():
@@ -98,7 +109,11 @@ def test_kafkas_name_of_the_group_protocol_raises_the_level_that_has_it():
         (3, group(-1, SAFE), "group.version -1 is not there; this release speaks levels 0 to 1."),
         (4, group(0, SAFE), "group.version does not go back from 1 to 0: it comes with tpc.version 4, which does n"),
         (4, group(0, UNSAFE), "group.version does not go back from 1 to 0"),
-        (4, to(2, UPGRADE, "transaction.version"), "transaction.version is Kafka's, here at level 0, and cannot be c"),
+        (4, transactions(2), "tpc.version 5 is not spoken by node 1 (release r1), which speaks levels 2 to 4."),
+        (4, transactions(1), "transaction.version 1 is passed over: tpc.version 5 brings 2."),
+        (4, transactions(3), "transaction.version 3 is not there; this release speaks levels 0 to 2."),
+        (5, transactions(1, SAFE), "transaction.version does not go back from 2 to 1: it comes with tpc.version 5, w"),
+        (4, to(1, UPGRADE, "share.version"), "share.version is Kafka's, here at level 0, and cannot be changed; tpc.v"),
     ],
 )
 def test_what_is_refused_by_kafkas_names_says_why(level, update, said):

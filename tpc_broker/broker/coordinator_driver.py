@@ -221,16 +221,17 @@ class MachineDriver(Generic[M]):
 
     async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
         """One request: hand it in, wait for its reply, which is of that kind. NotLoadedError, MachineFailedError."""
-        return await self._reply_to(self._hand_in(step), kind)
+        return await self._reply_to(self.hand_in(step), kind)
 
     def ask(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R | Coroutine[Any, Any, R]:
         """The same: the reply when it is there at once; where it waits for a write or for others, what is to be awaited
         for it.
         """
-        pending = self._hand_in(step)
+        pending = self.hand_in(step)
         return self._reply_to(pending, kind) if pending.response is None else _reply(pending, kind)
 
-    def _hand_in(self, step: Callable[[PendingReply, int], Effects]) -> PendingReply:
+    def hand_in(self, step: Callable[[PendingReply, int], Effects]) -> PendingReply:
+        """One request; its reply may be there at once. Who waits for it no more says so (`forget`). NotLoadedError."""
         if not self.is_loaded:
             raise NotLoadedError(self._why_not_loaded())
         pending = PendingReply()
@@ -240,11 +241,15 @@ class MachineDriver(Generic[M]):
             self._waiting.discard(pending)
         return pending
 
+    def forget(self, pending: PendingReply) -> None:
+        """Nobody waits for it any more."""
+        self._waiting.discard(pending)
+
     async def _reply_to(self, pending: PendingReply, kind: type[R]) -> R:
         try:
             await pending.wait()
         finally:
-            self._waiting.discard(pending)
+            self.forget(pending)
         return _reply(pending, kind)
 
     def _why_not_loaded(self) -> ErrorCode:

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.broker.calls_to_leaders import CallsToLeaders
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, MailboxError, PartitionOfflineError
-from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, NodeId, Replica
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, Replica
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.payloads import Answer, Payload, Row
+    from tpc_broker.broker.payloads import Row
     from tpc_broker.broker.ports import AppendResult
     from tpc_broker.coordinator.transactions.messages import Marker
 
 log = logging.getLogger(__name__)
 
-WRITE, SEND_TO_NODE = "transactions.write_markers", "transactions.send_markers"
+WRITE = "transactions.write_markers"
 MARKERS_PER_CALL: Final = 256
 """Each is a task where it is written: some 10 ms together, for which everything else of that core waits."""
 CALLS_MAX: Final = 16
@@ -44,7 +44,6 @@ AGAIN_S, AGAIN_S_MAX = 0.1, 10.0
 """Until what was not written is sent again; twice as long each time."""
 COMMIT_S: Final = 2.0
 """A marker that is not committed in so long is answered for as not written."""
-CALL_TIMEOUT_MS: Final = 10_000
 NEWEST_S: Final = 10.0
 
 Written = tuple[str, int, EndMarker]
@@ -94,10 +93,7 @@ class MarkerSender:
         self._has_new = trio.Event()
         self._destinations: dict[Replica, _Destination] = defaultdict(_Destination)
         self._under_way = self._written = self._sent_again = 0
-        core.mailboxes.serve(WRITE, self._serve_write)
-        core.mailboxes.serve(SEND_TO_NODE, self._serve_send_to_node)
-        if core.cluster is not None:
-            core.cluster.serve(WRITE, self._serve_node)
+        self.calls = CallsToLeaders(core, WRITE, self._write_here)
         with in_queue(TaskQueue.COORDINATORS):
             nursery.start_soon(self._run)
 
@@ -230,38 +226,11 @@ class MarkerSender:
         self._has_new.set()
 
     async def _ask(self, place: Replica, markers: Sequence[Marker]) -> list[ErrorCode]:
-        if place == (self._core.view.node, self._core.core_id):
-            return await write_markers(self._core, [_written(each) for each in markers])
-        payload: Payload = {"markers": [_row(*_written(each)) for each in markers]}
-        if place.node == self._core.view.node:
-            return await write_on(self._core, place.core, payload)
-        payload |= {"node": place.node, "core": place.core}
-        answer, _blobs = await self._core.mailboxes.call(
-            METADATA_CORE, SEND_TO_NODE, payload, timeout_ms=CALL_TIMEOUT_MS
-        )
-        return [ErrorCode(code) for code in answer["errors"]]
+        return [ErrorCode(code) for code in await self.calls.ask(place, [_row(*_written(each)) for each in markers])]
 
-    # -- being asked -------------------------------------------------------------------------------------------------
-
-    async def _serve_write(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
-        rows = [(topic, index, EndMarker(*fields)) for topic, index, *fields in payload["markers"]]
-        return {"errors": [int(code) for code in await write_markers(self._core, rows)]}, []
-
-    async def _serve_send_to_node(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
-        """On core 0, which has the links."""
-        assert self._core.cluster is not None
-        return await self._core.cluster.ask(NodeId(payload.pop("node")), WRITE, payload)
-
-    async def _serve_node(self, payload: Payload, _blobs: list[bytes]) -> Answer:
-        """On core 0 of the node that is asked."""
-        errors = await write_on(self._core, CoreId(payload["core"]), {"markers": payload["markers"]})
-        return {"errors": [int(code) for code in errors]}, []
-
-
-async def write_on(core: Core, number: CoreId, payload: Payload) -> list[ErrorCode]:
-    """By a core of this node. MailboxError."""
-    answer, _blobs = await core.mailboxes.call(number, WRITE, payload, timeout_ms=CALL_TIMEOUT_MS)
-    return [ErrorCode(code) for code in answer["errors"]]
+    async def _write_here(self, rows: Sequence[Row]) -> Row:
+        markers = [(topic, index, EndMarker(*fields)) for topic, index, *fields in rows]
+        return [int(code) for code in await write_markers(self._core, markers)]
 
 
 async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
@@ -279,11 +248,11 @@ async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCod
         for begin in range(0, len(numbers), MARKERS_PER_CALL):
             some = numbers[begin : begin + MARKERS_PER_CALL]
             try:
-                found = await write_on(core, owner, {"markers": [_row(*markers[number]) for number in some]})
+                found = await core.transactions.markers.calls.ask_core(owner, [_row(*markers[each]) for each in some])
             except MailboxError:
                 return  # not its leader, as long as nobody answers
             for number, code in zip(some, found, strict=True):
-                errors[number] = code
+                errors[number] = ErrorCode(code)
 
     async with trio.open_nursery() as nursery:
         for owner, numbers in by_core.items():

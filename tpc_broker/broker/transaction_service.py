@@ -101,7 +101,7 @@ class TransactionService(Coordinators[LoadedTransactions]):
     def __init__(self, core: Core, nursery: trio.Nursery) -> None:
         super().__init__(core, nursery, TRANSACTION_STATE_TOPIC)
         self.markers = MarkerSender(core, nursery)
-        self.calls = TransactionCalls(core)
+        self.calls = TransactionCalls(core, nursery)
         core.groups.verify_offsets = self.calls.verify_offsets
 
     @property
@@ -154,12 +154,6 @@ class TransactionService(Coordinators[LoadedTransactions]):
         if found.error_code in TO_BE_TRIED_AGAIN or await self.is_certain(transactional_id, coordinator):
             return found
         return ErrorCode.NOT_COORDINATOR
-
-    async def until_settled(self, transactional_id: str) -> None:
-        """While its coordinator changes the id, if that is here."""
-        coordinator = self.coordinator_of(transactional_id)
-        if not isinstance(coordinator, ErrorCode):
-            await coordinator.until_settled(transactional_id)
 
     async def is_certain(self, transactional_id: str, coordinator: LoadedTransactions) -> bool:
         """Whether that was the id's coordinator when this was called."""

@@ -1,7 +1,7 @@
 """Decides changes of a cluster's feature level: up to what all its nodes speak, and never back.
 
-Kafka's features have no levels of their own. One that comes with a level of ours raises ours to it (`group.version`),
-and what is so already is taken as done.
+Kafka's features have no levels of their own. One that comes with a level of ours raises ours to it (`group.version`,
+`transaction.version`), and what is so already is taken as done.
 """
 
 from __future__ import annotations
@@ -112,6 +112,11 @@ def _wanted_by_kafkas_name(image: ClusterImage, update: FeatureUpdate, spoken: L
         )
     if not there.has(update.level):
         raise _invalid(f"{update.feature} {update.level} is not there; this release speaks {there}.")
+    brought = kafka_level(update.feature, BROUGHT_BY[update.feature])
+    if present < update.level < brought:
+        raise _invalid(
+            f"{update.feature} {update.level} is passed over: {FEATURE} {BROUGHT_BY[update.feature]} brings {brought}."
+        )
     if update.level < present:
         raise _invalid(
             f"{update.feature} does not go back from {present} to {update.level}: it comes with {FEATURE} "

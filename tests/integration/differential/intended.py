@@ -38,7 +38,7 @@ class Intended:
 INTENDED: list[Intended] = [
     Intended(
         "advertised-apis",
-        "A broker advertises only what it implements; share groups, transactions, ACLs and so on are not there yet.",
+        "A broker advertises only what it implements; share groups, ACLs and so on are not there yet.",
         api="ApiVersions",
         path=r"ApiKeys(\.length|\[\d+\]\..*)",
         ours=r"<missing>|\d+",
@@ -62,11 +62,11 @@ INTENDED: list[Intended] = [
     ),
     Intended(
         "features",
-        "Kafka's features are named, at the levels whose behaviour is there: none of transactions, of share groups, of "
-        "streams groups; and there is ours, the level of what nodes write.",
+        "Kafka's features are named, at the levels whose behaviour is there: none of share groups, of streams "
+        "groups; and there is ours, the level of what nodes write.",
         api="ApiVersions",
         path=r"(SupportedFeatures|FinalizedFeatures)(\.length|\[.*\]\..*)",
-        ours=r"<missing>|0|2|3|4|8|30|tpc\.version",
+        ours=r"<missing>|0|2|4|5|8|30|tpc\.version",
     ),
     Intended(
         "no-quotas",
@@ -207,20 +207,6 @@ INTENDED: list[Intended] = [
         "A negative limit of bytes counts as none allowed, so one batch comes; Kafka fails with UNKNOWN_SERVER_ERROR.",
         api="Fetch",
         scenario="fetch-with-limits-below-zero",
-    ),
-    Intended(
-        "transactions-are-not-there",
-        "A transactional id is refused for good until transactions are there.",
-        api="(InitProducerId|Produce)",
-        scenario="(init-producer-id-with-a-transactional-id|produce-transactional)",
-        ours=r"53|-1|\[\]|0|None|<text>|<missing>",
-    ),
-    Intended(
-        "bounds-after-transactional-batches",
-        "What was refused is not in the log.",
-        api="ListOffsets",
-        scenario="produce-transactional",
-        path=".*Offset",
     ),
     Intended(
         "no-group-from-a-refused-join",

@@ -243,9 +243,3 @@ def init_producer_id(d: Dialogue) -> None:
         for pair in ((5, -1), (-1, 5), (5, 5), (2**60, 3), (-2, -2)):
             values = {"TransactionTimeoutMs": 1000, "ProducerId": pair[0], "ProducerEpoch": pair[1]}
             d.anywhere.ask("InitProducerId", version, {"TransactionalId": None, **values})
-
-
-@scenario
-def init_producer_id_with_a_transactional_id(d: Dialogue) -> None:
-    for version in range(6):
-        d.anywhere.ask("InitProducerId", version, {"TransactionalId": "t", "TransactionTimeoutMs": 1000})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.integration.differential.dialogue import BASE_MS, Dialogue, scenario, stable_versions
 from tests.integration.differential.scenarios_admin import APPEND, DELETE, SET, SUBTRACT, alter, change, describe
 from tests.integration.differential.scenarios_data import a_batch, produce
+from tests.integration.differential.scenarios_transactions import Id
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 EXACT, DEFAULT, SPECIFIED = range(3)
-NOT_FOUND = 105
 
 
 @scenario
@@ -281,13 +281,10 @@ def transactions_of_nobody(d: Dialogue) -> None:
 
 @scenario
 def describe_transactions_of_nobody(d: Dialogue) -> None:
-    if d.peer.name == "kafka":  # its coordinators are there when somebody has looked for one
-        asked = {"KeyType": 1, "CoordinatorKeys": ["a"]}
-        d.until(lambda: d.guide("FindCoordinator", 4, asked)["Coordinators"][0]["ErrorCode"] == 0)
-        ids = {"TransactionalIds": ["a"]}
-        d.until(lambda: d.guide("DescribeTransactions", 0, ids)["TransactionStates"][0]["ErrorCode"] == NOT_FOUND)
-    for ids in ([], ["a"], ["a", "", "a"]):
-        d.anywhere.ask("DescribeTransactions", 0, {"TransactionalIds": ids})
+    nobody = Id(d, "nobody")
+    nobody.settle()
+    for ids in ([], [nobody.name], [nobody.name, "", nobody.name]):
+        nobody.line.ask("DescribeTransactions", 0, {"TransactionalIds": ids})
 
 
 @scenario

@@ -1,4 +1,4 @@
-"""Kafka and ours have transactional ids, as in `test_differential`; ours at the feature level that has them."""
+"""Kafka and ours have transactional ids, as in `test_differential`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.support.server_process import Broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
-LEVELS = "2-5"
 _referee = Referee([*INTENDED, *INTENDED_OF_TRANSACTIONS])
 _completed: set[str] = set()
 
@@ -39,7 +38,6 @@ def kafka(kafka_tools, tmp_path_factory) -> Iterator[Side]:
 @pytest.fixture(scope="module", params=[1, 2])
 def ours(request, tmp_path_factory) -> Iterator[Side]:
     broker = TpcBroker(tmp_path_factory.mktemp(f"ours-{request.param}"), request.param, SETTINGS)
-    broker.environment["TPC_TEST_FEATURE_LEVELS"] = LEVELS
     yield from _started(broker)
 
 

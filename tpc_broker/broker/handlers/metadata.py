@@ -15,6 +15,7 @@ from tpc_broker.broker.handlers.tags import request_tags, with_facts
 from tpc_broker.broker.handlers.transactions import note_transactions
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
+from tpc_broker.feature_levels import FIRST_WITH_TRANSACTIONS
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, advertised_versions, api
 from tpc_broker.kafka.codec import codec
@@ -45,7 +46,10 @@ if TYPE_CHECKING:
 SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 TEXT_IS_SHOWN_VERSION = 3
-NO_TRANSACTIONS = "This broker has no transactions yet: produce without a transactional.id"
+NO_TRANSACTIONS = (
+    f"This cluster has no transactions below feature level {FIRST_WITH_TRANSACTIONS}: "
+    f"tpc cluster level --raise {FIRST_WITH_TRANSACTIONS}"
+)
 BROKER_ENDPOINTS = 1
 SOFTWARE_VERSION = 3
 """From here on ApiVersions names the client's software."""

@@ -33,7 +33,7 @@ TOO_MANY_PRODUCERS = f"An answer tells {limits.PRODUCERS_TOLD_MAX} producers at 
 
 def note_transactions(core: Core, request: Request) -> None:
     """Log that somebody wants them."""
-    text = "a producer with a transactional.id is refused: there are no transactions yet"
+    text = "a producer with a transactional.id is refused: the cluster is at a feature level that has none"
     core.dispatcher.note_in_vain(request, ASKED_FOR, text)
 
 
