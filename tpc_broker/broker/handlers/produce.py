@@ -93,6 +93,8 @@ async def _carry_out(
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
+    if request.fallback_reason == ProduceFallback.VERIFY:
+        await _ask_coordinator(hold, verification, deadline_ms)
     while await _wait_between_leaders(hold, list(sizes)):
         verdicts = [
             verdict
@@ -116,12 +118,16 @@ async def _carry_out(
         elif left is ProduceFallback.GAP:
             gaps = await _gaps(hold, list(sizes))
         elif left is ProduceFallback.VERIFY:
-            hold.has_waited = True
-            with hold.while_open():
-                await verification.ask(deadline_ms)
+            await _ask_coordinator(hold, verification, deadline_ms)
         else:
             await _wait_room(core, left)
     core.connections.answer_none(request)
+
+
+async def _ask_coordinator(hold: _Hold, verification: Verification, deadline_ms: int) -> None:
+    hold.has_waited = True
+    with hold.while_open():
+        await verification.ask(deadline_ms)
 
 
 _NOT_ADDED: Final = dict.fromkeys(
