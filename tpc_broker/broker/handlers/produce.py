@@ -124,12 +124,19 @@ async def _carry_out(
     core.connections.answer_none(request)
 
 
+_NOT_ADDED: Final = dict.fromkeys(
+    (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE), "The partition was not added to the transaction."
+)
+
+
 def _verified(verification: Verification, index: int, verdict: Verdict | None) -> Verdict | None:
     """What the coordinator of its transaction has said of a batch, if it was asked."""
     if verdict is None or verdict.error_code:
         return verdict
     error = verification.errors.get(index)
-    return replace(verdict, guard=verification.guards.get(index, 0)) if error is None else Verdict(error)
+    if error is not None:
+        return Verdict(error, _NOT_ADDED.get(error))
+    return replace(verdict, guard=verification.guards.get(index, 0))
 
 
 async def _wait_room(core: Core, left: ProduceFallback) -> None:
