@@ -229,7 +229,7 @@ async def _commit_in_transaction(
     if error is ErrorCode.TRANSACTION_ABORTABLE and request.api_version < ABORTABLE_VERSION:
         error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
-        return _OF_VERIFICATION.get(error, error)
+        return _told_of_verification(error, request.api_version)
     by_id = request.api_version >= TXN_TOPIC_IDS_VERSION
     offsets = _still_there(core, offsets, results, by_id=by_id)
     if not offsets:
@@ -250,6 +250,12 @@ async def _commit_in_transaction(
     for result in answer.partitions:
         results[result.topic_id if by_id else result.topic, result.partition] = result.error_code
     return ErrorCode.NONE
+
+
+def _told_of_verification(error: ErrorCode, version: int) -> ErrorCode:
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
+        return ErrorCode.INVALID_TXN_STATE
+    return _OF_VERIFICATION.get(error, error)
 
 
 # Rule: Offsets of a transaction are written only when it is certain that it is open, and has been without a break since
