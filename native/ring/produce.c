@@ -370,18 +370,12 @@ static bool lacks_verdict(tpc_plane *plane, const tpc_request *request, const su
            is_gap(plane, partition, request->connection, request->received_ns, &header);
 }
 
-/* Whether the coordinator of a batch's transaction has to be asked. */
-static bool lacks_verification(const tpc_plane *plane, const survey *about, int32_t i) {
-    const tpc_produce_part *part = &plane->scratch.parts[i];
+static bool lacks_verification(const tpc_plane *plane, const tpc_request *request, const survey *about, int32_t i) {
     const tpc_partition *partition = plane->scratch.partitions[i];
-    tpc_batch_header header;
-    if (!about->has_transactional || about->refused_code ||
-        !tpc_records_transactional(part->records, part->records_bytes))
-        return false;
+    if (!about->has_transactional || about->refused_code) return false;
     if (!partition || partition->role != TPC_ROLE_LEADER || partition->flags & TPC_PARTITION_INTERNAL) return false;
-    if (about->verdicts && about->verdicts[i].guard) return false;
-    return tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header) == 0 && header.producer_id >= 0 &&
-           !tpc_produce_is_of_open(partition, &header);
+    uint32_t guard = about->verdicts ? about->verdicts[i].guard : 0;
+    return tpc_produce_lacks_verification(partition, &plane->scratch.parts[i], request->api_version, guard);
 }
 
 /*
@@ -404,7 +398,7 @@ static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request
         partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
         return TPC_FALLBACK_NOT_ADMITTED;
     if (is_held_back(partition)) return TPC_FALLBACK_UNCOMMITTED;
-    if (lacks_verification(plane, about, i)) return TPC_FALLBACK_VERIFY;
+    if (lacks_verification(plane, request, about, i)) return TPC_FALLBACK_VERIFY;
     return lacks_verdict(plane, request, about, i) ? TPC_FALLBACK_GAP : TPC_FALLBACK_NONE;
 }
 

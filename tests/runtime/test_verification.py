@@ -1,10 +1,12 @@
 """Batches of transactions: taken where one is open, else behind their coordinator's word while nothing has ended it."""
 
 import select
+import struct
 
 import pytest
 
-from tests.support.plane_bench import records_of, settings_with
+from tests.runtime.test_produce_paths_agree import produce_request
+from tests.support.plane_bench import NOW_MS, records_of, settings_with
 from tests.support.plane_values import Left, PartitionFlag, Verdict
 from tests.support.record_batches import TRANSACTIONAL
 from tpc_broker.error_codes import ErrorCode as E
@@ -38,6 +40,9 @@ class Client:
     def waits(self, records, **fields):
         """For a batch whose coordinator is to be asked."""
         self.sends(records, **fields)
+        return self.left()
+
+    def left(self):
         self.bench.until(lambda: self.bench.left)
         why, request = self.bench.left.pop()
         assert why is Left.VERIFY
@@ -96,6 +101,38 @@ def test_a_batch_is_refused_whose_transaction_ends_while_its_coordinator_is_aske
     assert bench.plane.state(led).last_stable_offset == bench.plane.state(led).log_end_offset
 
 
+def test_a_marker_of_the_transaction_before_has_the_coordinator_asked_once_more(bench, led, client):
+    """From version 2 on a producer goes on before its last markers are written."""
+    assert client.begins(sent(0), led) == (E.NONE, 0)
+    topics = [("t", [(0, sent(0, epoch=1))])]
+    payload = produce_request(12, topics, acks=-1, timeout_ms=30_000, transactional_id=b"id", correlation_id=1)
+    client.socket.sendall(struct.pack(">i", len(payload)) + payload)
+    request = client.left()
+    overtaken = bench.plane.begin_verification(led, (7, 1))
+    end(bench, led, epoch=1)
+    assert bench.plane.produce_with(request, [Verdict(guard=overtaken)]) is False
+    assert bench.plane.fallback_reason is Left.VERIFY
+    bench.plane.end_verification(led, 7, overtaken)
+    guard = bench.plane.begin_verification(led, (7, 1))
+    assert bench.plane.produce_with(request, [Verdict(guard=guard)])
+    assert bench.plane.state(led).log_end_offset == 3
+
+
+def test_before_version_2_a_client_has_waited_for_the_markers_before_it_goes_on(bench, led, client):
+    assert client.begins(sent(0), led) == (E.NONE, 0)
+    request = client.waits(sent(0, epoch=1))
+    overtaken = bench.plane.begin_verification(led, (7, 1))
+    end(bench, led, epoch=1)
+    assert client.is_told_with(request, overtaken) == (E.INVALID_TXN_STATE, -1)
+
+
+def test_upkeep_of_producers_leaves_verifications_alone(bench, led, client):
+    request = client.waits(sent(0))
+    guard = bench.plane.begin_verification(led, PRODUCER)
+    assert bench.plane.expire_producers(led, NOW_MS) == 0
+    assert client.is_told_with(request, guard) == (E.NONE, 0)
+
+
 def test_a_guard_is_of_one_verification_alone(bench, led, client):
     request = client.waits(sent(0))
     old = bench.plane.begin_verification(led, PRODUCER)
@@ -111,6 +148,15 @@ def test_of_two_that_ask_together_one_that_gives_up_takes_nothing_from_the_other
     assert guards[0] == guards[1]
     bench.plane.end_verification(led, 7, guards[0])
     assert client.is_told_with(request, guards[1]) == (E.NONE, 0)
+
+
+def test_the_first_producer_of_a_partition_takes_nothing_from_those_that_still_ask(bench, led, client):
+    other = Client(bench)
+    requests = [client.waits(sent(0)), other.waits(sent(0, producer_id=8))]
+    guards = [bench.plane.begin_verification(led, (producer_id, 0)) for producer_id in (7, 8)]
+    assert client.is_told_with(requests[0], guards[0]) == (E.NONE, 0)
+    assert bench.plane.produce_with(requests[1], [Verdict(guard=guards[1])])
+    assert bench.answer(other.socket)[0] == (E.NONE, 1)
 
 
 def test_an_earlier_epoch_is_refused_before_anybody_is_asked(bench, led, client):
