@@ -7,7 +7,10 @@ from typing import Any
 from tests.integration.differential.dialogue import Dialogue, Line, Scenario, stable_versions
 from tests.support.raw_client import RawConnection
 
-SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4"}
+SETTINGS = {
+    "transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+}  # fmt: skip
 """Of both brokers."""
 TIMEOUT_MS = 60_000
 AGAIN = (14, 15, 16, 51)
@@ -46,12 +49,16 @@ class Id:
     def line(self) -> Line:
         return self.d.line(self._port())
 
+    def guide(self, api: str, version: int, values: Answer) -> Answer:
+        """Ask the coordinator something that is not part of what is compared."""
+        with RawConnection("127.0.0.1", self._port()) as guide:
+            return guide.ask(api, version, values)
+
     def settle(self) -> None:
         """Until no transaction ends any more."""
 
         def is_at_rest() -> bool:
-            with RawConnection("127.0.0.1", self._port()) as guide:
-                answer = guide.ask("DescribeTransactions", 0, {"TransactionalIds": [self.name]})
+            answer = self.guide("DescribeTransactions", 0, {"TransactionalIds": [self.name]})
             (state,) = answer["TransactionStates"]
             return state["ErrorCode"] not in AGAIN and not state["TransactionState"].startswith("Prepare")
 

@@ -130,9 +130,8 @@ async def _ask_coordinator(hold: _Hold, verification: Verification, deadline_ms:
         await verification.ask(deadline_ms)
 
 
-_NOT_ADDED: Final = dict.fromkeys(
-    (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE), "The partition was not added to the transaction."
-)
+_NOT_ADDED: Final = {ErrorCode.INVALID_TXN_STATE: "The partition was not added to the transaction."}
+"""Clients that know TRANSACTION_ABORTABLE need no words."""
 
 
 def _verified(verification: Verification, index: int, verdict: Verdict | None) -> Verdict | None:
