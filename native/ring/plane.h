@@ -83,6 +83,9 @@ struct tpc_plane {
     bool takes_transactions;
     uint32_t guards; /* given so far */
 
+    uint64_t producers_count, producers_max; /* of all partitions; 0: not bounded */
+    uint32_t looked_slot, looked_number;     /* producer_bound.c */
+
     tpc_partition_slot *slots;
     uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */
     tpc_partition **by_name, **by_id;

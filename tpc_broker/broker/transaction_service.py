@@ -116,6 +116,7 @@ class TransactionService(Coordinators[LoadedTransactions]):
         super().__init__(core, nursery, TRANSACTION_STATE_TOPIC)
         self.markers = MarkerSender(core, nursery)
         self.calls = TransactionCalls(core)
+        core.plane.bound_producers(core.settings.producer_states_bytes_max)
         core.groups.verify_offsets = self.calls.verify_offsets
 
     @property
