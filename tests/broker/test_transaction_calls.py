@@ -17,6 +17,7 @@ from tests.support.transaction_clients import (
 )
 from tpc_broker.broker import transaction_calls
 from tpc_broker.broker.handlers.transactional import WHILE_ENDING_S
+from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.broker.transaction_calls import AGAIN_S, FIRST_S, Asked
 from tpc_broker.error_codes import ErrorCode
 
@@ -186,3 +187,26 @@ async def test_below_a_topic_of_transactions_nobody_is_asked(autojump_clock):
     async with running_node() as node:
         told = await node[0].transactions.calls.verify(Asked("t", 1, 0, adds=True), [("data", 0)])
         assert told == {("data", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+@pytest.mark.parametrize(("why", "tried"), [(ProduceFallback.VERIFY, 1), (ProduceFallback.NONE, 2)])
+async def test_a_batch_that_is_left_to_be_verified_is_verified_first(autojump_clock, monkeypatch, why, tried):
+    """It would be left once more, with all that is found out of its partitions before."""
+    async with node_with_transactions() as node:
+        producer = Producer(node)
+        await producer.init()
+        core = node.lives[owner(node, "data", 0)].core
+        tries, produce_with = [], core.plane.produce_with
+
+        def produce_now(request):
+            request.fallback_reason = why
+            return False
+
+        def counted(request, verdicts, endpoints):
+            tries.append(verdicts)
+            return produce_with(request, verdicts, endpoints)
+
+        monkeypatch.setattr(core, "produce_now", produce_now)
+        monkeypatch.setattr(core.plane, "produce_with", counted)
+        assert await producer.produce("data", 0) == (NONE, 0)
+        assert len(tries) == tried

@@ -24,10 +24,11 @@ from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, Replica
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Iterable, Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Row
+    from tpc_broker.broker.ports import AppendResult
     from tpc_broker.coordinator.transactions.messages import Marker
 
 log = logging.getLogger(__name__)
@@ -260,34 +261,62 @@ async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCod
 
 
 async def write_markers(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
-    """Into partitions that are led here, and what became of each: NONE is committed."""
+    """Into partitions that are led here, and what became of each: NONE is committed. All are appended at once, and
+    waited for by one task; one has its own that finds no room, or goes by way of a group's coordinator.
+    """
     errors = [ErrorCode.REQUEST_TIMED_OUT] * len(markers)
+    appended: deque[tuple[int, Partition, AppendResult]] = deque()
 
-    async def write(number: int, topic: str, index: int, marker: EndMarker) -> None:
-        errors[number] = await _write(core, topic, index, marker)
+    async def write(number: int, partition: Partition, written: Awaitable[ErrorCode]) -> None:
+        errors[number] = await _became(core, partition, written)
 
     with trio.move_on_after(COMMIT_S):
         async with trio.open_nursery() as nursery:
-            for number, each in enumerate(markers):
-                nursery.start_soon(write, number, *each)
+            for number, (topic, index, marker) in enumerate(markers):
+                found = core.partitions.find(topic, index)
+                if not isinstance(found, Partition):
+                    errors[number] = found
+                elif topic == CONSUMER_OFFSETS_TOPIC:
+                    nursery.start_soon(write, number, found, core.groups.write_marker(found, marker))
+                elif (result := _append(core, found, marker)) is None:
+                    nursery.start_soon(write, number, found, found.append_marker(marker))
+                elif isinstance(result, ErrorCode):
+                    errors[number] = result
+                else:
+                    appended.append((number, found, result))
+            while appended:
+                number, found, result = appended[0]
+                await write(number, found, found.marker_committed(result))
+                appended.popleft()
+    for number, found, result in appended:  # behind one that is not committed in time
+        with trio.move_on_after(0):
+            await write(number, found, found.marker_committed(result))
     return errors
 
 
-async def _write(core: Core, topic: str, index: int, marker: EndMarker) -> ErrorCode:
-    found = core.partitions.find(topic, index)
-    if not isinstance(found, Partition):
-        return found
+def _append(core: Core, partition: Partition, marker: EndMarker) -> AppendResult | ErrorCode | None:
+    """What is to be waited for, if there is room."""
     try:
-        if topic == CONSUMER_OFFSETS_TOPIC:
-            return await core.groups.write_marker(found, marker)
-        return await found.append_marker(marker)
-    except LeadershipLostError:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    except PartitionOfflineError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
+        return partition.append_marker_nowait(marker)
+    except Exception as error:  # noqa: BLE001 - as below
+        return _fault_of(core, partition, error)
+
+
+async def _became(core: Core, partition: Partition, written: Awaitable[ErrorCode]) -> ErrorCode:
+    try:
+        return await written
     except Exception as error:  # noqa: BLE001 - this core would have to write the same again when it has restarted
-        core.log_limiter.say(log, "markers that failed", found.label, f"{found.label}: a marker failed: {error!r}")
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+        return _fault_of(core, partition, error)
+
+
+def _fault_of(core: Core, partition: Partition, error: Exception) -> ErrorCode:
+    if isinstance(error, LeadershipLostError):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if isinstance(error, PartitionOfflineError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    label = partition.label
+    core.log_limiter.say(log, "markers that failed", label, f"{label}: a marker failed: {error!r}")
+    return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _written(marker: Marker) -> Written:

@@ -337,6 +337,10 @@ class Partitions:
         if replication is not None:
             await replication.step_aside(key)
 
+    @property
+    def is_any_moving(self) -> bool:
+        return bool(self._going)
+
     async def wait_moved(self, topic_key: str | uuid.UUID, index: int) -> bool:
         """While a partition goes to another core: until it is known who leads it since, or for a while. Then clients
         can be sent there at once, and need not come back to ask. Whether there was something to wait for.
