@@ -9,6 +9,7 @@ Nothing of it lives below the feature level that has transactions.
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict, dataclass
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from tpc_broker.broker.coordinators import Coordinators
 from tpc_broker.broker.marker_sender import MarkerSender
 from tpc_broker.broker.transaction_calls import TransactionCalls
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionEffects, TransactionLimits
+from tpc_broker.coordinator.transactions.machine import Ended
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import TRANSACTION_FEATURE, kafka_level
 from tpc_broker.model import TRANSACTION_STATE_TOPIC
@@ -51,15 +53,35 @@ class Answered(Protocol):
 R = TypeVar("R", bound=Answered)
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionStatistics:
+    """Of a core. `ids`, `open` and `ending` are those that it coordinates; `markers_owed` are sent and not written yet,
+    of which `markers_under_way` are in a call just now. Those and the first three are what is; the others only grow.
+    """
+
+    ids: int
+    open: int
+    ending: int
+    committed: int
+    aborted: int
+    timed_out: int
+    markers_owed: int
+    markers_under_way: int
+    markers_written: int
+    markers_sent_again: int
+    verifications: int
+
+
 class LoadedTransactions(MachineDriver[TransactionCoordinator]):
     """The transactional ids of one partition."""
 
-    def __init__(self, core: Core, partition: Partition, limits: TransactionLimits) -> None:
+    def __init__(self, core: Core, partition: Partition, limits: TransactionLimits, ended: Ended) -> None:
         machine = TransactionCoordinator(
             partition.leader_epoch,
             core.producer_ids.take_nowait,
             limits,
             lambda: kafka_level(TRANSACTION_FEATURE, core.view.image.level),
+            ended,
         )
         super().__init__(core, partition, machine, "transactions")
         self._settled: dict[str, trio.Event] = {}
@@ -102,7 +124,23 @@ class TransactionService(Coordinators[LoadedTransactions]):
         super().__init__(core, nursery, TRANSACTION_STATE_TOPIC)
         self.markers = MarkerSender(core, nursery)
         self.calls = TransactionCalls(core, nursery)
+        self._ended = Ended()
         core.groups.verify_offsets = self.calls.verify_offsets
+
+    def statistics(self) -> TransactionStatistics:
+        found = [each.machine.statistics() for each in self.loaded()]
+        markers = self.markers.statistics()
+        return TransactionStatistics(
+            ids=sum(each.ids_count for each in found),
+            open=sum(each.open_count for each in found),
+            ending=sum(each.ending_count for each in found),
+            **asdict(self._ended),
+            markers_owed=sum(each.markers_sent for each in found),
+            markers_under_way=markers.under_way,
+            markers_written=markers.written,
+            markers_sent_again=markers.sent_again,
+            verifications=self.calls.verifications,
+        )
 
     @property
     def is_there(self) -> bool:
@@ -129,6 +167,7 @@ class TransactionService(Coordinators[LoadedTransactions]):
                 ids_max=settings.transactional_ids_max,
                 markers_max=MARKERS_PER_COORDINATOR,
             ),
+            self._ended,
         )
 
     # Rule: What a transaction coordinator answers without a write is told when a quorum has said, since it was looked

@@ -35,6 +35,10 @@ VERSION_MAX: Final = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
     ApiKey.ELECT_LEADERS: 2,
     ApiKey.UPDATE_FEATURES: 1,
+    ApiKey.WRITE_TXN_MARKERS: 2,
+    ApiKey.DESCRIBE_PRODUCERS: 0,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.LIST_TRANSACTIONS: 1,
 }
 """The newest version of each API whose meaning this client knows."""
 

@@ -124,6 +124,11 @@ async def _carry_out(
     core.connections.answer_none(request)
 
 
+_NOT_ADDED: Final = dict.fromkeys(
+    (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE), "The partition was not added to the transaction."
+)
+
+
 async def _ask_coordinator(hold: _Hold, verification: Verification, deadline_ms: int) -> None:
     hold.has_waited = True
     with hold.while_open():
@@ -136,7 +141,7 @@ def _verified(verification: Verification, index: int, verdict: Verdict | None) -
         return verdict
     error = verification.errors.get(index)
     if error is not None:
-        return Verdict(error)
+        return Verdict(error, _NOT_ADDED.get(error))
     guard = verification.guards.get(index, 0)
     return replace(verdict, guard=guard) if guard else verdict
 

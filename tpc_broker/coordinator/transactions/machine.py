@@ -96,6 +96,15 @@ class Statistics:
     next_deadline_ms: int | None
 
 
+@dataclass(slots=True)
+class Ended:
+    """What machines together have ended since they are there; only grows. `timed_out` are aborted too."""
+
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
+
+
 class TransactionCoordinator:
     """One partition's transactional ids: a `driven.Machine`, whose docstring tells what a driver does. This one also
     sends the `markers` among the effects, until each is written or its partition is gone, and calls `markers_written`.
@@ -110,14 +119,17 @@ class TransactionCoordinator:
         next_producer_id: Callable[[], int | None],
         limits: TransactionLimits | None = None,
         server_version: Callable[[], int] = lambda: RAISES_EPOCH,
+        ended: Ended | None = None,
     ) -> None:
         """`coordinator_epoch`: the leader epoch of the partition. `next_producer_id`: one that nobody has had, or None
         when there is none at hand, and one is being fetched. `server_version`: `transaction.version` of the cluster.
+        `ended`: where it counts.
         """
         self._coordinator_epoch = coordinator_epoch
         self._next_producer_id = next_producer_id
         self._limits = limits or TransactionLimits()
         self._server_version = server_version
+        self._ended_count = Ended() if ended is None else ended
         self._stored = Stored()
         self._pending: dict[str, State] = {}
         """Where an id is on its way to. Not at all what is stored, and among them ids that are not stored yet."""
@@ -407,8 +419,12 @@ class TransactionCoordinator:
             if kind == _COMPLETION:
                 self._complete(name, effects, now_ms)
             elif name in self._stored.open and name not in self._pending:
-                self._fence(name, self._stored.open[name], effects, now_ms, _ignore_refusal)
+                self._fence(name, self._stored.open[name], effects, now_ms, self._time_is_over)
         return effects
+
+    def _time_is_over(self, _effects: Effects, error: ErrorCode, _now_ms: int) -> None:
+        """Nobody waits for its abort; who would is told to come again when that is certain."""
+        self._ended_count.timed_out += error is ErrorCode.CONCURRENT_TRANSACTIONS
 
     def clock_was_set(self, by_ms: int) -> None:
         """Deadlines move by so much; times that are stored stay what they are."""
@@ -578,6 +594,9 @@ class TransactionCoordinator:
         new = completed(self._stored.open[name], now_ms)
 
         def written(_later: Effects, _now_ms: int) -> None:
+            committed = new.state is State.COMPLETE_COMMIT
+            self._ended_count.committed += committed
+            self._ended_count.aborted += not committed
             del self._pending[name], self._endings[name]
 
         def failed(_later: Effects, _error: ErrorCode, later_ms: int) -> None:
@@ -625,10 +644,6 @@ def _told(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED and not knows_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
-
-
-def _ignore_refusal(_effects: Effects, _error: ErrorCode, _now_ms: int) -> None:
-    """Nobody waits: time is over."""
 
 
 def _client_error(error: ErrorCode) -> ErrorCode:
