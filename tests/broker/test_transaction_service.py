@@ -304,7 +304,8 @@ async def lose(node, producer):
 
 
 async def test_below_the_level_there_is_nothing(autojump_clock, monkeypatch):
-    monkeypatch.setattr("tpc_broker.metadata.image.SPOKEN", Levels(FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS - 1))
+    before = Levels(FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS - 1)
+    monkeypatch.setattr("tpc_broker.metadata.image.SPOKEN", before)
     async with running_node(settings=SETTINGS) as node:
         await create_topic(node, 0, TRANSACTION_STATE_TOPIC, 4)
         asked = messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)

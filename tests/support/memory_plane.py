@@ -17,7 +17,7 @@ import trio
 
 from tests.support.memory_guards import MemoryGuards, is_of_open, judged
 from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, FetchOutcome, FetchPart, ProduceFallback
-from tpc_broker.broker.producers_port import ToldProducer
+from tpc_broker.broker.producers_port import KnownAborted, ToldProducer
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -168,7 +168,7 @@ class MemoryPlane:
         self.refuses: list[ProduceFallback] = []
         self.fetches, self.prepared, self.marks, self.owners, self.datagram_owners = set(), {}, {}, {}, {}
         self.fetch_limits = None
-        self.committed_from, self.uses = {}, {}
+        self.uses = {}
         self._connections, self._clock = connections, clock
         self._handles = 0
         self._durable = trio.Event()
@@ -415,14 +415,8 @@ class MemoryPlane:
         raise AssertionError("nobody wants one")
 
     def aborted(self, handle, offset, upto):
-        return [
-            (one.producer_id, one.first_offset)
-            for one in self._log(handle).aborted
-            if one.last_offset >= offset and one.first_offset < upto
-        ]
-
-    def set_committed_from(self, handle, offset, _upto):
-        self.committed_from[handle] = offset
+        known = self._log(handle).aborted
+        return KnownAborted([one for one in known if one.last_offset >= offset and one.first_offset < upto], 0, 0)
 
     def watch(self, handle):
         self._watched.add(handle)

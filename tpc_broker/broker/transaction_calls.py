@@ -77,9 +77,9 @@ class TransactionCalls:
 
     def __init__(self, core: Core, nursery: trio.Nursery) -> None:
         self._core = core
-        self._nursery = nursery
         self.verifications = 0
         """Asked by this core, also of itself; only grows."""
+        self._nursery = nursery
         self._calls = CallsToLeaders(core, VERIFY, self._here)
         self._new: dict[Asked, _Question] = {}
         self._has_new = trio.Event()

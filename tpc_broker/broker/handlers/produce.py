@@ -124,15 +124,15 @@ async def _carry_out(
     core.connections.answer_none(request)
 
 
-_NOT_ADDED: Final = dict.fromkeys(
-    (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE), "The partition was not added to the transaction."
-)
-
-
 async def _ask_coordinator(hold: _Hold, verification: Verification, deadline_ms: int) -> None:
     hold.has_waited = True
     with hold.while_open():
         await verification.ask(deadline_ms)
+
+
+_NOT_ADDED: Final = dict.fromkeys(
+    (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE), "The partition was not added to the transaction."
+)
 
 
 def _verified(verification: Verification, index: int, verdict: Verdict | None) -> Verdict | None:

@@ -147,6 +147,10 @@ class TransactionCoordinator:
         self._timers = Timers()
         self._writes = Writes()
         self._is_loaded = False
+        self._finishing: Iterator[None] | None = None
+        self._effects_of_loading = TransactionEffects()
+        self._next_part = 0
+        """Of all ids, to be looked at for those that are not used."""
 
     # Replay: the only way in which what is stored changes.
 
@@ -161,15 +165,25 @@ class TransactionCoordinator:
     def finish_loading(self, now_ms: int) -> TransactionEffects:
         """The log has been replayed to its end: ends go on, time runs."""
         assert not self._is_loaded
+        for _transaction in self.transactions_finished(now_ms):
+            pass
         self._is_loaded = True
-        effects = TransactionEffects()
+        return self._effects_of_loading
+
+    def transactions_finished(self, now_ms: int) -> Iterator[None]:
+        """The same, but for its end: after each one others have their turn, but no other call comes in between."""
+        if self._finishing is None:
+            self._finishing = self._finish(now_ms)
+        return self._finishing
+
+    def _finish(self, now_ms: int) -> Iterator[None]:
         for name, transaction in self._stored.open.items():
             if transaction.state in PREPARED:
-                self._owe(name, effects, now_ms)
+                self._owe(name, self._effects_of_loading, now_ms)
             else:
                 self._keep_time(name)
+            yield
         self._timers.set(_EXPIRY, now_ms + self._limits.expiration_interval_ms)
-        return effects
 
     def written(self, write_id: WriteId, now_ms: int) -> TransactionEffects:
         """A write is durable: its records are replayed here, and what waited for it is answered."""
@@ -266,7 +280,7 @@ class TransactionCoordinator:
 
     def _is_full(self) -> bool:
         """Of ids, also of those whose first record is under way, or of bytes."""
-        count = len(self._stored.values) + self._beginning
+        count = self._stored.ids_count + self._beginning
         return count >= self._limits.ids_max or self._stored.size_bytes >= self._limits.ids_bytes_max
 
     def add_partitions(self, request: AddPartitionsRequest, token: Token, now_ms: int) -> TransactionEffects:
@@ -365,24 +379,23 @@ class TransactionCoordinator:
             found.producer_epoch, found.partitions,
         )  # fmt: skip
 
-    def list_transactions(
-        self, wanted: ListFilter, now_ms: int, matches: Callable[[str], bool] = lambda _name: True
-    ) -> Iterator[ListedTransaction]:
-        """ListTransactions, each id as it is when it is taken: other calls come in between. `matches`: the pattern. An
-        id that has never had a transaction lasts longer than anything, as in Kafka.
+    def list_transactions(self, wanted: ListFilter, now_ms: int) -> Iterator[list[ListedTransaction]]:
+        """ListTransactions, a part of all ids at a time, as each is then: other calls come in between. An id that has
+        never had a transaction lasts longer than anything, as in Kafka.
         """
-        for name in list(self._stored.values):
-            value = self._stored.values.get(name)
-            if value is None or self._pending.get(name) is State.DEAD:
-                continue
-            state, producer_id = state_of(value), producer_id_of(value)
-            if (
-                (not wanted.states or state.value in wanted.states)
-                and (not wanted.producer_ids or producer_id in wanted.producer_ids)
-                and (wanted.longer_than_ms < 0 or now_ms - self._stored.start_ms(name) > wanted.longer_than_ms)
-                and matches(name)
-            ):
-                yield ListedTransaction(name, producer_id, state.value)
+        shortest_ms = wanted.longer_than_ms
+        for part in self._stored.in_parts():
+            found = []
+            for name, value in part:
+                state, producer_id = state_of(value), producer_id_of(value)
+                if (
+                    (not wanted.states or state.value in wanted.states)
+                    and (not wanted.producer_ids or producer_id in wanted.producer_ids)
+                    and (shortest_ms < 0 or now_ms - self._stored.start_ms(name, value) > shortest_ms)
+                    and self._pending.get(name) is not State.DEAD
+                ):
+                    found.append(ListedTransaction(name, producer_id, state.value))
+            yield found
 
     def markers_written(self, markers: Iterable[Marker], now_ms: int) -> TransactionEffects:
         """Each is written, or will never be needed: its partition is gone."""
@@ -413,7 +426,7 @@ class TransactionCoordinator:
                 break
             if key == _EXPIRY:
                 self._expire(effects, now_ms)
-                continue
+                break
             assert isinstance(key, tuple)
             kind, name = key
             if kind == _COMPLETION:
@@ -447,7 +460,7 @@ class TransactionCoordinator:
         """Counts at this moment."""
         stored, ending = self._stored, len(self._endings)
         return Statistics(
-            len(stored.values), len(stored.open) - ending, ending, stored.size_bytes, self._markers_sent,
+            stored.ids_count, len(stored.open) - ending, ending, stored.size_bytes, self._markers_sent,
             len(self._writes), self.next_deadline_ms(),
         )  # fmt: skip
 
@@ -609,9 +622,13 @@ class TransactionCoordinator:
     # Rule: An id whose tombstone is under way is pending: nothing is added to it any more (KAFKA-5279). Tombstones go
     # in batches that fit (KAFKA-13099). Held by tests/coordinator/transactions/test_time.py.
     def _expire(self, effects: Effects, now_ms: int) -> None:
-        """Some of those that were not used for long; the rest at once behind them."""
-        names, records, has_more = self._stored.unused(now_ms - self._limits.expiration_ms, self._pending)
-        self._timers.set(_EXPIRY, now_ms + self._limits.expiration_interval_ms)
+        """Some of those that were not used for long; the next ones in the next step."""
+        names, records, self._next_part = self._stored.unused(
+            now_ms - self._limits.expiration_ms, self._pending, self._next_part
+        )
+        has_more = self._next_part > 0
+        later_ms = now_ms + self._limits.expiration_interval_ms
+        self._timers.set(_EXPIRY, now_ms if has_more and not names else later_ms)
         if not names:
             return
         for name in names:
