@@ -120,8 +120,7 @@ static void use_room(tpc_plane *plane, tpc_partition *partition, uint32_t bytes)
 static void take_producer(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
                           const tpc_batch_header *header, int64_t base_offset) {
     tpc_producers_accept(&partition->producers, header, batch->marker, base_offset, tpc_plane_monotonic_ms(plane));
-    if (batch->marker && batch->marker->kind == TPC_CONTROL_ABORT)
-        partition->committed_from_offset = partition->log_end_offset;
+    if (batch->marker && batch->marker->kind == TPC_CONTROL_ABORT) tpc_aborted_bound(plane, partition);
 }
 
 int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,

@@ -114,6 +114,7 @@ int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_s
     if (log_start_offset < partition->log_start_offset || log_start_offset > partition->high_watermark) return -EINVAL;
     partition->log_start_offset = log_start_offset;
     tpc_windows_close_below(&plane->fetches->windows, partition, log_start_offset);
+    tpc_aborted_delete(plane, partition);
     tpc_partition_verify(partition);
     return 0;
 }
@@ -260,7 +261,7 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     partition->written_offset = params->log_end_offset;
     partition->commit_offset = partition->high_watermark = params->high_watermark;
     partition->bytes_admitted = params->bytes_admitted;
-    partition->committed_from_offset = params->log_end_offset;
+    partition->aborted_from_offset = params->log_end_offset;
     partition->in_place_end_offset = -1;
     partition->leader_epoch = params->leader_epoch;
     partition->spent_epoch = partition->read_term = -1;
@@ -377,6 +378,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     tpc_replica_forget_appended(plane, partition);
     tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_withdrawn(plane, partition);
+    tpc_aborted_release(plane, partition);
     partition_free(partition);
     return 0;
 }
@@ -449,20 +451,6 @@ int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_to
                                 .last_sequence = last ? last->last_sequence : -1,
                                 .coordinator_epoch = state->coordinator_epoch,
                                 .producer_epoch = state->producer_epoch};
-    }
-    return (int)count;
-}
-
-int tpc_partition_aborted(const tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto, tpc_told_aborted *out,
-                          uint32_t out_max) {
-    const tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return -ENOENT;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < partition->producers.transactions.aborted_count; i++) {
-        const tpc_aborted *one = &partition->producers.transactions.aborted[i];
-        if (one->marker_end <= offset || one->first_offset >= upto) continue;
-        if (count < out_max) out[count] = (tpc_told_aborted){one->producer_id, one->first_offset, one->marker_end - 1};
-        count++;
     }
     return (int)count;
 }

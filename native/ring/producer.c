@@ -109,7 +109,9 @@ static void end_transaction(tpc_producers *producers, tpc_producer_state *state,
     state->coordinator_epoch = marker->coordinator_epoch;
     if (!ended) return;
     tpc_transactions_end(&producers->transactions, ended, marker_end);
-    tpc_aborted aborted = {state->producer_id, ended->first_offset, marker_end};
+    /* Those that have ended and are not seen yet are in the list too: it is no later than it might be. */
+    tpc_aborted aborted = {state->producer_id, ended->first_offset, marker_end,
+                           producers->transactions.first->first_offset};
     if (marker->kind == TPC_CONTROL_ABORT) tpc_transactions_abort(&producers->transactions, &aborted);
 }
 
@@ -199,6 +201,16 @@ uint32_t tpc_producers_longest_search(const tpc_producers *producers) {
         if (looked_at > longest) longest = looked_at;
     }
     return longest;
+}
+
+void tpc_producers_cut(tpc_producers *producers, int64_t end_offset) {
+    for (const tpc_open_transaction *at = producers->transactions.last; at && at->first_offset >= end_offset;
+         at = at->previous) {
+        tpc_producer_state *state = tpc_producers_find(producers, at->producer_id);
+        if (state && state->transaction == at) state->transaction = NULL;
+    }
+    tpc_transactions_cut(&producers->transactions, end_offset);
+    tpc_transactions_cut_aborted(&producers->transactions, end_offset);
 }
 
 void tpc_producers_free(tpc_producers *producers) {

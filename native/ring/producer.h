@@ -54,6 +54,10 @@ void tpc_producers_undo(tpc_producers *producers, int64_t producer_id, const tpc
 /* Forgets one that has no open transaction. */
 void tpc_producers_remove(tpc_producers *producers, int64_t producer_id);
 
+/* The log was cut: what began or was aborted behind its end is forgotten. What ended there stays as it is, and holds readers back
+ * until the producers are found out anew. */
+void tpc_producers_cut(tpc_producers *producers, int64_t end_offset);
+
 /* How many slots a search looks at, at most. */
 uint32_t tpc_producers_longest_search(const tpc_producers *producers);
 

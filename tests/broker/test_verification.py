@@ -18,6 +18,7 @@ from tests.support.transaction_clients import (
     speak_transactions,
 )
 from tpc_broker.broker.additions import Additions
+from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
 
@@ -217,6 +218,27 @@ async def test_a_batch_whose_transaction_ended_while_it_was_verified_is_refused(
         held.may_come.set()
         told = E.INVALID_PRODUCER_EPOCH if version == 2 else E.INVALID_TXN_STATE
         assert await produced(request) == (told, -1), "the epoch is judged first: INVALID_TXN_STATE is fatal"
+
+
+async def test_a_marker_of_the_transaction_before_that_comes_twice_has_the_coordinator_asked_again(
+    autojump_clock, monkeypatch
+):
+    async with running() as node:
+        producer = await begun(node)
+        _near, far = places(node, producer)
+        await producer.produce("data", far)
+        await producer.end()
+        await producer.until_complete()
+        held = HeldQuestion(node, owner(node, "data", far), monkeypatch)
+        request = producer.send("data", far)
+        await held.has_answer.wait()
+        partition = node[owner(node, "data", far)].partitions.find("data", far)
+        (known,) = partition.producers(9)
+        named = producer.producer_id, producer.epoch, known.coordinator_epoch
+        marker = EndMarker(*named, commits=True, transaction_version=2)
+        assert await partition.append_marker(marker) is E.NONE
+        held.may_come.set()
+        assert await produced(request) == (E.NONE, 3)
 
 
 async def test_of_an_earlier_epoch_nobody_is_asked(autojump_clock, monkeypatch):

@@ -191,3 +191,25 @@ def test_an_unknown_field_of_a_checkpoint_is_passed_over_only_where_it_says_so(t
     else:
         with pytest.raises(CheckpointError, match="field 99 is not known"):
             decode_checkpoint(whole)
+
+
+def test_what_a_copy_knows_never_changes():
+    """And is encoded as it was, however often and whenever either was."""
+    batches = [batch(offset, producer=(offset % 3, 0, offset // 3)) for offset in range(9)]
+    state, _aborted = applied(*batches[:6])
+    state.encode_full()
+    early = state.copy()
+    before = early.encode_full()
+    for data in batches[6:]:
+        state.apply(decode_header(data), data)
+    state.extend(1, 5, [], is_epoch_new=True, last_timestamp=7, transaction_first_offset=8)
+    again = state.copy()
+    state.mark_lost()
+    assert (early.encode_full(), early) == (before, applied(*batches[:6])[0])
+    assert not again.lost
+    assert sorted(state.lost) == [0, 1, 2]
+    assert state.encode_full() == again.encode_full() != before
+    early.apply(decode_header(batches[6]), batches[6])
+    assert early.producers[0].batches == state.producers[0].batches
+    assert ProducerState.decode_full(state.encode_full(), 0)[0] == state
+    assert b"".join(state.encode_in_parts(2)) == state.encode_full()

@@ -69,12 +69,22 @@ class MemoryGuards:
             if not asked.asking:
                 del self.standing[handle, producer_id]
 
+    def _standing(self, handle, header, guard):
+        asked = self.standing.get((handle, header.producer_id))
+        stands = asked is not None and asked.guard == guard and asked.epoch == header.producer_epoch
+        return asked if stands else None
+
+    def is_overtaken(self, handle, known, header, guard):
+        """By a marker of the transaction before, so that the coordinator is to be asked once more."""
+        is_of_epoch = known is not None and known.epoch == header.producer_epoch and not known.batches
+        return is_of_epoch and self._standing(handle, header, guard) is None
+
     def refusal(self, handle, known, header, guard):
         """Of a batch of a transaction that is judged to be the next."""
         if not header.is_transactional or is_of_open(known, header):
             return ErrorCode.NONE
-        asked = self.standing.get((handle, header.producer_id))
-        if asked is None or asked.guard != guard or asked.epoch != header.producer_epoch:
+        asked = self._standing(handle, header, guard)
+        if asked is None:
             return ErrorCode.INVALID_TXN_STATE
         is_unknown = known is None or not known.batches
         if is_unknown and (

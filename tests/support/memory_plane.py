@@ -17,7 +17,7 @@ import trio
 
 from tests.support.memory_guards import MemoryGuards, is_of_open, judged
 from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, FetchOutcome, FetchPart, ProduceFallback
-from tpc_broker.broker.producers_port import ToldProducer
+from tpc_broker.broker.producers_port import KnownAborted, ToldProducer
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -32,6 +32,7 @@ from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, PartitionState
 
 TOPIC_IDS_IN_PRODUCE = TOPIC_IDS_IN_FETCH = 13
+ADDS_PARTITIONS = 12
 _BASE_OFFSET, _EPOCH = struct.Struct(">q"), struct.Struct(">i")
 EPOCH_AT, EPOCH_END = 12, 16
 
@@ -167,7 +168,7 @@ class MemoryPlane:
         self.refuses: list[ProduceFallback] = []
         self.fetches, self.prepared, self.marks, self.owners, self.datagram_owners = set(), {}, {}, {}, {}
         self.fetch_limits = None
-        self.committed_from, self.uses = {}, {}
+        self.uses = {}
         self._connections, self._clock = connections, clock
         self._handles = 0
         self._durable = trio.Event()
@@ -214,13 +215,16 @@ class MemoryPlane:
     def end_verification(self, handle, producer_id, guard):
         self.guards.leave(handle, producer_id, guard)
 
-    def _lacks_verification(self, key, asked, verdict):
+    def _lacks_verification(self, version, key, asked, verdict):
         handle, records = self._handle_of(key, asked.index), bytes(asked.records or b"")
-        if handle is None or verdict.error_code or verdict.guard or not records:
+        if handle is None or verdict.error_code or not records or not self.takes_transactions:
             return False
         header = decode_header(records)
         known = self._producer(handle, header.producer_id)
-        return self.takes_transactions and header.is_transactional and not is_of_open(known, header)
+        if not header.is_transactional or is_of_open(known, header):
+            return False
+        is_overtaken = version >= ADDS_PARTITIONS and self.guards.is_overtaken(handle, known, header, verdict.guard)
+        return not verdict.guard or is_overtaken
 
     def asked(self, request):
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
@@ -240,7 +244,7 @@ class MemoryPlane:
         pending, told = iter(verdicts), set()
         for topic in message.topic_data:
             key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name
-            if any(self._lacks_verification(key, asked, next(pending)) for asked in topic.partition_data):
+            if any(self._lacks_verification(version, key, asked, next(pending)) for asked in topic.partition_data):
                 return ProduceFallback.VERIFY
         pending = iter(verdicts)
         for topic in message.topic_data:
@@ -411,14 +415,8 @@ class MemoryPlane:
         raise AssertionError("nobody wants one")
 
     def aborted(self, handle, offset, upto):
-        return [
-            (one.producer_id, one.first_offset)
-            for one in self._log(handle).aborted
-            if one.last_offset >= offset and one.first_offset < upto
-        ]
-
-    def set_committed_from(self, handle, offset, _upto):
-        self.committed_from[handle] = offset
+        known = self._log(handle).aborted
+        return KnownAborted([one for one in known if one.last_offset >= offset and one.first_offset < upto], 0, 0)
 
     def watch(self, handle):
         self._watched.add(handle)

@@ -141,6 +141,7 @@ class Partitions:
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Open, alter and delete what changed; returns what was opened and its epochs."""
+        self._storage.follow_level(after)
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
         limiter = trio.CapacityLimiter(OPEN_AT_ONCE_MAX)
         changed = list(changed_topics(before, after))

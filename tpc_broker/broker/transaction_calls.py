@@ -77,6 +77,8 @@ class TransactionCalls:
 
     def __init__(self, core: Core, nursery: trio.Nursery) -> None:
         self._core = core
+        self.verifications = 0
+        """Asked by this core, also of itself; only grows."""
         self._nursery = nursery
         self._calls = CallsToLeaders(core, VERIFY, self._here)
         self._new: dict[Asked, _Question] = {}
@@ -90,6 +92,7 @@ class TransactionCalls:
         the transaction (or now is, with `adds`), or why not; others may be there as well. Errors of the coordinator
         itself are those of all. `UNDER_WAY` comes when a step of the id has ended, or nearly: ask `again`, at once.
         """
+        self.verifications += 1
         question = self._new.get(asked)
         if question is None:
             question = self._new[asked] = _Question(asked)

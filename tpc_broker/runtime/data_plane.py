@@ -243,9 +243,6 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane, Transactions
     def close_windows(self, handle: int) -> None:
         lib.tpc_partition_close_windows(self._plane, handle)
 
-    def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
-        lib.tpc_partition_set_committed_from(self._plane, handle, offset, upto)
-
     def release_fetches(self) -> None:
         lib.tpc_plane_release_fetches(self._plane)
 

@@ -1,4 +1,4 @@
-"""What the data plane has of transactions (`TransactionsPort`): verifications, and what was aborted in memory."""
+"""What the data plane has of transactions (`TransactionsPort`): verifications, and what was aborted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.broker.producers_port import KnownAborted
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.indexes import AbortedTransaction
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpc_broker._ring import tpc_plane
 
 ABORTED_FIRST: Final = 64
@@ -37,12 +41,21 @@ class TransactionsPlane:
     def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
         lib.tpc_plane_end_verification(self._plane, handle, producer_id, guard)
 
-    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
+    def aborted(self, handle: int, offset: int, upto: int) -> KnownAborted:
         room, count = 0, ABORTED_FIRST
+        known = ffi.new("tpc_known_aborted *")
         while count > room:
             room = count
             rows = ffi.new("tpc_told_aborted[]", room)
-            count = lib.tpc_partition_aborted(self._plane, handle, offset, upto, rows, room)
+            count = lib.tpc_partition_aborted(self._plane, handle, offset, upto, rows, room, known)
         if count < 0:
             raise PartitionOfflineError("the partition was withdrawn")
-        return [(row.producer_id, row.first_offset) for row in rows[0:count]]
+        entries = [
+            AbortedTransaction(row.producer_id, row.first_offset, row.last_offset, row.stable_offset)
+            for row in rows[0:count]
+        ]
+        return KnownAborted(entries, known.from_offset, known.room)
+
+    def add_aborted(self, handle: int, offset: int, upto: int, added: Sequence[AbortedTransaction]) -> None:
+        rows = ffi.new("tpc_told_aborted[]", [tuple(entry) for entry in added])
+        lib.tpc_partition_add_aborted(self._plane, handle, offset, upto, rows, len(added))

@@ -123,8 +123,19 @@ typedef struct {
 typedef struct {
     int64_t producer_id;
     int64_t first_offset;
-    int64_t last_offset; /* of its marker */
+    int64_t last_offset;   /* of its marker */
+    int64_t stable_offset; /* none whose marker comes later has begun below it */
 } tpc_told_aborted;
+
+/* The largest number of those that a partition keeps though segments have them. */
+enum { TPC_ABORTED_MAX = 4096 };
+
+/* Which of a partition's are known without its segments, and for how many more there is room. */
+typedef struct {
+    int64_t from_offset;
+    int32_t room;
+    int32_t reserved;
+} tpc_known_aborted;
 
 /* An entry that the reopened journal has to begin with: the partition is cut at this offset, behind the beginning of
  * this leader epoch. */
@@ -342,10 +353,14 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
 /* All producers as of the log's end, in no order; how many. -ENOBUFS: they are more than there is room for; -EAGAIN: the log was
  * cut, and they are found out anew. */
 int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max);
-/* Of transactions that were aborted those whose markers are not written behind, and that reach into [offset, upto), in the
- * order of the markers. How many there are; `out` has the first ones. Of the others the segments know. */
+/* Of transactions that were aborted those with markers at or above from_offset, and that reach into [offset, upto), in the order
+ * of the markers. How many there are; `out` has the first ones. Of those below only segments know. */
 int tpc_partition_aborted(const tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto, tpc_told_aborted *out,
-                          uint32_t out_max);
+                          uint32_t out_max, tpc_known_aborted *known);
+/* Segments say that these are all whose markers lie in [offset, upto), the latter being known->from_offset. -ESTALE: it is not
+ * any more; -EINVAL: they are more than TPC_ABORTED_MAX. At most known->room are right. */
+int tpc_partition_add_aborted(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto,
+                              const tpc_told_aborted *added, uint32_t added_count);
 /* Forgets producers without an open transaction that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle);
 /* How many slots of the hash table of producers a search looks at, at most. For tests. */

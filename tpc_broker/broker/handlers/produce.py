@@ -130,13 +130,18 @@ async def _ask_coordinator(hold: _Hold, verification: Verification, deadline_ms:
         await verification.ask(deadline_ms)
 
 
+_NOT_ADDED: Final = dict.fromkeys(
+    (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE), "The partition was not added to the transaction."
+)
+
+
 def _verified(verification: Verification, index: int, verdict: Verdict | None) -> Verdict | None:
     """What the coordinator of its transaction has said of a batch, if it was asked."""
     if verdict is None or verdict.error_code:
         return verdict
     error = verification.errors.get(index)
     if error is not None:
-        return Verdict(error)
+        return Verdict(error, _NOT_ADDED.get(error))
     guard = verification.guards.get(index, 0)
     return replace(verdict, guard=guard) if guard else verdict
 
