@@ -311,4 +311,7 @@ void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request
 int64_t tpc_pending_turn(void *plane, int64_t now_ns);
 void tpc_pending_forget(tpc_plane *plane);
 
+/* Above the bound of all producers: one that was long silent is forgotten, for one that is new. */
+void tpc_plane_make_room_for_producer(tpc_plane *plane);
+
 #endif

@@ -16,6 +16,7 @@ from tests.support.transaction_clients import (
     speak_transactions,
 )
 from tpc_broker.broker import transaction_calls
+from tpc_broker.broker.handlers.transactional import WHILE_ENDING_S
 from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.broker.transaction_calls import AGAIN_S, FIRST_S, Asked
 from tpc_broker.error_codes import ErrorCode
@@ -29,10 +30,10 @@ def _with_transactions(monkeypatch):
 
 
 @asynccontextmanager
-async def ending(within_s=0.01):
+async def ending(within_s=0.01, **how):
     """A transaction whose marker is written, and durable only when `within_s` are over."""
     async with node_with_transactions() as node:
-        producer = Producer(node)
+        producer = Producer(node, **how)
         await producer.init()
         await producer.add("data", 0)
         plane = node.lives[owner(node, "data", 0)].plane
@@ -79,6 +80,22 @@ async def test_who_asks_is_answered_in_any_case(autojump_clock):
         told, after_s = await asked(node, coordinator_core(node, "t"), producer, again=True)
         assert told is CONCURRENT
         assert after_s == pytest.approx(AGAIN_S)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_client_that_goes_on_is_answered_when_the_transaction_before_has_ended(autojump_clock, version):
+    async with ending(within_s=0.05, version=version) as (_node, producer):
+        began_s = trio.current_time()
+        assert await producer.add("data", 1) is NONE
+        assert trio.current_time() - began_s == pytest.approx(0.05)
+        assert await producer.add_offsets("g") is NONE
+
+
+async def test_a_client_that_goes_on_is_answered_in_any_case(autojump_clock):
+    async with ending(within_s=60.0) as (_node, producer):
+        began_s = trio.current_time()
+        assert await producer.add_offsets("g") is CONCURRENT
+        assert trio.current_time() - began_s == pytest.approx(WHILE_ENDING_S)
 
 
 class Counted:
@@ -132,7 +149,7 @@ async def test_an_id_whose_log_is_slow_holds_up_no_other_for_long(autojump_clock
         async def ask(producer):
             began_s = trio.current_time()
             told = await node[0].transactions.calls.verify(question_of(producer), [("data", 0)])
-            took_s.append((told["data", 0], trio.current_time() - began_s))
+            took_s.append((told["data", 0], round(trio.current_time() - began_s, 6)))
 
         async with trio.open_nursery() as nursery:
             for producer in producers:

@@ -17,6 +17,7 @@ from tests.support.memory_node import MemoryClock
 from tpc_broker.broker.transaction_service import APPLIED_AT_ONCE, LOAD_STEP, LoadedTransactions
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionLimits
 from tpc_broker.coordinator.transactions import stored as transactions_stored
+from tpc_broker.coordinator.transactions.machine import Ended
 from tpc_broker.coordinator.transactions.records import transaction_key, transaction_record
 from tpc_broker.coordinator.transactions.states import State
 from tpc_broker.coordinator.transactions.transaction import TopicPartition, Transaction
@@ -33,7 +34,7 @@ def driver_of(log):
     core.producer_ids = SimpleNamespace(take_nowait=lambda: None)
     core.view = SimpleNamespace(image=SimpleNamespace(level=5))
     core.transactions = SimpleNamespace(markers=SimpleNamespace(send=lambda *_what: None))
-    return LoadedTransactions(core, log, TransactionLimits())
+    return LoadedTransactions(core, log, TransactionLimits(), Ended())
 
 
 async def loaded(log):

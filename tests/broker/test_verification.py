@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
+from tests.log.log_batches import batch
+from tests.support.memory_clients import create_topic, produce_request_of
+from tests.support.memory_node import answer_of
 from tests.support.transaction_clients import (
     Producer,
     coordinator_core,
@@ -17,6 +21,7 @@ from tests.support.transaction_clients import (
     produced,
     speak_transactions,
 )
+from tpc_broker.broker import verification
 from tpc_broker.broker.additions import Additions
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode as E
@@ -304,3 +309,36 @@ async def test_an_id_that_is_another_producers_is_refused(autojump_clock):
         assert await one.produce("data", far) == (E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
         assert await other.produce("data", far) == (E.NONE, 0)
         assert await Producer(node, "never").describe()
+
+
+async def test_a_produce_to_many_partitions_holds_its_core_for_no_longer_than_a_step(autojump_clock, monkeypatch):
+    monkeypatch.setattr(verification, "STEP", 4)
+    async with running() as node:
+        await create_topic(node, 0, "wide", 40)
+        producer = await begun(node)
+        core = coordinator_core(node, "t")
+        indexes = [index for index in range(40) if owner(node, "wide", index) == core]
+        plane, turns, begun_in = node.lives[core].plane, [0], []
+        begin = plane.begin_verification
+
+        def noted(*what, **how):
+            begun_in.append(turns[0])
+            return begin(*what, **how)
+
+        async def count_turns():
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns[0] += 1
+
+        monkeypatch.setattr(plane, "begin_verification", noted)
+        batches = {index: batch(0, producer=(producer.producer_id, 0, 0), transactional=True) for index in indexes}
+        message = produce_request_of("wide", batches, transactional_id="t", timeout_ms=30_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            request = node.send(core, message, 12)
+            await request.done.wait()
+            nursery.cancel_scope.cancel()
+        errors = {one.error_code for one in answer_of(request).responses[0].partition_responses}
+        assert errors == {0}
+        assert len(begun_in) == len(indexes)
+        assert max(Counter(begun_in).values()) <= 2 * verification.STEP, "of two tasks one may run twice in a row"

@@ -1,12 +1,10 @@
 """Transactions that this client begins and ends, as librdkafka and the broker see them."""
 
-import time
-from uuid import uuid4
-
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer
 from confluent_kafka import TopicPartition as Place
 
+from tests.support.today import BASE_MS
 from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.client import transacting
 from tpc_broker.client.batches import RecordsPart
@@ -35,8 +33,8 @@ def cluster(broker):
 
 
 @pytest.fixture
-def name():
-    return f"transacting-{uuid4()}"
+def name(request):
+    return f"transacting-{request.node.name}".replace("[", "-").replace("]", "")
 
 
 @pytest.fixture
@@ -46,9 +44,8 @@ def place(cluster, name):
 
 
 def part(*values):
-    now = int(time.time() * 1000)
-    data = build_batch([Record(value, None, now) for value in values])[HEADER_BYTES:]
-    return RecordsPart(data, len(values), now, now)
+    data = build_batch([Record(value, None, BASE_MS) for value in values])[HEADER_BYTES:]
+    return RecordsPart(data, len(values), BASE_MS, BASE_MS)
 
 
 def read(broker, place, count):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.log.log_batches import batch, marker
+from tpc_broker.log import producer_state
 from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, decode_header, walk_headers
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import EpochStart
@@ -213,3 +214,18 @@ def test_what_a_copy_knows_never_changes():
     assert early.producers[0].batches == state.producers[0].batches
     assert ProducerState.decode_full(state.encode_full(), 0)[0] == state
     assert b"".join(state.encode_in_parts(2)) == state.encode_full()
+
+
+def test_too_many_go_that_have_not_changed_for_longest(monkeypatch):
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 32)
+    state, _aborted = applied(
+        batch(0, producer=(0, 0, 0), transactional=True),
+        *(batch(number, producer=(number, 0, 0)) for number in range(1, 32)),
+        batch(32, producer=(1, 0, 1)), batch(33, producer=(40, 0, 0)),
+    )  # fmt: skip
+    assert list(state.producers) == [0, *range(4, 32), 1, 40], "one has a transaction open, one has written since"
+    assert state.producers[1].batches[-1].last_sequence == 1
+    for number in range(41, 1_000):
+        data = batch(number, producer=(number, 0, 0), transactional=True)
+        state.apply(decode_header(data), data)
+    assert not any(one.transaction_first_offset == -1 for one in state)

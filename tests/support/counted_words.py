@@ -1,4 +1,4 @@
-"""Words that are written at a pace while somebody counts them exactly once, and what a reader of committed ones finds."""
+"""Words written at a pace while somebody counts them exactly once, and what a reader of committed ones finds."""
 
 from __future__ import annotations
 

@@ -200,6 +200,9 @@ class MemoryPlane:
     def produce(self, _request):
         return False
 
+    def bound_producers(self, _bytes_max):
+        """There are few."""
+
     def take_transactions(self, *, on):
         self.takes_transactions = on
 

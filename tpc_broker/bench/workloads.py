@@ -113,7 +113,7 @@ def _commit_latency(partitions: int) -> Workload:
         f"commit-latency-{partitions}",
         f"transactions of one record of 1 KiB in each of {partitions}, one at a time: from EndTxn until it was read",
         commit_latency(Transactions(partitions=partitions, requests=1, is_followed=True)), group="commit-latency",
-        peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT,
+        peers=_KAFKA_LIKE, brief=("tpc durable", "kafka"),
     )  # fmt: skip
 
 

@@ -151,6 +151,7 @@ class TransactionService(Coordinators[LoadedTransactions]):
         self.markers = MarkerSender(core, nursery)
         self.calls = TransactionCalls(core, nursery)
         self._ended = Ended()
+        core.plane.bound_producers(core.settings.producer_states_bytes_max)
         core.groups.verify_offsets = self.calls.verify_offsets
 
     def statistics(self) -> TransactionStatistics:

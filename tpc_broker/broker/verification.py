@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 VERSION_THAT_IS_TOLD: Final = 11
 """From here on clients know TRANSACTION_ABORTABLE."""
 VERSION_THAT_ADDS: Final = 12
+STEP: Final = 250
+"""Batches that are looked at at once, some 5 µs each."""
 COORDINATOR_ELSEWHERE: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -56,6 +58,8 @@ class Verification:
         """For the verdicts, by the place in the request."""
         self.errors: dict[int, ErrorCode] = {}
         self._begun: list[tuple[int, int, int]] = []
+        self._batches: list[_Batch] = []
+        """That are asked about."""
 
     def end(self) -> None:
         for handle, producer_id, guard in self._begun:
@@ -75,30 +79,33 @@ class Verification:
             while not await self._ask_once(again=again):
                 again = True
         if scope.cancelled_caught:
-            self._refuse(self._batches(), ErrorCode.NOT_ENOUGH_REPLICAS)
+            self.guards.clear()
+            self._refuse(self._batches, ErrorCode.NOT_ENOUGH_REPLICAS)
 
     async def _ask_once(self, *, again: bool) -> bool:
         """Whether that was all."""
         self.end()
         self.guards.clear()
-        batches = self._batches()
+        batches = self._batches = await self._found()
         producers = {(batch.producer_id, batch.producer_epoch) for batch in batches}
         transactional_id = self._asked.transactional_id
         if transactional_id is None:
             self._refuse(batches, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         elif len(producers) != 1:
             self._refuse(batches, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        elif begun := [batch for batch in batches if self._begin(batch)]:
+        elif begun := await self._begun_of(batches):
             return await self._has_heard(transactional_id, begun, again=again)
         return True
 
     def _refuse(self, batches: Iterable[_Batch], error: ErrorCode) -> None:
         self.errors.update((batch.place, error) for batch in batches)
 
-    def _batches(self) -> list[_Batch]:
+    async def _found(self) -> list[_Batch]:
         """What cannot be read, or is not led here, is the data plane's to refuse."""
         found = []
         for index, part in enumerate(self._asked.parts):
+            if index % STEP == STEP - 1:
+                await trio.lowlevel.checkpoint()
             records = self._request.body[part.records_place : part.records_place + part.records_bytes]
             partition = self._core.partitions.find(part.topic, part.partition)
             if len(records) < BATCH_HEADER_BYTES or not isinstance(partition, Partition) or index in self.errors:
@@ -112,6 +119,15 @@ class Verification:
                     _Batch(index, partition, header.producer_id, header.producer_epoch, header.base_sequence)
                 )
         return found
+
+    async def _begun_of(self, batches: list[_Batch]) -> list[_Batch]:
+        begun = []
+        for number, batch in enumerate(batches, 1):
+            if self._begin(batch):
+                begun.append(batch)
+            if number % STEP == 0:
+                await trio.lowlevel.checkpoint()
+        return begun
 
     def _begin(self, batch: _Batch) -> bool:
         handle = batch.partition.handle

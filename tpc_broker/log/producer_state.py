@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from tpc_broker.log.batch import Buffer
 
 BATCHES_PER_PRODUCER_MAX: Final = 5
+PRODUCERS_MAX: Final = 350_000
+"""Of a partition: what a core's data plane knows of all of its partitions has as many, by its default."""
+ROOM_MADE_SHARE: Final = 16
+"""Of them this part goes at a time."""
 SNAPSHOT_VERSION: Final = 1
 NO_OFFSET: Final = -1
 
@@ -106,6 +110,9 @@ class Producer:
 class ProducerState:
     """All producers of one partition, as of the offset up to which batches were applied.
 
+    They are in the order in which they changed last, and bounded: where there are too many, those that have not changed
+    for longest go, but for those with an open transaction.
+
     A copy has the same objects, of which each is copied when it changes: a checkpoint copies the state of a partition
     that has changed, which may have hundreds of thousands.
     """
@@ -113,6 +120,8 @@ class ProducerState:
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
         self._owner = object()
+        self._kept = 0
+        """So many may there be, as they have transactions open."""
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -136,12 +145,13 @@ class ProducerState:
     # written would say what is not in its segments. Held by tests/log/test_producer_state.py.
     def _own(self, producer_id: int) -> Producer | None:
         """To be changed."""
-        producer = self.producers.get(producer_id)
-        if producer is not None and producer.owner is not self._owner:
-            batches = list(producer.batches)
-            producer = self.producers[producer_id] = replace(producer, batches=batches, owner=self._owner)
-        if producer is not None:
-            producer.encoded = None
+        producer = self.producers.pop(producer_id, None)
+        if producer is None:
+            return None
+        if producer.owner is not self._owner:
+            producer = replace(producer, batches=list(producer.batches), owner=self._owner)
+        producer.encoded = None
+        self.producers[producer_id] = producer
         return producer
 
     def apply(self, header: BatchHeader, data: Buffer, position: int = 0) -> AbortedTransaction | None:
@@ -168,7 +178,7 @@ class ProducerState:
     def _producer(self, header: BatchHeader) -> Producer:
         producer = self._own(header.producer_id)
         if producer is None:
-            producer = self.producers[header.producer_id] = Producer(header.producer_id, header.producer_epoch)
+            producer = self._add(header.producer_id, header.producer_epoch)
         elif producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
@@ -192,7 +202,7 @@ class ProducerState:
         """
         producer = self._own(producer_id)
         if producer is None:
-            producer = self.producers[producer_id] = Producer(producer_id, epoch)
+            producer = self._add(producer_id, epoch)
         elif is_epoch_new or producer.epoch != epoch:
             producer.batches.clear()
         producer.epoch = epoch
@@ -202,6 +212,20 @@ class ProducerState:
         del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
         if producer.transaction_first_offset == NO_OFFSET:
             producer.transaction_first_offset = transaction_first_offset
+
+    def _add(self, producer_id: int, epoch: int) -> Producer:
+        if len(self.producers) >= max(PRODUCERS_MAX, self._kept):
+            self.forget_longest_unchanged(PRODUCERS_MAX - PRODUCERS_MAX // ROOM_MADE_SHARE)
+            self._kept = len(self.producers) + PRODUCERS_MAX // ROOM_MADE_SHARE
+        producer = self.producers[producer_id] = Producer(producer_id, epoch)
+        return producer
+
+    def forget_longest_unchanged(self, count_max: int) -> None:
+        """But for those with an open transaction."""
+        more = len(self.producers) - count_max
+        closed = (one.producer_id for one in self if one.transaction_first_offset == NO_OFFSET)
+        for producer_id in list(islice(closed, max(0, more))):
+            del self.producers[producer_id]
 
     def mark_lost(self, producer_ids: Iterable[int] | None = None) -> None:
         """A crash may have lost batches that these producers were answered for early (`durability=relaxed`); None: all.

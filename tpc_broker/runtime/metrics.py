@@ -75,6 +75,8 @@ COUNTED: Final = (
     Counted("tpc_produce_errors_total", "plane", "partition_errors", "Partitions of Produce answered with an error."),
     Counted("tpc_produce_doubted_total", "plane", "answers_doubted", "Acknowledgements refused: nothing was there."),
     Counted("tpc_produce_waiting", "plane", "produces_pending", "Produce requests that wait for the disk."),
+    Counted("tpc_producers", "plane", "producers", "Producers that partitions of this core know."),
+    Counted("tpc_producers_forgotten_total", "plane", "producers_forgotten", "Producers that made room for others."),
     Counted("tpc_tail_bytes", "plane", "tail_bytes", "Bytes of records in memory."),
     Counted("tpc_tail_unwritten_batches", "plane", "appends_undurable", "Batches that are not on the disk yet."),
     Counted("tpc_fetch_in_c_total", "fetches", "taken", "Fetch requests answered in C."),
