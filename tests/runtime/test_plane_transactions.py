@@ -440,3 +440,23 @@ def test_committed_records_are_c_s_to_read_where_it_knows_of_nothing_open_or_abo
     assert left(0), "who looked had not heard of that marker"
     lib.tpc_partition_set_committed_from(fetching.plane.pointer, handle, 1, 4)
     assert (left(0), left(1)) == (True, False)
+
+
+@pytest.mark.parametrize("attributes", [CONTROL, CONTROL | TRANSACTIONAL])
+@pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
+def test_a_control_batch_of_a_client_is_refused_and_changes_nothing(bench, attributes, kind):
+    """Whoever could send one could end others' transactions."""
+    handle = bench.lead("t")
+    bench.plane.append(handle, sent(1) + sent(2))
+    bench.settle()
+    before = offsets(bench, handle), told(bench, handle)
+    without_id = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    for producer_id, epoch in ((1, 0), (1, 1), (2, 9), (3, 0), (-1, -1)):
+        marker = Record(struct.pack(">hi", 0, 9), struct.pack(">hh", 0, kind))
+        forged = batch([marker], attributes=attributes, producer=(producer_id, epoch, 0))
+        for version in (3, 12):
+            appended = bench.plane.produce_records(handle, forged, version)
+            assert appended.error_code is (without_id if attributes & TRANSACTIONAL else ErrorCode.INVALID_RECORD)
+    bench.settle()
+    assert (offsets(bench, handle), told(bench, handle)) == before
+    assert bench.plane.append_marker(handle, (1, 1), 0, commits=True).error_code is ErrorCode.NONE
