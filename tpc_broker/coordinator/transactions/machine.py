@@ -43,7 +43,7 @@ from tpc_broker.coordinator.transactions.transaction import (
     prepared,
 )
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import MIB
+from tpc_broker.limits import MIB, TRANSACTION_PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,7 +70,7 @@ class TransactionLimits:
     expiration_interval_ms: int = 3_600_000
     ids_max: int = 100_000
     ids_bytes_max: int = 64 * MIB
-    partitions_max: int = 10_000
+    partitions_max: int = TRANSACTION_PARTITIONS_MAX
     """Of one transaction: each addition writes them all."""
     markers_max: int = 65_536
     """Sent and not reported as written. One transaction may have more, alone."""
