@@ -10,7 +10,7 @@ for_tests=(kcat default-jre-headless maven e2fsprogs git openssl iproute2 clang 
 case "${1:-run}" in
   run)  ;;
   test) packages+=("${for_tests[@]}"); optional=(libseccomp2) ;;
-  long) packages+=("${for_tests[@]}"); optional=(libseccomp2 faketime nftables golang-go) ;;
+  long) packages+=("${for_tests[@]}"); optional=(libseccomp2 faketime nftables golang-go g++ npm) ;;
   *)    echo "usage: $0 [run | test | long [BIN]]" >&2; exit 2 ;;
 esac
 
@@ -24,7 +24,7 @@ present() {
     default-jre-headless) command -v java >/dev/null ;;
     maven)                command -v mvn >/dev/null ;;
     kcat)                 command -v kcat >/dev/null ;;
-    clang|openssl|git)    command -v "$1" >/dev/null ;;
+    clang|openssl|git|npm) command -v "$1" >/dev/null ;;
     iproute2)             command -v ip >/dev/null ;;
     golang-go)            command -v go >/dev/null ;;
     *)                    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' ;;

@@ -1,5 +1,5 @@
 """Confluent's client in Rust, of the version that tests/rust_client names, which knows no groups but those of KIP-848:
-its producer, members of its groups that come, go and are killed, and each function of its Admin.
+its producer, its transactions, members of its groups that come, go and are killed, and each function of its Admin.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.cluster.test_replication import in_sync_everywhere
 from tests.support.broker_process import TpcBroker
@@ -35,7 +36,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.clients
 DISTURBANCES: Final = 12
 REFUSED: Final = {
-    "describe_transactions": "TransactionalIdNotFoundError",  # before it is made by fencing it
+    "describe_transactions": "TransactionalIdNotFoundError",
     "alter_client_quotas": "InvalidConfigurationError",
     "alter_partition_reassignments": "InvalidReplicaAssignmentError",  # to a node that there is not
     "alter_replica_log_dirs": "LogDirNotFoundError",
@@ -76,6 +77,23 @@ SAYS: Final = {
     "update_features": r"\(\)",
 }
 """What is in an answer, as Debug of Rust has it."""
+
+
+KINDS: Final = ("committed", "uncommitted")
+
+
+def read_values(bootstrap: str, topic: str, isolation: str) -> list[str]:
+    """Of partition 0, to its end."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False,
+        "isolation.level": isolation, "enable.partition.eof": True,
+    })  # fmt: skip
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
+        found.append((message.value() or b"").decode())
+    consumer.close()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +246,21 @@ def test_each_function_of_its_admin(client, brisk_broker, topic, tmp_path):
     for function, wanted in SAYS.items():
         assert re.search(wanted, answers[function]["ok"]), (function, answers[function])
     assert committed(broker, topic) == {}, "the group was deleted"
+
+
+def test_transactions(client, brisk_broker, topic):
+    """One is aborted, and one is open when another producer of its id fences the first."""
+    broker = brisk_broker
+    make_topic(broker, topic)
+    settings = json.dumps({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+    done = subprocess.run(
+        [client, "transact", topic, settings], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fenced" in done.stdout.lower(), done.stdout
+    committed_ones, everything = (read_values(broker.bootstrap, topic, f"read_{kind}") for kind in KINDS)
+    assert committed_ones == ["committed 1", "committed 2", "committed 3"]
+    assert everything == ["committed 1", "aborted", "committed 2", "fenced", "committed 3"]
 
 
 def test_members_outlive_each_node_of_a_cluster(client, topic, tmp_path):

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.counted_words import CountedWords
+from tests.support.environments import NotInstalledError, quix_streams
 from tests.support.kafka_peer import JAVA_FLAGS, PeerUnavailable, kafka_jars
 from tests.support.server_process import ServerProcess
 from tpc_broker.bench.kafka_jars import framework_jars, java_command
@@ -46,11 +47,20 @@ def running(command: list[str], log: Path) -> Iterator[ServerProcess]:
         process.kill()
 
 
-def count_under_kills(broker: TpcBroker, topic: str, command: list[str], log: Path) -> int:
-    """A program that counts is killed, its broker is, and both at once. Returns how many records were aborted."""
+def count_under_kills(broker: TpcBroker, topic: str, command: list[str], log: Path, *, gives_up: bool = False) -> None:
+    """A program that counts is killed, its broker is, and both at once. `gives_up`: it ends by itself when its broker
+    is away, and is started again.
+    """
     with CountedWords(broker.bootstrap, topic) as words, running(command, log) as process:
+
+        def is_well() -> bool:
+            if gives_up and not process.is_running:
+                process.kill()
+                process.launch()
+            return process.is_running
+
         try:
-            words.wait_more(SOME, lambda: process.is_running)
+            words.wait_more(SOME, is_well)
             for kills_program, kills_broker in ((True, False), (False, True), (True, True), (True, False)):
                 if kills_program:
                     process.kill()
@@ -59,9 +69,8 @@ def count_under_kills(broker: TpcBroker, topic: str, command: list[str], log: Pa
                     broker.start()
                 if kills_program:
                     process.launch()
-                words.wait_more(SOME, lambda: process.is_running)
-            words.check()
-            return words.aborted()
+                words.wait_more(SOME, is_well)
+            words.check(is_well)
         except AssertionError as failure:
             failure.add_note(process.log_text()[-5000:])
             raise
@@ -78,4 +87,14 @@ def test_streams(plain_broker, topic, tmp_path):
         java_command(), "-Xmx256m", *JAVA_FLAGS, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars,
         str(HERE / "StreamsCounts.java"), plain_broker.bootstrap, *words, *settings,
     ]  # fmt: skip
-    assert count_under_kills(plain_broker, topic, command, tmp_path / "streams.log") >= 0
+    count_under_kills(plain_broker, topic, command, tmp_path / "streams.log")
+
+
+def test_quix_streams(plain_broker, topic, tmp_path):
+    try:
+        python = quix_streams()
+    except NotInstalledError as reason:
+        pytest.skip(f"Quix Streams is not there: {reason}")
+    given = [plain_broker.bootstrap, topic, topic, f"{topic}-counts", str(tmp_path / "state")]
+    command = [str(python), str(HERE / "quix_counts.py"), *given]
+    count_under_kills(plain_broker, topic, command, tmp_path / "quix.log", gives_up=True)

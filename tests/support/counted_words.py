@@ -1,4 +1,4 @@
-"""Words written at a pace while somebody counts them exactly once, and what a reader of committed ones finds."""
+"""Words that are written at a pace while somebody counts them exactly once, and what readers of committed ones find."""
 
 from __future__ import annotations
 
@@ -35,15 +35,11 @@ class CountedWords:
         wanted = [NewTopic(name, PARTITIONS, replicas) for name in (self.source, self.target)]
         for made in admin.create_topics(wanted).values():
             made.result(PATIENCE_S)
-        self._reader = self._reads("read_committed")
-
-    def _reads(self, isolation: str) -> Consumer:
-        consumer = Consumer({
-            "bootstrap.servers": self.bootstrap, "group.id": self.source, "enable.auto.commit": False,
-            "isolation.level": isolation, "enable.partition.eof": True,
+        self._reader = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": source, "enable.auto.commit": False,
+            "isolation.level": "read_committed",
         })  # fmt: skip
-        consumer.assign([TopicPartition(self.target, number, 0) for number in range(PARTITIONS)])
-        return consumer
+        self._reader.assign([TopicPartition(self.target, number, 0) for number in range(PARTITIONS)])
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -93,7 +89,7 @@ class CountedWords:
 
         eventually(look, f"{wanted} are counted", not_yet=())
 
-    def check(self) -> None:
+    def check(self, is_well: Callable[[], bool]) -> None:
         """Write no more; each word is counted to its number, and nothing else."""
         self._over.set()
         self._thread.join()
@@ -101,22 +97,7 @@ class CountedWords:
             raise self._failure
         wanted = {word: list(range(1, count + 1)) for word, count in self.written.items()}
         total = sum(self.written.values())
-        eventually(lambda: self.found() >= total, f"all {total} are counted")
+        self.wait_more(total - self.found(), is_well)
         for _ in range(5):  # what should not come
             self._look()
         assert self.counts == wanted, {word: (len(self.counts.get(word, [])), len(wanted[word])) for word in wanted}
-
-    def aborted(self) -> int:
-        """How many records a reader of uncommitted ones finds beside the committed."""
-        consumer = self._reads("read_uncommitted")
-        ended: set[int] = set()
-        count = 0
-        while len(ended) < PARTITIONS:
-            for message in consumer.consume(10_000, timeout=1):
-                error, partition = message.error(), message.partition()
-                if error is None:
-                    count += 1
-                elif error.code() == KafkaError._PARTITION_EOF and partition is not None:
-                    ended.add(partition)
-        consumer.close()
-        return count - self.found()

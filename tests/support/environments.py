@@ -18,6 +18,9 @@ HERE: Final = Path(sysconfig.get_path("purelib"))
 OTHER_PYSPARK: Final = Path(__file__).parents[2] / "requirements" / "other-pyspark.txt"
 """Of the versions that the extra takes, the one that is not in requirements/test.txt."""
 
+QUIX_STREAMS: Final = OTHER_PYSPARK.parent / "quixstreams.txt"
+"""Which wants an older librdkafka than the one that is in requirements/test.txt."""
+
 
 class NotInstalledError(RuntimeError):
     """What an environment is to have cannot be had; the message says why."""
@@ -52,27 +55,46 @@ def install(python: Path, *wanted: str | Path) -> None:
         raise NotInstalledError(done.stderr.strip()[-1000:])
 
 
-def other_pyspark_version() -> str:
-    found = re.search(r"^pyspark==(\S+)", OTHER_PYSPARK.read_text(), re.MULTILINE)
-    assert found, OTHER_PYSPARK
+def _version_in(requirements: Path, package: str) -> str:
+    found = re.search(rf"^{package}==(\S+)", requirements.read_text(), re.MULTILINE)
+    assert found, requirements
     return found[1]
 
 
-def other_pyspark() -> Path:
-    """The Python of an environment that differs from this one in PySpark's version; kept in the user's cache folder.
-
-    Its own packages come first, and what it has not is this environment's.
-    """
+def _kept(name: str, requirements: Path) -> Path:
+    """The Python of an environment with what is required, kept in the user's cache folder."""
     root = cache_folder()
     root.mkdir(parents=True, exist_ok=True)
-    folder = root / f"pyspark-{other_pyspark_version()}-python-{sys.version_info.major}.{sys.version_info.minor}"
+    folder = root / f"{name}-python-{sys.version_info.major}.{sys.version_info.minor}"
     with (root / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         python, done = folder / "bin" / "python", folder / "done"
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)
             environment_of(folder)
-            install(python, "--require-hashes", "-r", OTHER_PYSPARK)
+            install(python, "--require-hashes", "-r", requirements)
             done.touch()
-        (packages_of(python) / "others.pth").write_text(f"{HERE}\n")
     return python
+
+
+def other_pyspark_version() -> str:
+    return _version_in(OTHER_PYSPARK, "pyspark")
+
+
+def other_pyspark() -> Path:
+    """The Python of an environment that differs from this one in PySpark's version.
+
+    Its own packages come first, and what it has not is this environment's.
+    """
+    python = _kept(f"pyspark-{other_pyspark_version()}", OTHER_PYSPARK)
+    (packages_of(python) / "others.pth").write_text(f"{HERE}\n")
+    return python
+
+
+def quix_streams_version() -> str:
+    return _version_in(QUIX_STREAMS, "quixstreams")
+
+
+def quix_streams() -> Path:
+    """The Python of an environment with Quix Streams and nothing of this one."""
+    return _kept(f"quixstreams-{quix_streams_version()}", QUIX_STREAMS)

@@ -1,9 +1,10 @@
 //! Confluent's client in Rust against a running broker (tests/integration/test_clients_rust.py): a member of a group, a
-//! producer, or each function of its Admin.
+//! producer, transactions, or each function of its Admin.
 
 mod admin;
 mod member;
 mod produce;
+mod transact;
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -35,6 +36,7 @@ async fn main() -> Result<(), Failure> {
         ["produce", topic, partitions, settings] => {
             produce::run(topic, partitions.parse()?, serde_json::from_str(settings)?).await
         }
+        ["transact", topic, settings] => transact::run(topic, serde_json::from_str(settings)?).await,
         ["admin", topic, group, settings] => admin::run(topic, group, serde_json::from_str(settings)?).await,
         _ => Err(format!("cannot do {given:?}").into()),
     }
