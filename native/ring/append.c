@@ -97,6 +97,9 @@ static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_recor
 static int reserve_producer(tpc_plane *plane, tpc_partition *partition, const tpc_batch_header *header) {
     if (tpc_producers_full(&partition->producers) && plane->params.producer_expiry_ms > 0)
         tpc_partition_expire_producers(plane, partition->handle);
+    if (plane->producers_max && plane->producers_count >= plane->producers_max &&
+        !tpc_producers_find(&partition->producers, header->producer_id))
+        tpc_plane_make_room_for_producer(plane);
     return tpc_producers_reserve(&partition->producers, header);
 }
 

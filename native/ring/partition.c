@@ -291,6 +291,7 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
         return -ENOMEM;
     }
     plane->slots[slot].partition = partition;
+    partition->producers.all_count = &plane->producers_count;
     partition->handle = (uint64_t)plane->slots[slot].generation << 32 | slot;
     chain(plane, partition);
     plane->statistics.partitions++;
@@ -418,10 +419,11 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
     if (!partition) return -ENOENT;
     uint32_t count = 0, bytes = sizeof count;
     if (bytes_max < bytes + partition->producers.count * TPC_PRODUCER_ENCODED_MAX) return -ENOBUFS;
-    for (uint32_t slot = 0; slot < partition->producers.capacity; slot++) {
-        tpc_producer_state state = partition->producers.states[slot];
-        if (state.producer_id < 0 || (partition->appends_undurable && !durable_state(plane, partition, &state)))
-            continue;
+    for (uint32_t number = 0; number < partition->producers.states_used; number++) {
+        const tpc_producer_state *known = tpc_producers_at(&partition->producers, number);
+        if (!known) continue;
+        tpc_producer_state state = *known;
+        if (partition->appends_undurable && !durable_state(plane, partition, &state)) continue;
         bool had_batches = state.batches_count > 0;
         keep_batches_below(&state, upto_offset);
         if (had_batches && !state.batches_count && !state.transaction) continue;
@@ -440,9 +442,9 @@ int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_to
     if (partition->producers_stale) return -EAGAIN;
     if (partition->producers.count > told_max) return -ENOBUFS;
     uint32_t count = 0;
-    for (uint32_t slot = 0; slot < partition->producers.capacity; slot++) {
-        const tpc_producer_state *state = &partition->producers.states[slot];
-        if (state->producer_id < 0) continue;
+    for (uint32_t number = 0; number < partition->producers.states_used; number++) {
+        const tpc_producer_state *state = tpc_producers_at(&partition->producers, number);
+        if (!state) continue;
         const tpc_producer_batch *last = state->batches_count ? &state->batches[state->batches_count - 1] : NULL;
         told[count++] =
             (tpc_told_producer){.producer_id = state->producer_id,
@@ -472,14 +474,11 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
     if (!partition) return -ENOENT;
     int64_t now_ms = tpc_plane_monotonic_ms(plane);
     int expired = 0;
-    for (uint32_t slot = 0; slot < partition->producers.capacity;) {
-        const tpc_producer_state *state = &partition->producers.states[slot];
-        if (state->producer_id >= 0 && is_silent(plane, state, now_ms)) {
-            tpc_producers_remove(&partition->producers, state->producer_id); /* may move another one here */
-            expired++;
-        } else {
-            slot++;
-        }
+    for (uint32_t number = 0; number < partition->producers.states_used; number++) {
+        const tpc_producer_state *state = tpc_producers_at(&partition->producers, number);
+        if (!state || !is_silent(plane, state, now_ms)) continue;
+        tpc_producers_remove(&partition->producers, state->producer_id);
+        expired++;
     }
     const tpc_transactions *transactions = &partition->producers.transactions;
     if (!partition->producers.count && !transactions->first && !transactions->aborted_count &&

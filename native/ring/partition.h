@@ -266,12 +266,9 @@ bool tpc_records_transactional(const uint8_t *records, int32_t bytes);
 bool tpc_produce_relaxed(const tpc_partition *partition, const tpc_produce_records *records);
 /* Whether its transaction is open in the partition. */
 bool tpc_produce_is_of_open(const tpc_partition *partition, const tpc_batch_header *header);
-/*
- * Whether the marker of its producer's last transaction has ended the verification that began before it came: from
- * transaction.version 2 on a producer goes on before its markers are written, in the epoch that they have. The coordinator can
- * be asked again, since a marker of the batch's own transaction has a later one.
- */
-bool tpc_produce_is_overtaken(const tpc_partition *partition, const tpc_batch_header *header, uint32_t guard);
+/* Whether the coordinator of its transaction has to be asked: guard 0, or once more. */
+bool tpc_produce_lacks_verification(const tpc_partition *partition, const tpc_produce_part *part, int16_t version,
+                                    uint32_t guard);
 /* What a batch that passed all else is refused with. */
 int16_t tpc_produce_transaction_refusal(const tpc_partition *partition, const tpc_produce_records *records,
                                         const tpc_batch_header *header);
@@ -313,5 +310,8 @@ void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request
                        const tpc_node_endpoint *endpoints, int32_t endpoints_count);
 int64_t tpc_pending_turn(void *plane, int64_t now_ns);
 void tpc_pending_forget(tpc_plane *plane);
+
+/* Above the bound of all producers: one that was long silent is forgotten, for one that is new. */
+void tpc_plane_make_room_for_producer(tpc_plane *plane);
 
 #endif

@@ -85,6 +85,9 @@ struct tpc_plane {
     int64_t aborted_count; /* aborted.c: of all partitions; and the slot of the one that gave some up last */
     uint32_t aborted_hand;
 
+    uint64_t producers_count, producers_max; /* of all partitions; 0: not bounded */
+    uint32_t looked_slot, looked_number;     /* producer_bound.c */
+
     tpc_partition_slot *slots;
     uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */
     tpc_partition **by_name, **by_id;

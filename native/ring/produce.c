@@ -19,7 +19,7 @@
 
 #include "forward.h"
 
-enum { VERSION_THAT_ADDS = 12, VERSION_WITH_TOPIC_IDS = 13 };
+enum { VERSION_WITH_TOPIC_IDS = 13 };
 
 /* Kafka's time-out covers the waiting for replicas, not its own append: a very small one must not hit our journal write. */
 #define TIMEOUT_NS_MIN 1000000000ll
@@ -370,20 +370,12 @@ static bool lacks_verdict(tpc_plane *plane, const tpc_request *request, const su
            is_gap(plane, partition, request->connection, request->received_ns, &header);
 }
 
-/* Whether the coordinator of a batch's transaction has to be asked, or once more. */
 static bool lacks_verification(const tpc_plane *plane, const tpc_request *request, const survey *about, int32_t i) {
-    const tpc_produce_part *part = &plane->scratch.parts[i];
     const tpc_partition *partition = plane->scratch.partitions[i];
-    tpc_batch_header header;
-    if (!about->has_transactional || about->refused_code ||
-        !tpc_records_transactional(part->records, part->records_bytes))
-        return false;
+    if (!about->has_transactional || about->refused_code) return false;
     if (!partition || partition->role != TPC_ROLE_LEADER || partition->flags & TPC_PARTITION_INTERNAL) return false;
-    if (tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header) != 0 || header.producer_id < 0 ||
-        tpc_produce_is_of_open(partition, &header))
-        return false;
     uint32_t guard = about->verdicts ? about->verdicts[i].guard : 0;
-    return !guard || (request->api_version >= VERSION_THAT_ADDS && tpc_produce_is_overtaken(partition, &header, guard));
+    return tpc_produce_lacks_verification(partition, &plane->scratch.parts[i], request->api_version, guard);
 }
 
 /*

@@ -6,7 +6,7 @@
 
 #include "plane.h"
 
-enum { BATCH_ATTRIBUTES_POSITION = 21, BATCH_MAGIC_POSITION = 16 };
+enum { BATCH_ATTRIBUTES_POSITION = 21, BATCH_MAGIC_POSITION = 16, VERSION_THAT_ADDS = 12 };
 
 bool tpc_records_transactional(const uint8_t *records, int32_t bytes) {
     return bytes > BATCH_ATTRIBUTES_POSITION + 1 && records[BATCH_MAGIC_POSITION] == 2 &&
@@ -31,10 +31,25 @@ static const tpc_verification *standing(const tpc_partition *partition, const tp
     return asked && guard && asked->guard == guard && asked->producer_epoch == header->producer_epoch ? asked : NULL;
 }
 
-bool tpc_produce_is_overtaken(const tpc_partition *partition, const tpc_batch_header *header, uint32_t guard) {
+/*
+ * Whether the marker of its producer's last transaction has ended the verification that began before it came: from
+ * transaction.version 2 on a producer goes on before its markers are written, in the epoch that they have. A marker of the batch's
+ * own transaction has a later one.
+ */
+static bool is_overtaken(const tpc_partition *partition, const tpc_batch_header *header, uint32_t guard) {
     const tpc_producer_state *known = tpc_producers_find(&partition->producers, header->producer_id);
     return known && known->producer_epoch == header->producer_epoch && !known->batches_count &&
            !standing(partition, header, guard);
+}
+
+bool tpc_produce_lacks_verification(const tpc_partition *partition, const tpc_produce_part *part, int16_t version,
+                                    uint32_t guard) {
+    tpc_batch_header header;
+    if (!tpc_records_transactional(part->records, part->records_bytes) ||
+        tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header) != 0 || header.producer_id < 0 ||
+        tpc_produce_is_of_open(partition, &header))
+        return false;
+    return !guard || (version >= VERSION_THAT_ADDS && is_overtaken(partition, &header, guard));
 }
 
 /*

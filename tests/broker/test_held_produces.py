@@ -159,6 +159,7 @@ class Waits:
             core.partitions.waiting_for_leader = lambda *_part: None if self.over.is_set() else self._partition
         elif what == "move":
             core.partitions.wait_moved = self._wait
+            core.partitions._going[self._partition.key] = LeaderEpoch(1 << 30), self.over
         elif what == "gap":
             core.replicated = SimpleNamespace(
                 replication=replication, is_between_leaders=lambda _partition, **_how: False

@@ -49,6 +49,7 @@ class Core:
             keep_aside=lambda key, _reason: self._note("aside", key), delete_offline=self._delete,
             forget_mark=self._forget_mark,
             prepare=self._prepare, unclaimed=list, unclaimed_terms=list, all_released=list, released=lambda _key: None,
+            follow_level=lambda _image: None,
         )  # fmt: skip
         self.made._offline, self.made._not_made, self.made._ending = {}, LackingPartitions(), set()
         self.made._open = {}

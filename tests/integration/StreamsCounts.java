@@ -13,7 +13,8 @@ import org.apache.kafka.streams.state.Stores;
 
 /**
  * Counts the values of a topic by Kafka Streams, in another topic. Arguments: bootstrap servers, application id, processing
- * guarantee, source, target, how many records, folder for state. Prints what ended it, and how long that and the end took.
+ * guarantee, source, target, how many records, folder for state, more settings (name=value). Prints what ended it, and how
+ * long that and the end took.
  */
 public class StreamsCounts {
     public static void main(String[] arguments) throws Exception {
@@ -25,6 +26,10 @@ public class StreamsCounts {
         settings.put("auto.offset.reset", "earliest");
         settings.put("commit.interval.ms", "100");
         settings.put("statestore.cache.max.bytes", "0");
+        for (int number = 7; number < arguments.length; number++) {
+            String[] setting = arguments[number].split("=", 2);
+            settings.put(setting[0], setting[1]);
+        }
         CountDownLatch left = new CountDownLatch(Integer.parseInt(arguments[5])), failed = new CountDownLatch(1);
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream(arguments[3], Consumed.with(Serdes.String(), Serdes.String()))

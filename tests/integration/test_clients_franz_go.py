@@ -1,4 +1,6 @@
-"""franz-go's own tests of its consumer groups, of the version that tests/franz_go names, against a running broker."""
+"""franz-go's own tests of its consumer groups and transactions, of the version that tests/franz_go names, against a
+running broker.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.support.broker_process import TpcBroker
 
 pytestmark = pytest.mark.clients
 MODULE: Final = Path(__file__).parents[1] / "franz_go"
@@ -40,18 +44,31 @@ def its_tests(module_tmp_path: Path) -> Path:
     return target
 
 
+def passed(program: Path, broker: TpcBroker, folder: Path, wanted: str, **more: str) -> set[str]:
+    """The names of its tests that passed; none may fail or be skipped."""
+    settings = {"KGO_SEEDS": broker.bootstrap, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(RECORDS), **more}
+    done = subprocess.run(
+        [program, "-test.v", "-test.run", wanted, "-test.timeout", f"{SECONDS}s"],
+        cwd=folder, env={**ENVIRONMENT, **settings}, capture_output=True, text=True, timeout=2 * SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "--- SKIP" not in done.stdout
+    return set(re.findall(r"^ *--- PASS: (\S+)", done.stdout, re.MULTILINE))
+
+
 @pytest.mark.parametrize("is_disturbed", [False, True], ids=["undisturbed", "connections that fail"])
 def test_groups_of_both_protocols(its_tests, brisk_broker, tmp_path, is_disturbed):
     """Chains of groups that hand records on, whose members come and go; by name, by pattern and static."""
-    settings = {"KGO_SEEDS": brisk_broker.bootstrap, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(RECORDS)}
-    settings |= {"KGO_TEST_CHAOS": "1"} if is_disturbed else {}
+    more = {"KGO_TEST_CHAOS": "1"} if is_disturbed else {}
     wanted = "^(TestGroupETL|TestGroupSimple|Test848RegexBrokerResolves)$"
-    done = subprocess.run(
-        [its_tests, "-test.v", "-test.run", wanted, "-test.timeout", f"{SECONDS}s"],
-        cwd=tmp_path, env={**ENVIRONMENT, **settings}, capture_output=True, text=True, timeout=2 * SECONDS, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-5000:]
-    passed = set(re.findall(r"^ *--- PASS: (\S+)", done.stdout, re.MULTILINE))
     groups = {f"TestGroupETL/{name}" for name in ("range/848", "sticky/848", "sticky/848/static", "range")}
-    assert passed >= groups | {"TestGroupSimple/848", "Test848RegexBrokerResolves"}, done.stdout[-5000:]
-    assert "--- SKIP" not in done.stdout
+    expected = groups | {"TestGroupSimple/848", "Test848RegexBrokerResolves"}
+    assert passed(its_tests, brisk_broker, tmp_path, wanted, **more) >= expected
+
+
+@pytest.mark.parametrize("is_disturbed", [False, True], ids=["undisturbed", "connections that fail"])
+def test_transactions(its_tests, brisk_broker, tmp_path, is_disturbed):
+    """The same chains, exactly once: each member's records and offsets are one transaction."""
+    more = {"KGO_TEST_CHAOS": "1"} if is_disturbed else {}
+    kinds = ("range", "cooperative-sticky", "cooperative-sticky/static", "range/848", "sticky/848", "sticky/848/static")
+    assert passed(its_tests, brisk_broker, tmp_path, "^TestTxnEtl$", **more) >= {f"TestTxnEtl/{one}" for one in kinds}

@@ -35,10 +35,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.clients
 DISTURBANCES: Final = 12
 REFUSED: Final = {
-    "abort_transaction": "UnsupportedVersionError",  # by the client: no broker says that it has WriteTxnMarkers
-    "describe_transactions": "UnsupportedVersionError",
-    "fence_producers": "UnsupportedVersionError",
-    "force_terminate_transaction": "UnsupportedVersionError",
+    "describe_transactions": "TransactionalIdNotFoundError",  # before it is made by fencing it
     "alter_client_quotas": "InvalidConfigurationError",
     "alter_partition_reassignments": "InvalidReplicaAssignmentError",  # to a node that there is not
     "alter_replica_log_dirs": "LogDirNotFoundError",
@@ -55,13 +52,15 @@ REFUSED: Final = {
     "remove_members_from_consumer_group_with_options": "UnknownMemberIdError",
     "unregister_controller": "UnsupportedVersionError",
 }
-"""By function of Admin, in a broker without transactions, quotas and security: the error as the client names it."""
+"""By function of Admin, in a broker without quotas and security: the error as the client names it."""
 SAYS: Final = {
     "create_partitions": r"\(\)",
     "describe_cluster": r"Node \{ id: \d,.*Node \{ id: \d,",
     "describe_configs": r'"retention.ms": ConfigEntry\(name=retention.ms, value=604800000, source=DEFAULT_CONFIG',
     "describe_consumer_groups": "group_type: Consumer, group_state: Empty, coordinator: Some",
     "describe_features": r'"group.version": FinalizedVersionRange \{ min_version_level: 1, max_version_level: 1 \}',
+    "fence_producers": r"\(\)",
+    "force_terminate_transaction": r"\(\)",
     "describe_log_dirs": r"LogDirDescription \{ error: None, replica_infos: \{TopicPartition",
     "describe_producers": "producer_epoch: 0, last_sequence: ",
     "describe_replica_log_dirs": r'current_replica_log_dir: Some\(".*"\), current_replica_offset_lag: 0,',

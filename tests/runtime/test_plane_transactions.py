@@ -401,3 +401,23 @@ def test_what_was_aborted_is_told_by_the_offsets_of_markers(bench):
     bench.plane.withdraw(handle)
     with pytest.raises(PartitionOfflineError):
         face.aborted(handle, 0, 1 << 40)
+
+
+@pytest.mark.parametrize("attributes", [CONTROL, CONTROL | TRANSACTIONAL])
+@pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
+def test_a_control_batch_of_a_client_is_refused_and_changes_nothing(bench, attributes, kind):
+    """Whoever could send one could end others' transactions."""
+    handle = bench.lead("t")
+    bench.plane.append(handle, sent(1) + sent(2))
+    bench.settle()
+    before = offsets(bench, handle), told(bench, handle)
+    without_id = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    for producer_id, epoch in ((1, 0), (1, 1), (2, 9), (3, 0), (-1, -1)):
+        marker = Record(struct.pack(">hi", 0, 9), struct.pack(">hh", 0, kind))
+        forged = batch([marker], attributes=attributes, producer=(producer_id, epoch, 0))
+        for version in (3, 12):
+            appended = bench.plane.produce_records(handle, forged, version)
+            assert appended.error_code is (without_id if attributes & TRANSACTIONAL else ErrorCode.INVALID_RECORD)
+    bench.settle()
+    assert (offsets(bench, handle), told(bench, handle)) == before
+    assert bench.plane.append_marker(handle, (1, 1), 0, commits=True).error_code is ErrorCode.NONE

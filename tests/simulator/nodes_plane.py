@@ -635,6 +635,9 @@ class TwinStorage(MemoryStorage):
         await self._journal.wait(self._journal.put(change))
         files.log.log_start_offset = max(files.log.log_start_offset, offset)
 
+    def follow_level(self, _image):
+        """Nothing is written here."""
+
     async def forget_unclaimed(self, image):
         for key in self.unclaimed():
             if image.is_deleted(key.topic_id):

@@ -327,6 +327,16 @@ class Partition:
         INVALID_PRODUCER_EPOCH: nothing was appended. Raises as `append_durably`.
         """
         result = await self._append(MARKER_BYTES, lambda: self._plane.append_marker(self.handle, marker))
+        return await self.marker_committed(result)
+
+    def append_marker_nowait(self, marker: EndMarker) -> AppendResult | None:
+        """The same, but for the wait: for `marker_committed`. None: there is no room at the moment."""
+        if not self.is_open:
+            raise PartitionOfflineError(self.label)
+        return self._plane.append_marker(self.handle, marker)
+
+    async def marker_committed(self, result: AppendResult) -> ErrorCode:
+        """What became of it, when that is known."""
         if not result.error_code:
             await self._wait_committed(result)
         return ErrorCode(result.error_code)

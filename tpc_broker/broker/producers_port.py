@@ -70,6 +70,10 @@ class KnownAborted(NamedTuple):
 class TransactionsPort(Protocol):
     """Which transactions are open in partitions that are here, and which were aborted."""
 
+    def bound_producers(self, bytes_max: int) -> None:
+        """Of all of them together; above it those that were silent the longest are forgotten."""
+        ...
+
     def take_transactions(self, *, on: bool) -> None:
         """Whether batches of transactions are taken; at first they are refused."""
         ...

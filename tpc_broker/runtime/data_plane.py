@@ -373,8 +373,9 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane, Transactions
     def set_log_start(self, handle: int, offset: int) -> None:
         lib.tpc_partition_set_log_start(self._plane, handle, offset)
 
-    def expire_producers(self, handle: int) -> None:
+    def expire_producers(self, handle: int) -> int | None:
         lib.tpc_partition_expire_producers(self._plane, handle)
+        return self._producers_left(handle)
 
     def producers(self, handle: int, count_max: int) -> list[ToldProducer] | None:
         return told_producers(self._plane, handle, count_max)

@@ -25,6 +25,15 @@ class TransactionsPlane:
     def take_transactions(self, *, on: bool) -> None:
         lib.tpc_plane_take_transactions(self._plane, on)
 
+    def _producers_left(self, handle: int) -> int | None:
+        values, state = ffi.new("tpc_plane_statistics *"), ffi.new("tpc_partition_state *")
+        lib.tpc_plane_get_statistics(self._plane, values)
+        is_there = lib.tpc_partition_get_state(self._plane, handle, state) == 0
+        return int(state.producers_count) if values.producers_forgotten and is_there else None
+
+    def bound_producers(self, bytes_max: int) -> None:
+        lib.tpc_plane_bound_producers(self._plane, bytes_max)
+
     def begin_verification(
         self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
     ) -> int | ErrorCode:

@@ -181,7 +181,9 @@ typedef struct {
     uint64_t reads;
     uint64_t reads_below_tail;
     uint64_t cuts_pending;
-    uint64_t prepared_answers; /* given out: 57_prepared.h */
+    uint64_t prepared_answers;    /* given out: 57_prepared.h */
+    uint64_t producers;           /* now */
+    uint64_t producers_forgotten; /* ever, because there were too many */
 } tpc_plane_statistics;
 
 int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connections, tpc_budget *budget,
@@ -198,6 +200,8 @@ void tpc_plane_set_tail_bytes_behind_max(tpc_plane *plane, int64_t bytes_max);
 /* Gives up so many bytes of the cache that are above its bound, the oldest first. 1: there are more. Writing behind does it,
  * too. */
 int tpc_plane_evict(tpc_plane *plane, int64_t bytes);
+/* What is known of producers takes so much memory at most, tables beside it; 0: any. */
+void tpc_plane_bound_producers(tpc_plane *plane, int64_t bytes_max);
 /* Memory that was given back to malloc goes back to the kernel. */
 void tpc_plane_trim_memory(void);
 

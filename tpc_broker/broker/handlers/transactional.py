@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker import limits
 from tpc_broker.broker.marker_sender import write_on_node
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.coordinator.transactions.messages import (
@@ -22,10 +23,11 @@ from tpc_broker.coordinator.transactions.messages import (
 from tpc_broker.coordinator.transactions.transaction import TopicPartition
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
+from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, coordinator_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
@@ -38,6 +40,8 @@ OF_BROKERS_VERSION: Final = 4
 """AddPartitionsToTxn of brokers: several transactions, internal topics too."""
 RAISES_EPOCH_VERSION: Final = 5
 """EndTxn of clients that know that each end raises their epoch (KIP-890)."""
+WHILE_ENDING_S: Final = 0.1
+"""A client that adds partitions waits at most; its later requests wait behind it."""
 ADDED_AT_ONCE: Final = 100
 """Transactions of one AddPartitionsToTxn that wait for their coordinators together."""
 
@@ -54,6 +58,8 @@ async def handle_add_partitions_to_txn(
             topics=message.v3_and_below_topics,
         )
         return kind(results_by_topic_v3_and_below=await _add_partitions(core, request, one))
+    if _are_too_many(topic.partitions for each in message.transactions for topic in each.topics):
+        return kind(error_code=int(ErrorCode.POLICY_VIOLATION))
     results: dict[int, messages.AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = {}
 
     async def add(number: int, one: messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction) -> None:
@@ -70,7 +76,11 @@ async def handle_add_partitions_to_txn(
 async def _add_partitions(
     core: Core, request: Request, one: messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 ) -> list[messages.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
-    """All or nothing."""
+    """All or nothing. Of too many only the first one is answered for: that the request was in vain is what counts."""
+    if _are_too_many(topic.partitions for topic in one.topics):
+        first = next((topic for topic in one.topics if topic.partitions), one.topics[0])
+        row = type(first)(name=first.name, partitions=first.partitions[:1])
+        return _results([row], dict.fromkeys(_partitions_of([row]), ErrorCode.POLICY_VIOLATION))
     is_of_broker = request.api_version >= OF_BROKERS_VERSION
     faults = {
         TopicPartition(topic.name, index): _fault_of(core, topic.name, index, is_of_broker=is_of_broker)
@@ -90,6 +100,23 @@ async def _add_partitions(
     )
     found = await _added(core, asked)
     return _results(one.topics, {each: found.error_of(each) for each in faults})
+
+
+# Rule: What a request names is counted before anything is made of it. Held by tests/broker/test_transaction_floods.py.
+def _are_too_many(indexes_by_topic: Iterable[Sequence[int]]) -> bool:
+    """A topic counts, whatever there is of it."""
+    count = 0
+    for indexes in indexes_by_topic:
+        count += max(1, len(indexes))
+        if count > limits.TRANSACTION_PARTITIONS_MAX:
+            return True
+    return False
+
+
+def _partitions_of(topics: AskedTopics) -> Iterator[TopicPartition]:
+    for topic in topics:
+        for index in topic.partitions:
+            yield TopicPartition(topic.name, index)
 
 
 def _fault_of(core: Core, topic: str, index: int, *, is_of_broker: bool) -> ErrorCode:
@@ -119,8 +146,22 @@ def _results(
 
 
 async def _added(core: Core, asked: AddPartitionsRequest) -> AddPartitionsResponse:
+    """A client begins its next transaction before the markers of the last one are written. Told so at once it would
+    wait for longer than that takes: librdkafka for 100 ms.
+    """
     if not asked.transactional_id:
         return AddPartitionsResponse(ErrorCode.INVALID_REQUEST)
+    found = await _added_now(core, asked)
+    if found.error_code is ErrorCode.CONCURRENT_TRANSACTIONS:
+        coordinator = core.transactions.coordinator_of(asked.transactional_id)
+        if not isinstance(coordinator, ErrorCode):
+            with trio.move_on_after(WHILE_ENDING_S):
+                await coordinator.until_settled(asked.transactional_id)
+            found = await _added_now(core, asked)
+    return found
+
+
+async def _added_now(core: Core, asked: AddPartitionsRequest) -> AddPartitionsResponse:
     found = await core.transactions.answer(
         asked.transactional_id,
         AddPartitionsResponse,
@@ -167,8 +208,11 @@ async def handle_end_txn(core: Core, request: Request, message: messages.EndTxnR
 
 
 async def handle_write_txn_markers(
-    core: Core, _request: Request, message: messages.WriteTxnMarkersRequest
+    core: Core, request: Request, message: messages.WriteTxnMarkersRequest
 ) -> messages.WriteTxnMarkersResponse:
+    if _are_too_many(topic.partition_indexes for one in message.markers for topic in one.topics):
+        fault = f"it names more partitions than the {limits.TRANSACTION_PARTITIONS_MAX:,} that one may"
+        raise DecodeError(fault, "WriteTxnMarkersRequest", request.api_version)
     asked = [
         (topic.name, index, _marker(one))
         for one in message.markers

@@ -4,7 +4,6 @@ asks for one is told so; producers that are only idempotent are known of, and to
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -17,6 +16,7 @@ from tpc_broker.coordinator.transactions.messages import DescribedTransaction, L
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
+from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.metadata.topic_names import topic_name_fault
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from tpc_broker.broker.transaction_service import LoadedTransactions
 
 ASKED_FOR = "transactions"
+DESCRIBED_AT_ONCE: Final = 50
 LISTED_AT_ONCE: Final = 500
-"""Ids that are looked at in a step, some microseconds each."""
+"""Made for an answer in a step, about a microsecond each."""
 TOO_MANY_PRODUCERS = f"An answer tells {limits.PRODUCERS_TOLD_MAX} producers at most: ask for fewer partitions at once."
 
 
@@ -49,15 +50,16 @@ async def handle_list_transactions(
             found += await _listed(core, coordinator, message)
     if core.transactions.is_loading:
         return kind(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-    return kind(
-        unknown_state_filters=sorted(set(unknown_states(message.state_filters))),
-        transaction_states=[
+    answer = kind(unknown_state_filters=sorted(set(unknown_states(message.state_filters))))
+    for begin in range(0, len(found), LISTED_AT_ONCE):
+        answer.transaction_states += [
             kind.TransactionState(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
-            for each in found
-        ],
-    )
+            for each in found[begin : begin + LISTED_AT_ONCE]
+        ]
+        await trio.lowlevel.checkpoint()
+    return answer
 
 
 async def _listed(
@@ -70,8 +72,7 @@ async def _listed(
         longer_than_ms=message.duration_filter,
     )
     found: list[ListedTransaction] = []
-    left = coordinator.machine.list_transactions(wanted, coordinator.now_ms())
-    while some := list(islice(left, LISTED_AT_ONCE)):
+    for some in coordinator.machine.list_transactions(wanted, coordinator.now_ms()):
         found += some
         await trio.lowlevel.checkpoint()
     if message.transactional_id_pattern:
@@ -94,12 +95,20 @@ async def _matching(core: Core, pattern: str, names: list[str]) -> list[str]:
 
 
 async def handle_describe_transactions(
-    core: Core, _request: Request, message: messages.DescribeTransactionsRequest
+    core: Core, request: Request, message: messages.DescribeTransactionsRequest
 ) -> messages.DescribeTransactionsResponse:
+    if len(message.transactional_ids) > limits.TRANSACTIONS_DESCRIBED_MAX:
+        fault = f"it names more ids than the {limits.TRANSACTIONS_DESCRIBED_MAX:,} that one may"
+        raise DecodeError(fault, "DescribeTransactionsRequest", request.api_version)
     if core.transactions.is_there:
         await core.transactions.until_all_confirmed(message.transactional_ids)
     kind = messages.DescribeTransactionsResponse
-    return kind(transaction_states=[_state(_described(core, each)) for each in message.transactional_ids])
+    states = []
+    for number, each in enumerate(message.transactional_ids, 1):
+        states.append(_state(_described(core, each)))
+        if number % DESCRIBED_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+    return kind(transaction_states=states)
 
 
 def _described(core: Core, transactional_id: str) -> DescribedTransaction:

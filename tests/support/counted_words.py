@@ -1,0 +1,122 @@
+"""Words written at a pace while somebody counts them exactly once, and what a reader of committed ones finds."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Final, Self
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.waiting import PATIENCE_S, eventually
+
+PARTITIONS: Final = 2
+KINDS: Final = 7
+PACE_S: Final = 0.003
+"""Between two words."""
+
+
+class CountedWords:
+    """Of the topic `source`, by a program that writes each word's count, by the word, to `target`: 1, 2, … if each is
+    counted once. A context manager, which writes in a thread of its own until it is left.
+    """
+
+    def __init__(self, bootstrap: str, source: str, replicas: int = 1) -> None:
+        self.bootstrap, self.source, self.target = bootstrap, source, f"{source}-counts"
+        self.written: Counter[str] = Counter()
+        self.counts: dict[str, list[int]] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._failure: BaseException | None = None
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        wanted = [NewTopic(name, PARTITIONS, replicas) for name in (self.source, self.target)]
+        for made in admin.create_topics(wanted).values():
+            made.result(PATIENCE_S)
+        self._reader = self._reads("read_committed")
+
+    def _reads(self, isolation: str) -> Consumer:
+        consumer = Consumer({
+            "bootstrap.servers": self.bootstrap, "group.id": self.source, "enable.auto.commit": False,
+            "isolation.level": isolation, "enable.partition.eof": True,
+        })  # fmt: skip
+        consumer.assign([TopicPartition(self.target, number, 0) for number in range(PARTITIONS)])
+        return consumer
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._reader.close()
+
+    def _write(self) -> None:
+        chance = Random(self.source)
+        producer = Producer({
+            "bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 5,
+            "message.timeout.ms": 1000 * PATIENCE_S,
+        })  # fmt: skip
+        try:
+            while not self._over.wait(PACE_S):
+                word = f"word {chance.randrange(KINDS)}"
+                producer.produce(self.source, word.encode(), on_delivery=self._delivered)
+                self.written[word] += 1
+                producer.poll(0)
+            assert producer.flush(PATIENCE_S) == 0
+        except BaseException as failure:
+            self._failure = failure
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        assert error is None, error
+
+    def _look(self) -> None:
+        for message in self._reader.consume(10_000, timeout=0.1):
+            key, value = message.key(), message.value()
+            if message.error() is None and key is not None and value is not None:
+                self.counts.setdefault(key.decode(), []).append(int(value))
+
+    def found(self) -> int:
+        self._look()
+        return sum(map(len, self.counts.values()))
+
+    def wait_more(self, count: int, is_well: Callable[[], bool]) -> None:
+        """Until so many more are counted. `is_well`: whether there is somebody who counts."""
+        wanted = self.found() + count
+
+        def look() -> bool:
+            assert is_well(), "who counts has ended"
+            return self.found() >= wanted
+
+        eventually(look, f"{wanted} are counted", not_yet=())
+
+    def check(self) -> None:
+        """Write no more; each word is counted to its number, and nothing else."""
+        self._over.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        wanted = {word: list(range(1, count + 1)) for word, count in self.written.items()}
+        total = sum(self.written.values())
+        eventually(lambda: self.found() >= total, f"all {total} are counted")
+        for _ in range(5):  # what should not come
+            self._look()
+        assert self.counts == wanted, {word: (len(self.counts.get(word, [])), len(wanted[word])) for word in wanted}
+
+    def aborted(self) -> int:
+        """How many records a reader of uncommitted ones finds beside the committed."""
+        consumer = self._reads("read_uncommitted")
+        ended: set[int] = set()
+        count = 0
+        while len(ended) < PARTITIONS:
+            for message in consumer.consume(10_000, timeout=1):
+                error, partition = message.error(), message.partition()
+                if error is None:
+                    count += 1
+                elif error.code() == KafkaError._PARTITION_EOF and partition is not None:
+                    ended.add(partition)
+        consumer.close()
+        return count - self.found()
