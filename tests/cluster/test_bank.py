@@ -14,11 +14,16 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from tests.cluster.test_histories import fail
 from tests.support.bank_files import read_by_spark, read_files
-from tests.support.bank_run import ACCOUNTS, COORDINATORS, Bank, Source, read_by_librdkafka, read_raw, settle
-from tests.support.cluster_nodes import Cluster
-from tests.support.host_nodes import cluster_on_hosts
+from tests.support.bank_run import ACCOUNTS, COORDINATORS, TOPIC, Bank, Source, read_by_librdkafka, read_raw, settle
+from tests.support.cluster_nodes import Cluster, eventually, run_tpc
+from tests.support.host_nodes import CLIENT_PORT, cluster_on_hosts
 from tests.support.namespaces import Hosts, why_no_namespaces
-from tests.support.waiting import stopwatch
+from tests.support.waiting import PATIENCE_S, stopwatch
+from tpc_broker.cli.partitions import alter
+from tpc_broker.client.cluster import Cluster as Client
+from tpc_broker.client.cluster import ClusterSettings
+from tpc_broker.client.errors import ClientError
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, BrokerId
 
 WHY_NOT = why_no_namespaces()
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
@@ -27,6 +32,7 @@ SECONDS = 75
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 ATTACKS = (
     "kill", "kill", "pause", "pause", "isolate", "isolate", "restart", "kill tellers", "pause tellers", "kill all",
+    "drain", "drain", "move", "move", "other cores",
 )  # fmt: skip
 
 
@@ -38,6 +44,14 @@ def attack(made: Cluster, on: Hosts, bank: Bank, chance: Random, kind: str) -> N
     elif kind == "kill all":
         made.kill_all()
         made.start()
+    elif kind == "other cores":
+        made[number].kill() if chance.random() < 0.5 else made[number].stop()
+        made[number].cores_count = 3 - made[number].cores_count
+        made.start(number)
+    elif kind == "drain":
+        drain(made, number, chance.uniform(1, 5))
+    elif kind == "move":
+        move(made, chance)
     elif kind == "kill tellers":
         bank.kill_tellers(chance)
     elif kind == "pause tellers":
@@ -46,13 +60,37 @@ def attack(made: Cluster, on: Hosts, bank: Bank, chance: Random, kind: str) -> N
         fail(made, on, kind, number, chance.uniform(0.5, 6))
 
 
+def drain(made: Cluster, number: int, seconds: float) -> None:
+    """Leaders, coordinators among them, go to other nodes, and perhaps back."""
+    for arguments in (("drain", str(number)), ("drain", str(number), "--cancel")):
+        eventually(lambda told=arguments: run_tpc("node", *told, "--bootstrap", made.bootstrap)[0] == 0, "it is told")
+        time.sleep(seconds)
+
+
+def move(made: Cluster, chance: Random) -> None:
+    """Some replicas to other cores of their nodes: of accounts, of coordinators of transactions and of groups."""
+    topics = {TOPIC: ACCOUNTS, TRANSACTION_STATE_TOPIC: 8, CONSUMER_OFFSETS_TOPIC: 8}
+    for topic in chance.choices(list(topics), k=4):
+        node = made[chance.choice([1, 2, 3])]
+        core = BrokerId(node.broker_id + chance.randrange(node.cores_count))
+        with (
+            contextlib.suppress(ClientError),  # one is under way, or it is there
+            Client(ClusterSettings(made.bootstrap, retry_seconds=PATIENCE_S)) as client,
+        ):
+            alter(client, {(topic, chance.randrange(topics[topic])): core})
+
+
 def test_transfers_while_nodes_fail(tmp_path, seed, chance):
     with cluster_on_hosts(tmp_path, Hosts) as (made, on):
         for node in made.nodes:
             node.overrides = {**COORDINATORS, "replica.selector.class": SELECTOR, "log.segment.bytes": str(1 << 20)}
             node.rack = f"rack{node.number}"
+            node.cores_count = 1 + node.number % 2
         made.start()
-        sources = [Source(f"node {node.number}", node.host, node.ports[0]) for node in made.nodes]
+        sources = [
+            Source(f"core {core} of node {node.number}", node.host, CLIENT_PORT + core)
+            for node in made.nodes for core in (0, 1)
+        ]  # fmt: skip
         bank = Bank(made.bootstrap, tmp_path, seed, sources, replicas=3, pace_s=0.2)
         bank.open()
         done = []
@@ -82,6 +120,7 @@ def test_transfers_while_nodes_fail(tmp_path, seed, chance):
             bank.see(f"files of node {node.number} at last", *read_files(node.data_folder))
         print(bank.figures())
         problems = bank.failures + bank.ledger.problems(final, requests)
+        print("\n".join(problems[:60]))
         assert not problems, problems[:10]
         assert not bank.hangs(), bank.hangs()
         for node in made.nodes:

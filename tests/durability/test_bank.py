@@ -12,7 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from tests.durability.conftest import against_kafka
+from tests.durability.conftest import against_kafka, new_broker_on_disk
+from tests.durability.loop_device import new_file_system
+from tests.durability.test_full_disk import fill
 from tests.support.bank_files import Copy, read_by_spark, read_files
 from tests.support.bank_run import ACCOUNTS, COORDINATORS, TOPIC, Bank, Source, read_by_librdkafka, read_raw, settle
 from tests.support.broker_process import TpcBroker
@@ -26,11 +28,16 @@ pytestmark = [pytest.mark.crash, pytest.mark.skipif(against_kafka(), reason="fil
 
 CORES = 2
 SECONDS = 60
+DISK_BYTES = 256 << 20
 SETTINGS = {**COORDINATORS, "log.segment.bytes": str(1 << 20)}
 ATTACKS = (
     "kill", "kill", "kill a core", "restart", "other cores", "kill tellers", "pause tellers", "stand still", "move",
     "move", "copy",
 )  # fmt: skip
+
+
+def sources_of(broker: TpcBroker) -> list[Source]:
+    return [Source(f"core {core}", broker.host, port) for core, port in enumerate(broker.ports)]
 
 
 class Attack:
@@ -40,10 +47,6 @@ class Attack:
         self.broker, self.bank, self.chance = broker, bank, chance
         self.done: list[str] = []
         self.copies: list[Copy] = []
-
-    @property
-    def sources(self) -> list[Source]:
-        return [Source(f"core {core}", self.broker.host, port) for core, port in enumerate(self.broker.ports)]
 
     def one(self, kind: str) -> None:
         broker, chance = self.broker, self.chance
@@ -104,12 +107,43 @@ class Attack:
         self.bank.see("files of a running broker", *read_files(self.broker.data_folder))
 
 
+def test_transfers_on_a_disk_that_runs_full(tmp_path, seed, chance):
+    """It is refused what does not fit, in the midst of transactions, and goes on when there is space again."""
+    with new_file_system(tmp_path / "disk", DISK_BYTES) as disk:
+        broker = new_broker_on_disk(tmp_path / "broker", disk, CORES, SETTINGS)
+        filler = disk.mount_point / "filler"
+        try:
+            broker.start()
+            bank = Bank(broker.bootstrap, tmp_path, seed, sources_of(broker))
+            bank.open()
+            with bank.at_work():
+                bank.wait_progress()
+                for is_killed in (False, True, False):
+                    fill(filler, 0)
+                    time.sleep(chance.uniform(3, 8))
+                    if is_killed:
+                        broker.kill()
+                        broker.start()
+                    filler.unlink()
+                    bank.wait_progress()
+            assert "no space" in broker.log_text().lower()
+            end = settle(broker.bootstrap)
+            bank.note_all()
+            final = read_by_librdkafka(broker.bootstrap, end)
+            requests = bank.requests_done()
+            broker.stop()
+            bank.see("files", *read_files(broker.data_folder))
+            print(bank.figures())
+            assert not (problems := bank.failures + bank.ledger.problems(final, requests)), problems[:10]
+        finally:
+            broker.kill()
+
+
 def test_transfers_while_a_broker_is_killed(tmp_path, seed, chance):
     broker = TpcBroker(tmp_path / "broker", CORES, SETTINGS)
     try:
         broker.start()
-        sources = [Source(f"core {core}", broker.host, port) for core, port in enumerate(broker.ports)]
-        bank = Bank(broker.bootstrap, tmp_path, seed, sources)
+        bank = Bank(broker.bootstrap, tmp_path, seed, sources_of(broker))
         bank.open()
         attack = Attack(broker, bank, chance)
         with bank.at_work():
@@ -126,7 +160,8 @@ def test_transfers_while_a_broker_is_killed(tmp_path, seed, chance):
         bank.note_all()
         final = read_by_librdkafka(broker.bootstrap, end)
         for size in (1 << 20, 1 << 12):
-            statements = {account: read_raw(attack.sources, account, end[account], size) for account in range(ACCOUNTS)}
+            sources = sources_of(broker)
+            statements = {account: read_raw(sources, account, end[account], size) for account in range(ACCOUNTS)}
             bank.see(f"fetches of {size} bytes", statements, end)
         given = {"bootstrap": broker.bootstrap}
         bank.see("client", read_by_spark(given), end)
@@ -140,6 +175,7 @@ def test_transfers_while_a_broker_is_killed(tmp_path, seed, chance):
         problems = bank.failures + bank.ledger.problems(final, requests)
         for copy in attack.copies:
             problems += copy.problems(CORES, SETTINGS, bank.ledger)
+        print("\n".join(problems[:60]))
         assert not problems, problems[:10]
         assert not bank.hangs(), bank.hangs()
         assert not [line for line in broker.log_text().splitlines() if "Traceback" in line or "AssertionError" in line]

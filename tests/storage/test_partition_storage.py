@@ -13,6 +13,7 @@ from tests.support.disk_operations import outcome
 from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, decode_header, walk_headers
+from tpc_broker.log.indexes import TRANSACTION_ENTRY_BYTES
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 from tpc_broker.runtime.journal_lock import JournalLockedError, wait_lock
@@ -303,6 +304,23 @@ async def test_aborted_transactions_come_from_the_index():
     assert storage.log_state.last_stable_offset(40) == 40
     await storage.append([batch(40, producer=(1, 0, 40), transactional=True), batch(41)])
     assert storage.log_state.last_stable_offset(42) == 40
+
+
+async def test_a_cut_forgets_no_aborted_transaction_in_front_of_it():
+    """The index file has those of the last checkpoint: what was aborted since is in memory alone."""
+    storage = await make()
+    await fill(storage, count=3)
+    aborted = [[batch(offset, timestamp=2000, producer=(1, 0, offset), transactional=True),
+                marker(offset + 1, CONTROL_ABORT, 1, timestamp=2000)] for offset in (9, 11, 13)]  # fmt: skip
+    await storage.append(aborted[0])
+    storage.mark_checkpointed(await storage.capture())
+    assert all(storage.active.flushed_bytes)
+    await storage.append(aborted[1] + aborted[2])
+    await storage.truncate(13)
+    found = await storage.aborted_transactions(0, 13)
+    assert [(one.first_offset, one.last_offset) for one in found] == [(9, 10), (11, 12)]
+    await storage.append(aborted[2])
+    assert (await storage.capture()).transaction_index_bytes == 3 * TRANSACTION_ENTRY_BYTES
 
 
 async def test_what_has_ended_above_the_commit_survives_a_cut_and_a_checkpoint():

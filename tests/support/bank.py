@@ -179,11 +179,11 @@ def wrong_requests(committed: Mapping[int, int], final: Mapping[int, Statement])
     return found
 
 
-def committed_legs(
+def committed_values(
     records: Iterable[tuple[int, int, bytes]], aborted: Iterable[tuple[int, int]], aborts: Iterable[tuple[int, int]]
-) -> Statement:
-    """As a consumer leaves out aborted records. `records`: offset, producer id, value; `aborted`: producer id, first
-    offset; `aborts`: offset and producer id of markers.
+) -> list[tuple[int, bytes]]:
+    """Offsets and values, as a consumer leaves out aborted records. `records`: offset, producer id, value; `aborted`:
+    producer id, first offset; `aborts`: offset and producer id of markers.
     """
     begins = [(offset, 0, producer_id, b"") for producer_id, offset in aborted]
     ends = [(offset, 1, producer_id, b"") for offset, producer_id in aborts]
@@ -195,5 +195,11 @@ def committed_legs(
         elif kind == 1:
             gone.discard(producer_id)
         elif producer_id not in gone:
-            found.append((offset, Leg.decode(value)))
+            found.append((offset, value))
     return found
+
+
+def committed_legs(
+    records: Iterable[tuple[int, int, bytes]], aborted: Iterable[tuple[int, int]], aborts: Iterable[tuple[int, int]]
+) -> Statement:
+    return [(offset, Leg.decode(value)) for offset, value in committed_values(records, aborted, aborts)]

@@ -4,6 +4,7 @@ the ways in which accounts are read in the end.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import threading
@@ -314,7 +315,7 @@ def read_raw(sources: list[Source], account: int, end: int, max_bytes: int) -> S
     while offset < end:
         assert time.monotonic() < give_up_at, f"account {account} was read up to {offset}"
         for source in sources:
-            with RawConnection(source.host, source.port, 10) as line:
+            with contextlib.suppress(ConnectionError), RawConnection(source.host, source.port, 10) as line:
                 while offset < end:
                     shown = fetch_committed(line, TOPIC, account, offset, max_bytes=max_bytes)
                     if not isinstance(shown, Shown) or shown.next_offset == offset:

@@ -125,7 +125,9 @@ class Truncation:
     async def _cut_segment(self, segment: Segment, offset: int, *, trust_indexes: bool) -> None:
         log, position = self._log, 0
         interval_bytes = log.settings.index_interval_bytes
-        indexes = await log.folder.load_indexes(segment, offset, interval_bytes) if trust_indexes else None
+        indexes = None
+        if trust_indexes:  # those in memory, if they are: files have the active segment's as of the last checkpoint
+            indexes = segment.indexes or await log.folder.load_indexes(segment, offset, interval_bytes)
         if indexes is not None and offset > segment.base_offset:
             position = indexes.offsets.lookup(offset - 1).position
         end_offset = segment.base_offset
