@@ -110,7 +110,7 @@ def test_the_newest_directory_has_what_this_release_writes(tmp_path):
     }  # fmt: skip
     assert {tag.name for tag in Tag} == {
         "STATE", "TOPIC", "EPOCHS", "PRODUCERS", "COMMIT_OFFSET", "NOTES", "RELEASED", "MOVES", "FILLED",
-        "LOST", "ENDED",
+        "LOST", "ENDED", "HANDED",
     }  # fmt: skip
 
 
