@@ -129,7 +129,7 @@ def transactions(bootstrap: str, topic: str, count: int) -> tuple[list[str], Pro
         values = [f"{number}-{each}" for each in range(5)]
         for value in values:
             producer.produce(topic, value.encode())
-        producer.flush(60)
+        producer.flush()
         if number == count:
             break
         if number % 3:
