@@ -15,7 +15,6 @@ from tests.cluster.test_replication import described, in_sync_everywhere
 from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually, produce
 from tests.support.kafka_peer import run_tool
 from tests.support.replicated_load import Load
-from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.cluster
 
@@ -124,20 +123,20 @@ def transactions(bootstrap: str, topic: str, count: int) -> tuple[list[str], Pro
     """Each third one is aborted. The values of the others, and a producer that has one more open."""
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0}
     producer, committed = Producer(settings), []
-    producer.init_transactions(PATIENCE_S)
+    producer.init_transactions(60)
     for number in range(count + 1):
         producer.begin_transaction()
         values = [f"{number}-{each}" for each in range(5)]
         for value in values:
             producer.produce(topic, value.encode())
-        assert producer.flush(PATIENCE_S) == 0
+        producer.flush()
         if number == count:
             break
         if number % 3:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(60)
             committed += values
         else:
-            producer.abort_transaction(PATIENCE_S)
+            producer.abort_transaction(60)
     return committed, producer
 
 
