@@ -35,7 +35,7 @@ from tpc_broker.log.indexes import AbortedTransaction
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from tpc_broker.log.batch import Buffer
 
@@ -373,7 +373,24 @@ class ProducerState:
         """The state that `encode_full` wrote at a place, and the place behind it. The bytes' CRC was checked before."""
         state = cls()
         (count,) = _COUNT.unpack_from(data, position)
-        position += _COUNT.size
+        return state, state._decode(data, position + _COUNT.size, count)
+
+    @classmethod
+    def decode_in_parts(cls, data: Buffer, at_once: int) -> Generator[None, None, ProducerState]:
+        """The same of bytes that have nothing else, so many producers at a time. struct.error: they have."""
+        state = cls()
+        (left,) = _COUNT.unpack_from(data)
+        position = _COUNT.size
+        while left:
+            count = min(left, at_once)
+            position = state._decode(data, position, count)
+            left -= count
+            yield
+        if position != len(data):
+            raise struct.error(f"the producers end at byte {position} of {len(data)}")
+        return state
+
+    def _decode(self, data: Buffer, position: int, count: int) -> int:
         for _number in range(count):
             *fields, batches_count = _PRODUCER.unpack_from(data, position)
             position += _PRODUCER.size
@@ -384,5 +401,5 @@ class ProducerState:
             producer.batches = list(map(ProducedBatch._make, _BATCH.iter_unpack(data[position:batches_end])))
             position = batches_end
             if producer.producer_id >= 0:  # earlier releases kept others
-                state.producers[producer.producer_id] = producer
-        return state, position
+                self.producers[producer.producer_id] = producer
+        return position
