@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -53,9 +54,14 @@ _CRC_COVERS_FROM: Final = 6
 
 _PRODUCER: Final = struct.Struct("<qhiqqB")
 _BATCH: Final = struct.Struct("<iqiq")
-_WITH_BATCHES: Final = [struct.Struct("<qhiqqB" + count * "iqiq") for count in range(BATCHES_PER_PRODUCER_MAX + 1)]
-"""One producer, by the number of its batches."""
 _COUNT: Final = struct.Struct("<I")
+
+
+@cache
+def _with_batches(count: int) -> struct.Struct:
+    """One producer, by the number of its batches: what a file says of it may be more than five."""
+    return struct.Struct(_PRODUCER.format + count * _BATCH.format.lstrip("<"))
+
 
 
 class SnapshotError(ValueError):
@@ -95,7 +101,7 @@ class Producer:
     def encode(self) -> bytes:
         """For a checkpoint."""
         if self.encoded is None:
-            self.encoded = _WITH_BATCHES[len(self.batches)].pack(
+            self.encoded = _with_batches(len(self.batches)).pack(
                 self.producer_id,
                 self.epoch,
                 self.coordinator_epoch,
