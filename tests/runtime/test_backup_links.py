@@ -9,9 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.plain_disk import PlainDisk
+from tpc_broker.model import CoreId
 from tpc_broker.runtime import backup
 from tpc_broker.runtime.backup import FOLDER_ATTEMPTS, _Backup
 from tpc_broker.runtime.options import StartError
+from tpc_broker.storage.checkpoint import JournalFile
 
 FILES = [f"{number:020d}.log" for number in range(60)]
 
@@ -78,3 +81,18 @@ def test_one_that_is_deleted_meanwhile_is_left_out(directory):
 
     directory.before_link = remove
     assert directory.link() == []
+
+
+async def test_what_a_journal_names_comes_with_it(tmp_path):
+    """Producers that go over, and are too many for an entry; others are of another journal."""
+    data, staging = tmp_path / "data", tmp_path / "staging"
+    journals = data / "journals"
+    journals.mkdir(parents=True)
+    staging.mkdir()
+    file = await JournalFile.create(PlainDisk(), journals, CoreId(3), journal_id=bytes(16))
+    await file.close()
+    for name in ("0003.handed-12ab", "0004.handed-12ab"):
+        (journals / name).write_text(name)
+    _Backup(data, staging, data, lambda _done, _all: None, with_links=True)._copy_journal(CoreId(3), None)
+    assert sorted(path.name for path in (staging / "journals").iterdir()) == ["0003.handed-12ab", "0003.journal"]
+    assert (staging / "journals" / "0003.handed-12ab").read_text() == "0003.handed-12ab"

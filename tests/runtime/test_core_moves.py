@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -31,11 +32,12 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka import ApiKey, protocol
 from tpc_broker.log.checkpoint import Release, decode_entry
 from tpc_broker.log.journal import JournalMode
+from tpc_broker.log.producer_state import ProducedBatch, Producer, ProducerState
 from tpc_broker.model import CoreId
 from tpc_broker.runtime import assembly
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
-from tpc_broker.storage import checkpoint_schedule, mending
+from tpc_broker.storage import checkpoint_schedule, handed_producers, mending
 from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.handover import hand_over, recover_all
 from tpc_broker.storage.recovery import recover_core
@@ -211,6 +213,44 @@ def test_every_step_of_a_move_leaves_one_owner_and_every_record(tmp_path, monkey
     assert len(files) == (4 if in_files else 0)
     node.check_copies()
     node.check_now()
+
+
+@pytest.mark.machine
+def test_a_partition_with_200_000_producers_moves_and_is_recovered(tmp_path, monkeypatch):
+    """There and back; a start finds them in the entry's file, and when a checkpoint has them the file is gone."""
+    monkeypatch.setattr(handed_producers.HandedProducers, "may_write", True)
+    node, producers = Node(tmp_path), ProducerState()
+    for number in range(200_000):
+        batches = [ProducedBatch(9 * n + 8, n, 0, 1_700_000_000_000) for n in range(5)]
+        producers.producers[number] = Producer(number, 1, -1, -1, 1_700_000_000_000, batches)
+
+    async def first_leg(bench):
+        await _fill(node, bench)
+        await node.release(bench, 2, watched=False)
+
+    node.run(1, first_leg)
+    node.released = replace(decode_entry(node.released), producers=producers).encode()
+
+    async def second_leg(bench):
+        await node.adopt(bench, watched=False)
+        assert bench.files.producers.producers.keys() == producers.producers.keys()
+        await node.release(bench, 1, watched=False)
+
+    def files():
+        return [path.name[:11] for path in (node.data / "journals").glob("*.handed-*")]
+
+    node.run(2, second_leg)
+    node.run(1, partial(node.adopt, watched=False))
+    assert "0001.handed" in files()
+
+    async def is_here(bench):
+        assert bench.storage.unclaimed() == [KEY]
+        await bench.open()
+        assert bench.files.producers.producers.keys() == producers.producers.keys()
+        assert bench.plane.producers(bench.handle, 10) is None
+
+    node.run(1, is_here)
+    assert "0001.handed" not in files()
 
 
 def test_a_busy_partition_whose_batches_are_written_in_place_moves(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.errors import PartitionOfflineError
-from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, Release, decode_entry
+from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, Release, decode_entry, decode_entry_in_parts
 from tpc_broker.log.producer_state import ProducedBatch, Producer, ProducerState
 from tpc_broker.model import CoreId, PartitionIndex, TopicId
 from tpc_broker.storage import handed_producers
@@ -123,3 +123,22 @@ async def test_a_start_removes_what_a_core_has_left(place):
         (place.folder / name).touch()
     await remove_handed(place.disk, place.folder, CORE)
     assert place.names() == ["0003.checkpoint", "0003.journal", "0004.handed-00"]
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1_000])
+def test_what_goes_over_is_decoded_in_parts_as_at_once(at_once):
+    data, steps = state_of(30).encode(), 0
+    parts = decode_entry_in_parts(data, at_once)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            found = end.value
+            break
+        steps += 1
+    assert steps == -(-30 // at_once)
+    assert found == decode_entry(data)
+    assert found.producers.lost == [1, 29]
+    for damaged in (data[:-1], data + b"x", data[:200]):
+        with pytest.raises(CheckpointError):
+            list(decode_entry_in_parts(damaged, at_once))

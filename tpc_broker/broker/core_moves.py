@@ -36,7 +36,7 @@ from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.reassignments import Ongoing, Outcome, WantedBrokers, new_move_id
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, MailboxError, PartitionOfflineError
-from tpc_broker.log.checkpoint import CheckpointError, decode_entry
+from tpc_broker.log.checkpoint import CheckpointError, decode_entry_in_parts
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.cluster_core_moves import CoreShift, begin_core_moves, end_core_move
 from tpc_broker.metadata.records import ONLY_NODE
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord, MoveBegun
 
@@ -61,6 +62,8 @@ RETRY_S: Final = 0.1
 RELEASE_TIMEOUT_MS: Final = 60_000
 ADOPT_TIMEOUT_MS: Final = 30_000
 KEEP_TIMEOUT_MS: Final = 10_000
+PRODUCERS_AT_ONCE: Final = 500
+"""Of what goes over, some microseconds each."""
 
 
 class MoveRefusedError(Exception):
@@ -370,7 +373,7 @@ class CoreMoves:
             if not blobs:
                 raise MoveRefusedError("neither of the two cores has it")
             try:
-                released = decode_entry(blobs[0])
+                released = await _decoded(blobs[0])
                 await self._core.partitions.adopt(key, released)
             except (CheckpointError, PartitionOfflineError) as error:
                 if not self._storage.has(key):
@@ -378,6 +381,18 @@ class CoreMoves:
                 raise
         await self._core.partitions.open_adopted(key)
         return []
+
+
+async def _decoded(data: bytes) -> PartitionCheckpoint:
+    """Others have their turn between its parts. CheckpointError."""
+    parts = decode_entry_in_parts(data, PRODUCERS_AT_ONCE)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            found: PartitionCheckpoint = end.value
+            return found
+        await trio.lowlevel.checkpoint()
 
 
 def _key_of(payload: Payload) -> TopicPartition:

@@ -14,7 +14,7 @@ had the same values without tags, and is read (docs/formats.md).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,7 +27,7 @@ from tpc_broker.model import NO_LEADER_EPOCH, CoreId, LeaderEpoch, Offset, Parti
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from tpc_broker.log.files import EpochStart
 
@@ -289,6 +289,21 @@ def decode_entry(data: bytes) -> PartitionCheckpoint:
     if end != len(data):
         raise CheckpointError(f"a partition ends at byte {end} of {len(data)}")
     return entry
+
+
+def decode_entry_in_parts(data: bytes, at_once: int) -> Generator[None, None, PartitionCheckpoint]:
+    """The same, so many producers at a time: of hundreds of thousands it takes a second."""
+    try:
+        values, end = _decode_fields(data, 0)
+        if end != len(data):
+            raise CheckpointError(f"a partition ends at byte {end} of {len(data)}")
+        producers = values[Tag.PRODUCERS]
+        entry = decode_entry(_encode_fields((values | {Tag.PRODUCERS: ProducerState().encode_full()}).items()))
+        state = yield from ProducerState.decode_in_parts(producers, at_once)
+        state.mark_lost(producer_id for (producer_id,) in _PRODUCER_ID.iter_unpack(values.get(Tag.LOST, b"")))
+    except (struct.error, ValueError) as error:
+        raise CheckpointError(f"no partition: {error}") from error
+    return replace(entry, producers=state)
 
 
 def _decode_notes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,7 +36,7 @@ from tpc_broker.log.indexes import AbortedTransaction
 from tpc_broker.native_bytes import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from tpc_broker.log.batch import Buffer
 
@@ -53,9 +54,14 @@ _CRC_COVERS_FROM: Final = 6
 
 _PRODUCER: Final = struct.Struct("<qhiqqB")
 _BATCH: Final = struct.Struct("<iqiq")
-_WITH_BATCHES: Final = [struct.Struct("<qhiqqB" + count * "iqiq") for count in range(BATCHES_PER_PRODUCER_MAX + 1)]
-"""One producer, by the number of its batches."""
 _COUNT: Final = struct.Struct("<I")
+
+
+@cache
+def _with_batches(count: int) -> struct.Struct:
+    """One producer, by the number of its batches: what a file says of it may be more than five."""
+    return struct.Struct(_PRODUCER.format + count * _BATCH.format.lstrip("<"))
+
 
 
 class SnapshotError(ValueError):
@@ -95,7 +101,7 @@ class Producer:
     def encode(self) -> bytes:
         """For a checkpoint."""
         if self.encoded is None:
-            self.encoded = _WITH_BATCHES[len(self.batches)].pack(
+            self.encoded = _with_batches(len(self.batches)).pack(
                 self.producer_id,
                 self.epoch,
                 self.coordinator_epoch,
@@ -373,7 +379,24 @@ class ProducerState:
         """The state that `encode_full` wrote at a place, and the place behind it. The bytes' CRC was checked before."""
         state = cls()
         (count,) = _COUNT.unpack_from(data, position)
-        position += _COUNT.size
+        return state, state._decode(data, position + _COUNT.size, count)
+
+    @classmethod
+    def decode_in_parts(cls, data: Buffer, at_once: int) -> Generator[None, None, ProducerState]:
+        """The same of bytes that have nothing else, so many producers at a time. struct.error: they have."""
+        state = cls()
+        (left,) = _COUNT.unpack_from(data)
+        position = _COUNT.size
+        while left:
+            count = min(left, at_once)
+            position = state._decode(data, position, count)
+            left -= count
+            yield
+        if position != len(data):
+            raise struct.error(f"the producers end at byte {position} of {len(data)}")
+        return state
+
+    def _decode(self, data: Buffer, position: int, count: int) -> int:
         for _number in range(count):
             *fields, batches_count = _PRODUCER.unpack_from(data, position)
             position += _PRODUCER.size
@@ -384,5 +407,5 @@ class ProducerState:
             producer.batches = list(map(ProducedBatch._make, _BATCH.iter_unpack(data[position:batches_end])))
             position = batches_end
             if producer.producer_id >= 0:  # earlier releases kept others
-                state.producers[producer.producer_id] = producer
-        return state, position
+                self.producers[producer.producer_id] = producer
+        return position
