@@ -151,7 +151,7 @@ int tpc_producers_reserve(tpc_producers *producers, const tpc_batch_header *head
 static void end_transaction(tpc_producers *producers, tpc_producer_state *state, const tpc_control_marker *marker,
                             int64_t marker_end) {
     tpc_open_transaction *ended = state->transaction;
-    tpc_verification_end(&producers->transactions, state->producer_id);
+    tpc_verification_end(&producers->transactions, state->producer_id, state->producer_epoch);
     state->transaction = NULL;
     state->coordinator_epoch = marker->coordinator_epoch;
     if (!ended) return;
@@ -186,7 +186,7 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
     }
     if (header->attributes & TPC_BATCH_TRANSACTIONAL && !known->transaction) {
         known->transaction = tpc_transactions_begin(&producers->transactions, header->producer_id, base_offset);
-        tpc_verification_end(&producers->transactions, header->producer_id);
+        tpc_verification_end(&producers->transactions, header->producer_id, header->producer_epoch);
     }
     if (known->batches_count == TPC_PRODUCER_BATCHES_MAX)
         memmove(known->batches, known->batches + 1, --known->batches_count * sizeof *known->batches);

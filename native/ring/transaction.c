@@ -111,14 +111,16 @@ int tpc_verification_begin(tpc_transactions *transactions, const tpc_verificatio
     return 0;
 }
 
-void tpc_verification_end(tpc_transactions *transactions, int64_t producer_id) {
+void tpc_verification_end(tpc_transactions *transactions, int64_t producer_id, int16_t producer_epoch) {
     tpc_verification *known = verification_of(transactions, producer_id);
-    if (known) *known = transactions->verifications[--transactions->verifications_count];
+    if (known && known->producer_epoch <= producer_epoch)
+        *known = transactions->verifications[--transactions->verifications_count];
 }
 
 void tpc_verification_leave(tpc_transactions *transactions, int64_t producer_id, uint32_t guard) {
     tpc_verification *known = verification_of(transactions, producer_id);
-    if (known && known->guard == guard && --known->asking == 0) tpc_verification_end(transactions, producer_id);
+    if (known && known->guard == guard && --known->asking == 0)
+        tpc_verification_end(transactions, producer_id, known->producer_epoch);
 }
 
 void tpc_verifications_forget(tpc_transactions *transactions) { transactions->verifications_count = 0; }

@@ -66,7 +66,8 @@ enum { TPC_VERIFICATIONS_MAX = 4096 };
 int tpc_verification_begin(tpc_transactions *transactions, const tpc_verification *asked, uint32_t *guard);
 /* NULL: there is none. */
 const tpc_verification *tpc_verification_of(const tpc_transactions *transactions, int64_t producer_id);
-void tpc_verification_end(tpc_transactions *transactions, int64_t producer_id);
+/* What an epoch of its producer has begun or ended here is over with that one. One of a later epoch stands. */
+void tpc_verification_end(tpc_transactions *transactions, int64_t producer_id, int16_t producer_epoch);
 /* One request less asks; the last one ends it. */
 void tpc_verification_leave(tpc_transactions *transactions, int64_t producer_id, uint32_t guard);
 

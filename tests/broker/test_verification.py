@@ -116,7 +116,7 @@ async def test_a_batch_waits_while_the_transaction_before_it_ends(autojump_clock
         assert await produced(request) == (E.NONE, 0)
 
 
-async def test_the_marker_that_a_batch_waited_for_does_not_count_against_it(autojump_clock):
+async def test_the_marker_that_a_batch_waited_for_does_not_count_against_it(autojump_clock, monkeypatch):
     """From version 2 on it has the batch's epoch, and has ended what had begun to be verified before it came."""
     async with running() as node:
         producer = await begun(node)
@@ -124,12 +124,15 @@ async def test_the_marker_that_a_batch_waited_for_does_not_count_against_it(auto
         assert await producer.produce("data", far) == (E.NONE, 0)
         plane = node.lives[owner(node, "data", far)].plane
         plane.holds = True
+        tries, produce_with = [], plane.produce_with
+        monkeypatch.setattr(plane, "produce_with", lambda *what: tries.append(what) or produce_with(*what))
         assert await producer.end() is E.NONE
         request = producer.send("data", far)
         await trio.sleep(1)
         plane.holds = False
         plane.make_durable()
         assert await produced(request) == (E.NONE, 2)
+        assert len(tries) == 2, "it is left to be verified, and then taken"
 
 
 @pytest.mark.parametrize("timeout_ms", [1000, 3000])

@@ -133,6 +133,16 @@ def test_upkeep_of_producers_leaves_verifications_alone(bench, led, client):
     assert client.is_told_with(request, guard) == (E.NONE, 0)
 
 
+def test_a_late_marker_of_an_earlier_transaction_ends_no_later_ones_verification(bench, led, client):
+    """The one of the transaction before this one has come to other partitions alone."""
+    assert client.begins(sent(0), led) == (E.NONE, 0)
+    end(bench, led, epoch=1)
+    request = client.waits(sent(0, epoch=2))
+    guard = bench.plane.begin_verification(led, (7, 2))
+    end(bench, led, epoch=1)
+    assert client.is_told_with(request, guard) == (E.NONE, 3)
+
+
 def test_a_guard_is_of_one_verification_alone(bench, led, client):
     request = client.waits(sent(0))
     old = bench.plane.begin_verification(led, PRODUCER)

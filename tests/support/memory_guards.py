@@ -95,8 +95,9 @@ class MemoryGuards:
 
     def end(self, handle, header):
         """A batch was appended: it begins the transaction, or is its marker."""
-        if header.is_transactional:
-            self.standing.pop((handle, header.producer_id), None)
+        asked = self.standing.get((handle, header.producer_id))
+        if header.is_transactional and asked is not None and asked.epoch <= header.producer_epoch:
+            del self.standing[handle, header.producer_id]
 
     def forget(self, handle):
         for key in [key for key in self.standing if key[0] == handle]:
