@@ -339,6 +339,22 @@ class tpc_journal_wanted(Structure):
     upto_offset: int
     target: int
 
+class tpc_key_value(Structure):
+    key_begin: int
+    key_end: int
+    value_begin: int
+    value_end: int
+
+class tpc_key_values_walk(Structure):
+    position: int
+    batch_end: int
+    next_offset: int
+    batch_offset: int
+    records_left: int
+    batches_passed: int
+    stopped: int
+    reserved: int
+
 class tpc_link_frame(Structure):
     stream: int
     life: int
@@ -569,6 +585,9 @@ class _Lib:
     TPC_JOURNAL_CHAIN_ENDS: int
     TPC_JOURNAL_MORE_BYTES: int
     TPC_JOURNAL_MORE_ROOM: int
+    TPC_KEY_VALUES_END: int
+    TPC_KEY_VALUES_FULL: int
+    TPC_KEY_VALUES_OTHER: int
     TPC_LINK_ANSWER: int
     TPC_LINK_CLOSE: int
     TPC_LINK_FEATURE_LEVEL: int
@@ -633,6 +652,7 @@ class _Lib:
     def tpc_journal_runs_add(self, _0: tpc_journal_runs | Null, _1: tpc_journal_entry | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
     def tpc_journal_runs_clear(self, _0: tpc_journal_runs | Null, /) -> None: ...
     def tpc_journal_scan(self, _0: Pointer[int] | bytes | Null, _1: int, _2: int, _3: tpc_journal_scan_state | Null, _4: tpc_journal_entry | Null, _5: int, /) -> int: ...
+    def tpc_key_values_read(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_key_values_walk | Null, _3: tpc_key_value | Null, _4: int, /) -> int: ...
     def tpc_link_frame_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_link_frame | Null, /) -> int: ...
     def tpc_link_frame_header(self, _0: tpc_link_frame | Null, _1: Pointer[int] | bytes | Null, /) -> None: ...
     def tpc_link_hello(self, _0: int, _1: int, _2: Pointer[int] | bytes | Null, /) -> None: ...
@@ -760,6 +780,14 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_journal_wanted *", "tpc_journal_wanted[]"], init: Any = ...) -> tpc_journal_wanted: ...
     @overload
     def new(self, cdecl: Literal["tpc_journal_wanted **"], init: Any = ...) -> Pointer[tpc_journal_wanted]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_key_value *", "tpc_key_value[]"], init: Any = ...) -> tpc_key_value: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_key_value **"], init: Any = ...) -> Pointer[tpc_key_value]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_key_values_walk *", "tpc_key_values_walk[]"], init: Any = ...) -> tpc_key_values_walk: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_key_values_walk **"], init: Any = ...) -> Pointer[tpc_key_values_walk]: ...
     @overload
     def new(self, cdecl: Literal["tpc_link_frame *", "tpc_link_frame[]"], init: Any = ...) -> tpc_link_frame: ...
     @overload

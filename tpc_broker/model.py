@@ -113,6 +113,7 @@ def java_string_hash(text: str) -> int:
 def coordinator_partition(key: str, partitions_count: int) -> PartitionIndex:
     """Partition of the internal topic that coordinates a group or transactional id.
 
-    The sign bit is masked away, as Kafka does it: the absolute value of the least number would still be negative.
+    The sign bit is masked away. Kafka takes the absolute value, which differs for negative hashes; groups are stored
+    where this says since the first release.
     """
     return PartitionIndex((java_string_hash(key) & 0x7FFFFFFF) % partitions_count)

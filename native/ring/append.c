@@ -97,6 +97,9 @@ static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_recor
 static int reserve_producer(tpc_plane *plane, tpc_partition *partition, const tpc_batch_header *header) {
     if (tpc_producers_full(&partition->producers) && plane->params.producer_expiry_ms > 0)
         tpc_partition_expire_producers(plane, partition->handle);
+    if (plane->producers_max && plane->producers_count >= plane->producers_max &&
+        !tpc_producers_find(&partition->producers, header->producer_id))
+        tpc_plane_make_room_for_producer(plane);
     return tpc_producers_reserve(&partition->producers, header);
 }
 
@@ -120,8 +123,7 @@ static void use_room(tpc_plane *plane, tpc_partition *partition, uint32_t bytes)
 static void take_producer(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,
                           const tpc_batch_header *header, int64_t base_offset) {
     tpc_producers_accept(&partition->producers, header, batch->marker, base_offset, tpc_plane_monotonic_ms(plane));
-    if (batch->marker && batch->marker->kind == TPC_CONTROL_ABORT)
-        partition->committed_from_offset = partition->log_end_offset;
+    if (batch->marker && batch->marker->kind == TPC_CONTROL_ABORT) tpc_aborted_bound(plane, partition);
 }
 
 int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_append_batch *batch,

@@ -15,7 +15,6 @@
 
 enum {
     VERSION_WITH_TOPIC_IDS = 13,
-    READ_COMMITTED = 1,
     VERSION_WITH_FOLLOWERS = 11,
     DECODED_CAPACITY_MIN = 64,
     DECODED_CAPACITY_MAX = 1 << 20,
@@ -43,7 +42,7 @@ void tpc_fetches_free(tpc_plane *plane) {
     free(fetches->decoded), free(fetches->forgotten), free(fetches->readings), free(fetches->outcomes);
     free(fetches->parked_by_slot);
     free(fetches->results), free(fetches->topics), free(fetches->splits), free(fetches->chosen), free(fetches->header),
-        free(fetches->pieces);
+        free(fetches->pieces), free(fetches->aborted);
     free(fetches->rack_names), free(fetches->rack_ends);
     free(fetches);
     plane->fetches = NULL;
@@ -182,10 +181,6 @@ static enum tpc_fetch_fallback examine(const tpc_fetch *fetch, const tpc_fetch_a
         return TPC_FETCH_FALLBACK_LEADER_EPOCH;
     if (asked->last_fetched_epoch >= 0) return TPC_FETCH_FALLBACK_LAST_EPOCH;
     if (partition->near_racks & fetch->rack && partition->role == TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_NEARER;
-    bool committed = fetch->isolation_level == READ_COMMITTED;
-    if (committed &&
-        (partition->producers.transactions.first || asked->fetch_offset < partition->committed_from_offset))
-        return TPC_FETCH_FALLBACK_TRANSACTIONS;
     return TPC_FETCH_FALLBACK_NONE;
 }
 
@@ -196,10 +191,10 @@ static void tell_deleted(const tpc_fetch_asked *asked, tpc_fetch_reading *readin
 }
 
 /* From memory, no more than the answer may keep of it. 0 or -ERANGE. */
-static int read_tail(tpc_fetches *fetches, int64_t offset, int64_t bytes_max, bool may_exceed,
+static int read_tail(tpc_fetches *fetches, int64_t offset, int64_t bytes_max, int64_t upto, bool may_exceed,
                      tpc_fetch_reading *reading) {
     const tpc_partition *partition = reading->partition;
-    int64_t upto = partition->high_watermark, left_bytes = fetches->memory_left_bytes;
+    int64_t left_bytes = fetches->memory_left_bytes;
     int64_t kept_bytes_max = bytes_max < left_bytes ? bytes_max : left_bytes;
     int result =
         tpc_tail_measure(partition, offset, kept_bytes_max, upto, may_exceed, TPC_READ_BATCHES_MAX, &reading->tail);
@@ -214,16 +209,34 @@ static int read_tail(tpc_fetches *fetches, int64_t offset, int64_t bytes_max, bo
     return result;
 }
 
-/* From memory, else from a segment. */
-static enum tpc_fetch_fallback read_records(tpc_plane *plane, int64_t offset, int64_t bytes_max, bool may_exceed,
-                                            tpc_fetch_reading *reading) {
+/* From memory, else from a segment. *next_offset: of what follows. */
+static enum tpc_fetch_fallback read_records(tpc_plane *plane, int64_t offset, int64_t bytes_max, int64_t upto,
+                                            bool may_exceed, tpc_fetch_reading *reading, int64_t *next_offset) {
     tpc_fetches *fetches = plane->fetches;
     tpc_partition *partition = reading->partition;
-    if (read_tail(fetches, offset, bytes_max, may_exceed, reading) == 0) return TPC_FETCH_FALLBACK_NONE;
-    int result = tpc_window_find(&fetches->windows, partition, offset, bytes_max, may_exceed, &reading->window,
-                                 &reading->position, &reading->bytes);
+    int result = read_tail(fetches, offset, bytes_max, upto, may_exceed, reading);
+    *next_offset = reading->tail.next_offset;
+    if (result == 0) return TPC_FETCH_FALLBACK_NONE;
+    result = tpc_window_find(&fetches->windows, partition, offset, bytes_max, upto, may_exceed, &reading->window,
+                             &reading->position, &reading->bytes, next_offset);
     if (result == 0) return TPC_FETCH_FALLBACK_NONE;
     return result == -EAGAIN ? TPC_FETCH_FALLBACK_COLD : TPC_FETCH_FALLBACK_SEGMENT;
+}
+
+/* Rule: A reader of committed records gets none at or above the last stable offset, and is told of every aborted transaction that
+ * reaches into what it gets: of the same moment, or else by Python, which knows the older ones. See also native/ring/aborted.c,
+ * tpc_broker/broker/partition.py. Held by tests/runtime/test_read_committed.py, tests/runtime/test_read_committed_random.py. */
+static enum tpc_fetch_fallback read_visible(tpc_plane *plane, const tpc_fetch *fetch, int64_t offset, int64_t bytes_max,
+                                            bool may_exceed, tpc_fetch_reading *reading) {
+    int64_t upto = tpc_fetch_upto(fetch, reading->partition), next_offset = 0;
+    bool committed = fetch->isolation_level == TPC_READ_COMMITTED;
+    if (committed) reading->aborted_count = 0;
+    if (offset >= upto || (bytes_max <= 0 && !may_exceed)) return TPC_FETCH_FALLBACK_NONE;
+    if (committed && offset < reading->partition->aborted_from_offset) return TPC_FETCH_FALLBACK_TRANSACTIONS;
+    enum tpc_fetch_fallback reason = read_records(plane, offset, bytes_max, upto, may_exceed, reading, &next_offset);
+    if (reason || !committed || !reading->bytes) return reason;
+    return tpc_fetch_tell_aborted(plane->fetches, reading, offset, next_offset) < 0 ? TPC_FETCH_FALLBACK_NO_MEMORY
+                                                                                    : TPC_FETCH_FALLBACK_NONE;
 }
 
 static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
@@ -244,11 +257,7 @@ static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetc
     if (asked->fetch_offset < partition->log_start_offset || asked->fetch_offset > partition->log_end_offset)
         return out_of_range(reading);
     int64_t bytes_max = asked->bytes_max < left_bytes ? asked->bytes_max : left_bytes;
-    if (asked->fetch_offset < partition->high_watermark && (bytes_max > 0 || may_exceed))
-        reason = read_records(plane, asked->fetch_offset, bytes_max, may_exceed, reading);
-    if (reason) return reason;
-    if (fetch->isolation_level == READ_COMMITTED) reading->aborted_count = 0;
-    return TPC_FETCH_FALLBACK_NONE;
+    return read_visible(plane, fetch, asked->fetch_offset, bytes_max, may_exceed, reading);
 }
 
 /* The first pass. Whether there is enough to answer, in *enough. */
@@ -258,6 +267,7 @@ static enum tpc_fetch_fallback read_all(tpc_plane *plane, const tpc_fetch *fetch
     bool failed = false;
     plane->fetches->memory_left_bytes = tpc_answers_allowance(plane->connections);
     plane->fetches->is_clipped = false;
+    plane->fetches->aborted_count = 0;
     for (int32_t i = 0; i < fetch->parts_count; i++) {
         bool may_exceed = left_bytes == fetch->response_bytes_max;
         enum tpc_fetch_fallback reason = read_part(plane, fetch, fetch->parts[i], left_bytes, may_exceed, &readings[i]);
@@ -321,8 +331,10 @@ static int by_topic(const void *a, const void *b) {
     return left->snapshot_epoch < right->snapshot_epoch ? -1 : 1; /* holds the place, see below */
 }
 
-static void fill_result(const tpc_fetch_asked *asked, const tpc_fetch_reading *reading, tpc_fetch_result *result) {
+static void fill_result(const tpc_fetches *fetches, const tpc_fetch_asked *asked, const tpc_fetch_reading *reading,
+                        tpc_fetch_result *result) {
     *result = (tpc_fetch_result){.topic_name = asked->topic_name,
+                                 .aborted = fetches->aborted ? fetches->aborted + reading->aborted_at : NULL,
                                  .topic_name_bytes = asked->topic_name_bytes,
                                  .partition = asked->partition,
                                  .high_watermark = reading->high_watermark,
@@ -346,7 +358,7 @@ static int32_t list_results(const tpc_plane *plane, const tpc_fetch *fetch, int3
     int32_t count = 0;
     for (int32_t i = 0; i < fetch->parts_count; i++)
         if (fetches->chosen[i]) {
-            fill_result(fetch->parts[i], &fetches->readings[i], &fetches->results[count]);
+            fill_result(fetches, fetch->parts[i], &fetches->readings[i], &fetches->results[count]);
             places[count++] = i;
         }
     bool sorted = number_topics(fetches, fetch, places, count);
@@ -649,14 +661,6 @@ void tpc_plane_set_fetch_session_bytes(tpc_plane *plane, int64_t bytes_max) {
 }
 
 void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches->sessions.chance = seed ? seed : 1; }
-
-int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto) {
-    tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return -ENOENT;
-    bool reaches = upto >= partition->committed_from_offset;
-    if (reaches && offset < partition->committed_from_offset) partition->committed_from_offset = offset;
-    return 0;
-}
 
 void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics) {
     const tpc_fetches *fetches = plane->fetches;

@@ -5,7 +5,8 @@
  * Theory of operation. A request becomes a tpc_fetch when its session has been looked up and moved on, which happens once
  * and cannot be undone. An attempt then reads all its partitions; it ends in an answer, in the wait (parked), or with
  * Python, to whom the fetch goes as it is. A parked one stands in the lists of its partitions and in the timer wheel; a
- * high watermark that moves, its deadline, or a partition that is withdrawn makes it attempt again.
+ * high watermark that moves (of committed records: a last stable offset), its deadline, or a partition that is withdrawn makes
+ * it attempt again.
  */
 #ifndef TPC_FETCH_INTERNAL_H
 #define TPC_FETCH_INTERNAL_H
@@ -15,7 +16,7 @@
 #include "plane.h"
 #include "cdef/55_fetch.h"
 
-enum { TPC_FETCH_WHEEL_SLOTS = 1024 };
+enum { TPC_FETCH_WHEEL_SLOTS = 1024, TPC_READ_COMMITTED = 1 };
 
 enum tpc_fetch_state { TPC_FETCH_FRESH = 0, TPC_FETCH_PARKED = 1, TPC_FETCH_IN_PYTHON = 2 };
 
@@ -67,6 +68,7 @@ typedef struct tpc_fetch_wait {
     struct tpc_fetch_wait *previous, *next;
     tpc_partition *partition; /* NULL: not in its list */
     tpc_fetch *fetch;
+    int64_t upto_offset; /* how far it could be read when it was looked at last */
 } tpc_fetch_wait;
 
 /* What one partition gives, during an attempt. */
@@ -77,6 +79,7 @@ typedef struct {
     tpc_tail_stretch tail;      /* from memory */
     tpc_segment_window *window; /* or a stretch of a segment */
     int64_t position;
+    uint32_t aborted_at; /* its first one in the scratch */
     int32_t aborted_count;
     int16_t error_code;
 } tpc_fetch_reading;
@@ -101,6 +104,8 @@ typedef struct tpc_fetches {
     uint32_t *splits;
     uint8_t *chosen;
     int32_t readings_capacity;
+    tpc_aborted_transaction *aborted; /* of all readings */
+    uint32_t aborted_count, aborted_capacity;
     uint8_t *header;
     size_t header_capacity;
     tpc_slice *pieces;
@@ -131,6 +136,15 @@ void tpc_fetch_forget_context(tpc_fetch_sessions *sessions, tpc_fetch *fetch);
 const tpc_fetch_session *tpc_fetch_session_find(const tpc_fetch_sessions *sessions, int32_t session_id);
 
 static inline tpc_fetch_known *tpc_fetch_known_of(tpc_fetch_asked *asked) { return (tpc_fetch_known *)asked; }
+
+/* How far a fetch reads. */
+static inline int64_t tpc_fetch_upto(const tpc_fetch *fetch, const tpc_partition *partition) {
+    return fetch->isolation_level == TPC_READ_COMMITTED ? tpc_partition_last_stable_offset(partition)
+                                                        : partition->high_watermark;
+}
+
+/* aborted.c: those that reach into what was read, [offset, upto). 0 or -ENOMEM. */
+int tpc_fetch_tell_aborted(tpc_fetches *fetches, tpc_fetch_reading *reading, int64_t offset, int64_t upto);
 
 /* fetch.c */
 tpc_fetches *tpc_fetches_new(void);

@@ -95,6 +95,7 @@ static int32_t next_used(const tpc_fetches *fetches, uint32_t slot) {
 
 static void watch(tpc_fetch_wait *wait, tpc_partition *partition) {
     wait->partition = partition;
+    wait->upto_offset = tpc_fetch_upto(wait->fetch, partition);
     wait->previous = NULL;
     wait->next = partition->fetch_waits;
     if (wait->next) wait->next->previous = wait;
@@ -207,11 +208,17 @@ static void attempt_woken(tpc_plane *plane) {
         fetches->woken_first = fetch->woken_next;
         if (!fetches->woken_first) fetches->woken_last = NULL;
         fetch->woken = 0;
+        fetches->statistics.woken++;
         attempt_again(plane, fetch, false);
     }
 }
 
-static void partition_committed(tpc_plane *plane, tpc_partition *partition) { wake_watching(plane, partition); }
+/* Rule: Who waits for committed records is woken where the last stable offset has moved: beside a transaction that is open for
+ * long every commit would else cost an attempt. Held by tests/runtime/test_read_committed.py. */
+static void partition_committed(tpc_plane *plane, tpc_partition *partition) {
+    for (tpc_fetch_wait *wait = partition->fetch_waits; wait; wait = wait->next)
+        if (tpc_fetch_upto(wait->fetch, partition) != wait->upto_offset) mark(plane->fetches, wait->fetch);
+}
 
 /* Whoever reads it is told by Python where it is led. */
 void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition) {

@@ -114,6 +114,7 @@ int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_s
     if (log_start_offset < partition->log_start_offset || log_start_offset > partition->high_watermark) return -EINVAL;
     partition->log_start_offset = log_start_offset;
     tpc_windows_close_below(&plane->fetches->windows, partition, log_start_offset);
+    tpc_aborted_delete(plane, partition);
     tpc_partition_verify(partition);
     return 0;
 }
@@ -260,7 +261,7 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     partition->written_offset = params->log_end_offset;
     partition->commit_offset = partition->high_watermark = params->high_watermark;
     partition->bytes_admitted = params->bytes_admitted;
-    partition->committed_from_offset = params->log_end_offset;
+    partition->aborted_from_offset = params->log_end_offset;
     partition->in_place_end_offset = -1;
     partition->leader_epoch = params->leader_epoch;
     partition->spent_epoch = partition->read_term = -1;
@@ -290,6 +291,7 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
         return -ENOMEM;
     }
     plane->slots[slot].partition = partition;
+    partition->producers.all_count = &plane->producers_count;
     partition->handle = (uint64_t)plane->slots[slot].generation << 32 | slot;
     chain(plane, partition);
     plane->statistics.partitions++;
@@ -377,6 +379,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     tpc_replica_forget_appended(plane, partition);
     tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_withdrawn(plane, partition);
+    tpc_aborted_release(plane, partition);
     partition_free(partition);
     return 0;
 }
@@ -416,10 +419,11 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
     if (!partition) return -ENOENT;
     uint32_t count = 0, bytes = sizeof count;
     if (bytes_max < bytes + partition->producers.count * TPC_PRODUCER_ENCODED_MAX) return -ENOBUFS;
-    for (uint32_t slot = 0; slot < partition->producers.capacity; slot++) {
-        tpc_producer_state state = partition->producers.states[slot];
-        if (state.producer_id < 0 || (partition->appends_undurable && !durable_state(plane, partition, &state)))
-            continue;
+    for (uint32_t number = 0; number < partition->producers.states_used; number++) {
+        const tpc_producer_state *known = tpc_producers_at(&partition->producers, number);
+        if (!known) continue;
+        tpc_producer_state state = *known;
+        if (partition->appends_undurable && !durable_state(plane, partition, &state)) continue;
         bool had_batches = state.batches_count > 0;
         keep_batches_below(&state, upto_offset);
         if (had_batches && !state.batches_count && !state.transaction) continue;
@@ -438,9 +442,9 @@ int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_to
     if (partition->producers_stale) return -EAGAIN;
     if (partition->producers.count > told_max) return -ENOBUFS;
     uint32_t count = 0;
-    for (uint32_t slot = 0; slot < partition->producers.capacity; slot++) {
-        const tpc_producer_state *state = &partition->producers.states[slot];
-        if (state->producer_id < 0) continue;
+    for (uint32_t number = 0; number < partition->producers.states_used; number++) {
+        const tpc_producer_state *state = tpc_producers_at(&partition->producers, number);
+        if (!state) continue;
         const tpc_producer_batch *last = state->batches_count ? &state->batches[state->batches_count - 1] : NULL;
         told[count++] =
             (tpc_told_producer){.producer_id = state->producer_id,
@@ -449,20 +453,6 @@ int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_to
                                 .last_sequence = last ? last->last_sequence : -1,
                                 .coordinator_epoch = state->coordinator_epoch,
                                 .producer_epoch = state->producer_epoch};
-    }
-    return (int)count;
-}
-
-int tpc_partition_aborted(const tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto, tpc_told_aborted *out,
-                          uint32_t out_max) {
-    const tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return -ENOENT;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < partition->producers.transactions.aborted_count; i++) {
-        const tpc_aborted *one = &partition->producers.transactions.aborted[i];
-        if (one->marker_end <= offset || one->first_offset >= upto) continue;
-        if (count < out_max) out[count] = (tpc_told_aborted){one->producer_id, one->first_offset, one->marker_end - 1};
-        count++;
     }
     return (int)count;
 }
@@ -484,14 +474,11 @@ int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle) {
     if (!partition) return -ENOENT;
     int64_t now_ms = tpc_plane_monotonic_ms(plane);
     int expired = 0;
-    for (uint32_t slot = 0; slot < partition->producers.capacity;) {
-        const tpc_producer_state *state = &partition->producers.states[slot];
-        if (state->producer_id >= 0 && is_silent(plane, state, now_ms)) {
-            tpc_producers_remove(&partition->producers, state->producer_id); /* may move another one here */
-            expired++;
-        } else {
-            slot++;
-        }
+    for (uint32_t number = 0; number < partition->producers.states_used; number++) {
+        const tpc_producer_state *state = tpc_producers_at(&partition->producers, number);
+        if (!state || !is_silent(plane, state, now_ms)) continue;
+        tpc_producers_remove(&partition->producers, state->producer_id);
+        expired++;
     }
     const tpc_transactions *transactions = &partition->producers.transactions;
     if (!partition->producers.count && !transactions->first && !transactions->aborted_count &&

@@ -102,7 +102,9 @@ typedef struct tpc_partition {
     uint64_t near_racks;       /* of a leader: consumers there read from another replica */
     struct tpc_steady *steady; /* C carries its replication (steady.h); NULL: Python does */
 
-    int64_t committed_from_offset;               /* no aborted transaction reaches into what lies at or behind it */
+    int64_t aborted_from_offset; /* of the transactions with markers from here on those that were aborted are known */
+    uint32_t aborted_counted;    /* of its aborted ones, in the plane's number of all */
+    int64_t stale_from_offset;   /* with producers_stale: where the log was cut */
     struct tpc_fetch_wait *fetch_waits;          /* parked fetches that watch it */
     struct tpc_segment_window *windows;          /* of its segments, for fetches below the tail */
     struct tpc_in_place_window *in_place_window; /* where large batches go in place; NULL: nowhere */
@@ -186,6 +188,7 @@ typedef struct {
     uint32_t first, count;
     uint32_t skipped_bytes;
     uint64_t bytes;
+    int64_t next_offset; /* of what follows them; 0: they are none */
 } tpc_tail_stretch;
 
 /* What a read from `offset` gets, nothing when nothing fits. -ERANGE: the offset lies below the tail. */
@@ -244,6 +247,20 @@ typedef struct {
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result);
 
+/* aborted.c: those that reach into [offset, upto), by markers, one after the other from *place = tpc_aborted_place(...) on. */
+uint32_t tpc_aborted_place(const tpc_partition *partition, int64_t offset);
+const tpc_aborted *tpc_aborted_next(const tpc_partition *partition, uint32_t *place, int64_t upto);
+/* There is one more: where they are too many the oldest ones that segments have are forgotten. */
+void tpc_aborted_bound(tpc_plane *plane, tpc_partition *partition);
+/* Those below the log's start, which nobody reads any more. */
+void tpc_aborted_delete(tpc_plane *plane, tpc_partition *partition);
+/* Those that segments have, which may be others from now on. */
+void tpc_aborted_forget(tpc_plane *plane, tpc_partition *partition);
+/* Producers that are found out anew know of none; those that segments had before the log was cut stay. */
+void tpc_aborted_keep(tpc_plane *plane, tpc_partition *partition);
+/* It is about to be freed. */
+void tpc_aborted_release(tpc_plane *plane, tpc_partition *partition);
+
 /* verification.c */
 bool tpc_records_transactional(const uint8_t *records, int32_t bytes);
 bool tpc_produce_relaxed(const tpc_partition *partition, const tpc_produce_records *records);
@@ -293,5 +310,8 @@ void tpc_pending_begin(tpc_plane *plane, tpc_pending *pending, const tpc_request
                        const tpc_node_endpoint *endpoints, int32_t endpoints_count);
 int64_t tpc_pending_turn(void *plane, int64_t now_ns);
 void tpc_pending_forget(tpc_plane *plane);
+
+/* Above the bound of all producers: one that was long silent is forgotten, for one that is new. */
+void tpc_plane_make_room_for_producer(tpc_plane *plane);
 
 #endif

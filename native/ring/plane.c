@@ -147,6 +147,7 @@ void tpc_plane_get_statistics(const tpc_plane *plane, tpc_plane_statistics *stat
     *statistics = plane->statistics;
     statistics->appends_undurable = plane->undo_count;
     statistics->cuts_pending = plane->cuts_count;
+    statistics->producers = plane->producers_count;
     statistics->tail_bytes_max = plane->params.tail_bytes_max;
 }
 

@@ -81,7 +81,12 @@ struct tpc_plane {
     int64_t tail_bytes_behind_max;
     int64_t clock_ms, monotonic_ms; /* -1: the system's */
     bool takes_transactions;
-    uint32_t guards; /* given so far */
+    uint32_t guards;       /* given so far */
+    int64_t aborted_count; /* aborted.c: of all partitions; and the slot of the one that gave some up last */
+    uint32_t aborted_hand;
+
+    uint64_t producers_count, producers_max; /* of all partitions; 0: not bounded */
+    uint32_t looked_slot, looked_number;     /* producer_bound.c */
 
     tpc_partition_slot *slots;
     uint32_t slots_count, slots_capacity, slot_free; /* slot_free: UINT32_MAX: none */

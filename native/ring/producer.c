@@ -22,16 +22,37 @@
 #define CAPACITY_MIN 4u
 #define SEQUENCE_MAX INT32_MAX
 
-static uint32_t slot_of(int64_t producer_id, uint32_t capacity) {
-    return (uint32_t)tpc_keyed_hash((uint64_t)producer_id, NULL, 0) & (capacity - 1);
+static uint32_t hash_of(int64_t producer_id) { return (uint32_t)tpc_keyed_hash((uint64_t)producer_id, NULL, 0); }
+
+/* Chunk 0 has the first CAPACITY_MIN states; each one behind it as many as there are in front of it. */
+static uint32_t chunk_of(uint32_t number) {
+    return number < CAPACITY_MIN ? 0 : (uint32_t)__builtin_clz(CAPACITY_MIN) - (uint32_t)__builtin_clz(number) + 1;
+}
+
+static tpc_producer_state *state_at(const tpc_producers *producers, uint32_t number) {
+    uint32_t chunk = chunk_of(number);
+    return &producers->chunks[chunk][chunk ? number - (CAPACITY_MIN << (chunk - 1)) : number];
+}
+
+tpc_producer_state *tpc_producers_at(const tpc_producers *producers, uint32_t number) {
+    tpc_producer_state *state = state_at(producers, number);
+    return state->producer_id < 0 ? NULL : state;
+}
+
+/* Its slot; UINT32_MAX: it is not known. */
+static uint32_t find_slot(const tpc_producers *producers, int64_t producer_id) {
+    if (!producers->count) return UINT32_MAX;
+    uint32_t hash = hash_of(producer_id), mask = producers->capacity - 1;
+    const tpc_producer_slot *slots = producers->slots;
+    for (uint32_t slot = hash & mask; slots[slot].state; slot = (slot + 1) & mask)
+        if (slots[slot].hash == hash && state_at(producers, slots[slot].state - 1)->producer_id == producer_id)
+            return slot;
+    return UINT32_MAX;
 }
 
 tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t producer_id) {
-    if (!producers->count) return NULL;
-    uint32_t slot = slot_of(producer_id, producers->capacity);
-    for (; producers->states[slot].producer_id >= 0; slot = (slot + 1) & (producers->capacity - 1))
-        if (producers->states[slot].producer_id == producer_id) return &producers->states[slot];
-    return NULL;
+    uint32_t slot = find_slot(producers, producer_id);
+    return slot == UINT32_MAX ? NULL : state_at(producers, producers->slots[slot].state - 1);
 }
 
 static int32_t last_sequence_of(const tpc_batch_header *header) {
@@ -71,28 +92,54 @@ bool tpc_producers_lack(const tpc_producers *producers, const tpc_batch_header *
     return (((uint32_t)header->base_sequence - next) & SEQUENCE_MAX) <= SEQUENCE_MAX / 2;
 }
 
+static void put_slot(tpc_producer_slot *slots, uint32_t capacity, tpc_producer_slot added) {
+    uint32_t slot = added.hash & (capacity - 1);
+    while (slots[slot].state) slot = (slot + 1) & (capacity - 1);
+    slots[slot] = added;
+}
+
+/* grow() came before. */
 static void insert(tpc_producers *producers, const tpc_producer_state *state) {
-    uint32_t slot = slot_of(state->producer_id, producers->capacity);
-    while (producers->states[slot].producer_id >= 0) slot = (slot + 1) & (producers->capacity - 1);
-    producers->states[slot] = *state;
+    uint32_t number = producers->free_first ? producers->free_first - 1 : producers->states_used++;
+    tpc_producer_state *at = state_at(producers, number);
+    if (producers->free_first) producers->free_first = (uint32_t)at->coordinator_epoch;
+    *at = *state;
+    put_slot(producers->slots, producers->capacity, (tpc_producer_slot){hash_of(state->producer_id), number + 1});
     producers->count++;
+    if (producers->all_count) ++*producers->all_count;
 }
 
 bool tpc_producers_full(const tpc_producers *producers) { return producers->count + 1 > producers->capacity / 4 * 3; }
 
-static int grow(tpc_producers *producers) {
+static int grow_slots(tpc_producers *producers) {
     if (!tpc_producers_full(producers)) return 0;
     uint32_t capacity = producers->capacity ? producers->capacity * 2 : CAPACITY_MIN;
-    tpc_producers grown = {.states = malloc(capacity * sizeof *grown.states),
-                           .capacity = capacity,
-                           .transactions = producers->transactions};
-    if (!grown.states) return -ENOMEM;
-    for (uint32_t slot = 0; slot < capacity; slot++) grown.states[slot].producer_id = -1;
+    tpc_producer_slot *slots = calloc(capacity, sizeof *slots);
+    if (!slots) return -ENOMEM;
     for (uint32_t slot = 0; slot < producers->capacity; slot++)
-        if (producers->states[slot].producer_id >= 0) insert(&grown, &producers->states[slot]);
-    free(producers->states);
-    *producers = grown;
+        if (producers->slots[slot].state) put_slot(slots, capacity, producers->slots[slot]);
+    free(producers->slots);
+    producers->slots = slots;
+    producers->capacity = capacity;
     return 0;
+}
+
+/* The memory of a chunk that is not used yet costs nothing. */
+static int grow_states(tpc_producers *producers) {
+    if (producers->free_first || producers->states_used < producers->states_max) return 0;
+    uint32_t chunk = chunk_of(producers->states_max), more = chunk ? producers->states_max : CAPACITY_MIN;
+    tpc_producer_state **chunks = realloc(producers->chunks, (chunk + 1) * sizeof *chunks);
+    if (!chunks) return -ENOMEM;
+    producers->chunks = chunks;
+    if (!(chunks[chunk] = malloc(more * sizeof **chunks))) return -ENOMEM;
+    producers->states_max += more;
+    return 0;
+}
+
+/* So that one more can be put in without failing. */
+static int grow(tpc_producers *producers) {
+    int result = grow_slots(producers);
+    return result < 0 ? result : grow_states(producers);
 }
 
 int tpc_producers_reserve(tpc_producers *producers, const tpc_batch_header *header) {
@@ -109,7 +156,9 @@ static void end_transaction(tpc_producers *producers, tpc_producer_state *state,
     state->coordinator_epoch = marker->coordinator_epoch;
     if (!ended) return;
     tpc_transactions_end(&producers->transactions, ended, marker_end);
-    tpc_aborted aborted = {state->producer_id, ended->first_offset, marker_end};
+    /* Those that have ended and are not seen yet are in the list too: it is no later than it might be. */
+    tpc_aborted aborted = {state->producer_id, ended->first_offset, marker_end,
+                           producers->transactions.first->first_offset};
     if (marker->kind == TPC_CONTROL_ABORT) tpc_transactions_abort(&producers->transactions, &aborted);
 }
 
@@ -176,35 +225,52 @@ void tpc_producers_undo(tpc_producers *producers, int64_t producer_id, const tpc
 
 /* Closes the gap by moving back whatever a search would no longer find. */
 void tpc_producers_remove(tpc_producers *producers, int64_t producer_id) {
-    tpc_producer_state *known = tpc_producers_find(producers, producer_id);
-    if (!known) return;
-    uint32_t mask = producers->capacity - 1;
-    uint32_t gap = (uint32_t)(known - producers->states);
-    for (uint32_t slot = (gap + 1) & mask; producers->states[slot].producer_id >= 0; slot = (slot + 1) & mask) {
-        uint32_t home = slot_of(producers->states[slot].producer_id, producers->capacity);
-        if (((slot - home) & mask) >= ((slot - gap) & mask)) {
-            producers->states[gap] = producers->states[slot];
+    uint32_t gap = find_slot(producers, producer_id), mask = producers->capacity - 1;
+    if (gap == UINT32_MAX) return;
+    tpc_producer_slot *slots = producers->slots;
+    tpc_producer_state *known = state_at(producers, slots[gap].state - 1);
+    known->producer_id = -1;
+    known->coordinator_epoch = (int32_t)producers->free_first; /* of a free one the next free one */
+    producers->free_first = slots[gap].state;
+    for (uint32_t slot = (gap + 1) & mask; slots[slot].state; slot = (slot + 1) & mask) {
+        if (((slot - slots[slot].hash) & mask) >= ((slot - gap) & mask)) {
+            slots[gap] = slots[slot];
             gap = slot;
         }
     }
-    producers->states[gap].producer_id = -1;
+    slots[gap].state = 0;
     producers->count--;
+    if (producers->all_count) --*producers->all_count;
 }
 
 uint32_t tpc_producers_longest_search(const tpc_producers *producers) {
     uint32_t longest = 0, mask = producers->capacity - 1;
     for (uint32_t slot = 0; slot < producers->capacity; slot++) {
-        if (producers->states[slot].producer_id < 0) continue;
-        uint32_t looked_at = ((slot - slot_of(producers->states[slot].producer_id, producers->capacity)) & mask) + 1;
+        if (!producers->slots[slot].state) continue;
+        uint32_t looked_at = ((slot - producers->slots[slot].hash) & mask) + 1;
         if (looked_at > longest) longest = looked_at;
     }
     return longest;
 }
 
+void tpc_producers_cut(tpc_producers *producers, int64_t end_offset) {
+    for (const tpc_open_transaction *at = producers->transactions.last; at && at->first_offset >= end_offset;
+         at = at->previous) {
+        tpc_producer_state *state = tpc_producers_find(producers, at->producer_id);
+        if (state && state->transaction == at) state->transaction = NULL;
+    }
+    tpc_transactions_cut(&producers->transactions, end_offset);
+    tpc_transactions_cut_aborted(&producers->transactions, end_offset);
+}
+
 void tpc_producers_free(tpc_producers *producers) {
-    free(producers->states);
+    for (uint32_t start = 0; start < producers->states_max; start = start ? 2 * start : CAPACITY_MIN)
+        free(producers->chunks[chunk_of(start)]);
+    free(producers->chunks);
+    free(producers->slots);
     tpc_transactions_free(&producers->transactions);
-    *producers = (tpc_producers){0};
+    if (producers->all_count) *producers->all_count -= producers->count;
+    *producers = (tpc_producers){.all_count = producers->all_count};
 }
 
 /* ---- the encoding of checkpoints: ProducerState.encode_full() in tpc_broker/log/producer_state.py ---- */

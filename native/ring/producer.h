@@ -1,4 +1,7 @@
-/* What one partition knows of idempotent producers: open addressing by producer id (keyed_hash.h). */
+/*
+ * What one partition knows of idempotent producers: open addressing by producer id (keyed_hash.h). The table has hashes and
+ * numbers alone, so its doubling is short however many there are; the states stay where they are, in chunks of 4, 4, 8, 16, ...
+ */
 #ifndef TPC_PRODUCER_H
 #define TPC_PRODUCER_H
 
@@ -15,9 +18,19 @@
 #include "transaction.h"
 
 typedef struct {
-    tpc_producer_state *states; /* producer_id < 0: free */
-    uint32_t capacity;          /* 0 or a power of two */
+    uint32_t hash;
+    uint32_t state; /* its number + 1; 0: free */
+} tpc_producer_slot;
+
+typedef struct {
+    tpc_producer_slot *slots;
+    tpc_producer_state **chunks;
+    uint32_t capacity; /* of slots: 0 or a power of two */
     uint32_t count;
+    uint32_t states_used; /* numbers below it are of states, or free */
+    uint32_t states_max;  /* in the chunks */
+    uint32_t free_first;  /* a number + 1; 0: none */
+    uint64_t *all_count;  /* of all tables of the plane together, or NULL */
     tpc_transactions transactions;
 } tpc_producers;
 
@@ -28,6 +41,9 @@ enum tpc_sequence_verdict {
     TPC_SEQUENCE_FENCED = 3,            /* INVALID_PRODUCER_EPOCH */
     TPC_SEQUENCE_NOT_IN_TRANSACTION = 4 /* INVALID_TXN_STATE: its producer has one open, which it is no part of */
 };
+
+/* The one with a number below states_used; NULL: it is free. */
+tpc_producer_state *tpc_producers_at(const tpc_producers *producers, uint32_t number);
 
 tpc_producer_state *tpc_producers_find(const tpc_producers *producers, int64_t producer_id);
 
@@ -53,6 +69,10 @@ void tpc_producers_undo(tpc_producers *producers, int64_t producer_id, const tpc
 
 /* Forgets one that has no open transaction. */
 void tpc_producers_remove(tpc_producers *producers, int64_t producer_id);
+
+/* The log was cut: what began or was aborted behind its end is forgotten. What ended there stays as it is, and holds readers back
+ * until the producers are found out anew. */
+void tpc_producers_cut(tpc_producers *producers, int64_t end_offset);
 
 /* How many slots a search looks at, at most. */
 uint32_t tpc_producers_longest_search(const tpc_producers *producers);

@@ -197,10 +197,11 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     tpc_commit_waits_fail(plane, partition, offset, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_tail_truncate(plane, partition, offset);
     partition->log_end_offset = partition->durable_offset = offset;
+    if (!partition->producers_stale || partition->stale_from_offset > offset) partition->stale_from_offset = offset;
     partition->producers_stale = true;
-    tpc_transactions_cut_aborted(&partition->producers.transactions, offset);
+    tpc_producers_cut(&partition->producers, offset);
     if (partition->written_offset > offset) partition->written_offset = offset;
-    if (partition->committed_from_offset > offset) partition->committed_from_offset = offset;
+    if (partition->aborted_from_offset > offset) partition->aborted_from_offset = offset;
     if (partition->bytes_admitted != INT64_MAX)
         partition->bytes_admitted += unwritten_bytes - partition->unwritten_bytes;
     tpc_partition_verify(partition);
@@ -229,14 +230,16 @@ int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
     if (partition->appends_undurable) return -EBUSY;
-    tpc_producers_free(&partition->producers);
+    tpc_aborted_keep(plane, partition);
     int result = tpc_partition_load_producers(plane, handle, encoded, bytes, false);
     producers_of_tail of = {.partition = partition, .now_ms = tpc_plane_monotonic_ms(plane)};
     if (result < 0) return result;
     tpc_tail_each(partition, partition->written_offset, add_producer, &of);
     if (of.error < 0) return of.error;
     partition->producers_stale = false;
+    tpc_aborted_bound(plane, partition);
     tpc_transactions_settle(&partition->producers.transactions, partition->high_watermark);
     tpc_partition_verify(partition);
+    tpc_fetch_look_again(plane, partition); /* readers of committed records may see more */
     return 0;
 }

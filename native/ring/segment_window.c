@@ -103,15 +103,18 @@ int tpc_partition_wants_window(tpc_plane *plane, uint64_t handle, int64_t offset
     tpc_partition *partition = tpc_partition_of(plane, handle);
     tpc_segment_window *window;
     int64_t position;
+    int64_t next_offset;
     uint64_t bytes;
-    return partition && tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, true, &window,
-                                        &position, &bytes) == -ENOENT;
+    return partition &&
+           tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, partition->high_watermark, true,
+                           &window, &position, &bytes, &next_offset) == -ENOENT;
 }
 
 int tpc_partition_close_windows(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
     tpc_windows_close_all(&plane->fetches->windows, partition);
+    tpc_aborted_forget(plane, partition);
     return 0;
 }
 
@@ -229,22 +232,23 @@ static int find_begin(tpc_windows *windows, tpc_segment_window *window, int64_t 
     return at < window->end_position ? 0 : -ENOENT;
 }
 
-/* Where the window ends for readers: segments have what is durable, which may not be committed yet. */
-static int find_end_of_visible(tpc_windows *windows, tpc_segment_window *window, int64_t *end) {
+/* Where the window ends for a reader: segments have what is durable, which may not be committed yet, or stable. */
+static int find_end_of_visible(tpc_windows *windows, tpc_segment_window *window, int64_t upto_offset, int64_t *end) {
     *end = window->end_position;
-    int64_t high_watermark = window->partition->high_watermark;
-    if (window->upto_offset <= high_watermark) return 0;
-    int result = find_begin(windows, window, high_watermark, end);
+    if (window->upto_offset <= upto_offset) return 0;
+    int result = find_begin(windows, window, upto_offset, end);
     return result == -ENOENT ? 0 : result;
 }
 
-/* Where whole batches from `begin` on end within the limit, and in front of `window_end`. */
+/* Where whole batches from `begin` on end within the limit, and in front of `window_end`; *next_offset comes as that of what
+ * begins there. */
 static int find_end(tpc_windows *windows, tpc_segment_window *window, int64_t begin, int64_t window_end,
-                    int64_t bytes_max, bool min_one, int64_t *end) {
+                    int64_t bytes_max, bool min_one, int64_t *end, int64_t *next_offset) {
     int64_t limit = bytes_max > window_end - begin ? window_end : begin + bytes_max;
     uint32_t entries = entries_upto(window, limit, true);
     int64_t at =
         entries && window->entries[entries - 1].position > begin ? window->entries[entries - 1].position : begin;
+    int64_t behind_window = *next_offset;
     while (at < window_end) {
         stored_batch batch;
         int result = header_at(windows, window, at, &batch);
@@ -252,24 +256,29 @@ static int find_end(tpc_windows *windows, tpc_segment_window *window, int64_t be
         if (result < 0) return result;
         if (at + batch.bytes > limit && (at > begin || !min_one)) {
             remember(window, batch.base_offset, at);
+            *next_offset = batch.base_offset;
             break;
         }
+        *next_offset = batch.next_offset;
         at += batch.bytes;
         if (at > limit) /* the first one, which is larger */
             break;
     }
+    if (at == window_end) *next_offset = behind_window;
     *end = at;
     return 0;
 }
 
-int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offset, int64_t bytes_max, bool min_one,
-                    tpc_segment_window **found, int64_t *position, uint64_t *bytes) {
+int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offset, int64_t bytes_max,
+                    int64_t upto_offset, bool min_one, tpc_segment_window **found, int64_t *position, uint64_t *bytes,
+                    int64_t *next_offset) {
     tpc_segment_window *window = window_of(partition, offset);
     int64_t end = 0, visible_end = 0;
     if (!window) return -ENOENT;
     int result = find_begin(windows, window, offset, position);
-    if (result == 0) result = find_end_of_visible(windows, window, &visible_end);
-    if (result == 0) result = find_end(windows, window, *position, visible_end, bytes_max, min_one, &end);
+    if (result == 0) result = find_end_of_visible(windows, window, upto_offset, &visible_end);
+    *next_offset = window->upto_offset < upto_offset ? window->upto_offset : upto_offset;
+    if (result == 0) result = find_end(windows, window, *position, visible_end, bytes_max, min_one, &end, next_offset);
     if (result < 0) return result == -EBADMSG ? -ENOENT : result;
     /* More would fit, and there is more: the next window has it. */
     bool complete = window->to_segment_end && window->upto_offset >= partition->written_offset;

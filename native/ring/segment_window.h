@@ -53,10 +53,12 @@ typedef struct tpc_windows {
     uint32_t headers_bytes;
 } tpc_windows;
 
-/* Whole batches of a segment, from the one that holds `offset` on, at most bytes_max (min_one: the first whatever its
- * size). 0 with *bytes (0: nothing fits), -ENOENT: no window has them, -EAGAIN: their headers are not in the page cache. */
-int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offset, int64_t bytes_max, bool min_one,
-                    tpc_segment_window **window, int64_t *position, uint64_t *bytes);
+/* Whole batches of a segment below upto_offset, from the one that holds `offset` on, at most bytes_max (min_one: the first
+ * whatever its size). 0 with *bytes (0: nothing fits) and *next_offset, of what follows; -ENOENT: no window has them, -EAGAIN:
+ * their headers are not in the page cache. */
+int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offset, int64_t bytes_max,
+                    int64_t upto_offset, bool min_one, tpc_segment_window **window, int64_t *position, uint64_t *bytes,
+                    int64_t *next_offset);
 void tpc_windows_close_below(tpc_windows *windows, tpc_partition *partition, int64_t log_start_offset);
 void tpc_windows_close_all(tpc_windows *windows, tpc_partition *partition);
 

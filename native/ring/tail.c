@@ -275,7 +275,10 @@ int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t byt
         if (!stretch->count) stretch->skipped_bytes = from;
         stretch->count++;
         stretch->bytes += fitting;
-        if (from + fitting < run->slice.length) break;
+        stretch->next_offset = run->next_offset;
+        if (from + fitting == run->slice.length) continue;
+        stretch->next_offset = (int64_t)wire_u64(run->slice.data + from + fitting);
+        break;
     }
     return 0;
 }
@@ -598,8 +601,6 @@ int64_t tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64
         plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
     }
     partition->unwritten_bytes -= written_bytes;
-    if (partition->producers.transactions.aborted_count)
-        tpc_transactions_written(&partition->producers.transactions, partition->written_offset);
     dirty_unlink(plane, partition);
     if (partition->dirty_bytes > 0) dirty_link(plane, partition);
     tpc_partition_verify(partition);

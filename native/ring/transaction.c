@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define ABORTED_MIN 16u
 
@@ -133,11 +132,9 @@ void tpc_transactions_cut_aborted(tpc_transactions *transactions, int64_t end_of
     while (*count && transactions->aborted[*count - 1].marker_end > end_offset) --*count;
 }
 
-void tpc_transactions_written(tpc_transactions *transactions, int64_t written_offset) {
-    uint32_t written = 0, count = transactions->aborted_count;
-    while (written < count && transactions->aborted[written].marker_end <= written_offset) written++;
-    transactions->aborted_count -= written;
-    memmove(transactions->aborted, transactions->aborted + written, (count - written) * sizeof *transactions->aborted);
+void tpc_transactions_cut(tpc_transactions *transactions, int64_t end_offset) {
+    while (transactions->last && transactions->last->first_offset >= end_offset)
+        tpc_transactions_forget(transactions, transactions->last);
 }
 
 void tpc_transactions_free(tpc_transactions *transactions) {

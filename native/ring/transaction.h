@@ -33,6 +33,7 @@ typedef struct {
     int64_t producer_id;
     int64_t first_offset;
     int64_t marker_end;
+    int64_t stable_offset; /* none whose marker comes later has begun below it */
 } tpc_aborted;
 
 typedef struct {
@@ -41,7 +42,7 @@ typedef struct {
     tpc_open_transaction *spare; /* for the next one that begins; NULL: none */
     tpc_verification *verifications;
     uint32_t verifications_count, verifications_capacity;
-    tpc_aborted *aborted; /* those whose markers are in memory only, by marker_end */
+    tpc_aborted *aborted; /* by marker_end: aborted.c says from where on all of them are here */
     uint32_t aborted_count, aborted_capacity;
 } tpc_transactions;
 
@@ -76,8 +77,8 @@ void tpc_verifications_forget(tpc_transactions *transactions);
 void tpc_transactions_abort(tpc_transactions *transactions, const tpc_aborted *aborted);
 /* The log ends at an offset: markers behind it have aborted nothing. */
 void tpc_transactions_cut_aborted(tpc_transactions *transactions, int64_t end_offset);
-/* Segments have everything below an offset, and say themselves what was aborted there. */
-void tpc_transactions_written(tpc_transactions *transactions, int64_t written_offset);
+/* Forgets those that begin at or behind an offset, at which their log is cut. None of them may be pointed to by a producer. */
+void tpc_transactions_cut(tpc_transactions *transactions, int64_t end_offset);
 /* Forgets all of them, verifications too. */
 void tpc_transactions_free(tpc_transactions *transactions);
 

@@ -146,7 +146,24 @@ static int run_batch(const input *in) {
     return 0;
 }
 
+static void walk_key_values(const input *in) {
+    tpc_key_values_walk walk = {.position = 0};
+    tpc_key_value places[ROOM];
+    int filled;
+    do {
+        filled = tpc_key_values_read(in->bytes, in->size + lie, &walk, places, ROOM);
+        require(walk.position >= 0 && (size_t)walk.position <= in->size, "the walk stays within the bytes");
+        for (int i = 0; i < filled; i++) {
+            if (places[i].key_begin >= 0)
+                touch(in->bytes + places[i].key_begin, places[i].key_end - places[i].key_begin);
+            if (places[i].value_begin >= 0)
+                touch(in->bytes + places[i].value_begin, places[i].value_end - places[i].value_begin);
+        }
+    } while (filled >= 0 && walk.stopped == TPC_KEY_VALUES_FULL);
+}
+
 static int run_log(const input *in) {
+    walk_key_values(in);
     tpc_scan_state state = {.next_offset = -1};
     tpc_batch_entry entries[ROOM];
     int64_t last_position = 0;

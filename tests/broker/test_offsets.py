@@ -6,6 +6,7 @@ import trio.testing
 
 from tests.support.memory_clients import create_topic, fetch_request, fetched, owner_of, produce
 from tests.support.memory_node import running_node
+from tpc_broker.broker.producers_port import KnownAborted
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.log.batch import BatchDamageError
@@ -116,6 +117,12 @@ async def test_a_search_through_records_that_cannot_be_unpacked_says_so(autojump
         assert "cannot be read: t-0: " in caplog.text
 
 
+def lets_segments_tell_what_was_aborted(core, partition):
+    """Those whose indexes are not loaded."""
+    core.plane.aborted = lambda _handle, _offset, _upto: KnownAborted([], 8, 0)
+    partition.files.aborted_now = lambda *_asked: None
+
+
 async def test_damaged_batches_are_an_error_of_their_partition(autojump_clock):
     async with running_node(cores=1) as node:
         partition = await with_records(node)
@@ -123,12 +130,13 @@ async def test_damaged_batches_are_an_error_of_their_partition(autojump_clock):
         async def find_damage(*_asked):
             raise BatchDamageError("batch at 12: a length of 0")
 
-        node[0].plane.read = lambda *_asked: None
+        read, node[0].plane.read = node[0].plane.read, lambda *_asked: None
         partition.files.read = find_damage
         assert fetched(await node.ask(0, fetch_request("t", 0, 0), 12))[0] is ErrorCode.CORRUPT_MESSAGE
         assert (await list_offset(node, 0, "t", 0, 300))[0] is ErrorCode.CORRUPT_MESSAGE
-        partition.files.aborted_transactions = find_damage
-        partition.files.written_end_offset = 8
+        partition.files.load_aborted = find_damage
+        lets_segments_tell_what_was_aborted(node[0], partition)
+        node[0].plane.read = read
         asked = fetch_request("t", 0, 8)
         asked.isolation_level = 1
         assert fetched(await node.ask(0, asked, 12))[0] is NONE
@@ -140,13 +148,13 @@ async def test_damaged_batches_are_an_error_of_their_partition(autojump_clock):
 async def test_a_reader_of_committed_records_is_told_when_what_it_asks_for_is_deleted(autojump_clock):
     async with running_node(cores=1) as node:
         partition = await with_records(node)
-        partition.files.written_end_offset = 8
+        lets_segments_tell_what_was_aborted(node[0], partition)
 
-        async def delete_and_miss(_offset, _upto):
+        async def delete_and_miss(*_asked):
             await delete_records(node, 0, "t", 0, 4)
             raise LookupError("offset 0 lies in front of 4")
 
-        partition.files.aborted_transactions = delete_and_miss
+        partition.files.load_aborted = delete_and_miss
         asked = fetch_request("t", 0, 0)
         asked.isolation_level = 1
         assert fetched(await node.ask(0, asked, 12))[0] is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -15,6 +15,8 @@ from tests.support.transaction_clients import (
     speak_transactions,
 )
 from tpc_broker.broker import marker_sender
+from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.broker.view import ClusterView
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import NotDeliveredError
@@ -190,6 +192,30 @@ async def write_markers(node, core, producer, index, *, topic="data", coordinato
     (answer,) = (await node.ask(core, kind(markers=[marker]), 2)).markers
     assert answer.producer_id == producer.producer_id
     return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+async def test_what_stands_behind_a_marker_that_is_not_committed_in_time_is_told_as_it_is(autojump_clock, monkeypatch):
+    committed = Partition.marker_committed
+
+    async def first_is_not(partition, result):
+        if partition.index == first:
+            await trio.sleep_forever()
+        return await committed(partition, result)
+
+    async with node_with_transactions() as node:
+        first, second = (index for index in range(4) if owner(node, "data", index) == 0)
+        core, marker = node[0], EndMarker(7, 0, 1, True, 2)
+        monkeypatch.setattr(core.plane, "wait_committed", _at_once)
+        monkeypatch.setattr(Partition, "marker_committed", first_is_not)
+        began_s = trio.current_time()
+        told = await marker_sender.write_markers(core, [("data", index, marker) for index in (first, second)])
+        assert told == [ErrorCode.REQUEST_TIMED_OUT, NONE]
+        assert trio.current_time() - began_s == pytest.approx(marker_sender.COMMIT_S)
+        assert [len(markers_in(node, "data", index)) for index in (first, second)] == [1, 1]
+
+
+async def _at_once(_handle, _end_offset, _leader_epoch):
+    """As the plane in C, where it is committed already."""
 
 
 async def test_a_tool_writes_markers_by_any_core_of_the_node(autojump_clock):

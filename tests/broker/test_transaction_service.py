@@ -13,11 +13,13 @@ from tests.support.transaction_clients import (
     coordinator_core,
     find_coordinator,
     markers_in,
+    move,
     node_with_transactions,
     owner,
     speak_transactions,
 )
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
 
@@ -302,7 +304,8 @@ async def lose(node, producer):
 
 
 async def test_below_the_level_there_is_nothing(autojump_clock, monkeypatch):
-    monkeypatch.undo()
+    before = Levels(FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS - 1)
+    monkeypatch.setattr("tpc_broker.metadata.image.SPOKEN", before)
     async with running_node(settings=SETTINGS) as node:
         await create_topic(node, 0, TRANSACTION_STATE_TOPIC, 4)
         asked = messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
@@ -357,16 +360,6 @@ async def begin_and_end(producer):
                 except (KeyError, AttributeError):  # its core is away, or closed the connection
                     error = None
                 await trio.sleep(0.05)
-
-
-async def move(node, topic, index, core):
-    """A partition to another core, from the decision to the end of it."""
-    kind = messages.AlterPartitionReassignmentsRequest
-    part = kind.ReassignablePartition(partition_index=index, replicas=[core])
-    answer = await node.ask(0, kind(topics=[kind.ReassignableTopic(name=topic, partitions=[part])]))
-    assert answer.responses[0].partitions[0].error_code == 0
-    while any(life.core.view.image.moving or owner(node, topic, index) != core for life in node.lives.values()):
-        await trio.sleep(0.05)
 
 
 async def test_a_transaction_goes_on_with_the_core_that_its_coordinator_moved_to(autojump_clock):

@@ -154,16 +154,18 @@ async def test_what_is_not_there_is_refused_by_itself(sender):
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "version", "told"),
     [
-        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
-        (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.PRODUCER_FENCED, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.TRANSACTION_ABORTABLE, 4, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.TRANSACTION_ABORTABLE, 3, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.NETWORK_EXCEPTION, 5, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     ],
 )
-async def test_a_transaction_that_is_not_open_is_refused_and_writes_nothing(answer, told, sender):
+async def test_a_transaction_that_is_not_open_is_refused_and_writes_nothing(answer, version, told, sender):
     sender.transactions.answer = answer
-    assert await sender.send((0, 5), (9, 5)) == {0: told, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await sender.send((0, 5), (9, 5), version=version) == {0: told, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert await sender.told() == {0: -1, 1: -1}
 
 

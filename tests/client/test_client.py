@@ -255,6 +255,19 @@ def test_aborted_transactions_are_invisible():
     assert Isolation.READ_COMMITTED == 1
 
 
+def test_an_aborted_transaction_ends_where_its_marker_was():
+    """The list is older than the bytes, from which the marker was cleaned meanwhile."""
+    without = b"".join(bytes(one.data) for one in codec.read_batches(interleaved()) if one.base_offset != 4)
+
+    def seen(*aborted):
+        tracker = AbortedTransactions(aborted)
+        batches = [one for one in codec.read_batches(without) if tracker.admits(one, is_abort=False)]
+        return [record.value for one in batches for record in one.records()]
+
+    assert seen((1, 0, 4), (1, 9, 10)) == [b"two", b"two", b"plain", b"one"]
+    assert b"one" not in seen((1, 0), (1, 9, 10)), "of which nobody knows"
+
+
 @pytest.mark.parametrize(
     ("aborted", "expected"),
     [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.cluster.test_replication import described, in_sync_everywhere
 from tests.support.cluster_nodes import Cluster, Node, cluster, create_topic, eventually, produce
@@ -117,6 +117,59 @@ def test_kafkas_consumer_reads_in_its_rack(three: Cluster) -> None:
     while read_from[-1] != {near} and len(read_from) < 5:  # it was out of sync for a moment, as under load
         read_from.append(read_of(three.nodes, read))
     assert read_from[-1] == {near}
+
+
+def transactions(bootstrap: str, topic: str, count: int) -> tuple[list[str], Producer]:
+    """Each third one is aborted. The values of the others, and a producer that has one more open."""
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0}
+    producer, committed = Producer(settings), []
+    producer.init_transactions(60)
+    for number in range(count + 1):
+        producer.begin_transaction()
+        values = [f"{number}-{each}" for each in range(5)]
+        for value in values:
+            producer.produce(topic, value.encode())
+        producer.flush(60)
+        if number == count:
+            break
+        if number % 3:
+            producer.commit_transaction(60)
+            committed += values
+        else:
+            producer.abort_transaction(60)
+    return committed, producer
+
+
+def test_a_follower_shows_readers_of_committed_records_no_others(three: Cluster) -> None:
+    _leader, near, _other = make(three, "committed")
+    settings: dict[str, Any] = {
+        "bootstrap.servers": three.bootstrap, "client.rack": near.rack, "group.id": "committed", "log_level": 0,
+        "isolation.level": "read_committed", "enable.auto.commit": False, "topic.metadata.refresh.interval.ms": 1_000,
+    }  # fmt: skip
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition("committed", 0, 0)])
+    committed, producer = transactions(three.bootstrap, "committed", 60)
+    found: list[str] = []
+
+    def read_on() -> bool:
+        found.extend((message.value() or b"").decode() for message in consumer.consume(1_000, timeout=0.2))
+        return len(found) >= len(committed)
+
+    def read_again() -> None:
+        found.clear()
+        consumer.assign([TopicPartition("committed", 0, 0)])
+        eventually(read_on, "what was committed is read")
+
+    eventually(lambda: near in read_of(three.nodes, read_again), "records came from the follower")
+    assert found == committed
+    assert not consumer.consume(1, timeout=1), "the last one is open"
+    producer.commit_transaction(60)
+    committed += [f"60-{each}" for each in range(5)]
+    assert eventually(read_on, "it is woken where it waits")
+    assert found == committed
+    consumer.close()
+    left = [counters["fetch_fallbacks"]["transactions"] for counters in near.counters()]
+    assert sum(left) == 0, "all of that by C"
 
 
 def test_a_consumer_reads_in_its_rack_and_survives_what_happens_there(three: Cluster) -> None:

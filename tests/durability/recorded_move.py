@@ -28,13 +28,13 @@ from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.runtime import assembly
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.trio_ring import run as run_on_ring
-from tpc_broker.storage import checkpoint, core_moves, segment_appender, write_behind
+from tpc_broker.storage import checkpoint, core_moves, handed_producers, segment_appender, write_behind
 from tpc_broker.storage.journal_upkeep import JournalUpkeep
 
 CORES = (1, 2)
 """Core 0 would ask for the cluster's metadata."""
 TURNS, PARTITIONS, APPENDS_A_TURN = 4, 3, 60
-MUTANTS = ("none", "released without a sync", "adopted without an entry")
+MUTANTS = ("none", "released without a sync", "adopted without an entry", "producers without a sync")
 
 
 class MovesUnderWay:
@@ -144,6 +144,12 @@ async def _without_adoption(upkeep, kind, key, argument, payload, then):
         await APPEND_AT_LAST(upkeep, kind, key, argument, payload, then)
 
 
+async def _without_their_sync(disk, path, data):
+    fd = await disk.open(path, os.O_RDWR | os.O_CREAT)
+    await disk.write_at(fd, data, 0)
+    await disk.close(fd)
+
+
 def main(folder: str, record: str, seed: str, mutant: str) -> None:
     assert mutant in MUTANTS, mutant
     assembly.probe_journal_mode = lambda *_: journal.JournalMode.DIRECT_DSYNC
@@ -158,6 +164,11 @@ def main(folder: str, record: str, seed: str, mutant: str) -> None:
         core_moves.CoreMoves._sync = _without_sync
     if mutant == "adopted without an entry":
         JournalUpkeep.append_at_last = _without_adoption
+    if mutant == "producers without a sync":
+        handed_producers._write = _without_their_sync
+    if mutant == "producers without a sync" or int(seed) % 2:
+        handed_producers.PRODUCERS_IN_ENTRY_MAX = -1
+        handed_producers.HandedProducers.may_write = True
     for name in ("journals", "topics"):
         (Path(folder) / name).mkdir(parents=True)
     assert lib.tpc_recorder_start(record.encode()) == 0

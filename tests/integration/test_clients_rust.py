@@ -36,7 +36,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.clients
 DISTURBANCES: Final = 12
 REFUSED: Final = {
-    "describe_transactions": "TransactionalIdNotFoundError",
+    "describe_transactions": "TransactionalIdNotFoundError",  # before it is made by fencing it
     "alter_client_quotas": "InvalidConfigurationError",
     "alter_partition_reassignments": "InvalidReplicaAssignmentError",  # to a node that there is not
     "alter_replica_log_dirs": "LogDirNotFoundError",
@@ -60,6 +60,8 @@ SAYS: Final = {
     "describe_configs": r'"retention.ms": ConfigEntry\(name=retention.ms, value=604800000, source=DEFAULT_CONFIG',
     "describe_consumer_groups": "group_type: Consumer, group_state: Empty, coordinator: Some",
     "describe_features": r'"group.version": FinalizedVersionRange \{ min_version_level: 1, max_version_level: 1 \}',
+    "fence_producers": r"\(\)",
+    "force_terminate_transaction": r"\(\)",
     "describe_log_dirs": r"LogDirDescription \{ error: None, replica_infos: \{TopicPartition",
     "describe_producers": "producer_epoch: 0, last_sequence: ",
     "describe_replica_log_dirs": r'current_replica_log_dir: Some\(".*"\), current_replica_offset_lag: 0,',

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.log.log_batches import batch, marker
+from tpc_broker.log import producer_state
 from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, decode_header, walk_headers
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint, encode_checkpoint
 from tpc_broker.log.files import EpochStart
@@ -191,3 +192,40 @@ def test_an_unknown_field_of_a_checkpoint_is_passed_over_only_where_it_says_so(t
     else:
         with pytest.raises(CheckpointError, match="field 99 is not known"):
             decode_checkpoint(whole)
+
+
+def test_what_a_copy_knows_never_changes():
+    """And is encoded as it was, however often and whenever either was."""
+    batches = [batch(offset, producer=(offset % 3, 0, offset // 3)) for offset in range(9)]
+    state, _aborted = applied(*batches[:6])
+    state.encode_full()
+    early = state.copy()
+    before = early.encode_full()
+    for data in batches[6:]:
+        state.apply(decode_header(data), data)
+    state.extend(1, 5, [], is_epoch_new=True, last_timestamp=7, transaction_first_offset=8)
+    again = state.copy()
+    state.mark_lost()
+    assert (early.encode_full(), early) == (before, applied(*batches[:6])[0])
+    assert not again.lost
+    assert sorted(state.lost) == [0, 1, 2]
+    assert state.encode_full() == again.encode_full() != before
+    early.apply(decode_header(batches[6]), batches[6])
+    assert early.producers[0].batches == state.producers[0].batches
+    assert ProducerState.decode_full(state.encode_full(), 0)[0] == state
+    assert b"".join(state.encode_in_parts(2)) == state.encode_full()
+
+
+def test_too_many_go_that_have_not_changed_for_longest(monkeypatch):
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 32)
+    state, _aborted = applied(
+        batch(0, producer=(0, 0, 0), transactional=True),
+        *(batch(number, producer=(number, 0, 0)) for number in range(1, 32)),
+        batch(32, producer=(1, 0, 1)), batch(33, producer=(40, 0, 0)),
+    )  # fmt: skip
+    assert list(state.producers) == [0, *range(4, 32), 1, 40], "one has a transaction open, one has written since"
+    assert state.producers[1].batches[-1].last_sequence == 1
+    for number in range(41, 1_000):
+        data = batch(number, producer=(number, 0, 0), transactional=True)
+        state.apply(decode_header(data), data)
+    assert not any(one.transaction_first_offset == -1 for one in state)

@@ -23,6 +23,7 @@ from tests.log.log_batches import batch
 from tests.runtime.faults import failing
 from tests.runtime.in_place_core import KEY, Bench, held
 from tests.support.crash_copy import copy_as_crashed
+from tests.support.handed import hand_producers_in_files
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.error_codes import ErrorCode
@@ -186,8 +187,11 @@ async def _fill(node: Node, bench) -> None:
     await bench.storage.set_log_start(bench.handle, 5)
 
 
-def test_every_step_of_a_move_leaves_one_owner_and_every_record(tmp_path):
+@pytest.mark.parametrize("in_files", [False, True], ids=["in the entries", "producers in files"])
+def test_every_step_of_a_move_leaves_one_owner_and_every_record(tmp_path, monkeypatch, in_files):
     node = Node(tmp_path)
+    if in_files:
+        hand_producers_in_files(monkeypatch)
 
     async def first_leg(bench):
         await _fill(node, bench)
@@ -203,6 +207,8 @@ def test_every_step_of_a_move_leaves_one_owner_and_every_record(tmp_path):
 
     node.run(2, back)
     node.run(1, partial(node.adopt, name="adopt-again"))
+    files = {path.name for folder, _acknowledged in node.copies for path in folder.rglob("*.handed-*")}
+    assert len(files) == (4 if in_files else 0)
     node.check_copies()
     node.check_now()
 

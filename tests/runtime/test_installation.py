@@ -17,6 +17,7 @@ from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tests.runtime.test_core_moves import CopiesOfTheDisk
 from tests.runtime.test_replica_storage import ReplicaBench
+from tests.support.handed import hand_producers_in_files
 from tests.support.journal_file import BLOCK_BYTES, REGION_BLOCK_FIRST, commit_at
 from tests.support.plain_disk import PlainDisk
 from tests.support.waiting import PATIENCE_S
@@ -172,7 +173,10 @@ def run(tmp_path, body):
     on_core(tmp_path, body, InstallBench)
 
 
-def test_every_step_leaves_all_of_the_old_log_or_all_of_the_new_one(tmp_path):
+@pytest.mark.parametrize("in_files", [False, True], ids=["in the entry", "producers in a file"])
+def test_every_step_leaves_all_of_the_old_log_or_all_of_the_new_one(tmp_path, monkeypatch, in_files):
+    if in_files:
+        hand_producers_in_files(monkeypatch)
     seen, logs = [], []
 
     async def body(bench):

@@ -4,6 +4,7 @@ import pytest
 
 from tests.runtime.test_plane_fetch import LONG_MS, asks, parts_of, read_answer, values_of
 from tests.support.plane_bench import records_of
+from tests.support.record_batches import TRANSACTIONAL
 from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode as E
 
@@ -44,6 +45,31 @@ def test_large_records_leave_from_the_frames_they_came_in(node):
     (part,) = parts_of(front.fetch(front.connect(), 12, asks(("t", 0, 0))))
     assert [len(value) for value in values_of(part)] == [300_001] * 3
     front.until(lambda: front.connections.statistics().answer_bytes_held == 0)
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 18])
+def test_what_was_aborted_comes_from_each_owner(node, version):
+    owners = [1, 0, 1]
+    for index, handle in enumerate(node.make("t", owners)):
+        plane = node.cores[owners[index]].plane
+        for producer_id in range(index):
+            plane.append(handle, records_of(1, attributes=TRANSACTIONAL, producer=(producer_id, 0, 0)))
+        for producer_id in range(index):
+            plane.append_marker(handle, (producer_id, 1), 0, commits=False)
+        plane.append(handle, records_of(1, attributes=TRANSACTIONAL, producer=(9, 0, 0)))
+    for core in node.cores:
+        core.settle()
+    front = node.cores[0]
+    asked = asks(("t", 0, 0), ("t", 1, 0), ("t", 2, 0), version=version, bytes_min=0) | {"IsolationLevel": 1}
+    told = {
+        part["PartitionIndex"]: (
+            part["LastStableOffset"], len(part["Records"] or b"") > 0,
+            [(one["ProducerId"], one["FirstOffset"]) for one in part["AbortedTransactions"]],
+        )
+        for part in parts_of(front.fetch(front.connect(), version, asked))
+    }  # fmt: skip
+    assert told == {0: (0, False, []), 1: (2, True, [(0, 0)]), 2: (4, True, [(0, 0), (1, 1)])}
+    assert sum(core.handled for core in node.cores) == 0
 
 
 def test_a_long_poll_ends_when_one_owner_has_something(make_node):

@@ -4,11 +4,10 @@ import struct
 
 import pytest
 
-from tests.support.fetch_bench import FetchBench, plane_face
+from tests.support.fetch_bench import plane_face
 from tests.support.plane_bench import NOW_MS, records_of, settings_with, topic_id_of
 from tests.support.plane_values import JournalFullError, PartitionFlag, ProducerBatch, ProducerState
 from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, batch, read_batches
-from tpc_broker._ring import lib
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.records import ControlType, control_batch
@@ -377,7 +376,7 @@ def test_clients_transactional_batches_stay_refused(bench):
     assert refused == [(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]
 
 
-def test_what_was_aborted_is_told_until_it_is_written_behind(bench):
+def test_what_was_aborted_is_told_by_the_offsets_of_markers(bench):
     handle = bench.lead("t")
     bench.plane.append(handle, sent(1) + sent(2) + sent(3))  # at 0, 1, 2
     for producer_id, commits in ((2, False), (1, True), (3, False)):
@@ -390,53 +389,15 @@ def test_what_was_aborted_is_told_until_it_is_written_behind(bench):
     assert bench.plane.aborted(handle, 6) == []
     bench.plane.write_behind_take(handle, 1 << 20)
     bench.plane.write_behind_done(handle, 4)
-    assert bench.plane.aborted(handle) == [(3, 2, 5)]
+    assert bench.plane.aborted(handle) == [(2, 1, 3), (3, 2, 5)], "segments have the first one too"
     for number in range(100):
         bench.plane.append(handle, sent(4, sequence=number, epoch=number))
         bench.plane.append_marker(handle, (4, number + 1), 0, commits=False)
-    assert len(bench.plane.aborted(handle)) == 101
+    assert len(bench.plane.aborted(handle)) == 102
     face = plane_face(bench)
     bench.settle()
-    assert len(face.aborted(handle, 0, 1 << 40)) == 101
+    known = face.aborted(handle, 0, 1 << 40)
+    assert (len(known.entries), known.from_offset, known.room) == (102, 0, 4096 - 102)
     bench.plane.withdraw(handle)
     with pytest.raises(PartitionOfflineError):
         face.aborted(handle, 0, 1 << 40)
-
-
-@pytest.fixture
-def fetching(features, tmp_path):
-    bench = FetchBench(tmp_path / "fetching.journal", in_c=True)
-    yield bench
-    bench.shut()
-
-
-def test_committed_records_are_c_s_to_read_where_it_knows_of_nothing_open_or_aborted(fetching):
-    handle, client, aborted = fetching.make("t"), fetching.connect(), []
-
-    def left(offset):
-        """Whether a fetch of committed records is Python's."""
-        before, part = fetching.handled, {"Partition": 0, "FetchOffset": offset, "PartitionMaxBytes": 1 << 20}
-        limits = {"ReplicaId": -1, "MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "IsolationLevel": 1}
-        answer = fetching.fetch(client, 4, limits | {"Topics": [{"Topic": "t", "Partitions": [part]}]})
-        (told,) = answer["Responses"][0]["Partitions"]
-        aborted[:] = [(one["ProducerId"], one["FirstOffset"]) for one in told["AbortedTransactions"] or ()]
-        assert told["LastStableOffset"] == fetching.plane.state(handle).last_stable_offset
-        return fetching.handled > before
-
-    fetching.plane.append(handle, records_of(2))
-    fetching.settle()
-    assert not left(0)
-    fetching.plane.append(handle, sent(1))
-    fetching.settle()
-    assert left(0), "what is above the last stable offset is not for this reader"
-    assert left(2)
-    fetching.plane.append_marker(handle, (1, 1), 0, commits=False)
-    fetching.settle()
-    assert left(0), "some of it was aborted"
-    assert aborted == [(1, 2)], "though its marker is in memory alone"
-    assert not left(4)
-    assert aborted == []
-    lib.tpc_partition_set_committed_from(fetching.plane.pointer, handle, 0, 3)
-    assert left(0), "who looked had not heard of that marker"
-    lib.tpc_partition_set_committed_from(fetching.plane.pointer, handle, 1, 4)
-    assert (left(0), left(1)) == (True, False)

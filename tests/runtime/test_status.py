@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import socket
@@ -84,6 +85,11 @@ def use(broker: TpcBroker) -> None:
     while read < RECORDS:
         read += len(consumer.consume(RECORDS, timeout=1))
     consumer.close()
+    mover = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "test-status"})
+    mover.init_transactions(PATIENCE_S)
+    mover.begin_transaction()
+    mover.produce("test-status", b"moved", partition=0)
+    mover.commit_transaction(PATIENCE_S)
 
 
 def test_the_counters_are_those_of_what_was_done(used: TpcBroker) -> None:
@@ -102,6 +108,7 @@ def test_the_counters_are_those_of_what_was_done(used: TpcBroker) -> None:
         assert counters["commit_spans"][0] == 0, "no disk writes within a microsecond"
     assert total(found, "connections", "requests") > RECORDS
     assert all(core["counters"]["ring"]["turns"] > 0 for core in found["cores"])
+    eventually(lambda: total(status_of(used), "transactions", "committed"), "its transaction is counted", not_yet=())
 
 
 def test_the_text_has_the_same_figures(used: TpcBroker) -> None:
@@ -112,6 +119,8 @@ def test_the_text_has_the_same_figures(used: TpcBroker) -> None:
     assert text.count("core ") == 2
     assert all(f"{count:,} answered in C" in text for count in taken)
     assert all(word in text for word in ("% within", "produce", "fetch", "sessions", "journal", "loop"))
+    line = r"^  transactions \d+ open of \d+ ids?, \d+ ending with .* questions? to coordinators$"
+    assert re.search(line, text, re.MULTILINE)
 
 
 def test_shares_of_queues_are_shown_and_change_while_it_runs(used: TpcBroker) -> None:

@@ -41,7 +41,7 @@ class Log:
         self.is_replicated = name != "alone"
         self.term = self.start = self.end = self.durable = self.seen = self.written = 0
         self.batches, self.states, self.is_stale = [], {0: LogState()}, False
-        self.aborted = []
+        self.aborted, self.aborted_from, self.stale_from = [], 0, 0
         self.register()
 
     def register(self):
@@ -49,6 +49,7 @@ class Log:
             self.name, topic_id_of(self.name), 0, log_start_offset=self.start, log_end_offset=self.end,
             high_watermark=self.seen, settings=settings_with(leader_epoch=self.term), is_led=False,
         )  # fmt: skip
+        self.aborted_from = self.end
         if self.is_replicated:
             self.plane.set_replicated(self.handle)
         self.begin_term()
@@ -176,7 +177,8 @@ class Log:
         self.plane.truncate(self.handle, offset, self.term)
         self.written = min(self.written, offset)
         self.cut_to(offset)
-        self.is_stale = True
+        self.aborted_from = min(self.aborted_from, offset)
+        self.is_stale, self.stale_from = True, offset
         self.begin_term()
 
     def find_out(self):
@@ -185,6 +187,8 @@ class Log:
         at = self.states[self.written]
         self.plane.reset_producers(self.handle, encode_producers(at.producers, at.ended))
         self.is_stale = False
+        if self.stale_from < self.written:
+            self.aborted_from = max(self.aborted_from, self.written)
         for known in at.producers:  # so silent that they would be forgotten at once: as of now
             if known.last_timestamp <= self.world.now_ms - EXPIRY_MS:
                 self.hear(at, known.producer_id)
@@ -219,6 +223,8 @@ class Log:
     def move_start(self):
         self.start = self.random.randrange(self.start, self.seen + 1)
         self.plane.set_log_start(self.handle, self.start)
+        gone = [last + 1 for _id, _first, last in self.aborted if last < min(self.start, self.written)]
+        self.aborted_from = max([self.aborted_from, *gone])
 
     def expire(self):
         if self.is_stale or self.durable != self.end:
@@ -258,7 +264,11 @@ class Log:
             one.last_timestamp = 0
         assert known == durable.producers
         assert data[end:] == encode_ended(durable.ended)
-        assert self.plane.aborted(self.handle) == [one for one in self.aborted if one[2] >= self.written]
+        told, from_offset, _room = self.plane.known_aborted(self.handle)
+        assert from_offset == self.aborted_from <= self.written
+        assert [one[:3] for one in told] == [one for one in self.aborted if one[2] >= from_offset]
+        for place, (_id, _first, _last, stable) in enumerate(told):
+            assert all(first >= stable for _id, first, *_ in told[place + 1 :])
 
 
 class World:

@@ -150,6 +150,15 @@ def test_of_two_that_ask_together_one_that_gives_up_takes_nothing_from_the_other
     assert client.is_told_with(request, guards[1]) == (E.NONE, 0)
 
 
+def test_the_first_producer_of_a_partition_takes_nothing_from_those_that_still_ask(bench, led, client):
+    other = Client(bench)
+    requests = [client.waits(sent(0)), other.waits(sent(0, producer_id=8))]
+    guards = [bench.plane.begin_verification(led, (producer_id, 0)) for producer_id in (7, 8)]
+    assert client.is_told_with(requests[0], guards[0]) == (E.NONE, 0)
+    assert bench.plane.produce_with(requests[1], [Verdict(guard=guards[1])])
+    assert bench.answer(other.socket)[0] == (E.NONE, 1)
+
+
 def test_an_earlier_epoch_is_refused_before_anybody_is_asked(bench, led, client):
     assert client.begins(sent(0, epoch=4), led, (7, 4)) == (E.NONE, 0)
     assert bench.plane.begin_verification(led, (7, 3)) is E.INVALID_PRODUCER_EPOCH

@@ -62,9 +62,6 @@ class TwinFiles:
     async def largest_timestamp(self, _start_offset, _upto_offset):
         return None
 
-    async def aborted_transactions(self, _offset, _upto):
-        return []
-
 
 class TwinLog(MemoryLog):
     """A partition in memory, as of what the disk has."""
@@ -637,6 +634,9 @@ class TwinStorage(MemoryStorage):
 
         await self._journal.wait(self._journal.put(change))
         files.log.log_start_offset = max(files.log.log_start_offset, offset)
+
+    def follow_level(self, _image):
+        """Nothing is written here."""
 
     async def forget_unclaimed(self, image):
         for key in self.unclaimed():

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import JAVA_FLAGS
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker.bench.kafka_jars import connector_jars
 from tpc_broker.bench.server import PeerUnavailable
 
@@ -120,3 +120,38 @@ def produce(broker):
         assert producer.flush(PATIENCE_S) == 0
 
     return send
+
+
+def committed_values(broker, topic):
+    """Of all committed records, once nothing is open: with librdkafka, which knows nothing of how we read."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    places = [TopicPartition(topic, number) for number in admin.list_topics(topic).topics[topic].partitions]
+
+    def ends(isolation):
+        asked = dict.fromkeys(places, OffsetSpec.latest())
+        told = admin.list_offsets(asked, isolation_level=isolation)
+        return {place: told[place].result().offset for place in places}
+
+    def settled():
+        return ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED)
+
+    eventually(settled, "an end of all transactions")
+    settings = {"isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "error"}
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "-", "log_level": 0, **settings})
+    try:
+        consumer.assign([TopicPartition(topic, place.partition, OFFSET_BEGINNING) for place in places])
+        found, ended = [], set()
+        while len(ended) < len(places):
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, "nothing more came"
+            if message.error() is None:
+                found.append(message.value())
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                ended.add(message.partition())
+    finally:
+        consumer.close()
+    return found

@@ -2,7 +2,7 @@
 
 A task whose range of partition 0 holds the offset (one task of a job, so that others have room) waits there until a
 file appears, so the job stays in the middle of an epoch for as long as the test likes; or its process dies there after
-it has done its work, once for each source.
+it has done its work, once for each source. Or the driver stops in the middle of the commit of an epoch.
 """
 
 import os
@@ -14,11 +14,13 @@ from pathlib import Path
 from tpc_broker.spark import TpcDataSource
 from tpc_broker.spark.pipelines import files_source
 from tpc_broker.spark.readers import TpcStreamReader
+from tpc_broker.spark.sink import TpcStreamWriter
 from tpc_broker.spark.task_sizes import TaskGroup
 
 WAIT_SECONDS = 150
 RELEASED = "released"
 DIED = "died"
+STOPPED = "stopped"
 
 
 def _interrupted(source, before, after):
@@ -73,6 +75,49 @@ def dying(source, folder, offset):
         os.kill(os.getpid(), signal.SIGKILL)
 
     return _interrupted(source, lambda _piece: None, die)
+
+
+def committing(source, folder, place):
+    """The copy's driver stops in the commit of epoch 1, for good: when it is decided (`decided`), when the first of its
+    transactions is committed (`half`), or when all is done and Spark does not know it (`noted`). A file `STOPPED` has
+    the number of transactions.
+    """
+
+    def stop(listed):
+        (Path(folder) / STOPPED).write_text(str(len(listed)))
+        give_up_at = time.monotonic() + WAIT_SECONDS
+        parent = os.getppid()
+        while os.getppid() == parent and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        os._exit(1)
+
+    class Writer(TpcStreamWriter):
+        def __init__(self, whole):
+            self.__dict__.update(whole.__dict__)
+
+        def commit(self, messages, batchId):  # noqa: N803
+            from tpc_broker.client import transacting
+            from tpc_broker.spark.exactly_once import TransactionalWrite
+
+            finish = TransactionalWrite._finish
+
+            def stopping(whole, decision):
+                listed = whole._ledger.transactions(whole._about.name, decision.version, decision.list_offset)
+                if place == "half":
+                    transacting.end_all(whole._cluster, listed[:1], commits=True)
+                if place == "noted":
+                    finish(whole, decision)
+                stop(listed)
+
+            if batchId == 1:
+                TransactionalWrite._finish = stopping
+            super().commit(messages, batchId)
+
+    class Source(source):
+        def streamWriter(self, schema, overwrite):  # noqa: N802
+            return Writer(super().streamWriter(schema, overwrite))
+
+    return Source if source is TpcDataSource else source
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tpc_broker.spark.pace import Rate
 class Producer:
     """Keeps what it is to send: of each request, records and bytes by partition."""
 
-    def __init__(self, _cluster, _compression):
+    def __init__(self, _cluster, _compression, _transaction):
         self.requests = []
 
     def begin(self, parts):
@@ -61,7 +61,7 @@ def test_rows_are_written_no_faster_than_the_task_may(monkeypatch):
     rows = pa.RecordBatch.from_pydict({"value": pa.array([b"a", b"b"])})
     given = {"bootstrap": "h:1", "topic": "t"}
     for more in ({}, {"taskRecordsPerSecond": "0.5"}, {"taskBytesPerSecond": "1e3"}):
-        assert sink._write_all(write_options({**given, **more}), [rows]) == 2
+        assert sink._write_rows(write_options({**given, **more}), [rows], lambda: None) == (2, None)
     assert paced == [Rate(0.5), Rate(bytes_per_second=1000.0)]
     for more, said in (
         ({"taskRecordsPerSecond": "1", "taskBytesPerSecond": "1"}, "say the same thing in two ways"),

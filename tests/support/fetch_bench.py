@@ -37,6 +37,15 @@ class EmptyFiles:
         self.epochs = LeaderEpochs()
         self.epochs.assign(leader_epoch, 0)
 
+    async def read(self, _offset, _bytes_max, _upto):
+        return b""
+
+    def aborted_now(self, _offset, _upto, _bytes_max=None):
+        return []
+
+    def aborted_below(self, _offset, upto, _count_max):
+        return upto, []
+
 
 def plane_face(bench):
     """The broker's face of a plane that a bench has made."""

@@ -43,10 +43,15 @@ def owner_of(node, name, index):
 
 def produce_request(name, index, values, acks=-1, topic_id=NO_ID, **header):
     """By name; from version 13 on by `topic_id`."""
+    return produce_request_of(name, {index: batch(0, values, **header)}, topic_id, acks=acks)
+
+
+def produce_request_of(name, batches, topic_id=NO_ID, **how):
+    """`batches`: by partition."""
     kind = messages.ProduceRequest
-    part = kind.PartitionProduceData(index=index, records=batch(0, values, **header))
-    topic = kind.TopicProduceData(name=name, topic_id=topic_id, partition_data=[part])
-    return kind(acks=acks, timeout_ms=1000, topic_data=[topic])
+    parts = [kind.PartitionProduceData(index=index, records=records) for index, records in batches.items()]
+    topic = kind.TopicProduceData(name=name, topic_id=topic_id, partition_data=parts)
+    return kind(topic_data=[topic], **{"acks": -1, "timeout_ms": 1000, **how})
 
 
 async def produce(node, core, name, index, values, **how):

@@ -178,6 +178,9 @@ class MemoryStorage:
         log = self.plane.logs[handle]
         log.log_start_offset = max(log.log_start_offset, offset)
 
+    def follow_level(self, _image):
+        """Nothing is written here."""
+
     async def forget_unclaimed(self, _image):
         self.asked.append(("forget_unclaimed",))
 

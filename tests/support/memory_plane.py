@@ -15,8 +15,9 @@ from typing import Any
 
 import trio
 
+from tests.support.memory_guards import MemoryGuards, is_of_open, judged
 from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, FetchOutcome, FetchPart, ProduceFallback
-from tpc_broker.broker.producers_port import ToldProducer
+from tpc_broker.broker.producers_port import KnownAborted, ToldProducer
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka import messages
@@ -31,6 +32,7 @@ from tpc_broker.routing import PartitionUse
 from tpc_broker.storage.ports import Bounds, PartitionState
 
 TOPIC_IDS_IN_PRODUCE = TOPIC_IDS_IN_FETCH = 13
+ADDS_PARTITIONS = 12
 _BASE_OFFSET, _EPOCH = struct.Struct(">q"), struct.Struct(">i")
 EPOCH_AT, EPOCH_END = 12, 16
 
@@ -162,10 +164,11 @@ class MemoryPlane:
         self.logs, self._files = {}, {}
         self.holds, self.has_memory = False, True
         self.takes_transactions = False
+        self.guards = MemoryGuards()
         self.refuses: list[ProduceFallback] = []
         self.fetches, self.prepared, self.marks, self.owners, self.datagram_owners = set(), {}, {}, {}, {}
         self.fetch_limits = None
-        self.committed_from, self.uses = {}, {}
+        self.uses = {}
         self._connections, self._clock = connections, clock
         self._handles = 0
         self._durable = trio.Event()
@@ -182,6 +185,7 @@ class MemoryPlane:
     def withdraw(self, handle):
         self.logs.pop(handle, None)
         self._files.pop(handle, None)
+        self.guards.forget(handle)
         self._durable.set()
         self._durable = trio.Event()
         self._answer()
@@ -196,14 +200,34 @@ class MemoryPlane:
     def produce(self, _request):
         return False
 
+    def bound_producers(self, _bytes_max):
+        """There are few."""
+
     def take_transactions(self, *, on):
         self.takes_transactions = on
 
-    def begin_verification(self, _handle, _producer_id, _producer_epoch, _sequence, *, begins_anew):
-        """It asks for none: who leaves a Produce with VERIFY is the plane in C."""
-        return 1
+    def _producer(self, handle, producer_id):
+        return self._log(handle).log_state.producers.producers.get(producer_id)
 
-    def end_verification(self, handle, producer_id, guard): ...
+    def begin_verification(self, handle, producer_id, producer_epoch, sequence, *, begins_anew):
+        if handle not in self.logs:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        known = self._producer(handle, producer_id)
+        return self.guards.begin(handle, known, producer_id, producer_epoch, sequence, begins_anew=begins_anew)
+
+    def end_verification(self, handle, producer_id, guard):
+        self.guards.leave(handle, producer_id, guard)
+
+    def _lacks_verification(self, version, key, asked, verdict):
+        handle, records = self._handle_of(key, asked.index), bytes(asked.records or b"")
+        if handle is None or verdict.error_code or not records or not self.takes_transactions:
+            return False
+        header = decode_header(records)
+        known = self._producer(handle, header.producer_id)
+        if not header.is_transactional or is_of_open(known, header):
+            return False
+        is_overtaken = version >= ADDS_PARTITIONS and self.guards.is_overtaken(handle, known, header, verdict.guard)
+        return not verdict.guard or is_overtaken
 
     def asked(self, request):
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
@@ -213,7 +237,7 @@ class MemoryPlane:
                 key = uuid.UUID(bytes=bytes(topic.topic_id)) if by_id else topic.name
                 records = bytes(part.records or b"")
                 parts.append(AskedPart(key, part.index, body.index(records), len(records)))
-        return AskedProduce(parts, message.timeout_ms)
+        return AskedProduce(parts, message.timeout_ms, message.transactional_id)
 
     def produce_with(self, request, verdicts, endpoints):
         if self.refuses:
@@ -221,6 +245,11 @@ class MemoryPlane:
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
         response, ends, parts = messages.ProduceResponse(), {}, {}
         pending, told = iter(verdicts), set()
+        for topic in message.topic_data:
+            key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name
+            if any(self._lacks_verification(version, key, asked, next(pending)) for asked in topic.partition_data):
+                return ProduceFallback.VERIFY
+        pending = iter(verdicts)
         for topic in message.topic_data:
             key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name
             answer = messages.ProduceResponse.TopicProduceResponse()
@@ -256,7 +285,20 @@ class MemoryPlane:
         if handle is None:
             answer.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return answer
-        answer.base_offset = self.logs[handle].append(bytes(asked.records), self._files[handle].leader_epoch)
+        records = bytes(asked.records)
+        header = decode_header(records)
+        known = self._producer(handle, header.producer_id) if header.producer_id >= 0 else None
+        error, duplicate = judged(known, header)
+        if duplicate is not None:
+            answer.base_offset, ends[handle] = duplicate.last_offset - duplicate.offset_delta, duplicate.last_offset + 1
+            parts[handle] = answer
+            return answer
+        error = error or self.guards.refusal(handle, known, header, verdict.guard)
+        if error:
+            answer.error_code = int(error)
+            return answer
+        answer.base_offset = self.logs[handle].append(records, self._files[handle].leader_epoch)
+        self.guards.end(handle, header)
         answer.log_start_offset = self.logs[handle].log_start_offset
         ends[handle], parts[handle] = self.logs[handle].log_end_offset, answer
         return answer
@@ -285,6 +327,8 @@ class MemoryPlane:
     def append(self, handle, data):
         log, files = self._log(handle), self._files[handle]
         base_offset = log.append(data, files.leader_epoch)
+        for header, _place in walk_headers(data):
+            self.guards.end(handle, header)
         if not self.holds:
             self.make_durable()
         return AppendResult(base_offset, log.log_end_offset, files.leader_epoch, 0)
@@ -374,14 +418,8 @@ class MemoryPlane:
         raise AssertionError("nobody wants one")
 
     def aborted(self, handle, offset, upto):
-        return [
-            (one.producer_id, one.first_offset)
-            for one in self._log(handle).aborted
-            if one.last_offset >= offset and one.first_offset < upto
-        ]
-
-    def set_committed_from(self, handle, offset, _upto):
-        self.committed_from[handle] = offset
+        known = self._log(handle).aborted
+        return KnownAborted([one for one in known if one.last_offset >= offset and one.first_offset < upto], 0, 0)
 
     def watch(self, handle):
         self._watched.add(handle)

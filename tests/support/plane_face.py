@@ -578,10 +578,22 @@ class Plane(TransactionsFace):
         return bytes(encoded[: checked(filled, "producers")])
 
     def aborted(self, handle: int, offset: int = 0, upto: int = UNLIMITED) -> list[tuple[int, int, int]]:
-        """Producer, first and last offset of those whose markers are not written behind."""
-        rows = ffi.new("tpc_told_aborted[]", 1000)
-        count = checked(lib.tpc_partition_aborted(self.pointer, handle, offset, upto, rows, 1000), "aborted")
-        return [(row.producer_id, row.first_offset, row.last_offset) for row in rows[0:count]]
+        """Producer, first and last offset of those that the plane knows."""
+        return [row[:3] for row in self.known_aborted(handle, offset, upto)[0]]
+
+    def known_aborted(
+        self, handle: int, offset: int = 0, upto: int = UNLIMITED
+    ) -> tuple[list[tuple[int, int, int, int]], int, int]:
+        """They, with the stable offset of each; from which offset on these are all; for how many more there is room."""
+        rows, known = ffi.new("tpc_told_aborted[]", 10_000), ffi.new("tpc_known_aborted *")
+        count = checked(lib.tpc_partition_aborted(self.pointer, handle, offset, upto, rows, 10_000, known), "aborted")
+        told = [(row.producer_id, row.first_offset, row.last_offset, row.stable_offset) for row in rows[0:count]]
+        return told, known.from_offset, known.room
+
+    def add_aborted(self, handle: int, offset: int, upto: int, added: Sequence[tuple[int, int, int, int]]) -> int:
+        """As segments say it; 0 or -errno."""
+        rows = ffi.new("tpc_told_aborted[]", list(added))
+        return int(lib.tpc_partition_add_aborted(self.pointer, handle, offset, upto, rows, len(added)))
 
     def expire_producers(self, handle: int, now_ms: int) -> int:
         """Forget producers that were silent for `producer_expiry_ms` then, which is from here on; how many."""

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from tests.support.memory_clients import create_topic, produce
-from tests.support.memory_node import running_node
+from tests.support.memory_clients import create_topic, produce_request
+from tests.support.memory_node import answer_of, running_node
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
@@ -69,6 +69,8 @@ class Producer:
             node, name, connection, version, timeout_ms,
         )  # fmt: skip
         self.producer_id = self.epoch = -1
+        self.sequences = {}
+        """The next one, by partition."""
 
     async def ask(self, message, version):
         core = coordinator_core(self.node, self.name)
@@ -82,8 +84,13 @@ class Producer:
         )  # fmt: skip
         answer = await self.ask(asked, 5)
         if not answer.error_code:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self._begin(answer)
         return ErrorCode(answer.error_code)
+
+    def _begin(self, answer):
+        """With another epoch."""
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.sequences.clear()
 
     async def add(self, topic, *indexes, verify_only=False):
         """Errors by partition, or the one of all."""
@@ -117,7 +124,7 @@ class Producer:
         )
         answer = await self.ask(asked, 5 if self.version >= 2 else 3)
         if not answer.error_code and self.version >= 2:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self._begin(answer)
         return ErrorCode(answer.error_code)
 
     async def until(self, ask, *wanted):
@@ -131,11 +138,22 @@ class Producer:
         assert error in (wanted or (NONE,)), error
         return error
 
-    async def write(self, topic, index, values):
-        """Into a partition, as if the broker had verified it."""
-        core = owner(self.node, topic, index)
-        how = {"producer_id": self.producer_id, "producer_epoch": self.epoch}
-        return await produce(self.node, core, topic, index, values, **how)
+    def send(self, topic, index, values=(b"v",), *, sequence=None, epoch=None, timeout_ms=5000, **how):
+        """Of a batch, which need not be answered: `produced` says what became of it. `api`: version of Produce, by any
+        `connection`.
+        """
+        following = self.sequences.get((topic, index), 0)
+        if sequence is None:
+            sequence, self.sequences[topic, index] = following, following + len(values)
+        producer = self.producer_id, self.epoch if epoch is None else epoch, sequence
+        message = produce_request(topic, index, values, producer=producer, transactional=True)
+        message.transactional_id, message.timeout_ms = self.name, timeout_ms
+        version, connection = how.get("api", 12 if self.version >= 2 else 11), how.get("connection", self.connection)
+        return self.node.send(owner(self.node, topic, index), message, version, connection=connection)
+
+    async def produce(self, topic, index, values=(b"v",), **how):
+        """Error, and the first offset."""
+        return await produced(self.send(topic, index, values, **how))
 
     async def describe(self):
         answer = await self.ask(messages.DescribeTransactionsRequest(transactional_ids=[self.name]), 0)
@@ -150,5 +168,25 @@ class Producer:
         return await self.state()
 
 
+async def produced(request):
+    """Of a Produce with one batch; None: without an answer."""
+    await request.done.wait()
+    answer = answer_of(request)
+    if answer is None:
+        return None
+    found = answer.responses[0].partition_responses[0]
+    return ErrorCode(found.error_code), found.base_offset
+
+
 def owner(node, topic, index):
     return next(iter(node.lives.values())).core.view.topic(topic).assignment.owner_of(index)
+
+
+async def move(node, topic, index, core):
+    """A partition to another core, from the decision to the end of it."""
+    kind = messages.AlterPartitionReassignmentsRequest
+    part = kind.ReassignablePartition(partition_index=index, replicas=[core])
+    answer = await node.ask(0, kind(topics=[kind.ReassignableTopic(name=topic, partitions=[part])]))
+    assert answer.responses[0].partitions[0].error_code == 0
+    while any(life.core.view.image.moving or owner(node, topic, index) != core for life in node.lives.values()):
+        await trio.sleep(0.05)

@@ -40,7 +40,7 @@ def test_files_named_in_the_architecture_exist() -> None:
     assert missing == []
 
 
-LIVES = ("## The life of a produce\n", "## The life of a replicated append\n", "## The life of a fetch\n")
+LIVES = tuple(f"## The life of a {one}\n" for one in ("produce", "replicated append", "transaction", "fetch"))
 ARCHITECTURE_BYTES_MAX = 20_000
 
 

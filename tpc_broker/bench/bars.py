@@ -121,6 +121,7 @@ _BARE: Final = "bare durable"
 _DEFAULT: Final = "kafka default"
 _DURABLES: Final = ("redis durable", "nats durable", "kafka durable")
 _DEFAULTS: Final = ("kafka default", "nats default", "redis default")
+_KAFKAS: Final = (_DEFAULT, "kafka durable")
 _US_3: Final = "tpc-cluster durable"
 _HOSTS: Final = "tpc-hosts durable"
 _BARE_3: Final = "bare-cluster durable"
@@ -141,6 +142,8 @@ CPU_AT_REST: Final = "% of a core at rest, busiest node"
 KIB_A_REPLICA: Final = "KiB a replica"
 GROUP_STABLE_S: Final = "s from the first heartbeat until the group is stable"
 GROUP_CPU: Final = "% of a core"
+TRANSACTIONS_PER_S: Final = "transactions/s"
+COMMITTED_RATIO: Final = "MB/s / read_uncommitted's, in turn"
 LED_AFTER_ANSWER_S: Final = "s from the last topic's answer until all have a leader"
 
 
@@ -223,5 +226,11 @@ BARS: Final[tuple[Bar, ...]] = (
     at_most("group-50", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 2.0),
     at_most("group-500", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 0.5, _DEFAULT),
     at_most("group-heartbeats", GROUP_CPU, Extra(GROUP_CPU), 50.0),
+    at_least("transactions-100ms", "MB/s", mb_per_s, 0.9, _US, other_workload="transactions-plain"),
+    at_least("transactions-100ms", "MB/s", mb_per_s, 2.0, _DEFAULT),
+    at_least("transactions-10ms", "MB/s", mb_per_s, 0.6, _US, other_workload="transactions-plain"),
+    at_least("transactions-single", TRANSACTIONS_PER_S, Extra(TRANSACTIONS_PER_S), 5_000.0),
+    *(at_most(f"commit-latency-{count}", "p99", p99_us, 0.5, peer) for count in (1, 10) for peer in _KAFKAS),
+    at_least("read-committed", COMMITTED_RATIO, Extra(COMMITTED_RATIO), 0.95),
     at_most("cluster-idle", LED_AFTER_ANSWER_S, Extra(LED_AFTER_ANSWER_S), 10.0, peer=_US_3),
 )

@@ -20,6 +20,7 @@ _FLAGS: Final = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-D_GNU_SOURCE")
 _PROGRAMS: Final = {
     "load": ("bench/load.c", "bench/load_answers.c"),
     "bare_durable": ("bench/bare_durable.c", "bytes/crc32c.c"),
+    "transaction_load": ("bench/transaction_load.c", "bench/load_answers.c", "bytes/crc32c.c"),
     "datagram_load": ("bench/datagram_load.c",),
     "disk_limit": ("bench/disk_limit.c",),
     "loopback_limit": ("bench/loopback_limit.c",),

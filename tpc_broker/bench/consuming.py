@@ -44,8 +44,13 @@ def _write(stage: Stage, topic: str, shape: Shape, gigabytes: float) -> dict[int
     return stage.kafka_like.end_offsets(topic, shape.partitions)
 
 
-def _read_all(stage: Stage, topic: str, ends: dict[int, int], readers: int, fetch_bytes: int) -> Round:
-    fetches = stage.kafka_like.fetches(topic, len(ends), readers, bytes_max=fetch_bytes, ends=ends)
+def read_all(  # noqa: PLR0913 - what is read, and how
+    stage: Stage, topic: str, ends: dict[int, int], readers: int, fetch_bytes: int, *, is_committed_only: bool = False
+) -> Round:
+    """Every partition from its start to its end, and that all of it came."""
+    fetches = stage.kafka_like.fetches(
+        topic, len(ends), readers, bytes_max=fetch_bytes, ends=ends, is_committed_only=is_committed_only
+    )
     before_s = stage.server.cpu_s()
     found = run_load(Plan(KAFKA_FETCH, fetches=fetches, warm_up_s=0.0, measure_s=_READ_S_MAX))
     used_s = stage.server.cpu_s() - before_s
@@ -88,7 +93,7 @@ def catch_up_cold(workload: Workload, stage: Stage) -> Round:
 
 
 def _read_stored(workload: Workload, stage: Stage) -> Round:
-    return _read_all(stage, STORED, fill(stage), workload.count, workload.shape.value_bytes)
+    return read_all(stage, STORED, fill(stage), workload.count, workload.shape.value_bytes)
 
 
 def first_lap(fetch_bytes: int) -> Runner:
@@ -98,7 +103,7 @@ def first_lap(fetch_bytes: int) -> Runner:
         gigabytes = min(stage.extent.gigabytes, _FIRST_LAP_GB_MAX)
         ends = _write(stage, "first-lap", workload.shape, gigabytes)
         cached = cached_share(stage.peer.folder, ".log")
-        made = _read_all(stage, "first-lap", ends, workload.count, fetch_bytes)
+        made = read_all(stage, "first-lap", ends, workload.count, fetch_bytes)
         made.extra = {"cached_before_percent": 100 * cached, "stored_gb": gigabytes}
         return made
 

@@ -98,9 +98,9 @@ def framed(key: ApiKey, version: int, request: object) -> bytes:
     return b"".join(protocol.encode_request_frame(key, version, 1, "bench", request))
 
 
-def coordinator_of(address: Address, group: str) -> Address:
-    """As the broker there tells it."""
-    request = messages.FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+def coordinator_of(address: Address, key: str, key_type: int = 0) -> Address:
+    """Of a group (1: of a transactional id), as the broker there tells it."""
+    request = messages.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
     give_up_at = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up_at:
         with socket.create_connection(address, timeout=PATIENCE_S) as connection:
@@ -112,7 +112,7 @@ def coordinator_of(address: Address, group: str) -> Address:
         if not found.error_code:
             return found.host, found.port
         time.sleep(_RETRY_S)
-    raise LoadFailed(f"no coordinator of group {group}")
+    raise LoadFailed(f"no coordinator of {key}")
 
 
 class Members:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tpc_broker.bench.catching_up import catch_up_of_a_node
@@ -21,6 +22,8 @@ from tpc_broker.bench.shares import beside_background
 from tpc_broker.bench.soak import soak
 from tpc_broker.bench.steering import CONNECTIONS, datagrams, forwards, placed_connections
 from tpc_broker.bench.storing import storage_shapes
+from tpc_broker.bench.transacting import commit_latency, read_committed, transactions
+from tpc_broker.bench.transaction_load import Transactions
 
 _KAFKA_LIKE: Final = ("tpc", "kafka")
 _ALL: Final = ("bare durable", "bare echo", "tpc", "kafka", "redis", "nats")
@@ -31,6 +34,8 @@ _OURS: Final = ("tpc durable",)
 _CLUSTERS: Final = ("bare-cluster", "tpc-cluster", "kafka-cluster", "nats-cluster")
 _TAIL: Final = Shape(4, 8, 1, 1024, 1, 2000.0)
 _PAIRED: Final = Shape(8, 16, 1, 1024, 8)
+_BATCHED: Final = Transactions(producers=4, depth=5, records=15, partitions=10)
+_SINGLE: Final = Transactions(producers=64, requests=1)
 _BESIDE_IDLE: Final = Shape(64, 64, 1, 1024, 8, 5_000.0)
 
 
@@ -92,6 +97,23 @@ def _cluster(name: str, title: str, shape: Shape) -> Workload:
     return Workload(
         f"cluster-{name}", f"three nodes: {title}", produce, shape, group="cluster", peers=_CLUSTERS,
         brief=("bare-cluster", "tpc-cluster durable", "kafka-cluster default", "nats-cluster default"),
+    )  # fmt: skip
+
+
+def _transactions(name: str, title: str, every_ms: float) -> Workload:
+    return Workload(
+        f"transactions-{name}", f"4 idempotent producers, batches of 16 KiB to 10 partitions, {title}",
+        transactions(replace(_BATCHED, every_ms=every_ms)), group="transactions", peers=_KAFKA_LIKE,
+        brief=_OURS_AND_DEFAULT,
+    )  # fmt: skip
+
+
+def _commit_latency(partitions: int) -> Workload:
+    return Workload(
+        f"commit-latency-{partitions}",
+        f"transactions of one record of 1 KiB in each of {partitions}, one at a time: from EndTxn until it was read",
+        commit_latency(Transactions(partitions=partitions, requests=1, is_followed=True)), group="commit-latency",
+        peers=_KAFKA_LIKE, brief=("tpc durable", "kafka"),
     )  # fmt: skip
 
 
@@ -195,6 +217,19 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         "group-heartbeats", f"{STEADY_MEMBERS} members of a stable group, {STEADY_PER_S:,} heartbeats/s in all",
         steady_heartbeats, Shape(STEADY_MEMBERS, 1, 1, 1024, STEADY_MEMBERS, float(STEADY_PER_S)), peers=_KAFKA_LIKE,
         brief=_OURS_AND_DEFAULT,
+    ),
+    _transactions("plain", "without transactions", 0.0),
+    _transactions("100ms", "a commit every 100 ms", 100.0),
+    _transactions("10ms", "a commit every 10 ms", 10.0),
+    _commit_latency(1),
+    _commit_latency(10),
+    Workload(
+        "transactions-single", "64 producers, transactions of one record of 1 KiB", transactions(_SINGLE),
+        peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT,
+    ),
+    Workload(
+        "read-committed", "8 connections read what transactions wrote, 1 % of them aborted, 1 MiB fetches",
+        read_committed, Shape(partitions=8, value_bytes=1 << 20), peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT, count=8,
     ),
     _cluster("latency", "one producer, 1 KiB, one in flight", Shape()),
     _cluster("connections", "64 connections, 1 KiB, one in flight each", Shape(64, 1, 1, 1024, 8)),

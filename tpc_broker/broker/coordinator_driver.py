@@ -38,7 +38,8 @@ from tpc_broker.coordinator import (
 from tpc_broker.coordinator.effects import size_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
-from tpc_broker.kafka.records import CONTROL_KEY, ControlType, build_batch, in_parts, read_batches
+from tpc_broker.kafka.key_values import KeyValues
+from tpc_broker.kafka.records import CONTROL_KEY, ControlType, build_batch, in_parts, read_batch
 from tpc_broker.kafka.records import Record as LogRecord
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 LOAD_BYTES = 1 << 20
 LOAD_STEP = 64
-"""Records, and ends of batches, replayed at once: some 11 µs each, for which everything else of this core waits."""
+"""Records replayed at once: some 11 µs each, for which everything else of this core waits."""
 END_STEP = 16
 """Of the end of loading so many parts at once, some 10 µs each, or what a group of many members takes."""
 CLOCK_SET_MS = 1_000
@@ -140,6 +141,9 @@ class _Snapshot:
 class MachineDriver(Generic[M]):
     """One partition's machine with its log and its timer."""
 
+    load_step = LOAD_STEP
+    """Records, and ends of batches, that are replayed at once."""
+
     def __init__(self, core: Core, partition: Partition, machine: M, what: str) -> None:
         """`what`: what the machine coordinates, as log lines name it ("groups")."""
         self.machine = machine
@@ -221,16 +225,17 @@ class MachineDriver(Generic[M]):
 
     async def call(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R:
         """One request: hand it in, wait for its reply, which is of that kind. NotLoadedError, MachineFailedError."""
-        return await self._reply_to(self._hand_in(step), kind)
+        return await self._reply_to(self.hand_in(step), kind)
 
     def ask(self, kind: type[R], step: Callable[[PendingReply, int], Effects]) -> R | Coroutine[Any, Any, R]:
         """The same: the reply when it is there at once; where it waits for a write or for others, what is to be awaited
         for it.
         """
-        pending = self._hand_in(step)
+        pending = self.hand_in(step)
         return self._reply_to(pending, kind) if pending.response is None else _reply(pending, kind)
 
-    def _hand_in(self, step: Callable[[PendingReply, int], Effects]) -> PendingReply:
+    def hand_in(self, step: Callable[[PendingReply, int], Effects]) -> PendingReply:
+        """One request; its reply may be there at once. Who waits for it no more says so (`forget`). NotLoadedError."""
         if not self.is_loaded:
             raise NotLoadedError(self._why_not_loaded())
         pending = PendingReply()
@@ -240,11 +245,15 @@ class MachineDriver(Generic[M]):
             self._waiting.discard(pending)
         return pending
 
+    def forget(self, pending: PendingReply) -> None:
+        """Nobody waits for it any more."""
+        self._waiting.discard(pending)
+
     async def _reply_to(self, pending: PendingReply, kind: type[R]) -> R:
         try:
             await pending.wait()
         finally:
-            self._waiting.discard(pending)
+            self.forget(pending)
         return _reply(pending, kind)
 
     def _why_not_loaded(self) -> ErrorCode:
@@ -365,16 +374,44 @@ class MachineDriver(Generic[M]):
         offset = bounds.log_start_offset
         while offset < bounds.high_watermark:
             data, begin = await partition.read_bytes(offset, bounds.high_watermark, LOAD_BYTES), offset
-            for step, (next_offset, batch, record) in enumerate(_in_order(data), 1):
-                offset = next_offset
-                if record is not None:
-                    self._records_in_log += 1
-                    self._replay_record(batch, record)
-                if step % LOAD_STEP == 0:
-                    await trio.lowlevel.checkpoint()
+            for offset in self._replayed(data):  # noqa: B007 - the last one is where to go on
+                await trio.lowlevel.checkpoint()
             if offset <= begin:
                 raise RecordDamagedError(f"nothing can be read at offset {begin}")
             await trio.lowlevel.checkpoint()
+
+    # Rule: A machine's log is replayed by batches: a control batch that ends no transaction, one without records and
+    # offsets that are in no batch are passed over, and hold up nothing. Held by
+    # tests/broker/test_coordinator_driver.py.
+    def _replayed(self, data: bytes) -> Iterator[int]:
+        """In steps of `load_step`, after each of which it says at which offset what it has not begun begins."""
+        walk, step = KeyValues(data), 0
+        while not walk.is_at_end:
+            records, looked_at = walk.take(self.load_step - step)
+            self._records_in_log += len(records)
+            self._replay_records(records)
+            step += looked_at
+            if walk.is_at_other:
+                batch = read_batch(data, walk.position)
+                for record in batch.records() if batch.is_transactional or not batch.is_control else ():
+                    self._records_in_log += 1
+                    self._replay_record(batch, record)
+                    step += 1
+                    if step >= self.load_step:
+                        yield walk.next_offset
+                        step = 0
+                walk.pass_over(len(batch.data), batch.last_offset + 1)
+                step += 1
+            if step >= self.load_step:
+                yield walk.next_offset
+                step = 0
+        yield walk.next_offset
+
+    def _replay_records(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Some in a row that are in no transaction."""
+        for key, value in records:
+            if key is not None:
+                self.machine.replay(key, value)
 
     def _replay_record(self, batch: Batch, record: LogRecord) -> None:
         machine, key = self._in_transactions, record.key
@@ -387,7 +424,7 @@ class MachineDriver(Generic[M]):
         elif machine is not None and batch.is_transactional and batch.producer_id >= 0:
             machine.replay_open(Producer(batch.producer_id, batch.producer_epoch), key, record.value)
         else:
-            self.machine.replay(key, record.value)
+            self._replay_records(((key, record.value),))
 
     async def _write_in_order(self) -> None:
         """Append what is queued, as it was queued; several writes share one wait for the disk."""
@@ -606,18 +643,6 @@ def _reply(pending: PendingReply, kind: type[R]) -> R:
         raise pending.response
     assert isinstance(pending.response, kind), pending.response
     return pending.response
-
-
-# Rule: A machine's log is replayed by batches: a control batch that ends no transaction, one without records and
-# offsets that are in no batch are passed over, and hold up nothing. Held by tests/broker/test_coordinator_driver.py.
-def _in_order(data: bytes) -> Iterator[tuple[int, Batch, LogRecord | None]]:
-    """Of each batch its records and then None, each with the offset that is to be read next."""
-    for batch in read_batches(data):
-        batch.check_crc()
-        if batch.is_transactional or not batch.is_control:
-            for record in batch.records():
-                yield record.offset + 1, batch, record
-        yield batch.last_offset + 1, batch, None
 
 
 def _commits(key: bytes) -> bool | None:

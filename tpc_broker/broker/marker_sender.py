@@ -15,24 +15,25 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.broker.calls_to_leaders import CallsToLeaders
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, MailboxError, PartitionOfflineError
-from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, NodeId, Replica
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, Replica
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Iterable, Sequence
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.payloads import Answer, Payload, Row
+    from tpc_broker.broker.payloads import Row
+    from tpc_broker.broker.ports import AppendResult
     from tpc_broker.coordinator.transactions.messages import Marker
 
 log = logging.getLogger(__name__)
 
-WRITE, SEND_TO_NODE = "transactions.write_markers", "transactions.send_markers"
+WRITE = "transactions.write_markers"
 MARKERS_PER_CALL: Final = 256
 """Each is a task where it is written: some 10 ms together, for which everything else of that core waits."""
 CALLS_MAX: Final = 16
@@ -43,7 +44,6 @@ AGAIN_S, AGAIN_S_MAX = 0.1, 10.0
 """Until what was not written is sent again; twice as long each time."""
 COMMIT_S: Final = 2.0
 """A marker that is not committed in so long is answered for as not written."""
-CALL_TIMEOUT_MS: Final = 10_000
 NEWEST_S: Final = 10.0
 
 Written = tuple[str, int, EndMarker]
@@ -93,10 +93,7 @@ class MarkerSender:
         self._has_new = trio.Event()
         self._destinations: dict[Replica, _Destination] = defaultdict(_Destination)
         self._under_way = self._written = self._sent_again = 0
-        core.mailboxes.serve(WRITE, self._serve_write)
-        core.mailboxes.serve(SEND_TO_NODE, self._serve_send_to_node)
-        if core.cluster is not None:
-            core.cluster.serve(WRITE, self._serve_node)
+        self.calls = CallsToLeaders(core, WRITE, self._write_here)
         with in_queue(TaskQueue.COORDINATORS):
             nursery.start_soon(self._run)
 
@@ -229,38 +226,11 @@ class MarkerSender:
         self._has_new.set()
 
     async def _ask(self, place: Replica, markers: Sequence[Marker]) -> list[ErrorCode]:
-        if place == (self._core.view.node, self._core.core_id):
-            return await write_markers(self._core, [_written(each) for each in markers])
-        payload: Payload = {"markers": [_row(*_written(each)) for each in markers]}
-        if place.node == self._core.view.node:
-            return await write_on(self._core, place.core, payload)
-        payload |= {"node": place.node, "core": place.core}
-        answer, _blobs = await self._core.mailboxes.call(
-            METADATA_CORE, SEND_TO_NODE, payload, timeout_ms=CALL_TIMEOUT_MS
-        )
-        return [ErrorCode(code) for code in answer["errors"]]
+        return [ErrorCode(code) for code in await self.calls.ask(place, [_row(*_written(each)) for each in markers])]
 
-    # -- being asked -------------------------------------------------------------------------------------------------
-
-    async def _serve_write(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
-        rows = [(topic, index, EndMarker(*fields)) for topic, index, *fields in payload["markers"]]
-        return {"errors": [int(code) for code in await write_markers(self._core, rows)]}, []
-
-    async def _serve_send_to_node(self, _caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
-        """On core 0, which has the links."""
-        assert self._core.cluster is not None
-        return await self._core.cluster.ask(NodeId(payload.pop("node")), WRITE, payload)
-
-    async def _serve_node(self, payload: Payload, _blobs: list[bytes]) -> Answer:
-        """On core 0 of the node that is asked."""
-        errors = await write_on(self._core, CoreId(payload["core"]), {"markers": payload["markers"]})
-        return {"errors": [int(code) for code in errors]}, []
-
-
-async def write_on(core: Core, number: CoreId, payload: Payload) -> list[ErrorCode]:
-    """By a core of this node. MailboxError."""
-    answer, _blobs = await core.mailboxes.call(number, WRITE, payload, timeout_ms=CALL_TIMEOUT_MS)
-    return [ErrorCode(code) for code in answer["errors"]]
+    async def _write_here(self, rows: Sequence[Row]) -> Row:
+        markers = [(topic, index, EndMarker(*fields)) for topic, index, *fields in rows]
+        return [int(code) for code in await write_markers(self._core, markers)]
 
 
 async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
@@ -278,11 +248,11 @@ async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCod
         for begin in range(0, len(numbers), MARKERS_PER_CALL):
             some = numbers[begin : begin + MARKERS_PER_CALL]
             try:
-                found = await write_on(core, owner, {"markers": [_row(*markers[number]) for number in some]})
+                found = await core.transactions.markers.calls.ask_core(owner, [_row(*markers[each]) for each in some])
             except MailboxError:
                 return  # not its leader, as long as nobody answers
             for number, code in zip(some, found, strict=True):
-                errors[number] = code
+                errors[number] = ErrorCode(code)
 
     async with trio.open_nursery() as nursery:
         for owner, numbers in by_core.items():
@@ -291,34 +261,62 @@ async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCod
 
 
 async def write_markers(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
-    """Into partitions that are led here, and what became of each: NONE is committed."""
+    """Into partitions that are led here, and what became of each: NONE is committed. All are appended at once, and
+    waited for by one task; one has its own that finds no room, or goes by way of a group's coordinator.
+    """
     errors = [ErrorCode.REQUEST_TIMED_OUT] * len(markers)
+    appended: deque[tuple[int, Partition, AppendResult]] = deque()
 
-    async def write(number: int, topic: str, index: int, marker: EndMarker) -> None:
-        errors[number] = await _write(core, topic, index, marker)
+    async def write(number: int, partition: Partition, written: Awaitable[ErrorCode]) -> None:
+        errors[number] = await _became(core, partition, written)
 
     with trio.move_on_after(COMMIT_S):
         async with trio.open_nursery() as nursery:
-            for number, each in enumerate(markers):
-                nursery.start_soon(write, number, *each)
+            for number, (topic, index, marker) in enumerate(markers):
+                found = core.partitions.find(topic, index)
+                if not isinstance(found, Partition):
+                    errors[number] = found
+                elif topic == CONSUMER_OFFSETS_TOPIC:
+                    nursery.start_soon(write, number, found, core.groups.write_marker(found, marker))
+                elif (result := _append(core, found, marker)) is None:
+                    nursery.start_soon(write, number, found, found.append_marker(marker))
+                elif isinstance(result, ErrorCode):
+                    errors[number] = result
+                else:
+                    appended.append((number, found, result))
+            while appended:
+                number, found, result = appended[0]
+                await write(number, found, found.marker_committed(result))
+                appended.popleft()
+    for number, found, result in appended:  # behind one that is not committed in time
+        with trio.move_on_after(0):
+            await write(number, found, found.marker_committed(result))
     return errors
 
 
-async def _write(core: Core, topic: str, index: int, marker: EndMarker) -> ErrorCode:
-    found = core.partitions.find(topic, index)
-    if not isinstance(found, Partition):
-        return found
+def _append(core: Core, partition: Partition, marker: EndMarker) -> AppendResult | ErrorCode | None:
+    """What is to be waited for, if there is room."""
     try:
-        if topic == CONSUMER_OFFSETS_TOPIC:
-            return await core.groups.write_marker(found, marker)
-        return await found.append_marker(marker)
-    except LeadershipLostError:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    except PartitionOfflineError:
-        return ErrorCode.KAFKA_STORAGE_ERROR
+        return partition.append_marker_nowait(marker)
+    except Exception as error:  # noqa: BLE001 - as below
+        return _fault_of(core, partition, error)
+
+
+async def _became(core: Core, partition: Partition, written: Awaitable[ErrorCode]) -> ErrorCode:
+    try:
+        return await written
     except Exception as error:  # noqa: BLE001 - this core would have to write the same again when it has restarted
-        core.log_limiter.say(log, "markers that failed", found.label, f"{found.label}: a marker failed: {error!r}")
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+        return _fault_of(core, partition, error)
+
+
+def _fault_of(core: Core, partition: Partition, error: Exception) -> ErrorCode:
+    if isinstance(error, LeadershipLostError):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if isinstance(error, PartitionOfflineError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    label = partition.label
+    core.log_limiter.say(log, "markers that failed", label, f"{label}: a marker failed: {error!r}")
+    return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _written(marker: Marker) -> Written:

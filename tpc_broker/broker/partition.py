@@ -17,15 +17,18 @@ from tpc_broker import limits
 from tpc_broker.broker.timestamps import RecordPosition, find_in_batches
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
+from tpc_broker.kafka.encoder import Opaque
 from tpc_broker.kafka.records import read_batches
+from tpc_broker.log.batch import walk_headers
 from tpc_broker.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tpc_broker.broker.ports import AppendResult, CoreStorage, DataPlane
-    from tpc_broker.broker.producers_port import EndMarker, ToldProducer
+    from tpc_broker.broker.producers_port import EndMarker, KnownAborted, ToldProducer
     from tpc_broker.kafka.encoder import Piece
+    from tpc_broker.log.indexes import AbortedTransaction
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds
@@ -36,6 +39,14 @@ UNKNOWN_END = -1
 SCAN_BYTES = 1 << 20
 MARKER_BYTES = 78
 """Of a control batch that ends a transaction."""
+
+
+def _next_offset(pieces: Sequence[Piece]) -> int:
+    """Behind the last of whole batches; 0: there are none."""
+    if not pieces:
+        return 0
+    last = bytes(pieces[-1]) if isinstance(pieces[-1], Opaque) else pieces[-1]
+    return max(header.next_offset for header, _place in walk_headers(last))
 
 
 class Partition:
@@ -149,11 +160,18 @@ class Partition:
         OffsetOutOfRangeError below the log's start, PartitionOfflineError when the files cannot be read,
         RecordsDamagedError when there are no sound batches.
         """
+        self._check_start(offset, starts)
+        found = self._plane.read(self.handle, offset, upto, bytes_max, at_least_one)
+        return found or await self._read_files(offset, upto, bytes_max, at_least_one=at_least_one)
+
+    def _check_start(self, offset: int, starts: int | None) -> None:
         if offset < (self.bounds().log_start_offset if starts is None else starts):
             raise OffsetOutOfRangeError
-        found = self._plane.read(self.handle, offset, upto, bytes_max, at_least_one)
-        if found is not None:
-            return found
+
+    async def _read_files(
+        self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool
+    ) -> tuple[list[Piece], int]:
+        """From the version of the files that is there when this is awaited."""
         try:
             data = await self.files.read(offset, bytes_max, upto)
         except (OSError, LookupError, ValueError) as error:
@@ -187,22 +205,47 @@ class Partition:
         buffers, _size = await self.read(offset, upto, bytes_max, at_least_one=True)
         return b"".join(bytes(buffer) for buffer in buffers)
 
-    async def aborted_transactions(self, offset: int, upto: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions that reach into [offset, upto).
-
-        Those in memory are asked for first: what is written behind while the disk is waited for is in both.
+    # Rule: Committed records and the list of aborted transactions that reach into them are of one moment: nothing is
+    # awaited between the choice of a version and both answers; only bytes of that version are read afterwards. See also
+    # native/ring/fetch.c. Held by tests/broker/test_read_committed.py, tests/runtime/test_read_committed_random.py.
+    async def read_committed(
+        self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool, starts: int | None = None
+    ) -> tuple[list[Piece], int, list[tuple[int, int]]]:
+        """As `read`, `upto` being a last stable offset; beside it (producer id, first offset) of the aborted
+        transactions that reach into what was read.
         """
-        unwritten, written = self._plane.aborted(self.handle, offset, upto), self.files.written_end_offset
-        if offset >= written:
-            return unwritten
+        self._check_start(offset, starts)
+        while True:
+            found = self._plane.read(self.handle, offset, upto, bytes_max, at_least_one)
+            known = self._plane.aborted(self.handle, offset, upto)
+            of_files = bytes_max if found is None else None
+            older = [] if offset >= known.from_offset else self._aborted_now(offset, upto, of_files)
+            if older is not None:
+                break
+            try:
+                await self.files.load_aborted(offset, upto, of_files)
+            except (OSError, LookupError, ValueError) as error:
+                raise self._unreadable(offset, error) from error
+        if offset < known.from_offset and known.room:
+            self._bring_aborted(offset, known)
+        if found is None:
+            found = await self._read_files(offset, upto, bytes_max, at_least_one=at_least_one)
+        entries = [*(entry for entry in older if entry.last_offset < known.from_offset), *known.entries]
+        end_offset = _next_offset(found[0]) if entries else 0
+        aborted = [(entry.producer_id, entry.first_offset) for entry in entries if entry.first_offset < end_offset]
+        return *found, aborted
+
+    def _aborted_now(self, offset: int, upto: int, bytes_max: int | None) -> list[AbortedTransaction] | None:
         try:
-            found = await self.files.aborted_transactions(offset, upto)
-        except (OSError, LookupError, ValueError) as error:
+            return self.files.aborted_now(offset, upto, bytes_max)
+        except LookupError as error:
             raise self._unreadable(offset, error) from error
-        if not found:
-            self._plane.set_committed_from(self.handle, offset, min(upto, written))
-        of_segments = [(entry.producer_id, entry.first_offset) for entry in found]
-        return list(dict.fromkeys([*of_segments, *unwritten]))
+
+    def _bring_aborted(self, offset: int, known: KnownAborted) -> None:
+        """To the data plane, which then reads by itself what is not older."""
+        begin, added = self.files.aborted_below(offset, known.from_offset, known.room)
+        if begin < known.from_offset:
+            self._plane.add_aborted(self.handle, begin, known.from_offset, added)
 
     async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:
         """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches."""
@@ -284,6 +327,16 @@ class Partition:
         INVALID_PRODUCER_EPOCH: nothing was appended. Raises as `append_durably`.
         """
         result = await self._append(MARKER_BYTES, lambda: self._plane.append_marker(self.handle, marker))
+        return await self.marker_committed(result)
+
+    def append_marker_nowait(self, marker: EndMarker) -> AppendResult | None:
+        """The same, but for the wait: for `marker_committed`. None: there is no room at the moment."""
+        if not self.is_open:
+            raise PartitionOfflineError(self.label)
+        return self._plane.append_marker(self.handle, marker)
+
+    async def marker_committed(self, result: AppendResult) -> ErrorCode:
+        """What became of it, when that is known."""
         if not result.error_code:
             await self._wait_committed(result)
         return ErrorCode(result.error_code)

@@ -141,6 +141,7 @@ class Partitions:
 
     async def follow(self, before: ClusterImage, after: ClusterImage) -> list[tuple[TopicPartition, LeaderEpoch]]:
         """Open, alter and delete what changed; returns what was opened and its epochs."""
+        self._storage.follow_level(after)
         opened: list[tuple[TopicPartition, LeaderEpoch]] = []
         limiter = trio.CapacityLimiter(OPEN_AT_ONCE_MAX)
         changed = list(changed_topics(before, after))
@@ -336,6 +337,10 @@ class Partitions:
         replication = None if partition is None else self._replication(partition)
         if replication is not None:
             await replication.step_aside(key)
+
+    @property
+    def is_any_moving(self) -> bool:
+        return bool(self._going)
 
     async def wait_moved(self, topic_key: str | uuid.UUID, index: int) -> bool:
         """While a partition goes to another core: until it is known who leads it since, or for a while. Then clients

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpc_broker.broker.ports import AppendResult
     from tpc_broker.error_codes import ErrorCode
+    from tpc_broker.log.indexes import AbortedTransaction
 
 
 class ToldProducer(NamedTuple):
@@ -53,8 +56,23 @@ class ProducersPort(Protocol):
         ...
 
 
+class KnownAborted(NamedTuple):
+    """Of a partition's aborted transactions what the data plane tells."""
+
+    entries: list[AbortedTransaction]
+    """By their markers' offsets."""
+    from_offset: int
+    """Those are all with markers at or behind it; the segments have what is older."""
+    room: int
+    """So many more may be added."""
+
+
 class TransactionsPort(Protocol):
     """Which transactions are open in partitions that are here, and which were aborted."""
+
+    def bound_producers(self, bytes_max: int) -> None:
+        """Of all of them together; above it those that were silent the longest are forgotten."""
+        ...
 
     def take_transactions(self, *, on: bool) -> None:
         """Whether batches of transactions are taken; at first they are refused."""
@@ -73,6 +91,12 @@ class TransactionsPort(Protocol):
         """Once for each, when its request is carried out or given up."""
         ...
 
-    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of those aborted in [offset, upto) whose markers the segments do not have."""
+    def aborted(self, handle: int, offset: int, upto: int) -> KnownAborted:
+        """Those that reach into [offset, upto), as far as they are known. Raises PartitionOfflineError."""
+        ...
+
+    def add_aborted(self, handle: int, offset: int, upto: int, added: Sequence[AbortedTransaction]) -> None:
+        """The segments say that these are all with markers in [offset, upto), the latter being the `from_offset` that
+        `aborted` told in the same turn; at most `room` of them.
+        """
         ...

@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 
 from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.transaction_calls import UNDER_WAY, Asked
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import AskedProduce, Request
 
 VERSION_THAT_IS_TOLD: Final = 11
 """From here on clients know TRANSACTION_ABORTABLE."""
 VERSION_THAT_ADDS: Final = 12
-RETRY_S: Final = 0.02
+STEP: Final = 250
+"""Batches that are looked at at once, some 5 µs each."""
 COORDINATOR_ELSEWHERE: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -54,35 +58,54 @@ class Verification:
         """For the verdicts, by the place in the request."""
         self.errors: dict[int, ErrorCode] = {}
         self._begun: list[tuple[int, int, int]] = []
+        self._batches: list[_Batch] = []
+        """That are asked about."""
 
     def end(self) -> None:
         for handle, producer_id, guard in self._begun:
             self._core.plane.end_verification(handle, producer_id, guard)
         self._begun.clear()
 
+    # Rule: Whoever asks again begins to verify again: the marker that the coordinator waited for has ended what had
+    # begun before it, and from transaction.version 2 on it has this batch's own epoch. Held by
+    # tests/broker/test_verification.py.
     async def ask(self, deadline_ms: int) -> None:
-        """One that ends a transaction just now is asked again until that is over, or the time: its client would wait
-        longer.
+        """While the coordinator ends a transaction just now, or is slow, it is asked again, until the time is over: the
+        client would wait longer.
         """
+        left_s = (deadline_ms - self._core.clock.monotonic_ms()) / 1000
+        with trio.move_on_after(max(left_s, 0)) as scope:
+            again = False
+            while not await self._ask_once(again=again):
+                again = True
+        if scope.cancelled_caught:
+            self.guards.clear()
+            self._refuse(self._batches, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def _ask_once(self, *, again: bool) -> bool:
+        """Whether that was all."""
         self.end()
         self.guards.clear()
-        batches = self._batches()
+        batches = self._batches = await self._found()
         producers = {(batch.producer_id, batch.producer_epoch) for batch in batches}
         transactional_id = self._asked.transactional_id
         if transactional_id is None:
             self._refuse(batches, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         elif len(producers) != 1:
             self._refuse(batches, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        elif begun := [batch for batch in batches if self._begin(batch)]:
-            await self._ask(transactional_id, begun, deadline_ms)
+        elif begun := await self._begun_of(batches):
+            return await self._has_heard(transactional_id, begun, again=again)
+        return True
 
-    def _refuse(self, batches: list[_Batch], error: ErrorCode) -> None:
+    def _refuse(self, batches: Iterable[_Batch], error: ErrorCode) -> None:
         self.errors.update((batch.place, error) for batch in batches)
 
-    def _batches(self) -> list[_Batch]:
+    async def _found(self) -> list[_Batch]:
         """What cannot be read, or is not led here, is the data plane's to refuse."""
         found = []
         for index, part in enumerate(self._asked.parts):
+            if index % STEP == STEP - 1:
+                await trio.lowlevel.checkpoint()
             records = self._request.body[part.records_place : part.records_place + part.records_bytes]
             partition = self._core.partitions.find(part.topic, part.partition)
             if len(records) < BATCH_HEADER_BYTES or not isinstance(partition, Partition) or index in self.errors:
@@ -97,6 +120,15 @@ class Verification:
                 )
         return found
 
+    async def _begun_of(self, batches: list[_Batch]) -> list[_Batch]:
+        begun = []
+        for number, batch in enumerate(batches, 1):
+            if self._begin(batch):
+                begun.append(batch)
+            if number % STEP == 0:
+                await trio.lowlevel.checkpoint()
+        return begun
+
     def _begin(self, batch: _Batch) -> bool:
         handle = batch.partition.handle
         begun = self._core.plane.begin_verification(
@@ -110,27 +142,27 @@ class Verification:
         self._begun.append((handle, batch.producer_id, begun))
         return True
 
-    async def _ask(self, transactional_id: str, batches: list[_Batch], deadline_ms: int) -> None:
+    async def _has_heard(self, transactional_id: str, batches: list[_Batch], *, again: bool) -> bool:
         version = self._request.api_version
         names = [(batch.partition.topic_name, batch.partition.index) for batch in batches]
-        while True:
-            told = await self._core.transactions.calls.verify(
-                transactional_id, batches[0].producer_id, batches[0].producer_epoch, names,
-                adds=version >= VERSION_THAT_ADDS,
-            )  # fmt: skip
-            is_ending = ErrorCode.CONCURRENT_TRANSACTIONS in told.values()
-            if not is_ending or self._core.clock.monotonic_ms() >= deadline_ms:
-                break
-            await trio.sleep(RETRY_S)
-        for batch, name in zip(batches, names, strict=True):
-            error = told_to_client(told[name], version)
+        first = batches[0]
+        asked = Asked(
+            transactional_id, first.producer_id, first.producer_epoch, version >= VERSION_THAT_ADDS, again
+        )
+        told = await self._core.transactions.calls.verify(asked, names)
+        found = [told[name] for name in names]
+        if not UNDER_WAY.isdisjoint(found):
+            return False
+        for batch, code in zip(batches, found, strict=True):
+            error = told_to_client(code, version)
             if error is not ErrorCode.NONE:
                 self.errors[batch.place] = error
+        return True
 
 
 def told_to_client(error: ErrorCode, version: int) -> ErrorCode:
     """What a Produce of that version answers for what the coordinator said, as Kafka has it."""
-    if error in COORDINATOR_ELSEWHERE or error is ErrorCode.CONCURRENT_TRANSACTIONS:
+    if error in COORDINATOR_ELSEWHERE or error in UNDER_WAY:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH

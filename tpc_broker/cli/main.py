@@ -23,6 +23,7 @@ from tpc_broker.cli.produce import produce
 from tpc_broker.cli.profiles import profile
 from tpc_broker.cli.send import send
 from tpc_broker.cli.topics import topic
+from tpc_broker.cli.transactions import txn
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,6 +34,7 @@ def main() -> None:
 
 main.add_command(topic)
 main.add_command(group)
+main.add_command(txn)
 main.add_command(partition)
 main.add_command(config)
 main.add_command(info)

@@ -32,6 +32,7 @@ SSL_SETTINGS = {
 SASL_SETTINGS = {f"sasl.{name}" for name in ("mechanism", "mechanisms", "username", "password")}
 _NOT_FOUND = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
 _DENIED = (
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 )  # fmt: skip
 _EXITS: dict[int, Exit] = {

@@ -13,7 +13,9 @@ Modules
     `connection`    a blocking socket that carries a conversation, with TLS and SASL where they are asked for
     `cluster`       who leads what; sends each request to the leader and tries again until a deadline
     `reading`       offsets by time, and ranges of a partition, fetched ahead
-    `producing`     an idempotent producer
+    `producing`     an idempotent producer, also within a transaction
+    `transacting`   transactions of one's own, from begin to end, with a group's offset within them
+    `coordinators`  which broker answers for a group or a transactional id
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)

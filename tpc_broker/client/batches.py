@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tpc_broker.kafka.compression import Compression, compress
-from tpc_broker.kafka.records import CRC_START, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
+from tpc_broker.kafka.records import CRC_START, HEADER, HEADER_BYTES, LENGTH_END, MAGIC, TRANSACTIONAL
 from tpc_broker.native_bytes import crc32c
 
 SEQUENCES_COUNT: Final = 2**31
@@ -26,12 +26,20 @@ class ProducerIdentity:
     producer_epoch: int
 
 
-def make_batch(part: RecordsPart, compression: Compression, identity: ProducerIdentity, base_sequence: int) -> bytes:
+def make_batch(
+    part: RecordsPart,
+    compression: Compression,
+    identity: ProducerIdentity,
+    base_sequence: int,
+    *,
+    is_transactional: bool = False,
+) -> bytes:
     """A whole batch with its CRC; the offset is the broker's to set."""
     payload = compress(compression, part.data)
+    attributes = int(compression) | (TRANSACTIONAL if is_transactional else 0)
     header = bytearray(HEADER_BYTES)
     HEADER.pack_into(
-        header, 0, 0, HEADER_BYTES + len(payload) - LENGTH_END, -1, MAGIC, 0, int(compression), part.records_count - 1,
+        header, 0, 0, HEADER_BYTES + len(payload) - LENGTH_END, -1, MAGIC, 0, attributes, part.records_count - 1,
         part.base_timestamp, part.max_timestamp, identity.producer_id, identity.producer_epoch, base_sequence,
         part.records_count,
     )  # fmt: skip

@@ -103,10 +103,10 @@ class Cluster:
         """The metadata proved wrong."""
         self._topics.clear()
 
-    def topic_names(self) -> list[str]:
-        """All topics that are not internal, sorted."""
+    def topic_names(self, *, with_internal: bool = False) -> list[str]:
+        """All topics, sorted."""
         facts = self._metadata(None)
-        return sorted(name for name, topic in facts.topics.items() if not topic.is_internal)
+        return sorted(name for name, topic in facts.topics.items() if with_internal or not topic.is_internal)
 
     def topic(self, name: str) -> TopicFacts:
         """`UnknownTopicError` when it does not exist."""

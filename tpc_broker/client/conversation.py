@@ -22,7 +22,10 @@ VERSION_MAX: Final = {
     ApiKey.DESCRIBE_GROUPS: 6,
     ApiKey.LIST_GROUPS: 5,
     ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
-    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.INIT_PRODUCER_ID: 5,
+    ApiKey.END_TXN: 5,
+    ApiKey.TXN_OFFSET_COMMIT: 5,
+    ApiKey.OFFSET_FETCH: 9,
     ApiKey.CREATE_TOPICS: 7,
     ApiKey.SASL_HANDSHAKE: 1,
     ApiKey.SASL_AUTHENTICATE: 2,
@@ -35,6 +38,10 @@ VERSION_MAX: Final = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
     ApiKey.ELECT_LEADERS: 2,
     ApiKey.UPDATE_FEATURES: 1,
+    ApiKey.WRITE_TXN_MARKERS: 2,
+    ApiKey.DESCRIBE_PRODUCERS: 0,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.LIST_TRANSACTIONS: 1,
 }
 """The newest version of each API whose meaning this client knows."""
 

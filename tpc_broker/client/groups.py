@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from tpc_broker.client.coordinators import CoordinatorKind, find_coordinators
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.error_codes import ErrorCode
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-_MANY_VERSION: Final = 4
-"""Of FindCoordinator: from it on, several at once."""
 _VERSION: Final = Struct(">h")
-_GROUP: Final = 0
 
 Place = tuple[str, int]
 
@@ -105,26 +103,13 @@ def _answered(cluster: Cluster, ask: Callable[[], T]) -> T:
 
 
 def _describe_once(cluster: Cluster, group: str) -> DescribedGroup:
-    broker_id, name = _coordinator(cluster, group)
-    connection = cluster.connection_to_broker(broker_id)
+    place = find_coordinators(cluster, CoordinatorKind.GROUP, [group])[group]
+    connection = cluster.connection_to_broker(place.broker_id)
     if connection is None:
-        text = f"group {group}: broker {broker_id} is not in the cluster"
+        text = f"group {group}: broker {place.broker_id} is not in the cluster"
         raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+    name = f"{place.broker_id} ({place.host}:{place.port})"
     return _as_consumer_group(connection, group, name) or _as_classic_group(connection, group, name)
-
-
-def _coordinator(cluster: Cluster, group: str) -> tuple[int, str]:
-    """Its broker id, and how it is shown."""
-
-    def make(version: int) -> Any:
-        many = messages.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group])
-        return many if version >= _MANY_VERSION else messages.FindCoordinatorRequest(key=group, key_type=_GROUP)
-
-    answer = cluster.any_connection().call(ApiKey.FIND_COORDINATOR, make)
-    found = answer.coordinators[0] if answer.coordinators else answer
-    if found.error_code:
-        raise RefusedError(found.error_code, f"the coordinator of group {group}")
-    return found.node_id, f"{found.node_id} ({found.host}:{found.port})"
 
 
 def _as_consumer_group(connection: Connection, group: str, coordinator: str) -> DescribedGroup | None:

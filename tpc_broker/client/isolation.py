@@ -5,6 +5,7 @@ batches in order, a transaction's batches are invisible from its first offset to
 Control batches are never records. Source: KIP-98, "Reading Transactional Messages".
 """
 
+import sys
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Protocol
@@ -33,18 +34,22 @@ class TransactionalBatch(Protocol):
 # Rule: Aborted records are left out wherever a range, a window or a split begins. See also
 # tpc_broker/spark/segments.py. Held by tests/spark/test_transactions.py.
 class AbortedTransactions:
-    """The walk over one answer's batches; ``aborted`` are pairs of producer id and first offset."""
+    """The walk over one answer's batches; ``aborted`` are producer id and first offset, and the marker's offset where
+    it is known: such a transaction ends there, though its marker may be gone since.
+    """
 
-    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        self._waiting = sorted(aborted, key=lambda pair: pair[1], reverse=True)
-        self._producers: set[int] = set()
+    def __init__(self, aborted: Iterable[tuple[int, ...]]) -> None:
+        self._waiting = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+        self._producers: dict[int, int] = {}
+        """Of each with an aborted transaction where that ends at the latest."""
 
     def admits(self, batch: TransactionalBatch, *, is_abort: bool) -> bool:
         """Whether the next batch's records are visible. ``is_abort``: it is a control batch that marks an abort."""
         while self._waiting and self._waiting[-1][1] <= batch.last_offset:
-            self._producers.add(self._waiting.pop()[0])
+            producer_id, _first_offset, *last_offset = self._waiting.pop()
+            self._producers[producer_id] = last_offset[0] if last_offset else sys.maxsize
         if batch.is_control:
             if is_abort:
-                self._producers.discard(batch.producer_id)
+                self._producers.pop(batch.producer_id, None)
             return False
-        return not (batch.is_transactional and batch.producer_id in self._producers)
+        return not (batch.is_transactional and batch.last_offset <= self._producers.get(batch.producer_id, -1))

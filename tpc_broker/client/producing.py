@@ -5,6 +5,9 @@ of a `Producer`: another one has another producer id, and what both send is stor
 
 `send` waits for the answers. `begin` does not, and so the next batches can be built while the broker makes these
 durable; the answers are looked at by the next `begin` or by `finish`, which send again what was lost.
+
+In a transaction (`transacting.begin`) the producer's identity is the transaction's; ending it is the caller's matter.
+What was refused for good spoils the whole transaction, so nothing more can be sent in it.
 """
 
 from collections.abc import Mapping
@@ -15,6 +18,7 @@ from tpc_broker.client.batches import ProducerIdentity, RecordsPart, make_batch,
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import TopicPartition, in_any_version
+from tpc_broker.client.transacting import OpenTransaction
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.kafka.compression import Compression
 
@@ -29,8 +33,15 @@ _APPENDED_BEFORE: Final = -1
 class Producer:
     """Not for several threads at once."""
 
-    def __init__(self, cluster: Cluster, compression: Compression = Compression.NONE) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        compression: Compression = Compression.NONE,
+        transaction: OpenTransaction | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._transaction = transaction
+        self._is_spoiled = False
         self._compression = compression
         self._sequences: dict[TopicPartition, int] = {}
         self._waiting: dict[TopicPartition, bytes] = {}
@@ -81,10 +92,13 @@ class Producer:
         self._in_flight.clear()
         self._sequences.clear()
         self._identity = None
+        self._is_spoiled = True
 
     def _batch(self, where: TopicPartition, part: RecordsPart) -> bytes:
         self._identity = self._identity or self._new_identity()
-        return make_batch(part, self._compression, self._identity, self._sequences.get(where, 0))
+        is_transactional = self._transaction is not None
+        sequence = self._sequences.get(where, 0)
+        return make_batch(part, self._compression, self._identity, sequence, is_transactional=is_transactional)
 
     def _send_waiting(self) -> None:
         """One request to each leader."""
@@ -92,7 +106,8 @@ class Producer:
         for where, batch in self._waiting.items():
             by_leader.setdefault(self._cluster.connection_to_leader(where), {})[where] = batch
         for connection, batches in by_leader.items():
-            request = requests.produce_request(batches, PRODUCE_TIMEOUT_MS)
+            name = None if self._transaction is None else self._transaction.transactional_id
+            request = requests.produce_request(batches, PRODUCE_TIMEOUT_MS, name)
             connection.send(ApiKey.PRODUCE, in_any_version(request))
             self._in_flight.append(connection)
 
@@ -111,6 +126,10 @@ class Producer:
             raise errors[0]
 
     def _new_identity(self) -> ProducerIdentity:
+        if self._transaction is not None:
+            if self._is_spoiled:
+                raise ClientError(f"the transaction {self._transaction} lost records and can only be aborted")
+            return ProducerIdentity(self._transaction.producer_id, self._transaction.producer_epoch)
         for failed in self._cluster.attempts():
             try:
                 response = self._cluster.any_connection().call(

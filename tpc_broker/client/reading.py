@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -49,7 +49,8 @@ class Chunk(NamedTuple):
     fetch_offset: int
     next_offset: int
     records: memoryview
-    aborted: list[tuple[int, int]]
+    aborted: Sequence[tuple[int, ...]]
+    """As `isolation.AbortedTransactions` takes them."""
 
 
 def whole_batches(records: memoryview) -> tuple[int, int]:

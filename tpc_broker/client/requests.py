@@ -200,14 +200,17 @@ def create_topic_request(name: str, partitions_count: int, configuration: Mappin
     return request(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS)
 
 
-def produce_request(batches: Mapping[TopicPartition, bytes], timeout_ms: int) -> Any:
+def produce_request(
+    batches: Mapping[TopicPartition, bytes], timeout_ms: int, transactional_id: str | None = None
+) -> Any:
     """One batch per partition, to be acknowledged by all replicas."""
     request = messages.ProduceRequest
     topics: dict[str, Any] = {}
     for (topic, partition), batch in batches.items():
         row = topics.setdefault(topic, request.TopicProduceData(name=topic))
         row.partition_data.append(request.PartitionProduceData(index=partition, records=batch))
-    return request(acks=-1, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+    rows = list(topics.values())
+    return request(transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=rows)
 
 
 def produce_answer(response: Any) -> dict[TopicPartition, ProduceAnswer]:

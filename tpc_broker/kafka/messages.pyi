@@ -3520,14 +3520,6 @@ class SyncGroupResponse(Message):
         assignment: Bytes = ...,
     ) -> None: ...
 
-class TransactionLogKey(Message):
-    transactional_id: str
-    def __init__(
-        self,
-        *,
-        transactional_id: str = ...,
-    ) -> None: ...
-
 class TransactionLogValue(Message):
     class PartitionsSchema(Message):
         topic: str

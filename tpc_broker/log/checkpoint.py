@@ -45,6 +45,7 @@ _RELEASE: Final = struct.Struct("<iq")
 _MOVES: Final = struct.Struct("<I")
 _PRODUCER_ID: Final = struct.Struct("<q")
 _CRC: Final = struct.Struct("<I")
+_HANDED: Final = struct.Struct("<QI")
 
 
 class Tag(IntEnum):
@@ -69,6 +70,8 @@ class Tag(IntEnum):
     """Absent: no producer's latest batches may have been lost; beside RELEASED only."""
     ENDED = 11
     """Absent: no transaction has ended above `commit_offset`."""
+    HANDED = 12
+    """In a journal only: the file that has the producers, of which `PRODUCERS` then says that there are none."""
 
 
 NO_VOTE: Final = -1
@@ -89,6 +92,14 @@ class Release(NamedTuple):
     """The core that may adopt it."""
     move_id: int
     """Of the metadata's record that began it."""
+
+
+class Handed(NamedTuple):
+    """A file beside the journal that has what `ProducerState.encode_full` says of the producers."""
+
+    name: str
+    bytes_count: int
+    crc: int
 
 
 class CheckpointError(ValueError):
@@ -157,9 +168,10 @@ class PartitionCheckpoint:
         """To go on from."""
         return LogState(self.epochs, self.producers.copy(), self.ended)
 
-    def encode(self) -> bytes:
+    def encode(self, handed: Handed | None = None) -> bytes:
+        """`handed`: where the producers are, which then are not in it."""
         name = self.topic.encode()
-        epochs, producers = encode_state(self.epochs, self.producers)
+        epochs, producers = encode_state(self.epochs, self.producers if handed is None else ProducerState())
         fixed = _PARTITION.pack(
             self.topic_id.bytes,
             self.partition,
@@ -198,12 +210,18 @@ class PartitionCheckpoint:
             values.append((Tag.FILLED, self.filled.encode()))
         if self.ended:
             values.append((Tag.ENDED, encode_ended(self.ended)))
-        body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in values)
-        return _LENGTH.pack(len(body)) + body
+        if handed is not None:
+            values.append((Tag.HANDED, _HANDED.pack(handed.bytes_count, handed.crc) + handed.name.encode()))
+        return _encode_fields(values)
 
 
-def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int]:
-    """Of version 2."""
+def _encode_fields(values: Iterable[tuple[int, bytes]]) -> bytes:
+    body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in values)
+    return _LENGTH.pack(len(body)) + body
+
+
+def _decode_fields(data: bytes, place: int) -> tuple[dict[int, bytes], int]:
+    """Of version 2: a partition's, and the place behind it."""
     (length,) = _LENGTH.unpack_from(data, place)
     place, end = place + _LENGTH.size, place + _LENGTH.size + length
     values: dict[int, bytes] = {}
@@ -216,6 +234,32 @@ def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int
         place += size
     if place != end or not values.keys() >= _NEEDED:
         raise CheckpointError(f"a partition's fields end at byte {place}, not {end}")
+    return values, end
+
+
+def handed_by(data: bytes) -> Handed | None:
+    """Which file an entry's producers are in; None: they are in it, or it cannot be read."""
+    try:
+        value = _decode_fields(data, 0)[0].get(Tag.HANDED)
+        if value is None:
+            return None
+        return Handed(value[_HANDED.size :].decode(), *_HANDED.unpack_from(value))
+    except (struct.error, ValueError):
+        return None
+
+
+def with_producers(data: bytes, producers: bytes) -> bytes:
+    """The entry as if it had them itself."""
+    values = _decode_fields(data, 0)[0]
+    del values[Tag.HANDED]
+    return _encode_fields((values | {Tag.PRODUCERS: producers}).items())
+
+
+def _decode_partition(data: bytes, place: int) -> tuple[PartitionCheckpoint, int]:
+    """Of version 2."""
+    values, end = _decode_fields(data, place)
+    if Tag.HANDED in values:
+        raise CheckpointError("the file with its producers is not there, or not whole")
     whole = b"".join(values[tag] for tag in (Tag.STATE, Tag.TOPIC, Tag.EPOCHS, Tag.PRODUCERS))
     more: dict[str, Any] = {}
     if Tag.COMMIT_OFFSET in values:

@@ -108,6 +108,15 @@ def checkpoint_file_name(core: CoreId) -> str:
     return f"{core:04d}.checkpoint"
 
 
+def handed_file_prefix(core: CoreId) -> str:
+    """Of the files beside a journal that its entries name (`storage.handed_producers`)."""
+    return f"{core:04d}.handed-"
+
+
+def handed_file_name(core: CoreId, unique: str) -> str:
+    return handed_file_prefix(core) + unique
+
+
 def parse_journal_file_name(name: str) -> CoreId | None:
     match = _JOURNAL_NAME.fullmatch(name)
     return CoreId(int(match[1])) if match else None

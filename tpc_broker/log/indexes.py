@@ -11,6 +11,7 @@ again from the log. Lookups answer "not further than": the search goes on from t
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class OffsetIndex:
     def entries_upto(self, offset: int) -> int:
         """How many entries, the first ones, are not above an offset."""
         return self._first_above(0, offset)
+
+    def positions_upto(self, position: int) -> int:
+        """How many entries, the first ones, name batches that begin at most there."""
+        return self._first_above(1, position)
 
     def _first_above(self, field: int, bound: int) -> int:
         low, high = 0, len(self)
@@ -228,9 +233,18 @@ class TransactionIndex:
         the bound has ended by then.
         """
         found = []
-        for entry in self.entries:
-            if entry.last_offset >= fetch_offset and entry.first_offset < upper_offset:
+        for place in range(self._place(fetch_offset), len(self.entries)):
+            entry = self.entries[place]
+            if entry.first_offset < upper_offset:
                 found.append(entry)
             if entry.last_stable_offset >= upper_offset:
                 return found, True
         return found, False
+
+    def between(self, begin: int, end: int) -> list[AbortedTransaction]:
+        """Those whose markers lie in [begin, end)."""
+        return self.entries[self._place(begin) : self._place(end)]
+
+    def _place(self, offset: int) -> int:
+        """Of the first entry whose marker lies at or behind an offset."""
+        return bisect_left(self.entries, offset, key=lambda entry: entry.last_offset)

@@ -18,7 +18,8 @@ checkpoint holds all five.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.log.batch import (
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from tpc_broker.log.batch import Buffer
 
 BATCHES_PER_PRODUCER_MAX: Final = 5
+PRODUCERS_MAX: Final = 350_000
+"""Of a partition: what a core's data plane knows of all of its partitions has as many, by its default."""
+ROOM_MADE_SHARE: Final = 16
+"""Of them this part goes at a time."""
 SNAPSHOT_VERSION: Final = 1
 NO_OFFSET: Final = -1
 
@@ -48,6 +53,8 @@ _CRC_COVERS_FROM: Final = 6
 
 _PRODUCER: Final = struct.Struct("<qhiqqB")
 _BATCH: Final = struct.Struct("<iqiq")
+_WITH_BATCHES: Final = [struct.Struct("<qhiqqB" + count * "iqiq") for count in range(BATCHES_PER_PRODUCER_MAX + 1)]
+"""One producer, by the number of its batches."""
 _COUNT: Final = struct.Struct("<I")
 
 
@@ -80,13 +87,41 @@ class Producer:
     """By a clock that is never set; None: it is for `expire` to say."""
     sequence_lost: bool = field(default=False, compare=False)
     """A crash may have lost its latest batches (`ProducerState.mark_lost`), and none has come since."""
+    owner: object = field(default=None, compare=False, repr=False)
+    """The only state that may change this object; all others that have it would change with it."""
+    encoded: bytes | None = field(default=None, compare=False, repr=False)
+    """As in a checkpoint, if it was in one and has not changed since: it is in the next one, too."""
+
+    def encode(self) -> bytes:
+        """For a checkpoint."""
+        if self.encoded is None:
+            self.encoded = _WITH_BATCHES[len(self.batches)].pack(
+                self.producer_id,
+                self.epoch,
+                self.coordinator_epoch,
+                self.transaction_first_offset,
+                self.last_timestamp,
+                len(self.batches),
+                *chain.from_iterable(self.batches),
+            )
+        return self.encoded
 
 
 class ProducerState:
-    """All producers of one partition, as of the offset up to which batches were applied."""
+    """All producers of one partition, as of the offset up to which batches were applied.
+
+    They are in the order in which they changed last, and bounded: where there are too many, those that have not changed
+    for longest go, but for those with an open transaction.
+
+    A copy has the same objects, of which each is copied when it changes: a checkpoint copies the state of a partition
+    that has changed, which may have hundreds of thousands.
+    """
 
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
+        self._owner = object()
+        self._kept = 0
+        """So many may there be, as they have transactions open."""
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -100,19 +135,24 @@ class ProducerState:
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> ProducerState:
+        """Some nanoseconds for each."""
         duplicate = ProducerState()
-        for producer in self:
-            duplicate.producers[producer.producer_id] = Producer(
-                producer.producer_id,
-                producer.epoch,
-                producer.coordinator_epoch,
-                producer.transaction_first_offset,
-                producer.last_timestamp,
-                list(producer.batches),
-                producer.silent_since_ms,
-                producer.sequence_lost,
-            )
+        duplicate.producers = dict(self.producers)
+        self._owner = object()
         return duplicate
+
+    # Rule: What is known of a producer changes only in an object that no other state has: a checkpoint that is being
+    # written would say what is not in its segments. Held by tests/log/test_producer_state.py.
+    def _own(self, producer_id: int) -> Producer | None:
+        """To be changed."""
+        producer = self.producers.pop(producer_id, None)
+        if producer is None:
+            return None
+        if producer.owner is not self._owner:
+            producer = replace(producer, batches=list(producer.batches), owner=self._owner)
+        producer.encoded = None
+        self.producers[producer_id] = producer
+        return producer
 
     def apply(self, header: BatchHeader, data: Buffer, position: int = 0) -> AbortedTransaction | None:
         """Take a batch into account; `data` from `position` on is the batch. The transaction that it aborts, if any.
@@ -136,9 +176,9 @@ class ProducerState:
         return None
 
     def _producer(self, header: BatchHeader) -> Producer:
-        producer = self.producers.get(header.producer_id)
+        producer = self._own(header.producer_id)
         if producer is None:
-            producer = self.producers[header.producer_id] = Producer(header.producer_id, header.producer_epoch)
+            producer = self._add(header.producer_id, header.producer_epoch)
         elif producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
@@ -160,9 +200,9 @@ class ProducerState:
         `is_epoch_new`: its epoch changed among them, so that nothing from before counts. `transaction_first_offset`: of
         the first transactional one, -1 for none.
         """
-        producer = self.producers.get(producer_id)
+        producer = self._own(producer_id)
         if producer is None:
-            producer = self.producers[producer_id] = Producer(producer_id, epoch)
+            producer = self._add(producer_id, epoch)
         elif is_epoch_new or producer.epoch != epoch:
             producer.batches.clear()
         producer.epoch = epoch
@@ -173,13 +213,27 @@ class ProducerState:
         if producer.transaction_first_offset == NO_OFFSET:
             producer.transaction_first_offset = transaction_first_offset
 
+    def _add(self, producer_id: int, epoch: int) -> Producer:
+        if len(self.producers) >= max(PRODUCERS_MAX, self._kept):
+            self.forget_longest_unchanged(PRODUCERS_MAX - PRODUCERS_MAX // ROOM_MADE_SHARE)
+            self._kept = len(self.producers) + PRODUCERS_MAX // ROOM_MADE_SHARE
+        producer = self.producers[producer_id] = Producer(producer_id, epoch)
+        return producer
+
+    def forget_longest_unchanged(self, count_max: int) -> None:
+        """But for those with an open transaction."""
+        more = len(self.producers) - count_max
+        closed = (one.producer_id for one in self if one.transaction_first_offset == NO_OFFSET)
+        for producer_id in list(islice(closed, max(0, more))):
+            del self.producers[producer_id]
+
     def mark_lost(self, producer_ids: Iterable[int] | None = None) -> None:
         """A crash may have lost batches that these producers were answered for early (`durability=relaxed`); None: all.
 
         The next batch of each is taken whatever its sequence, once, and ends that.
         """
-        for producer_id in self.producers if producer_ids is None else producer_ids:
-            if (producer := self.producers.get(producer_id)) is not None:
+        for producer_id in list(self.producers) if producer_ids is None else producer_ids:
+            if (producer := self._own(producer_id)) is not None:
                 producer.sequence_lost = True
 
     @property
@@ -198,10 +252,12 @@ class ProducerState:
         """Take the batches in front of its own that a later state of the same log has: a snapshot holds the last one of
         each producer, and one of the four before it may still be repeated.
         """
-        for producer in self:
-            known = later.producers.get(producer.producer_id)
-            if known is None or known.epoch != producer.epoch or not producer.batches:
+        for one in list(self):
+            known = later.producers.get(one.producer_id)
+            if known is None or known.epoch != one.epoch or not one.batches:
                 continue
+            producer = self._own(one.producer_id)
+            assert producer is not None
             first_offset = producer.batches[0].last_offset
             older = [batch for batch in known.batches if batch.last_offset < first_offset]
             producer.batches[:] = [*older, *producer.batches][-BATCHES_PER_PRODUCER_MAX:]
@@ -219,6 +275,11 @@ class ProducerState:
         return AbortedTransaction(
             header.producer_id, first_offset, header.last_offset, self.last_stable_offset(header.next_offset)
         )
+
+    def open_since(self, producer_id: int) -> int:
+        """The first offset of a producer's open transaction, -1 for none."""
+        producer = self.producers.get(producer_id)
+        return NO_OFFSET if producer is None else producer.transaction_first_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """First offset of the oldest open transaction, the high watermark when there is none below it."""
@@ -298,20 +359,14 @@ class ProducerState:
 
     def encode_full(self) -> bytes:
         """All that is known, for a core's checkpoint (little-endian; no CRC of its own)."""
-        parts = [_COUNT.pack(len(self.producers))]
-        for producer in self:
-            parts.append(
-                _PRODUCER.pack(
-                    producer.producer_id,
-                    producer.epoch,
-                    producer.coordinator_epoch,
-                    producer.transaction_first_offset,
-                    producer.last_timestamp,
-                    len(producer.batches),
-                )
-            )
-            parts.extend(_BATCH.pack(*batch) for batch in producer.batches)
-        return b"".join(parts)
+        return _COUNT.pack(len(self.producers)) + b"".join([producer.encoded or producer.encode() for producer in self])
+
+    def encode_in_parts(self, at_once: int) -> Iterator[bytes]:
+        """The same, of so many producers at a time. Nothing may change meanwhile."""
+        yield _COUNT.pack(len(self.producers))
+        left = iter(self)
+        while some := [producer.encode() for producer in islice(left, at_once)]:
+            yield b"".join(some)
 
     @classmethod
     def decode_full(cls, data: Buffer, position: int) -> tuple[ProducerState, int]:
@@ -322,10 +377,12 @@ class ProducerState:
         for _number in range(count):
             *fields, batches_count = _PRODUCER.unpack_from(data, position)
             position += _PRODUCER.size
+            batches_end = position + batches_count * _BATCH.size
+            if batches_end > len(data):
+                raise struct.error("the bytes end within a producer")
             producer = Producer(*fields)
-            for _batch in range(batches_count):
-                producer.batches.append(ProducedBatch._make(_BATCH.unpack_from(data, position)))
-                position += _BATCH.size
+            producer.batches = list(map(ProducedBatch._make, _BATCH.iter_unpack(data[position:batches_end])))
+            position = batches_end
             if producer.producer_id >= 0:  # earlier releases kept others
                 state.producers[producer.producer_id] = producer
         return state, position

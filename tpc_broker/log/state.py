@@ -73,10 +73,9 @@ class LogState:
     def take(self, header: BatchHeader, data: Buffer, position: int = 0) -> AbortedTransaction | None:
         """A batch follows, which is `data` from `position` on. The transaction that it aborts, if any."""
         self.begin_epoch(header.partition_leader_epoch, header.base_offset)
-        producer = self.producers.producers.get(header.producer_id)
-        first_offset = NO_OFFSET if producer is None else producer.transaction_first_offset
+        first_offset = self.producers.open_since(header.producer_id)
         aborted = self.producers.apply(header, data, position)
-        if producer is not None and producer.transaction_first_offset == NO_OFFSET != first_offset:
+        if first_offset != NO_OFFSET and self.producers.open_since(header.producer_id) == NO_OFFSET:
             self.ended.append(EndedTransaction(header.producer_id, first_offset, header.next_offset))
         return aborted
 

@@ -90,6 +90,13 @@ class IgnoredSettings:
         "A transaction is aborted when its time is over, and not at the next look.",
         minimum=1,
     )
+    transaction_partition_verification_enable: bool = _ignored(
+        "transaction.partition.verification.enable",
+        ConfigType.BOOLEAN,
+        default=True,
+        why="What a batch is part of is always verified: a transaction without its coordinator would hang.",
+        dynamic=True,
+    )
     transaction_state_log_load_buffer_size: int = _ignored(
         "transaction.state.log.load.buffer.size",
         ConfigType.INT,

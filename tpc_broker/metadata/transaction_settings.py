@@ -12,7 +12,7 @@ from tpc_broker.metadata.group_config import GroupSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings(GroupSettings):
-    """Kafka's, but for `transactional.ids.max`."""
+    """Kafka's, but for the last two."""
 
     transaction_max_timeout_ms: int = setting(
         "transaction.max.timeout.ms", ConfigType.INT, 900_000, "Longest time-out of a transaction.", minimum=1
@@ -65,4 +65,12 @@ class TransactionSettings(GroupSettings):
         100_000,
         "Ours. Transactional ids of one partition of __transaction_state; above it no new ones are taken.",
         minimum=1,
+    )
+    producer_states_bytes_max: int = setting(
+        "producer.states.bytes.max",
+        ConfigType.LONG,
+        64 << 20,
+        "Ours. Memory of a core for what it knows of producers, 192 bytes for each; above it those that were silent "
+        "for longest are forgotten, but for those that have a transaction open.",
+        minimum=1 << 20,
     )

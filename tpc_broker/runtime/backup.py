@@ -53,6 +53,7 @@ from tpc_broker.log.files import (
     SPARE_FILE,
     TEMPORARY_SUFFIX,
     checkpoint_file_name,
+    handed_file_prefix,
     journal_file_name,
     parse_partition_folder_name,
     parse_segment_file_name,
@@ -248,6 +249,8 @@ class _Backup:
         checkpoint = self._data / "journals" / checkpoint_file_name(core)
         if checkpoint.exists():
             copy(checkpoint, folder / checkpoint.name, spend_nothing)
+        for handed in (self._data / "journals").glob(handed_file_prefix(core) + "*"):  # none goes while it is held
+            copy(handed, folder / handed.name, spend_nothing)
         source = self._data / "journals" / journal_file_name(core)
         file = SegmentFile(source)
         try:

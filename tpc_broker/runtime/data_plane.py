@@ -243,9 +243,6 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane, Transactions
     def close_windows(self, handle: int) -> None:
         lib.tpc_partition_close_windows(self._plane, handle)
 
-    def set_committed_from(self, handle: int, offset: int, upto: int) -> None:
-        lib.tpc_partition_set_committed_from(self._plane, handle, offset, upto)
-
     def release_fetches(self) -> None:
         lib.tpc_plane_release_fetches(self._plane)
 
@@ -376,8 +373,9 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane, Transactions
     def set_log_start(self, handle: int, offset: int) -> None:
         lib.tpc_partition_set_log_start(self._plane, handle, offset)
 
-    def expire_producers(self, handle: int) -> None:
+    def expire_producers(self, handle: int) -> int | None:
         lib.tpc_partition_expire_producers(self._plane, handle)
+        return self._producers_left(handle)
 
     def producers(self, handle: int, count_max: int) -> list[ToldProducer] | None:
         return told_producers(self._plane, handle, count_max)

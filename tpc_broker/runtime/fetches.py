@@ -36,6 +36,8 @@ class FetchStatistics:
     parked: int
     handed_over: int
     timed_out: int
+    woken: int
+    """So often parked ones have looked whether there is enough now."""
     parked_now: int
     sessions: int
     session_partitions: int
@@ -118,7 +120,7 @@ def fetch_statistics(plane: tpc_plane) -> FetchStatistics:
     lib.tpc_plane_get_fetch_statistics(plane, now)
     left = {name: int(now.left[number]) for number, name in enumerate(FALLBACK_REASONS) if number}
     return FetchStatistics(
-        now.taken, now.parked, now.handed_over, now.timed_out, now.parked_now, now.sessions,
+        now.taken, now.parked, now.handed_over, now.timed_out, now.woken, now.parked_now, now.sessions,
         now.session_partitions, now.sessions_evicted, now.sessions_refused, now.session_bytes, now.waiting_bytes,
         now.hurried, now.record_bytes, now.segment_bytes, now.windows, left,
     )  # fmt: skip

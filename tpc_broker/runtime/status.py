@@ -267,7 +267,7 @@ def _core_lines(core: CoreStatus) -> list[str]:
     if counters is None and core["ready"]:
         state += f", no answer within {limits.STATUS_ANSWER_MS} ms"
     head += f"pid {core['pid']}, {state}, {_counted(core['restarts'], 'restart')}"
-    return [head, *(f"  {name:<12}{text}" for name, text in _sections(counters))] if counters else [head]
+    return [head, *(f"  {name:<13}{text}" for name, text in _sections(counters))] if counters else [head]
 
 
 def _sections(counters: CoreCounters) -> list[tuple[str, str]]:
@@ -301,7 +301,22 @@ def _of_requests(counters: CoreCounters) -> list[tuple[str, str]]:
         f"{fetches['sessions_refused']:,} refused for want of memory"
     )
     sections = [("clients", clients), *_of_links(counters), *_of_datagrams(counters)]
-    return [*sections, ("produce", produce), ("fetch", fetch), ("sessions", sessions)]
+    sections += [("produce", produce), *_of_transactions(counters), ("fetch", fetch), ("sessions", sessions)]
+    return sections
+
+
+def _of_transactions(counters: CoreCounters) -> list[tuple[str, str]]:
+    found = counters.get("transactions")  # an earlier release's broker does not tell
+    if not found or not any(found.values()):
+        return []
+    text = (
+        f"{found['open']:,} open of {_counted(found['ids'], 'id')}, {found['ending']:,} ending with "
+        f"{_counted(found['markers_owed'], 'marker')} to be written; {found['committed']:,} committed, "
+        f"{found['aborted']:,} aborted, {found['timed_out']:,} of them out of time; "
+        f"{found['markers_written']:,} markers written, {found['markers_sent_again']:,} sent again; "
+        f"{_counted(found['verifications'], 'question')} to coordinators"
+    )
+    return [("transactions", text)]
 
 
 def _of_links(counters: CoreCounters) -> list[tuple[str, str]]:

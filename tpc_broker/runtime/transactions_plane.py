@@ -1,4 +1,4 @@
-"""What the data plane has of transactions (`TransactionsPort`): verifications, and what was aborted in memory."""
+"""What the data plane has of transactions (`TransactionsPort`): verifications, and what was aborted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.broker.producers_port import KnownAborted
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.indexes import AbortedTransaction
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpc_broker._ring import tpc_plane
 
 ABORTED_FIRST: Final = 64
@@ -20,6 +24,15 @@ class TransactionsPlane:
 
     def take_transactions(self, *, on: bool) -> None:
         lib.tpc_plane_take_transactions(self._plane, on)
+
+    def _producers_left(self, handle: int) -> int | None:
+        values, state = ffi.new("tpc_plane_statistics *"), ffi.new("tpc_partition_state *")
+        lib.tpc_plane_get_statistics(self._plane, values)
+        is_there = lib.tpc_partition_get_state(self._plane, handle, state) == 0
+        return int(state.producers_count) if values.producers_forgotten and is_there else None
+
+    def bound_producers(self, bytes_max: int) -> None:
+        lib.tpc_plane_bound_producers(self._plane, bytes_max)
 
     def begin_verification(
         self, handle: int, producer_id: int, producer_epoch: int, sequence: int, *, begins_anew: bool
@@ -37,12 +50,21 @@ class TransactionsPlane:
     def end_verification(self, handle: int, producer_id: int, guard: int) -> None:
         lib.tpc_plane_end_verification(self._plane, handle, producer_id, guard)
 
-    def aborted(self, handle: int, offset: int, upto: int) -> list[tuple[int, int]]:
+    def aborted(self, handle: int, offset: int, upto: int) -> KnownAborted:
         room, count = 0, ABORTED_FIRST
+        known = ffi.new("tpc_known_aborted *")
         while count > room:
             room = count
             rows = ffi.new("tpc_told_aborted[]", room)
-            count = lib.tpc_partition_aborted(self._plane, handle, offset, upto, rows, room)
+            count = lib.tpc_partition_aborted(self._plane, handle, offset, upto, rows, room, known)
         if count < 0:
             raise PartitionOfflineError("the partition was withdrawn")
-        return [(row.producer_id, row.first_offset) for row in rows[0:count]]
+        entries = [
+            AbortedTransaction(row.producer_id, row.first_offset, row.last_offset, row.stable_offset)
+            for row in rows[0:count]
+        ]
+        return KnownAborted(entries, known.from_offset, known.room)
+
+    def add_aborted(self, handle: int, offset: int, upto: int, added: Sequence[AbortedTransaction]) -> None:
+        rows = ffi.new("tpc_told_aborted[]", [tuple(entry) for entry in added])
+        lib.tpc_partition_add_aborted(self._plane, handle, offset, upto, rows, len(added))

@@ -27,15 +27,17 @@ Options for reading (names as in Spark's own Kafka source, where it has them)
     `kafka.security.protocol`, `kafka.ssl.*`, `kafka.sasl.*`  as in docs/spark.md, which says more about all of them
 
 Options for writing: `bootstrap`, `topic` (or a column `topic`), `compression`, `batchBytes`,
-`taskRecordsPerSecond`, `taskBytesPerSecond`; for streams
-`allowRepeatedEpochs` (write also where Spark does not say which epoch it is; see `sink`).
+`taskRecordsPerSecond`, `taskBytesPerSecond`; `exactlyOnce` (`auto`, `true`, `false`), `transactionalIdPrefix`,
+`kafka.transaction.timeout.ms`, `failOnDataLoss` (of transactions); for batch writes that are done once `txnAppId` and
+`txnVersion`; for streams `allowRepeatedEpochs` (write also where Spark does not say which epoch it is; see `sink`).
 
 Modules: `options` (what the options say), `given` and `security_options` (options as given, and those of security),
 `names` (of what others see), `pace` (how fast), `ranges` (which offsets a read covers), `losses` (which it cannot
 have), `task_sizes` (how they become tasks), `source` (what Spark calls first), `readers` (what it asks of a read),
 `task_rows` (what a task reads), `segments`, `folder_log` and `log_starts` (files without a broker), `lag` (of a
 stream), `rows` and `values` (what becomes of values and of what is malformed), `ddl` (schemas in words), `value_json`,
-`value_avro`, `value_protobuf` (the formats), `sink` (writers), `epochs` (which epochs of streaming writes are done),
+`value_avro`, `value_protobuf` (the formats), `sink` (writers), `exactly_once` (their transactions), `epochs` (which
+epochs of streaming writes are done),
 `tasks` (connections inside Spark's Python workers), `shipping` (what is said where they lack this package), `session`
 (sessions for own jobs), `pipelines` (whole programs, as `tpc pipeline` starts them), `demo` (all of it on real input).
 

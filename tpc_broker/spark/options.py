@@ -30,6 +30,7 @@ __all__ = [
     "RowShape",
     "Selection",
     "TableOptions",
+    "TransactionOptions",
     "WriteOptions",
     "read_options",
     "table_options",
@@ -44,6 +45,9 @@ BYTES_TOGETHER: Final = 32 * 1024 * 1024
 """A tenth of a second of reading, several times what a task costs whatever it reads."""
 TRIGGER_DELAY_MAX: Final = "15m"
 BATCH_BYTES: Final = 900_000
+TRANSACTIONAL_ID_PREFIX: Final = "tpc-spark"
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""As long as brokers allow by default (`transaction.max.timeout.ms`): a task's is open until all tasks are done."""
 
 _COMMON: Final = {
     "bootstrap", "kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "retrySeconds",
@@ -59,7 +63,8 @@ _READ: Final = _COMMON | {
 }  # fmt: skip
 _WRITE: Final = _COMMON | {
     "topic", "compression", "kafka.compression.type", "batchBytes", "allowRepeatedEpochs", "taskRecordsPerSecond",
-    "taskBytesPerSecond",
+    "taskBytesPerSecond", "exactlyOnce", "transactionalIdPrefix", "kafka.transaction.timeout.ms", "txnAppId",
+    "txnVersion", "failOnDataLoss",
     "checkpointLocation", "queryName",   # Spark hands a stream's own options on
 }  # fmt: skip
 IGNORED: Final = (
@@ -146,6 +151,19 @@ class RowShape:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionOptions:
+    """``mode`` is `auto` (where the cluster has them), `true` or `false`. ``numbered``: name and number of a batch
+    write that is done once however often it is asked for.
+    """
+
+    mode: str = "auto"
+    prefix: str = TRANSACTIONAL_ID_PREFIX
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    numbered: tuple[str, int] | None = None
+    fails_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class WriteOptions:
     cluster: ClusterSettings
     topic: str
@@ -153,6 +171,7 @@ class WriteOptions:
     batch_bytes: int
     allows_repeated_epochs: bool
     rate: Rate | None = None
+    transactions: TransactionOptions = field(default_factory=TransactionOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +240,20 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         given.number("batchBytes", BATCH_BYTES, 100),
         given.flag("allowRepeatedEpochs", default=False),
         _rate(given),
+        _transactions(given),
+    )
+
+
+def _transactions(given: Given) -> TransactionOptions:
+    name, number = given.text("txnAppId"), given.number("txnVersion", -1, 0)
+    if bool(name) != (number >= 0):
+        raise OptionError("txnAppId and txnVersion name a batch write together; give both")
+    return TransactionOptions(
+        given.choice("exactlyOnce", ("auto", "true", "false"), "auto"),
+        given.text("transactionalIdPrefix", TRANSACTIONAL_ID_PREFIX) or TRANSACTIONAL_ID_PREFIX,
+        given.number("kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
+        (name, number) if name else None,
+        given.flag("failOnDataLoss", default=True),
     )
 
 

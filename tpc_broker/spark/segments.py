@@ -322,9 +322,9 @@ class _Walk:
         last = self._index.last
         return last is not None and last.position >= self._end_position and self._index.problem(2**31) is None
 
-    def _aborted_from(self, offset: int) -> list[tuple[int, int]]:
+    def _aborted_from(self, offset: int) -> list[tuple[int, int, int]]:
         """Those whose marker is still to come: behind it, the producer's next transaction is another one."""
-        return [(entry.producer_id, entry.first_offset) for entry in self._piece.aborted if entry.last_offset >= offset]
+        return [entry[:3] for entry in self._piece.aborted if entry.last_offset >= offset]
 
     def _first_position(self) -> int:
         """The place of the batch that the index names for the first offset; 0 when the index is wrong there."""

@@ -4,21 +4,25 @@ Columns: `value` (binary or string), and where wanted `key`, `topic`, `partition
 the partition it names, else to the one that Kafka's default partitioner chooses by its key, else (no key) to one that
 changes from Arrow batch to Arrow batch. Rows of one task and partition keep their order.
 
-The promise: at least once. A task that Spark starts again writes its rows again, under another producer id. An epoch of
-a stream that was committed whole is not written again when Spark replays it after a crash: `commit` on the driver
-notes query and batch in a compacted topic (`tpc_broker.spark.epochs`), and `write` looks there first. Query and batch
-are in the task's local properties `sql.streaming.queryId` and `streaming.sql.batchId`, which Spark 4.2 sets and does
-not document. Only tasks can see them, so each task looks for them before it does anything else: where they are missing,
-the query fails with its first epoch and before its first row, unless ``allowRepeatedEpochs`` says that an epoch may be
-written again when it is replayed. Transactions will take the place of
-this: one transaction per task, named by query and partition.
+The promise: exactly once where the cluster has transactions (`tpc_broker.spark.exactly_once`): each task leaves its
+rows in an open transaction, and the driver commits those of the attempts that Spark took. Elsewhere at least once: a
+task that Spark starts again writes its rows again, under another producer id. Both ways, an epoch of a stream that was
+committed whole is not written again when Spark replays it after a crash, and so it is with a batch write that has a
+name and a number (`txnAppId`, `txnVersion`).
+
+A stream's query and batch are in the task's local properties `sql.streaming.queryId` and `streaming.sql.batchId`, which
+Spark 4.2 sets and does not document. Only tasks can see them, so each task looks for them before it does anything else:
+where they are missing, the query fails with its first epoch and before its first row, unless ``allowRepeatedEpochs``
+says that an epoch may be written again when it is replayed.
 """
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,9 +37,11 @@ from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import ClientError
 from tpc_broker.client.producing import Producer
 from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.transacting import OpenTransaction
 from tpc_broker.kafka.records import HEADER_BYTES
 from tpc_broker.native_columns import HEADERS_TYPE, RecordsWriter
 from tpc_broker.spark.epochs import EpochLedger
+from tpc_broker.spark.exactly_once import NoTransactionsError, TransactionalWrite, WriteName, uses_transactions
 from tpc_broker.spark.options import OptionError, WriteOptions
 from tpc_broker.spark.pace import paced_batches
 from tpc_broker.spark.shipping import ShippedType
@@ -64,11 +70,15 @@ class UnknownEpochError(RuntimeError):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote, for which epoch (if it is a stream's)."""
+    """What one task wrote, for which epoch (or write that has a number), and the transaction that it left open.
+    ``is_done``: it wrote nothing, because that was committed before.
+    """
 
     rows_count: int
     query_id: str | None = None
     batch_id: int | None = None
+    transaction: OpenTransaction | None = None
+    is_done: bool = False
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:
@@ -89,10 +99,12 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
 class RowsProducer:
     """Arrow batches into batches of the log."""
 
-    def __init__(self, cluster: Cluster, options: WriteOptions) -> None:
+    def __init__(
+        self, cluster: Cluster, options: WriteOptions, transaction: OpenTransaction | None = None
+    ) -> None:
         self._cluster = cluster
         self._options = options
-        self._producer = Producer(cluster, options.compression)
+        self._producer = Producer(cluster, options.compression, transaction)
         self._turn = time.monotonic_ns() % 1021
         self._batch_bytes: dict[str, int] = {}
         self.rows_count = 0
@@ -209,16 +221,65 @@ def _headers(column: Any) -> Any:
     return None if column is None else column.cast(HEADERS_TYPE)
 
 
-def _write_all(options: WriteOptions, batches: Iterable[Any]) -> int:
+def _write_rows(
+    options: WriteOptions, batches: Iterable[Any], begin: Callable[[], OpenTransaction | None]
+) -> tuple[int, OpenTransaction | None]:
+    """How many, and in which transaction: none is begun for no rows."""
     producer: RowsProducer | None = None
+    transaction: OpenTransaction | None = None
     for batch in batches if options.rate is None else paced_batches(options.rate, batches):
         if batch.num_rows:
-            producer = producer or RowsProducer(cluster_of(options.cluster), options)
+            if producer is None:
+                transaction = begin()
+                producer = RowsProducer(cluster_of(options.cluster), options, transaction)
             producer.write(batch)
     if producer is None:
-        return 0
+        return 0, None
     producer.finish()
-    return producer.rows_count
+    return producer.rows_count, transaction
+
+
+def _write_once(options: WriteOptions, about: WriteName, batches: Iterable[Any]) -> Written:
+    """A task's rows, left in an open transaction where the cluster has them; nothing if the write is committed."""
+    cluster = cluster_of(options.cluster)
+    whole = TransactionalWrite(cluster, options.transactions, about)
+    is_transactional = uses_transactions(cluster, options.transactions)
+    is_done = whole.was_committed() if is_transactional else _is_noted(cluster, about)
+    if is_done:
+        logger.warning("%s was committed before; it is not written again", about)
+        return Written(0, about.name, about.version, is_done=True)
+    begin = partial(whole.begin, *_task_and_attempt()) if is_transactional else lambda: None
+    rows_count, transaction = _write_rows(options, batches, begin)
+    return Written(rows_count, about.name, about.version, transaction)
+
+
+def _is_noted(cluster: Cluster, about: WriteName) -> bool:
+    return about.version is not None and EpochLedger(cluster).is_committed(about.name, about.version)
+
+
+def _commit(options: WriteOptions, about: WriteName, messages: Iterable[WriterCommitMessage | None]) -> None:
+    """Of a write that was not committed at once by its tasks."""
+    cluster = cluster_of(options.cluster)
+    written = [message for message in messages if isinstance(message, Written)]
+    prepared = [message.transaction for message in written if message.transaction is not None]
+    if prepared or (any(message.is_done for message in written) and uses_transactions(cluster, options.transactions)):
+        TransactionalWrite(cluster, options.transactions, about).commit(prepared)
+    elif about.version is not None:
+        EpochLedger(cluster).commit(about.name, about.version)
+
+
+def _abort(options: WriteOptions, about: WriteName, messages: Iterable[WriterCommitMessage | None]) -> None:
+    """Also where no task has said anything: those that failed have left transactions too."""
+    cluster = cluster_of(options.cluster)
+    written = [message for message in messages if isinstance(message, Written)]
+    prepared = [message.transaction for message in written if message.transaction is not None]
+    try:
+        if not prepared and not uses_transactions(cluster, options.transactions):
+            return
+    except (ClientError, NoTransactionsError) as error:
+        logger.info("whether %s has left transactions is not known: %s", about, error)
+        return
+    TransactionalWrite(cluster, options.transactions, about).abort(prepared)
 
 
 class TpcWriter(DataSourceArrowWriter, metaclass=ShippedType):
@@ -229,46 +290,64 @@ class TpcWriter(DataSourceArrowWriter, metaclass=ShippedType):
             raise OptionError('a topic cannot be overwritten; use mode("append")')
         check_schema(schema, options)
         self._options = options
+        self._about = WriteName(*(options.transactions.numbered or (str(uuid4()), None)))
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        return Written(_write_all(self._options, iterator))
+        return _write_once(self._options, self._about, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._options, self._about, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._options, self._about, messages)
 
 
-# Rule: An epoch of a stream that was written whole is not written again. An archive has each record once. See also
-# tpc_broker/spark/epochs.py, tpc_broker/spark/pipelines/file_list.py. Held by tests/spark/test_sink.py,
+# Rule: An epoch of a stream that was written whole is not written again, and of another no row is committed. An archive
+# has each record once. See also tpc_broker/spark/exactly_once.py, tpc_broker/spark/epochs.py,
+# tpc_broker/spark/pipelines/file_list.py. Held by tests/spark/test_exactly_once.py, tests/spark/test_sink.py,
 # tests/spark/test_epochs.py, tests/spark/test_file_list.py, tests/spark/test_kills.py.
 class TpcStreamWriter(DataSourceStreamArrowWriter, metaclass=ShippedType):
     """A streaming write, epoch by epoch."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, options)
+        if options.transactions.numbered is not None:
+            raise OptionError("txnAppId and txnVersion are for batch writes; a stream has its query's id and epochs")
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Written:
         query_id, batch_id = _epoch_of_task()
-        if query_id is None or batch_id is None:
-            if not self._options.allows_repeated_epochs:
-                raise UnknownEpochError(
-                    f"Spark {pyspark.__version__} does not tell its tasks which query and epoch they write (local "
-                    f"properties {QUERY_PROPERTY} and {BATCH_PROPERTY}), so an epoch that is replayed after a crash "
-                    "would be written twice. Nothing has been written yet; to go on like that, set "
-                    "allowRepeatedEpochs to true"
-                )
-            logger.warning("Spark does not say which epoch this is; if it is replayed, it will be written again")
-            return Written(_write_all(self._options, iterator))
-        if EpochLedger(cluster_of(self._options.cluster)).is_committed(query_id, batch_id):
-            logger.warning("epoch %d of query %s was committed before; it is not written again", batch_id, query_id)
-            return Written(0, query_id, batch_id)
-        return Written(_write_all(self._options, iterator), query_id, batch_id)
+        if query_id is not None and batch_id is not None:
+            return _write_once(self._options, WriteName(query_id, batch_id), iterator)
+        if not self._options.allows_repeated_epochs:
+            raise UnknownEpochError(
+                f"Spark {pyspark.__version__} does not tell its tasks which query and epoch they write (local "
+                f"properties {QUERY_PROPERTY} and {BATCH_PROPERTY}), so an epoch that is replayed after a crash "
+                "would be written twice. Nothing has been written yet; to go on like that, set "
+                "allowRepeatedEpochs to true"
+            )
+        logger.warning("Spark does not say which epoch this is; if it is replayed, it will be written again")
+        return Written(_write_rows(self._options, iterator, lambda: None)[0])
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Note that the epoch is whole."""
-        queries = {message.query_id for message in messages if isinstance(message, Written) and message.query_id}
-        for query_id in queries:
-            EpochLedger(cluster_of(self._options.cluster)).commit(query_id, batchId)
+        """The epoch is whole from now on."""
+        for query_id in _queries(messages):
+            _commit(self._options, WriteName(query_id, batchId), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing to take back: the epoch is not noted, and will be written again."""
+        """The epoch will be written again."""
+        for query_id in _queries(messages):
+            _abort(self._options, WriteName(query_id, batchId), messages)
+
+
+def _queries(messages: Iterable[WriterCommitMessage | None]) -> set[str]:
+    """The one query that the messages are of; none where no task knows it, or none is done."""
+    return {message.query_id for message in messages if isinstance(message, Written) and message.query_id}
+
+
+def _task_and_attempt() -> tuple[int, int]:
+    context = TaskContext.get()
+    return (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
 
 
 def _epoch_of_task() -> tuple[str | None, int | None]:

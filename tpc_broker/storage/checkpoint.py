@@ -40,6 +40,7 @@ from tpc_broker.log.journal import (
 )
 from tpc_broker.storage.captures import capture_together
 from tpc_broker.storage.files import replace_file
+from tpc_broker.storage.handed_producers import HandedProducers, whole_payload
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.side_by_side import for_each
 from tpc_broker.storage.uncontended_lock import all_held
@@ -60,7 +61,8 @@ _ZEROS: Final = mmap.mmap(-1, ZEROS_BLOCKS * BLOCK_BYTES, flags=mmap.MAP_PRIVATE
 SYNCFS_PARTITIONS: Final = 64
 """From so many changed partitions on, one syncfs instead of their single syncs."""
 EPOCH_FILES_TOGETHER: Final = 128
-_WHOLE_PAYLOADS: Final = frozenset({EntryKind.EPOCH, EntryKind.RELEASED, EntryKind.ADOPTED})
+_HAND_OVER: Final = frozenset({EntryKind.RELEASED, EntryKind.ADOPTED})
+_WHOLE_PAYLOADS: Final = _HAND_OVER | {EntryKind.EPOCH}
 BALLAST_FILE: Final = "ballast"
 BALLAST_BYTES: Final = 8 * 1024 * 1024
 
@@ -148,8 +150,10 @@ class JournalFile:
         entries = list(scan.entries)
         for number, entry in enumerate(entries):
             if entry.kind in _WHOLE_PAYLOADS and entry.payload_bytes > len(entry.payload):
-                payload = await self.disk.read(self.fd, entry.payload_bytes, entry.payload_position)
-                entries[number] = entry._replace(payload=bytes(payload))
+                payload = bytes(await self.disk.read(self.fd, entry.payload_bytes, entry.payload_position))
+                if entry.kind in _HAND_OVER:
+                    payload = await whole_payload(self.disk, self.folder, payload)
+                entries[number] = entry._replace(payload=payload)
         return replace(scan, entries=tuple(entries))
 
     async def payloads(
@@ -312,6 +316,7 @@ class Checkpointer:
         self.journal = journal
         self.storages = storages
         self.kept = dict(kept or {})
+        self.handed = HandedProducers(journal_file.disk, journal_file.folder, journal_file.core, journal)
         self._checkpoints = self._synced = 0
         self._held_back_by: str | None = None
         self._made_s = trio.current_time()
@@ -362,6 +367,7 @@ class Checkpointer:
         for storage in changed:
             storage.mark_checkpointed(states[storage.key])
         self.journal.recycle(place.position)
+        await self.handed.forget(place.sequence)
         self._checkpoints += 1
         self._made_s = trio.current_time()
         self._held_back_by = None

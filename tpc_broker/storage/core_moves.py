@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.files import FileCache
+    from tpc_broker.storage.handed_producers import HandedProducers
     from tpc_broker.storage.in_place_windows import InPlaceWindows
     from tpc_broker.storage.journal_upkeep import JournalUpkeep
     from tpc_broker.storage.leader_partition import LeaderPartition
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENTRY_BYTES_MAX: Final = limits.JOURNAL_COMMIT_BYTES_MAX // 2
-"""Of what goes over: tens of thousands of producers."""
 ROUNDS_MAX: Final = 5
 MENDED_S: Final = 0.05
 """Between two looks at a journal that has failed."""
@@ -79,6 +78,7 @@ class CoreMoves:
         write_behind: WriteBehindWriter,
         retention: Retention,
         in_place_windows: InPlaceWindows,
+        handed: HandedProducers,
     ) -> None:
         self._plane = plane
         self._topics = data / "topics"
@@ -88,6 +88,7 @@ class CoreMoves:
         self._write_behind = write_behind
         self._retention = retention
         self._in_place_windows = in_place_windows
+        self._handed = handed
         self.lock = trio.Lock()
         self.released_count = self.adopted_count = 0
         self.stopped_s = self.adopting_s = 0.0
@@ -117,10 +118,7 @@ class CoreMoves:
                 self._plane.disarm(handle, keep_waits=leave is None)
                 state = await self._settle(led)
                 released = replace(state, moves=state.moves + 1, released=Release(target, move_id))
-                payload = released.encode()
-                if len(payload) > ENTRY_BYTES_MAX:
-                    count = len(list(state.producers))
-                    raise PartitionOfflineError(f"the state of its {count} producers is too long for the journal")
+                payload, handed = await self._handed.payload(released)
             except JournalStoppedError:
                 raise
             except PartitionOfflineError:
@@ -137,6 +135,7 @@ class CoreMoves:
                     then()
 
             await self._journal.append_at_last(EntryKind.RELEASED, led.files.key, released.moves, payload, gone)
+            self._handed.named(handed)
             self.released_count += 1
             self.stopped_s += trio.current_time() - stopped_s
             await led.files.folder.close()
@@ -216,10 +215,16 @@ class CoreMoves:
             if self._partitions.is_here(released.key):
                 return
             begun_s, state = trio.current_time(), replace(released, released=None)
-            files = await self._open(state, settings)
+            payload, handed = await self._handed.payload(state)
+            try:
+                files = await self._open(state, settings)
+            except PartitionOfflineError:
+                self._handed.given_up(handed)
+                raise
             self._partitions.adopt(state.key)
             adopted = partial(self._partitions.adopted, files)
-            await self._journal.append_at_last(EntryKind.ADOPTED, state.key, state.moves, state.encode(), adopted)
+            await self._journal.append_at_last(EntryKind.ADOPTED, state.key, state.moves, payload, adopted)
+            self._handed.named(handed)
             self.adopted_count += 1
             self.adopting_s += trio.current_time() - begun_s
 

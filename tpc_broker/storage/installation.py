@@ -27,7 +27,6 @@ import trio
 
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.files import partition_folder_name
-from tpc_broker.storage.core_moves import ENTRY_BYTES_MAX
 from tpc_broker.storage.filled_folders import FILLING, put_in_place
 from tpc_broker.storage.folders import PartitionListing, remove_lost_mark
 from tpc_broker.storage.journal_upkeep import wait_kept
@@ -38,12 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.log.checkpoint import Handed, PartitionCheckpoint
+    from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.deletion import Deletions
     from tpc_broker.storage.files import FileCache
+    from tpc_broker.storage.handed_producers import HandedProducers
     from tpc_broker.storage.journal_room import JournalRoom
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
@@ -69,6 +70,7 @@ class Installation:
         room: JournalRoom,
         deletions: Deletions,
         requests: MaintenanceRequests,
+        handed: HandedProducers,
     ) -> None:
         self._plane = plane
         self._data = data
@@ -77,6 +79,7 @@ class Installation:
         self._room = room
         self._deletions = deletions
         self._requests = requests
+        self._handed = handed
 
     async def install(
         self,
@@ -94,25 +97,41 @@ class Installation:
 
         PartitionOfflineError: the journal fails, or the partition is neither open nor offline; nothing was done.
         """
-        while True:
-            async with AsyncExitStack() as held:
-                await held.enter_async_context(self._partitions.checkpointing)
-                led = self._led(key)
-                if led is not None:
-                    await held.enter_async_context(led.lock)
-                if led is not self._led(key):
+        handed: Handed | None = None
+        in_file: ProducerState | None = None
+        try:
+            while True:
+                async with AsyncExitStack() as held:
+                    await held.enter_async_context(self._partitions.checkpointing)
+                    led = self._led(key)
+                    if led is not None:
+                        await held.enter_async_context(led.lock)
+                    if led is not self._led(key):
+                        continue
+                    state = judge(None if led is None else led.files)
+                    if state is None:
+                        self._handed.given_up(handed)
+                        return False
+                    if state.producers is not in_file:
+                        self._handed.given_up(handed)
+                        handed = None
+                    payload = self._handed.payload_nowait(state, handed)
+                    sequence = None if payload is None else self._plane.adopt(key, state.moves, payload)
+                    if sequence is not None:
+                        in_entry, handed = handed, None
+                        then()
+                        with trio.CancelScope(shield=True):  # the entry is not taken back
+                            await self._replace(key, led, state, sequence, settings)
+                        self._handed.named(in_entry)
+                        return True
+                if payload is None:
+                    handed, in_file = await self._handed.write(state.producers), state.producers
                     continue
-                state = judge(None if led is None else led.files)
-                if state is None:
-                    return False
-                sequence = self._append(key, state)
-                if sequence is not None:
-                    then()
-                    with trio.CancelScope(shield=True):  # the entry is not taken back
-                        await self._replace(key, led, state, sequence, settings)
-                    return True
-            self._requests.checkpoint.ask()
-            await self._room.wait()
+                self._requests.checkpoint.ask()
+                await self._room.wait()
+        except PartitionOfflineError:
+            self._handed.given_up(handed)
+            raise
 
     def _led(self, key: TopicPartition) -> LeaderPartition | None:
         """None: it is offline."""
@@ -122,13 +141,6 @@ class Installation:
         if key not in self._partitions.offline:
             raise PartitionOfflineError("the partition is neither open nor offline")
         return None
-
-    def _append(self, key: TopicPartition, state: PartitionCheckpoint) -> int | None:
-        payload = state.encode()
-        if len(payload) > ENTRY_BYTES_MAX:
-            count = len(list(state.producers))
-            raise PartitionOfflineError(f"the state of its {count} producers is too long for the journal")
-        return self._plane.adopt(key, state.moves, payload)
 
     async def _replace(
         self,

@@ -150,11 +150,12 @@ class JournalledStorage:
         self._replicas = Replicas(plane, partitions, room=room, space=self._space, in_place_windows=windows)
         self._moves = CoreMoves(
             plane, data, recovered.files, partitions, journal=self._journal, write_behind=self._write_behind,
-            retention=self._retention, in_place_windows=windows,
+            retention=self._retention, in_place_windows=windows, handed=self._checkpointer.handed,
         )  # fmt: skip
         self._installation = Installation(
-            plane, data, recovered.files, partitions, room=room, deletions=self._deletions, requests=requests
-        )
+            plane, data, recovered.files, partitions, room=room, deletions=self._deletions, requests=requests,
+            handed=self._checkpointer.handed,
+        )  # fmt: skip
         self.files = recovered.files
         """All of the core's open files."""
         self.shipments = Shipments(recovered.files, data, journal_file.core)
@@ -342,6 +343,10 @@ class JournalledStorage:
         files.settings = log_settings(config)
         params = partition_params(files, config, is_internal=is_internal, is_replicated=is_replicated)
         self._plane.update(handle, params)
+
+    def follow_level(self, image: ClusterImage) -> None:
+        """What other nodes, and the releases that may come after this one, can read."""
+        self._checkpointer.handed.may_write = image.knows_transactions
 
     async def forget_unclaimed(self, image: ClusterImage) -> None:
         """After the first image: what was recovered of a deleted topic goes, what is unknown is put aside."""

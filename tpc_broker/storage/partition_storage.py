@@ -114,6 +114,20 @@ class PartitionStorage(SegmentLog):
         """`SegmentReader.aborted_transactions`."""
         return SegmentReader(self).aborted_transactions(fetch_offset, upper_offset)
 
+    def aborted_now(
+        self, offset: int, upto_offset: int, bytes_max: int | None = None
+    ) -> list[AbortedTransaction] | None:
+        """`SegmentReader.aborted_now`."""
+        return SegmentReader(self).aborted_now(offset, upto_offset, bytes_max)
+
+    def load_aborted(self, offset: int, upto_offset: int, bytes_max: int | None = None) -> Awaitable[None]:
+        """`SegmentReader.load_aborted`."""
+        return SegmentReader(self).load_aborted(offset, upto_offset, bytes_max)
+
+    def aborted_below(self, offset: int, upto_offset: int, count_max: int) -> tuple[int, list[AbortedTransaction]]:
+        """`SegmentReader.aborted_below`."""
+        return SegmentReader(self).aborted_below(offset, upto_offset, count_max)
+
     def append(self, batches: Sequence[Buffer], in_place: Sequence[tuple[int, int]] = ()) -> Awaitable[None]:
         """`SegmentAppender.append`."""
         return SegmentAppender(self).append(batches, in_place)

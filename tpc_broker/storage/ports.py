@@ -375,8 +375,10 @@ class PartitionTable(Protocol):
         """To be called when the journal's entry is durable."""
         ...
 
-    def expire_producers(self, handle: int) -> None:
-        """Forget producers that were silent for long, whatever the wall clock was set to meanwhile."""
+    def expire_producers(self, handle: int) -> int | None:
+        """Forget producers that were silent for long, whatever the wall clock was set to meanwhile. How many are left,
+        where some were forgotten because those of all partitions were too many; else None.
+        """
         ...
 
     def close_windows(self, handle: int) -> None:

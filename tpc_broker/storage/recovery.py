@@ -58,6 +58,7 @@ from tpc_broker.storage.folders import (
     remove_folder,
     remove_lost_mark,
 )
+from tpc_broker.storage.handed_producers import remove_handed
 from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_position, whole_batch
 from tpc_broker.storage.lost_and_found import put_deleted_aside
 from tpc_broker.storage.partition_storage import PartitionStorage
@@ -491,6 +492,7 @@ async def recover_core(
     await _finish_core(recovered, checkpoints, generation)
     await remove_unfinished(disk, data, core)
     await remove_shipments(disk, data, core)
+    await remove_handed(disk, journals, core)
     if scan.damage is not None:
         await journal_file.close()
         recovered.journal_file = await create(checkpoint_generation=generation + 1)

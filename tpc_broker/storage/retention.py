@@ -84,8 +84,10 @@ class Retention:
         led = self._led.get(handle)
         if led is None or files.failed is not None:
             return 0
-        self._plane.expire_producers(handle)
+        left = self._plane.expire_producers(handle)
         files.producers.expire(now_ms, self._clock.monotonic_ms(), files.settings.producer_id_expiration_ms)
+        if left is not None:
+            files.producers.forget_longest_unchanged(left)
         try:
             plan, start = await files.plan_retention(now_ms, self._plane.bounds(handle).high_watermark)
             if plan.held_back is not None:

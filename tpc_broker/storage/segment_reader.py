@@ -179,6 +179,55 @@ class SegmentReader:
                     break
         return found
 
+    def aborted_now(
+        self, offset: int, upto_offset: int, bytes_max: int | None = None
+    ) -> list[AbortedTransaction] | None:
+        """Aborted transactions that reach into what `read` would find now, or into all of [offset, upto_offset).
+
+        They may be more than these. None: not all of the indexes that say so are loaded (`load_aborted`).
+        """
+        version = self._log.version
+        number = version.number_of(offset)
+        found: list[AbortedTransaction] = []
+        for segment in version.segments[number:]:
+            if segment.indexes is None:
+                return None
+            if bytes_max is not None and segment is version.segments[number]:
+                end_offset = version.end_of(segment)
+                upto_offset = _end_of_read(segment.indexes, offset, bytes_max, end_offset, upto_offset)
+            more, complete = segment.indexes.transactions.collect(offset, upto_offset)
+            found += more
+            if complete:
+                break
+        return found
+
+    async def load_aborted(self, offset: int, upto_offset: int, bytes_max: int | None = None) -> None:
+        """Load the indexes that `aborted_now` lacks."""
+        if bytes_max is not None:
+            version = self._log.version
+            segment = version.segments[version.number_of(offset)]
+            end_offset = version.end_of(segment)
+            upto_offset = _end_of_read(await self.load(segment), offset, bytes_max, end_offset, upto_offset)
+        await self.aborted_transactions(offset, upto_offset)
+
+    def aborted_below(self, offset: int, upto_offset: int, count_max: int) -> tuple[int, list[AbortedTransaction]]:
+        """The newest aborted transactions with markers in [offset, upto_offset), as far as indexes are loaded: from
+        which offset on these are all, and they.
+        """
+        version = self._log.version
+        found: list[AbortedTransaction] = []
+        begin = upto_offset
+        for number in range(version.number_of(upto_offset - 1), -1, -1):
+            segment = version.segments[number]
+            if segment.indexes is None or begin <= offset:
+                break
+            entries = segment.indexes.transactions.between(offset, begin)
+            left_out = len(entries) + len(found) - count_max
+            if left_out > 0:
+                return entries[left_out - 1].last_offset + 1, entries[left_out:] + found
+            begin, found = max(offset, segment.base_offset), entries + found
+        return begin, found
+
     async def look_through(self, offset: int) -> AsyncGenerator[tuple[Segment, SegmentIndexes], None]:
         """Segments from the one that has an offset on, with their indexes; leading ones may go, and others come, at
         each await. OffsetOutOfRangeError.
@@ -235,6 +284,16 @@ class SegmentReader:
         if segment in log.segments and log.end_of(segment) == end_offset:
             segment.indexes, segment.flushed_bytes = indexes, flushed_bytes
         return indexes
+
+
+def _end_of_read(indexes: SegmentIndexes, offset: int, bytes_max: int, end_offset: int, upto_offset: int) -> int:
+    """An offset that no read of so many bytes goes beyond, in a segment that ends there."""
+    offsets = indexes.offsets
+    first = offsets.entries_upto(offset - 1)  # that batch holds the offset, or lies behind it
+    if first == len(offsets):  # perhaps nothing does here, and the next segment is read
+        return upto_offset
+    last = offsets.positions_upto(offsets[first].position + bytes_max)
+    return min(offsets[last].offset if last < len(offsets) else end_offset, upto_offset)
 
 
 def _ends_early(segment: Segment, end: int, size_bytes: int) -> BatchDamageError:

@@ -123,8 +123,19 @@ typedef struct {
 typedef struct {
     int64_t producer_id;
     int64_t first_offset;
-    int64_t last_offset; /* of its marker */
+    int64_t last_offset;   /* of its marker */
+    int64_t stable_offset; /* none whose marker comes later has begun below it */
 } tpc_told_aborted;
+
+/* The largest number of those that a partition keeps though segments have them. */
+enum { TPC_ABORTED_MAX = 4096 };
+
+/* Which of a partition's are known without its segments, and for how many more there is room. */
+typedef struct {
+    int64_t from_offset;
+    int32_t room;
+    int32_t reserved;
+} tpc_known_aborted;
 
 /* An entry that the reopened journal has to begin with: the partition is cut at this offset, behind the beginning of
  * this leader epoch. */
@@ -170,7 +181,9 @@ typedef struct {
     uint64_t reads;
     uint64_t reads_below_tail;
     uint64_t cuts_pending;
-    uint64_t prepared_answers; /* given out: 57_prepared.h */
+    uint64_t prepared_answers;    /* given out: 57_prepared.h */
+    uint64_t producers;           /* now */
+    uint64_t producers_forgotten; /* ever, because there were too many */
 } tpc_plane_statistics;
 
 int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connections, tpc_budget *budget,
@@ -187,6 +200,8 @@ void tpc_plane_set_tail_bytes_behind_max(tpc_plane *plane, int64_t bytes_max);
 /* Gives up so many bytes of the cache that are above its bound, the oldest first. 1: there are more. Writing behind does it,
  * too. */
 int tpc_plane_evict(tpc_plane *plane, int64_t bytes);
+/* What is known of producers takes so much memory at most, tables beside it; 0: any. */
+void tpc_plane_bound_producers(tpc_plane *plane, int64_t bytes_max);
 /* Memory that was given back to malloc goes back to the kernel. */
 void tpc_plane_trim_memory(void);
 
@@ -342,10 +357,14 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
 /* All producers as of the log's end, in no order; how many. -ENOBUFS: they are more than there is room for; -EAGAIN: the log was
  * cut, and they are found out anew. */
 int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_told_producer *told, uint32_t told_max);
-/* Of transactions that were aborted those whose markers are not written behind, and that reach into [offset, upto), in the
- * order of the markers. How many there are; `out` has the first ones. Of the others the segments know. */
+/* Of transactions that were aborted those with markers at or above from_offset, and that reach into [offset, upto), in the order
+ * of the markers. How many there are; `out` has the first ones. Of those below only segments know. */
 int tpc_partition_aborted(const tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto, tpc_told_aborted *out,
-                          uint32_t out_max);
+                          uint32_t out_max, tpc_known_aborted *known);
+/* Segments say that these are all whose markers lie in [offset, upto), the latter being known->from_offset. -ESTALE: it is not
+ * any more; -EINVAL: they are more than TPC_ABORTED_MAX. At most known->room are right. */
+int tpc_partition_add_aborted(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto,
+                              const tpc_told_aborted *added, uint32_t added_count);
 /* Forgets producers without an open transaction that were silent for producer_expiry_ms; how many. An append does it too before the table grows. */
 int tpc_partition_expire_producers(tpc_plane *plane, uint64_t handle);
 /* How many slots of the hash table of producers a search looks at, at most. For tests. */

@@ -15,7 +15,7 @@ enum tpc_fetch_fallback {
     TPC_FETCH_FALLBACK_INTERNAL = 6,     /* a topic of the broker's own */
     TPC_FETCH_FALLBACK_LEADER_EPOCH = 7, /* not the epoch that the client believes */
     TPC_FETCH_FALLBACK_LAST_EPOCH = 8,   /* the client asks whether its log diverges */
-    TPC_FETCH_FALLBACK_TRANSACTIONS = 9, /* committed records are wanted where there may be aborted ones */
+    TPC_FETCH_FALLBACK_TRANSACTIONS = 9, /* committed records are wanted where only segments know which were aborted */
     TPC_FETCH_FALLBACK_SEGMENT = 10,     /* below what memory holds, and no window is open there */
     TPC_FETCH_FALLBACK_COLD = 11,        /* a window is open, but the page cache lacks the batches' headers */
     TPC_FETCH_FALLBACK_NEARER = 12,      /* the client's rack has a replica that may be read */
@@ -84,6 +84,7 @@ typedef struct {
     uint64_t parked;      /* of those, had to wait */
     uint64_t handed_over; /* of those, left to Python after all */
     uint64_t timed_out;   /* of those parked, answered because their time was over */
+    uint64_t woken;       /* those parked have looked so often whether there is enough now */
     uint64_t parked_now;
     uint64_t sessions;           /* now */
     uint64_t session_partitions; /* now, in all sessions */
@@ -135,9 +136,6 @@ void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch);
 
 /* Every fetch that waits is answered with what there is (drain). */
 void tpc_plane_release_fetches(tpc_plane *plane);
-
-/* No transaction that was aborted reaches into [offset, upto), nor will. Of an abort that came meanwhile C knows. */
-int tpc_partition_set_committed_from(tpc_plane *plane, uint64_t handle, int64_t offset, int64_t upto);
 
 void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics);
 

@@ -176,8 +176,11 @@ class TransactionScenario:
         return self.machine.describe(name).state
 
     def listed(self, matches=lambda _name: True, **wanted):
-        found = self.machine.list_transactions(ListFilter(**wanted), self.now, matches)
-        return [(each.transactional_id, each.producer_id, each.state) for each in found]
+        found = self.machine.list_transactions(ListFilter(**wanted), self.now)
+        return sorted(
+            (each.transactional_id, each.producer_id, each.state)
+            for part in found for each in part if matches(each.transactional_id)
+        )  # fmt: skip
 
     def stored(self, name="t"):
         """As its last record says it."""

@@ -183,7 +183,10 @@ class Player(TransactionScenario):
             longer_than_ms=asked.get("DurationFilter", -1),
         )  # fmt: skip
         matches = {"": bool, "list": lambda name: name == "list", "list-.*": lambda name: name.startswith("list-")}
-        found = self.machine.list_transactions(wanted, self.now, matches[pattern])
+        found = [
+            one for part in self.machine.list_transactions(wanted, self.now)
+            for one in part if matches[pattern](one.transactional_id)
+        ]  # fmt: skip
         return {
             "ErrorCode": 0,
             "UnknownStateFilters": unknown_states(asked["StateFilters"]),

@@ -6,8 +6,10 @@ from tests.coordinator.transactions.places import ahead, behind, in_state
 from tests.coordinator.transactions.scenario import A, B, Producer, TransactionScenario
 from tpc_broker import limits
 from tpc_broker.coordinator.effects import size_of
+from tpc_broker.coordinator.transactions import stored as transactions_stored
 from tpc_broker.coordinator.transactions.records import transaction_record
 from tpc_broker.coordinator.transactions.states import AT_REST, State
+from tpc_broker.coordinator.transactions.stored import LOOKED_AT_ONCE
 from tpc_broker.coordinator.transactions.transaction import NO_TIMEOUT_MS, Transaction
 from tpc_broker.error_codes import ErrorCode as E
 
@@ -219,20 +221,38 @@ def test_an_id_that_expires_is_not_written_by_others():
     assert [name for name, _, _ in s.listed()] == ["front"]
 
 
-def test_tombstones_come_in_batches_that_fit():
-    """KAFKA-13099. As many as one step takes, and no more bytes than one batch."""
-    s = TransactionScenario(ids_bytes_max=1 << 30)
+def test_of_many_ids_some_are_looked_at_in_one_step():
+    s = TransactionScenario(expiration_ms=DAY_MS)
     for index in range(2_500):
         s.init(str(index))
-    s.held.clear()
-    s.hold = True
-    s.elapse(8 * DAY_MS)
-    [write] = s.held
-    assert len(write.records) == 1_000
-    s.hold = False
-    s.settle()
-    s.elapse(0)
+    s.now += DAY_MS
+    counts = []
+    while s.machine.next_deadline_ms() <= s.now:
+        effects = s.machine.on_deadline(s.now)
+        counts += [len(write.records) for write in effects.writes]
+        s.run(effects)
+    assert sum(counts) == 2_500
+    assert max(counts) < 2 * LOOKED_AT_ONCE
     assert s.snapshot() == []
+
+
+def test_ids_that_are_used_are_looked_at_in_short_steps_too():
+    s = TransactionScenario(expiration_ms=2 * DAY_MS, expiration_interval_ms=DAY_MS)
+    for index in range(2_500):
+        s.init(str(index))
+    s.now += DAY_MS
+    steps = 0
+    while s.machine.next_deadline_ms() <= s.now:
+        assert s.machine.on_deadline(s.now).writes == []
+        steps += 1
+    assert 2_500 // (2 * LOOKED_AT_ONCE) < steps <= 2_500 // LOOKED_AT_ONCE + 1
+    assert s.machine.next_deadline_ms() == s.now + DAY_MS
+
+
+def test_tombstones_come_in_batches_that_fit(monkeypatch):
+    """KAFKA-13099."""
+    monkeypatch.setattr(transactions_stored, "LOOKED_AT_ONCE", 10_000)
+    s = TransactionScenario(ids_bytes_max=1 << 30)
     for index in range(600):
         s.init(str(index).rjust(30_000, "x"))
     s.hold = True

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.support.definitions import NO_ID, Malformed, decode, decode_response, message
 from tests.support.raw_client import Closed, RawConnection
-from tests.support.record_batches import LOG_APPEND_TIME, read_batches
+from tests.support.record_batches import CONTROL, LOG_APPEND_TIME, read_batches
 from tests.support.server_process import Broker
 
 BASE_MS = int(time.time()) * 1000 - 3_600_000
@@ -434,6 +434,9 @@ class Normaliser:
                 one["leader_epoch"] -= self._dialogue.first_epoch
             if one["attributes"] & LOG_APPEND_TIME:
                 one["max_timestamp"] = "<time>"
+            if one["attributes"] & CONTROL:  # by the broker's clock; its value is the coordinator's epoch
+                one["base_timestamp"] = one["max_timestamp"] = "<time>"
+                one["records"] = [key for _offset, _timestamp, key, _value, _headers in one["records"]]
             identifier, epoch, sequence = one["producer"]
             if identifier >= 0:
                 one["producer"] = (self._dialogue.symbols.of("producer", identifier), epoch, sequence)

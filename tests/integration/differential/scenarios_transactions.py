@@ -1,13 +1,18 @@
-"""Dialogues about transactional ids: all that needs no record of a transaction."""
+"""Dialogues about transactional ids, and about what readers of committed records get."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.integration.differential.dialogue import Dialogue, Line, Scenario, stable_versions
+from tests.integration.differential.scenarios_data import a_batch, fetch, list_offsets, produce
 from tests.support.raw_client import RawConnection
+from tests.support.record_batches import TRANSACTIONAL
 
-SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4"}
+SETTINGS = {
+    "transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+}  # fmt: skip
 """Of both brokers."""
 TIMEOUT_MS = 60_000
 AGAIN = (14, 15, 16, 51)
@@ -46,12 +51,16 @@ class Id:
     def line(self) -> Line:
         return self.d.line(self._port())
 
+    def guide(self, api: str, version: int, values: Answer) -> Answer:
+        """Ask the coordinator something that is not part of what is compared."""
+        with RawConnection("127.0.0.1", self._port()) as guide:
+            return guide.ask(api, version, values)
+
     def settle(self) -> None:
         """Until no transaction ends any more."""
 
         def is_at_rest() -> bool:
-            with RawConnection("127.0.0.1", self._port()) as guide:
-                answer = guide.ask("DescribeTransactions", 0, {"TransactionalIds": [self.name]})
+            answer = self.guide("DescribeTransactions", 0, {"TransactionalIds": [self.name]})
             (state,) = answer["TransactionStates"]
             return state["ErrorCode"] not in AGAIN and not state["TransactionState"].startswith("Prepare")
 
@@ -205,6 +214,43 @@ def a_new_instance_while_a_transaction_is_open(d: Dialogue) -> None:
     for version in (3, 4, 5):
         one.init(version, **before)
     one.describe()
+
+
+@scenario
+def committed_records(d: Dialogue) -> None:
+    """Of two transactions that were aborted, one that was committed, and one that is open and the last."""
+    topic = d.topic("data")
+
+    def send(one: Id) -> None:
+        producer = (one.producer["ProducerId"], one.producer["ProducerEpoch"], 0)
+        records = a_batch(attributes=TRANSACTIONAL, producer=producer)
+        produce(d, topic, records, version=9, TransactionalId=one.name)
+
+    def read(end: int) -> None:
+        for isolation in (0, 1):
+            for offset in range(end + 2):
+                fetch(d, topic, offset, version=12, IsolationLevel=isolation)
+            for timestamp in (-1, -2, 0):
+                list_offsets(d, topic, timestamp, version=7, IsolationLevel=isolation)
+
+    produce(d, topic, a_batch())
+    for number, commit in enumerate((False, True, False)):
+        one = Id(d, f"{number}")
+        one.init()
+        one.add(3, {topic: [0]})
+        send(one)
+        read(3 + 4 * number + 3)
+        one.end(3, commit=commit)
+        one.settle()
+        read(3 + 4 * number + 4)
+    one = Id(d, "open")
+    one.init()
+    one.add(3, {topic: [0]})
+    send(one)
+    produce(d, topic, a_batch())
+    read(21)
+    for version in stable_versions("Fetch"):
+        fetch(d, topic, 4, version=version, IsolationLevel=1)
 
 
 @scenario

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.differential import scenarios_transaction_states
 from tests.integration.differential.comparison import DIFFERENCES_SHOWN_MAX, Referee, Side
 from tests.integration.differential.dialogue import first_epoch_of, warm_up
 from tests.integration.differential.intended import INTENDED
@@ -16,6 +17,8 @@ from tests.support.kafka_peer import KafkaPeer
 from tests.support.server_process import Broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
+
+assert scenarios_transaction_states
 
 _referee = Referee([*INTENDED, *INTENDED_OF_TRANSACTIONS])
 _completed: set[str] = set()

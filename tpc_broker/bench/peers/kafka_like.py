@@ -125,7 +125,7 @@ class KafkaLikePeer(Peer):
 
     def fetches(  # noqa: PLR0913 - what a consumer chooses
         self, topic: str, partitions: int, count: int, *, bytes_max: int, ends: dict[int, int] | None = None,
-        is_paired: bool = False,
+        is_paired: bool = False, is_committed_only: bool = False,
     ) -> list[FetchConnection]:  # fmt: skip
         """Connection i reads partition i % `partitions` from the start to `ends`, or to the time's end.
 
@@ -135,7 +135,9 @@ class KafkaLikePeer(Peer):
         made = []
         for index in range(count):
             partition = index % partitions
-            request = fetch_requests(topic, partition, bytes_max=bytes_max, wait_ms=FETCH_WAIT_MS)
+            request = fetch_requests(
+                topic, partition, bytes_max=bytes_max, wait_ms=FETCH_WAIT_MS, is_committed_only=is_committed_only
+            )
             one = FetchConnection(
                 *leaders[partition], (request.whole, request.unchanged),
                 request.offset_position, request.session_position,

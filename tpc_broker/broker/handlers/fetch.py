@@ -177,7 +177,6 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
     core: Core, reading: Reading, found: Partition, isolation_level: int, left: int, *, may_exceed: bool
 ) -> None:
     bounds, asked = _note_bounds(reading, found), reading.asked
-    upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     size_max = min(asked.max_bytes, left)
     try:
         if _asks_divergence(asked, reading.version):
@@ -191,12 +190,7 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
         if not _is_inside(asked.fetch_offset, bounds):
             await _out_of_range(core, reading, found)
             return
-        if asked.fetch_offset < upto and (size_max > 0 or may_exceed):
-            starts = bounds.log_start_offset
-            read = await found.read(asked.fetch_offset, upto, size_max, at_least_one=may_exceed, starts=starts)
-            reading.buffers, reading.size = read
-        if isolation_level == READ_COMMITTED:
-            reading.aborted = await found.aborted_transactions(asked.fetch_offset, upto)
+        await _read_records(reading, found, bounds, isolation_level, size_max, may_exceed=may_exceed)
     except OffsetOutOfRangeError:
         await _out_of_range(core, reading, found)
     except RecordsDamagedError as error:
@@ -204,6 +198,22 @@ async def _read_one(  # noqa: PLR0913  (one read with all that it depends on)
         core.note_damaged(found, error)
     except PartitionOfflineError:
         reading.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def _read_records(  # noqa: PLR0913  (one read with all that it depends on)
+    reading: Reading, found: Partition, bounds: Bounds, isolation_level: int, size_max: int, *, may_exceed: bool
+) -> None:
+    offset, starts, is_read = reading.asked.fetch_offset, bounds.log_start_offset, size_max > 0 or may_exceed
+    if isolation_level == READ_COMMITTED:
+        reading.aborted = []
+        if is_read and offset < bounds.last_stable_offset:
+            reading.buffers, reading.size, reading.aborted = await found.read_committed(
+                offset, bounds.last_stable_offset, size_max, at_least_one=may_exceed, starts=starts
+            )
+    elif is_read and offset < bounds.high_watermark:
+        reading.buffers, reading.size = await found.read(
+            offset, bounds.high_watermark, size_max, at_least_one=may_exceed, starts=starts
+        )
 
 
 def _readable(core: Core, reading: Reading, *, is_follower: bool) -> Partition | None:
@@ -260,8 +270,9 @@ def _release(readings: list[Reading]) -> None:
 
 async def _wait(core: Core, readings: list[Reading], isolation_level: int, remaining_ms: int) -> bool:
     """Until one of the partitions has more to read than it had; False when the time is over."""
+    is_committed = isolation_level == READ_COMMITTED
     before = {
-        reading.partition.handle: reading.last_stable_offset if isolation_level else reading.high_watermark
+        reading.partition.handle: reading.last_stable_offset if is_committed else reading.high_watermark
         for reading in readings
         if reading.partition is not None
     }
@@ -272,7 +283,7 @@ async def _wait(core: Core, readings: list[Reading], isolation_level: int, remai
             if not partition.is_open or not partition.is_readable:
                 return True
             bounds = partition.bounds()
-            if (bounds.last_stable_offset if isolation_level else bounds.high_watermark) != before[handle]:
+            if (bounds.last_stable_offset if is_committed else bounds.high_watermark) != before[handle]:
                 return True
         return False
 

@@ -43,13 +43,18 @@ T = TypeVar("T")
 
 TOPIC_IDS_VERSION = 10
 TXN_TOPIC_IDS_VERSION = 6
+ABORTABLE_VERSION = 4
+"""From here on clients of TxnOffsetCommit know TRANSACTION_ABORTABLE."""
 BATCHED_FETCH_VERSION = 8
 TOP_LEVEL_ERROR_VERSION = 2
 GROUP_NOT_FOUND_VERSION = 9
 NOTHING_COMMITTED = -1
 NO_EPOCH = -1
-_OF_VERIFICATION: Final = {ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-"""Old clients know what to do with the latter (as in Kafka)."""
+_OF_VERIFICATION: Final = {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
+"""Clients know what to do with the latter (as in Kafka)."""
 _OF_MEMBERS: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION)
 
 
@@ -221,8 +226,10 @@ async def _commit_in_transaction(
         return found
     producer = Producer(message.producer_id, message.producer_epoch)
     error = await _until_open(core, request, message, producer, found.machine.pending)
+    if error is ErrorCode.TRANSACTION_ABORTABLE and request.api_version < ABORTABLE_VERSION:
+        error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
-        return _OF_VERIFICATION.get(error, error)
+        return _told_of_verification(error, request.api_version)
     by_id = request.api_version >= TXN_TOPIC_IDS_VERSION
     offsets = _still_there(core, offsets, results, by_id=by_id)
     if not offsets:
@@ -243,6 +250,12 @@ async def _commit_in_transaction(
     for result in answer.partitions:
         results[result.topic_id if by_id else result.topic, result.partition] = result.error_code
     return ErrorCode.NONE
+
+
+def _told_of_verification(error: ErrorCode, version: int) -> ErrorCode:
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
+        return ErrorCode.INVALID_TXN_STATE
+    return _OF_VERIFICATION.get(error, error)
 
 
 # Rule: Offsets of a transaction are written only when it is certain that it is open, and has been without a break since

@@ -93,6 +93,8 @@ async def _carry_out(
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
+    if request.fallback_reason == ProduceFallback.VERIFY:
+        await _ask_coordinator(hold, verification, deadline_ms)
     while await _wait_between_leaders(hold, list(sizes)):
         verdicts = [
             verdict
@@ -116,12 +118,20 @@ async def _carry_out(
         elif left is ProduceFallback.GAP:
             gaps = await _gaps(hold, list(sizes))
         elif left is ProduceFallback.VERIFY:
-            hold.has_waited = True
-            with hold.while_open():
-                await verification.ask(deadline_ms)
+            await _ask_coordinator(hold, verification, deadline_ms)
         else:
             await _wait_room(core, left)
     core.connections.answer_none(request)
+
+
+async def _ask_coordinator(hold: _Hold, verification: Verification, deadline_ms: int) -> None:
+    hold.has_waited = True
+    with hold.while_open():
+        await verification.ask(deadline_ms)
+
+
+_NOT_ADDED: Final = {ErrorCode.INVALID_TXN_STATE: "The partition was not added to the transaction."}
+"""Clients that know TRANSACTION_ABORTABLE need no words."""
 
 
 def _verified(verification: Verification, index: int, verdict: Verdict | None) -> Verdict | None:
@@ -129,7 +139,10 @@ def _verified(verification: Verification, index: int, verdict: Verdict | None) -
     if verdict is None or verdict.error_code:
         return verdict
     error = verification.errors.get(index)
-    return replace(verdict, guard=verification.guards.get(index, 0)) if error is None else Verdict(error)
+    if error is not None:
+        return Verdict(error, _NOT_ADDED.get(error))
+    guard = verification.guards.get(index, 0)
+    return replace(verdict, guard=guard) if guard else verdict
 
 
 async def _wait_room(core: Core, left: ProduceFallback) -> None:
@@ -226,9 +239,10 @@ async def _judge(hold: _Hold, part: AskedPart, size: int, gaps: dict[_Part, Erro
 async def _find(hold: _Hold, part: AskedPart) -> Partition | ErrorCode:
     """The partition, or why it cannot be served here: behind its move, if it goes to another core."""
     partitions = hold.core.partitions
-    with hold.while_open() as scope:
-        hold.has_waited |= await partitions.wait_moved(part.topic, part.partition)
-    hold.has_waited |= scope.cancelled_caught
+    if partitions.is_any_moving:  # a scope costs as much as all the rest here
+        with hold.while_open() as scope:
+            hold.has_waited |= await partitions.wait_moved(part.topic, part.partition)
+        hold.has_waited |= scope.cancelled_caught
     found = partitions.find(part.topic, part.partition)
     if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return partitions.find_written(part.topic, part.partition) or found

@@ -4,8 +4,7 @@ asks for one is told so; producers that are only idempotent are known of, and to
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from tpc_broker.broker.transaction_service import LoadedTransactions
 
 ASKED_FOR = "transactions"
-LISTED_AT_ONCE: Final = 500
-"""Ids that are looked at in a step, some microseconds each."""
 TOO_MANY_PRODUCERS = f"An answer tells {limits.PRODUCERS_TOLD_MAX} producers at most: ask for fewer partitions at once."
 
 
@@ -70,8 +67,7 @@ async def _listed(
         longer_than_ms=message.duration_filter,
     )
     found: list[ListedTransaction] = []
-    left = coordinator.machine.list_transactions(wanted, coordinator.now_ms())
-    while some := list(islice(left, LISTED_AT_ONCE)):
+    for some in coordinator.machine.list_transactions(wanted, coordinator.now_ms()):
         found += some
         await trio.lowlevel.checkpoint()
     if message.transactional_id_pattern:

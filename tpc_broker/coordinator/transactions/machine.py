@@ -96,6 +96,15 @@ class Statistics:
     next_deadline_ms: int | None
 
 
+@dataclass(slots=True)
+class Ended:
+    """What machines together have ended since they are there; only grows. `timed_out` are aborted too."""
+
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
+
+
 class TransactionCoordinator:
     """One partition's transactional ids: a `driven.Machine`, whose docstring tells what a driver does. This one also
     sends the `markers` among the effects, until each is written or its partition is gone, and calls `markers_written`.
@@ -110,14 +119,17 @@ class TransactionCoordinator:
         next_producer_id: Callable[[], int | None],
         limits: TransactionLimits | None = None,
         server_version: Callable[[], int] = lambda: RAISES_EPOCH,
+        ended: Ended | None = None,
     ) -> None:
         """`coordinator_epoch`: the leader epoch of the partition. `next_producer_id`: one that nobody has had, or None
         when there is none at hand, and one is being fetched. `server_version`: `transaction.version` of the cluster.
+        `ended`: where it counts.
         """
         self._coordinator_epoch = coordinator_epoch
         self._next_producer_id = next_producer_id
         self._limits = limits or TransactionLimits()
         self._server_version = server_version
+        self._ended_count = Ended() if ended is None else ended
         self._stored = Stored()
         self._pending: dict[str, State] = {}
         """Where an id is on its way to. Not at all what is stored, and among them ids that are not stored yet."""
@@ -135,6 +147,10 @@ class TransactionCoordinator:
         self._timers = Timers()
         self._writes = Writes()
         self._is_loaded = False
+        self._finishing: Iterator[None] | None = None
+        self._effects_of_loading = TransactionEffects()
+        self._next_part = 0
+        """Of all ids, to be looked at for those that are not used."""
 
     # Replay: the only way in which what is stored changes.
 
@@ -149,15 +165,25 @@ class TransactionCoordinator:
     def finish_loading(self, now_ms: int) -> TransactionEffects:
         """The log has been replayed to its end: ends go on, time runs."""
         assert not self._is_loaded
+        for _transaction in self.transactions_finished(now_ms):
+            pass
         self._is_loaded = True
-        effects = TransactionEffects()
+        return self._effects_of_loading
+
+    def transactions_finished(self, now_ms: int) -> Iterator[None]:
+        """The same, but for its end: after each one others have their turn, but no other call comes in between."""
+        if self._finishing is None:
+            self._finishing = self._finish(now_ms)
+        return self._finishing
+
+    def _finish(self, now_ms: int) -> Iterator[None]:
         for name, transaction in self._stored.open.items():
             if transaction.state in PREPARED:
-                self._owe(name, effects, now_ms)
+                self._owe(name, self._effects_of_loading, now_ms)
             else:
                 self._keep_time(name)
+            yield
         self._timers.set(_EXPIRY, now_ms + self._limits.expiration_interval_ms)
-        return effects
 
     def written(self, write_id: WriteId, now_ms: int) -> TransactionEffects:
         """A write is durable: its records are replayed here, and what waited for it is answered."""
@@ -254,7 +280,7 @@ class TransactionCoordinator:
 
     def _is_full(self) -> bool:
         """Of ids, also of those whose first record is under way, or of bytes."""
-        count = len(self._stored.values) + self._beginning
+        count = self._stored.ids_count + self._beginning
         return count >= self._limits.ids_max or self._stored.size_bytes >= self._limits.ids_bytes_max
 
     def add_partitions(self, request: AddPartitionsRequest, token: Token, now_ms: int) -> TransactionEffects:
@@ -335,6 +361,10 @@ class TransactionCoordinator:
         table = ENDS_OF_VERSION_2 if client_version >= RAISES_EPOCH else ENDS_BEFORE
         return table.get((was.state, standing, request.commit), ErrorCode.PRODUCER_FENCED)
 
+    def is_pending(self, transactional_id: str) -> bool:
+        """Whether something is under way that changes an id: CONCURRENT_TRANSACTIONS is what it is told."""
+        return transactional_id in self._pending
+
     def describe(self, transactional_id: str) -> DescribedTransaction:
         """DescribeTransactions of one id; answered at once."""
         if not transactional_id:
@@ -349,24 +379,23 @@ class TransactionCoordinator:
             found.producer_epoch, found.partitions,
         )  # fmt: skip
 
-    def list_transactions(
-        self, wanted: ListFilter, now_ms: int, matches: Callable[[str], bool] = lambda _name: True
-    ) -> Iterator[ListedTransaction]:
-        """ListTransactions, each id as it is when it is taken: other calls come in between. `matches`: the pattern. An
-        id that has never had a transaction lasts longer than anything, as in Kafka.
+    def list_transactions(self, wanted: ListFilter, now_ms: int) -> Iterator[list[ListedTransaction]]:
+        """ListTransactions, a part of all ids at a time, as each is then: other calls come in between. An id that has
+        never had a transaction lasts longer than anything, as in Kafka.
         """
-        for name in list(self._stored.values):
-            value = self._stored.values.get(name)
-            if value is None or self._pending.get(name) is State.DEAD:
-                continue
-            state, producer_id = state_of(value), producer_id_of(value)
-            if (
-                (not wanted.states or state.value in wanted.states)
-                and (not wanted.producer_ids or producer_id in wanted.producer_ids)
-                and (wanted.longer_than_ms < 0 or now_ms - self._stored.start_ms(name) > wanted.longer_than_ms)
-                and matches(name)
-            ):
-                yield ListedTransaction(name, producer_id, state.value)
+        shortest_ms = wanted.longer_than_ms
+        for part in self._stored.in_parts():
+            found = []
+            for name, value in part:
+                state, producer_id = state_of(value), producer_id_of(value)
+                if (
+                    (not wanted.states or state.value in wanted.states)
+                    and (not wanted.producer_ids or producer_id in wanted.producer_ids)
+                    and (shortest_ms < 0 or now_ms - self._stored.start_ms(name, value) > shortest_ms)
+                    and self._pending.get(name) is not State.DEAD
+                ):
+                    found.append(ListedTransaction(name, producer_id, state.value))
+            yield found
 
     def markers_written(self, markers: Iterable[Marker], now_ms: int) -> TransactionEffects:
         """Each is written, or will never be needed: its partition is gone."""
@@ -397,14 +426,18 @@ class TransactionCoordinator:
                 break
             if key == _EXPIRY:
                 self._expire(effects, now_ms)
-                continue
+                break
             assert isinstance(key, tuple)
             kind, name = key
             if kind == _COMPLETION:
                 self._complete(name, effects, now_ms)
             elif name in self._stored.open and name not in self._pending:
-                self._fence(name, self._stored.open[name], effects, now_ms, _ignore_refusal)
+                self._fence(name, self._stored.open[name], effects, now_ms, self._time_is_over)
         return effects
+
+    def _time_is_over(self, _effects: Effects, error: ErrorCode, _now_ms: int) -> None:
+        """Nobody waits for its abort; who would is told to come again when that is certain."""
+        self._ended_count.timed_out += error is ErrorCode.CONCURRENT_TRANSACTIONS
 
     def clock_was_set(self, by_ms: int) -> None:
         """Deadlines move by so much; times that are stored stay what they are."""
@@ -427,7 +460,7 @@ class TransactionCoordinator:
         """Counts at this moment."""
         stored, ending = self._stored, len(self._endings)
         return Statistics(
-            len(stored.values), len(stored.open) - ending, ending, stored.size_bytes, self._markers_sent,
+            stored.ids_count, len(stored.open) - ending, ending, stored.size_bytes, self._markers_sent,
             len(self._writes), self.next_deadline_ms(),
         )  # fmt: skip
 
@@ -574,6 +607,9 @@ class TransactionCoordinator:
         new = completed(self._stored.open[name], now_ms)
 
         def written(_later: Effects, _now_ms: int) -> None:
+            committed = new.state is State.COMPLETE_COMMIT
+            self._ended_count.committed += committed
+            self._ended_count.aborted += not committed
             del self._pending[name], self._endings[name]
 
         def failed(_later: Effects, _error: ErrorCode, later_ms: int) -> None:
@@ -586,9 +622,13 @@ class TransactionCoordinator:
     # Rule: An id whose tombstone is under way is pending: nothing is added to it any more (KAFKA-5279). Tombstones go
     # in batches that fit (KAFKA-13099). Held by tests/coordinator/transactions/test_time.py.
     def _expire(self, effects: Effects, now_ms: int) -> None:
-        """Some of those that were not used for long; the rest at once behind them."""
-        names, records, has_more = self._stored.unused(now_ms - self._limits.expiration_ms, self._pending)
-        self._timers.set(_EXPIRY, now_ms + self._limits.expiration_interval_ms)
+        """Some of those that were not used for long; the next ones in the next step."""
+        names, records, self._next_part = self._stored.unused(
+            now_ms - self._limits.expiration_ms, self._pending, self._next_part
+        )
+        has_more = self._next_part > 0
+        later_ms = now_ms + self._limits.expiration_interval_ms
+        self._timers.set(_EXPIRY, now_ms if has_more and not names else later_ms)
         if not names:
             return
         for name in names:
@@ -621,10 +661,6 @@ def _told(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED and not knows_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
-
-
-def _ignore_refusal(_effects: Effects, _error: ErrorCode, _now_ms: int) -> None:
-    """Nobody waits: time is over."""
 
 
 def _client_error(error: ErrorCode) -> ErrorCode:

@@ -11,6 +11,7 @@ Differences between versions become fields, or are the caller's to fold in:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpc_broker.coordinator.transactions.transaction import (
     NO_PRODUCER_EPOCH,
@@ -82,8 +83,7 @@ class EndRequest:
     knows_fenced: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(NamedTuple):
     """What is to be written into a partition: WriteTxnMarkers of one transaction."""
 
     transactional_id: str

@@ -23,6 +23,8 @@ _STORED: Final = {STATUS[state]: state for state in AT_REST | PREPARED | {State.
 _HEAD: Final = Struct(">hqhib")
 """Version, producer id, epoch, time-out, status: in the same places in both versions."""
 _TIMES: Final = Struct(">qq")
+_KEY: Final = Struct(">hh")
+"""Type, and the bytes of the id, which follow."""
 _COUNT_BYTES: Final = {0: 4, 1: 1}
 """By version. Of the partitions, which stand behind the head; then come the times."""
 _NO_PARTITIONS: Final = (b"\0", b"\1", b"\xff" * 4, b"\0" * 4)
@@ -30,15 +32,25 @@ _NO_PARTITIONS: Final = (b"\0", b"\1", b"\xff" * 4, b"\0" * 4)
 
 def transaction_key(transactional_id: str) -> bytes:
     """The key of an id's records."""
-    return encoded(KEY_TYPE, "TransactionLogKey", 0, messages.TransactionLogKey(transactional_id=transactional_id))
+    name = transactional_id.encode()
+    return _KEY.pack(KEY_TYPE, len(name)) + name
 
 
 def read_transaction_key(key: bytes) -> str | None:
     """The id that a key names; None for a type of later releases."""
     if leading_number(key) != KEY_TYPE:
         return None
-    name: str = decoded("TransactionLogKey", 0, key).transactional_id
-    return name
+    if len(key) < _KEY.size or _KEY.unpack_from(key)[1] != len(key) - _KEY.size:
+        raise RecordDamagedError(f"{len(key)} bytes are no key of a transaction")
+    try:
+        return name_of(key)
+    except UnicodeDecodeError as error:
+        raise RecordDamagedError("the key of a transaction is not UTF-8") from error
+
+
+def name_of(key: bytes) -> str:
+    """The same of a key that was read before."""
+    return key[_KEY.size :].decode()
 
 
 def transaction_record(transactional_id: str, transaction: Transaction | None, version: int = VALUE_VERSION) -> Record:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+import zlib
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from tpc_broker.coordinator.effects import Record, size_of
 from tpc_broker.coordinator.transactions.records import (
     is_of_later_release,
+    name_of,
     read_transaction,
     read_transaction_key,
     state_of,
@@ -18,27 +19,64 @@ from tpc_broker.coordinator.transactions.states import AT_REST
 from tpc_broker.limits import KIB, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from tpc_broker.coordinator.transactions.transaction import Transaction
 
-LOOKED_AT_ONCE: Final = 1_000
-"""Ids, when some are looked for that nobody uses."""
+PARTS: Final = 256
+"""Of all ids: where 100,000 are stored, some 400 are in each, which are looked at in less than a millisecond."""
+LOOKED_AT_ONCE: Final = 256
+"""Ids, when some are looked for that nobody uses, and the rest of a part."""
 ID_BYTES: Final = KIB // 4
 """Counted of an id beside its name and its value."""
 PARTITION_BYTES: Final = KIB // 4
 """Counted of a partition in a transaction that is open or ends: of itself, and of its marker."""
 
 
+V = TypeVar("V")
+
+
+class InParts(Generic[V]):
+    """What is known of many ids: some dicts in place of one, which would be copied whole whenever it grows. Whoever
+    makes ids that are all in one part has what one dict would have cost.
+    """
+
+    def __init__(self) -> None:
+        self.parts: tuple[dict[bytes, V], ...] = tuple({} for _ in range(PARTS))
+
+    def of(self, key: bytes) -> dict[bytes, V]:
+        """The part that has, or would have, an id, by the key of its records."""
+        return self.parts[zlib.crc32(key) % PARTS]
+
+
+class LatestRecords:
+    """Of records in the order of the log the last one of each key. None is decoded."""
+
+    def __init__(self) -> None:
+        self._latest: InParts[bytes | None] = InParts()
+
+    def take(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """The next ones."""
+        of = self._latest.of
+        for key, value in records:
+            if key is not None:
+                of(key)[key] = value
+
+    def given(self) -> Iterator[Iterable[tuple[bytes, bytes | None]]]:
+        """All of them in parts, each of which is forgotten before the next one."""
+        for part in self._latest.parts:
+            yield part.items()
+            part.clear()
+
+
 class Stored:
     """Values as they are in the log, of which those are decoded that are not at rest."""
 
     def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
+        self._values: InParts[bytes] = InParts()
+        self.ids_count = 0
         self.open: dict[str, Transaction] = {}
         """Of those that are not at rest."""
-        self._at_rest: dict[str, None] = {}
-        """The others; in the order in which they changed, but for what a snapshot told again."""
         self._foreign: dict[bytes, bytes] = {}
         """Records of later releases: snapshots carry them as they are, and their ids are refused."""
         self.size_bytes = 0
@@ -51,69 +89,77 @@ class Stored:
             self._foreign[key], value = value, None
         if name is None:
             return
-        self.size_bytes -= self._size_of(name)
-        self._at_rest.pop(name, None)
-        self.open.pop(name, None)
+        part = self._values.of(key)
+        before, was_open = part.pop(key, None), self.open.pop(name, None)
+        if before is not None:
+            self._count(-1, name, before, was_open)
         if value is None:
-            self.values.pop(name, None)
             return
-        self.values[name] = value
-        if state_of(value) in AT_REST:
-            self._at_rest[name] = None
-        else:
-            self.open[name] = read_transaction(value)
-        self.size_bytes += self._size_of(name)
+        part[key] = value
+        is_open = None
+        if state_of(value) not in AT_REST:
+            is_open = self.open[name] = read_transaction(value)
+        self._count(1, name, value, is_open)
 
-    def _size_of(self, name: str) -> int:
-        value, found = self.values.get(name), self.open.get(name)
-        if value is None:
-            return 0
-        partitions_count = 0 if found is None else len(found.partitions)
-        return 2 * len(name) + len(value) + ID_BYTES + partitions_count * PARTITION_BYTES
+    def _count(self, sign: int, name: str, value: bytes, is_open: Transaction | None) -> None:
+        partitions_count = 0 if is_open is None else len(is_open.partitions)
+        self.ids_count += sign
+        self.size_bytes += sign * (2 * len(name) + len(value) + ID_BYTES + partitions_count * PARTITION_BYTES)
 
     def find(self, name: str) -> Transaction | None:
         """An id's transaction."""
         found = self.open.get(name)
         if found is not None:
             return found
-        value = self.values.get(name)
+        key = transaction_key(name)
+        value = self._values.of(key).get(key)
         return None if value is None else read_transaction(value)
 
     def is_of_later_release(self, name: str) -> bool:
         """Whether nothing is known of an id but that there is one."""
         return bool(self._foreign) and transaction_key(name) in self._foreign
 
-    def start_ms(self, name: str) -> int:
+    def start_ms(self, name: str, value: bytes) -> int:
         """When the transaction of an id that is stored began."""
         found = self.open.get(name)
-        return times_at_rest(self.values[name])[1] if found is None else found.start_ms
+        return times_at_rest(value)[1] if found is None else found.start_ms
 
-    def unused(self, since_ms: int, pending: Container[str]) -> tuple[list[str], list[Record], bool]:
-        """Some ids at rest that have not changed since then, their tombstones, of one batch, and whether there may be
-        more.
+    def in_parts(self) -> Iterator[list[tuple[str, bytes]]]:
+        """All ids with their values, each part as it is when it is taken."""
+        for part in self._values.parts:
+            yield [(name_of(key), value) for key, value in part.items()]
+
+    def unused(self, since_ms: int, pending: Container[str], first_part: int) -> tuple[list[str], list[Record], int]:
+        """Ids at rest that have not changed since then, of some parts of all; their tombstones, of one batch; and the
+        part to go on with, 0 behind the last one.
         """
         names: list[str] = []
         records: list[Record] = []
-        batch_bytes = 0
-        for name in islice(self._at_rest, LOOKED_AT_ONCE):
-            if times_at_rest(self.values[name])[0] > since_ms:
-                return names, records, False
-            if name in pending:
-                continue
-            record = Record(transaction_key(name), None)
-            batch_bytes += size_of(record)
-            if batch_bytes > OWN_BATCH_BYTES_MAX:
-                break
-            names.append(name)
-            records.append(record)
-        return names, records, len(self._at_rest) > len(names)
+        looked_at = batch_bytes = 0
+        for number in range(first_part, PARTS):
+            if looked_at >= LOOKED_AT_ONCE:
+                return names, records, number
+            for key, value in self._values.parts[number].items():
+                looked_at += 1
+                if state_of(value) not in AT_REST or times_at_rest(value)[0] > since_ms:
+                    continue
+                name, record = name_of(key), Record(key, None)
+                if name in pending:
+                    continue
+                batch_bytes += size_of(record)
+                if batch_bytes > OWN_BATCH_BYTES_MAX:
+                    return names, records, number
+                names.append(name)
+                records.append(record)
+        return names, records, 0
 
     def snapshot(self) -> Iterator[Record]:
-        """All of it, each as it is when it is taken, the longest unchanged first."""
-        for name in [*self._at_rest, *self.open]:
-            value = self.values.get(name)
-            if value is not None:
-                yield Record(transaction_key(name), value)
+        """All of it, each as it is when it is taken."""
+        for part in self._values.parts:
+            for key in list(part):
+                value = part.get(key)
+                if value is not None:
+                    yield Record(key, value)
         for key in list(self._foreign):
             value = self._foreign.get(key)
             if value is not None:

@@ -2,7 +2,7 @@
 
 Records of an archive go back with key, value, time and headers, those of one partition in the order of their offsets.
 Other Parquet files need ``select``, which says in SQL what key, value, timestamp and headers are; their order within a
-file is kept. The promise is that of a `transfer`: at least once.
+file is kept. The promise is that of a `transfer`.
 """
 
 import time

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from pyspark.sql import Observation, functions
 
+from tpc_broker.spark.exactly_once import uses_transactions
+from tpc_broker.spark.options import TransactionOptions
 from tpc_broker.spark.pace import Rate
 from tpc_broker.spark.pipelines.errors import PipelineError
 from tpc_broker.spark.pipelines.topics import Broker, broker_at, topic_configuration
@@ -23,14 +25,23 @@ class Target:
     compression: str = "none"
     rate: Rate | None = None
 
+    def has_transactions(self) -> bool:
+        """Whether a step can be written in transactions: the cluster has them, and the step ends before they time out,
+        which is not known where the rate is one of bytes.
+        """
+        if self.rate is not None and self.rate.bytes_per_second:
+            return False
+        with broker_at(self.bootstrap).cluster() as cluster:
+            return uses_transactions(cluster, TransactionOptions())
+
     def partitions_count(self) -> int:
         with broker_at(self.bootstrap).cluster() as cluster:
             return len(cluster.partitions(self.topic))
 
 
-def write(frame: Any, target: Target) -> int:
+def write(frame: Any, target: Target, numbered: tuple[str, int] | None = None) -> int:
     """Append; acknowledged when this returns how many rows that were. Takes the columns that a topic has and leaves the
-    others out.
+    others out. ``numbered``: what has this name and number is written once, as in the sink's `txnAppId`.
     """
     names = [name for name in WRITABLE if name in frame.columns and (name != "partition" or target.keeps_partitions)]
     if "value" not in names:
@@ -39,6 +50,10 @@ def write(frame: Any, target: Target) -> int:
     counted = Observation()
     rows = rows.observe(counted, functions.count(functions.lit(1)).alias("rows"))
     writer = rows.write.format("tpc").mode("append").options(**broker_at(target.bootstrap).options())
+    if numbered is None:
+        writer = writer.option("exactlyOnce", "false")
+    else:
+        writer = writer.option("txnAppId", numbered[0]).option("txnVersion", numbered[1])
     if target.rate is not None:
         writer = writer.options(**_share(target.rate, frame))
     writer.option("topic", target.topic).option("compression", target.compression).save()

@@ -3,7 +3,7 @@
 Reads a window of one or more topics step by step and appends what the SQL makes of it to another topic. The SQL sees a
 view ``records`` with the columns of the data source and has to work row by row, as it sees one step at a time. Without
 SQL the records go on with key, value, time and headers. Order: records of one partition are written in their order. The
-promise is that of a `transfer`: at least once.
+promise is that of a `transfer`.
 """
 
 import re

@@ -5,6 +5,7 @@ down before it begins and that it is done when it has ended, so a job that is st
 the one that was under way, and exactly that. `StepLog` keeps this in a checkpoint folder:
 
     job.json          what the job is about; another job is refused
+    id.json           a name for the job, which no other has
     planned/N.json    the ranges of step N
     done/N.json       step N is done; where each partition goes on
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.spark.losses import Losses
@@ -61,6 +63,12 @@ class StepLog:
         for name in ("planned", "done"):
             folder.make(name)
         self.next_number = 1 + max(self._numbers("done"), default=-1)
+
+    def job_id(self) -> str:
+        """Made with the checkpoint, or when a checkpoint of an earlier version is asked for it."""
+        if not self._folder.exists("id.json"):
+            self._write("id.json", str(uuid4()))
+        return str(json.loads(self._folder.read_text("id.json")))
 
     def position(self) -> Places:
         """Where each partition goes on; nothing before the first step."""

@@ -1,7 +1,8 @@
 """Step by step from an origin to a topic: what backfill and replay have in common.
 
-The promise is that of the sink, at least once: a job that was killed and is started again repeats the step that was
-under way, and nothing else.
+The promise is that of the sink. Where the cluster has transactions, each step is there once, for readers of committed
+records. Elsewhere, and where the rate is one of bytes, it is at least once: a job that was killed and is started again
+repeats the step that was under way, and nothing else.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class TransferJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """What this run covered, and how many rows it wrote: fewer where an origin has gaps or a filter is at work."""
+    """What this run covered, and how many rows that were: fewer where an origin has gaps or a filter is at work."""
 
     offsets_count: int
     steps_count: int
@@ -53,10 +54,11 @@ def transfer(
     check_partitions(target, max((where.partition for where in bounds[1].offsets), default=0))
     first_number = log.next_number
     rows_count = 0
+    job_id = log.job_id() if target.has_transactions() else None
 
     def work(step: Step) -> None:
         nonlocal rows_count
-        rows_count += write(rows_of(step), target)
+        rows_count += write(rows_of(step), target, None if job_id is None else (job_id, step.number))
 
     def told(said: Progress) -> None:
         on_progress(replace(said, written_count=rows_count))

@@ -1,0 +1,59 @@
+"""Which transaction hangs in a partition: what the client makes of what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tpc_broker.client import transactions
+from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.transactions import Hanging, ListedTransaction, PartitionProducer, Transaction, find_hanging
+
+HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
+KNOWN = Transaction("mover", "Ongoing", 0, 7, 3, 60_000, 1, (HERE,))
+OPEN = PartitionProducer(7, 3, 0, 5, 1, 100)
+
+
+@pytest.mark.parametrize(
+    ("transaction", "has_it"),
+    [
+        (KNOWN, True),
+        (replace(KNOWN, partitions=(THERE,)), False),
+        (replace(KNOWN, partitions=(HERE, THERE)), True),
+        (replace(KNOWN, producer_id=8), False),
+        (replace(KNOWN, producer_epoch=4), False),  # the transaction after it
+        (replace(KNOWN, producer_epoch=4, state="PrepareCommit"), True),  # which has raised it
+        (replace(KNOWN, producer_epoch=4, state="PrepareAbort"), True),
+        (replace(KNOWN, state="CompleteAbort"), False),
+        (replace(KNOWN, state="Empty"), False),
+    ],
+)
+def test_what_a_coordinator_has_open(transaction, has_it):
+    assert transaction.has_open(HERE, OPEN) is has_it
+
+
+@pytest.mark.parametrize(
+    ("known", "after", "hangs"),
+    [
+        (KNOWN, OPEN, False),
+        (None, OPEN, True),
+        (replace(KNOWN, state="Empty", partitions=()), OPEN, True),
+        (None, None, False),  # its marker came in between
+        (None, replace(OPEN, first_offset=200), False),  # and it has begun another since
+    ],
+)
+def test_what_is_open_before_and_after_hangs_where_no_coordinator_has_it(monkeypatch, known, after, hangs):
+    told = iter([[OPEN, replace(OPEN, producer_id=9, first_offset=None)], [] if after is None else [after]])
+    monkeypatch.setattr(transactions, "partition_producers", lambda _cluster, asked: {one: next(told) for one in asked})
+    listed = [] if known is None else [ListedTransaction("mover", known.state, 7, 0)]
+    asked = []
+    monkeypatch.setattr(transactions, "list_transactions", lambda *given: asked.append(given[2]) or listed)
+    monkeypatch.setattr(transactions, "describe_transaction", lambda _cluster, _name: known)
+    assert find_hanging(None, [HERE]) == ([Hanging(HERE, OPEN, known)] if hangs else [])
+    assert asked == [[7]], "one that has nothing open is of no interest"
+
+
+def test_coordinators_are_not_asked_where_nothing_is_open(monkeypatch):
+    monkeypatch.setattr(transactions, "partition_producers", lambda _cluster, places: {one: [] for one in places})
+    assert find_hanging(None, [HERE, THERE]) == []

@@ -1,0 +1,238 @@
+"""Transactions of one's own, from begin to end, by whoever knows their identity.
+
+What a transaction is to everybody is one value, `OpenTransaction`: one process may begin it and write in it
+(`producing.Producer`), another may look whether it is still open and end it. Only the transactions of KIP-890 are
+spoken (`transaction.version` 2: partitions and groups need not be announced, and every end gives a new epoch), which
+`level_spoken_by` asks for: Kafka 4.0 or newer has them, and this project's broker from feature level 5 on.
+
+Functions try again what may be tried again, until the cluster's deadline. An end may be said twice: the coordinator
+gives the same answer while the transactional id has not been begun anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker.client.conversation import CLIENT_SOFTWARE
+from tpc_broker.client.coordinators import CoordinatorKind, connection_to_coordinator, connections_to_coordinators
+from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import in_any_version
+from tpc_broker.client.transactions import ONGOING
+from tpc_broker.kafka import ApiKey, ErrorCode, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tpc_broker.client.cluster import Cluster
+    from tpc_broker.client.connection import Connection
+    from tpc_broker.client.requests import TopicPartition
+
+FEATURE: Final = "transaction.version"
+FEATURE_LEVEL: Final = 2
+_ENDS_AT_ONCE: Final = 200
+"""In flight on one connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """The producer's id and epoch are of this one transaction: its end, and every later one, have others."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.producer_epoch})"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """``state`` is Kafka's word, "Dead" where the coordinator does not know the transactional id."""
+
+    state: str
+    producer_id: int
+    producer_epoch: int
+
+    def is_open(self, transaction: OpenTransaction) -> bool:
+        """Whether it is this transaction that the coordinator has, and neither ended nor taken over."""
+        same = (self.producer_id, self.producer_epoch) == (transaction.producer_id, transaction.producer_epoch)
+        return same and self.state == ONGOING
+
+
+def level_spoken_by(cluster: Cluster) -> int:
+    """The level of `FEATURE` that the cluster has finalized, asked anew; 0: none."""
+    name, version = CLIENT_SOFTWARE
+    request = messages.ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    for failed in cluster.attempts():
+        try:
+            answer = cluster.any_connection().call(ApiKey.API_VERSIONS, in_any_version(request))
+            if answer.error_code:
+                raise RefusedError(answer.error_code, "the cluster's features")
+        except ClientError as error:
+            failed(error)
+            continue
+        return next((row.max_version_level for row in answer.finalized_features if row.name == FEATURE), 0)
+    raise AssertionError
+
+
+def begin(cluster: Cluster, transactional_id: str, timeout_ms: int) -> OpenTransaction:
+    """A new transaction, which the first batch opens. What was open under the id before is aborted when this returns,
+    and whoever was at it is refused from now on.
+    """
+    request = messages.InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
+    )
+    for failed in cluster.attempts():
+        try:
+            connection = connection_to_coordinator(cluster, CoordinatorKind.TRANSACTION, transactional_id)
+            answer = connection.call(ApiKey.INIT_PRODUCER_ID, in_any_version(request))
+            if answer.error_code:
+                raise RefusedError(answer.error_code, f"a transaction of {transactional_id}")
+        except ClientError as error:
+            failed(error)
+            continue
+        return OpenTransaction(transactional_id, answer.producer_id, answer.producer_epoch)
+    raise AssertionError
+
+
+def end_all(
+    cluster: Cluster, transactions: Iterable[OpenTransaction], *, commits: bool
+) -> dict[OpenTransaction, RefusedError]:
+    """Commit or abort all of them; gives those that were refused for good: aborted meanwhile, or taken over."""
+    left = list(transactions)
+    refused: dict[OpenTransaction, RefusedError] = {}
+    for failed in cluster.attempts():
+        errors: list[ClientError] = []
+        waiting: list[OpenTransaction] = []
+        for first in range(0, len(left), _ENDS_AT_ONCE):
+            waiting += _end_once(cluster, left[first : first + _ENDS_AT_ONCE], commits, refused, errors)
+        left = waiting
+        if not left:
+            return refused
+        failed(errors[0])
+    raise AssertionError
+
+
+def _end_once(
+    cluster: Cluster,
+    transactions: Sequence[OpenTransaction],
+    commits: bool,  # noqa: FBT001 - handed on
+    refused: dict[OpenTransaction, RefusedError],
+    errors: list[ClientError],
+) -> list[OpenTransaction]:
+    """Those that have to be tried again, with an error for each reason."""
+    by_id = {transaction.transactional_id: transaction for transaction in transactions}
+    left: list[OpenTransaction] = []
+    try:
+        places = connections_to_coordinators(cluster, CoordinatorKind.TRANSACTION, by_id)
+    except ClientError as error:
+        errors.append(error)
+        return list(transactions)
+    for connection, names in places.items():
+        asked = [by_id[name] for name in names]
+        try:
+            for transaction in asked:
+                connection.send(ApiKey.END_TXN, in_any_version(_end_request(transaction, commits)))
+            while asked:
+                code = connection.receive().error_code
+                transaction = asked.pop(0)
+                if not code:
+                    continue
+                refusal = RefusedError(code, f"the end of the transaction {transaction}")
+                if refusal.is_retriable:
+                    left.append(transaction)
+                    errors.append(refusal)
+                else:
+                    refused[transaction] = refusal
+        except ClientError as error:
+            left += asked
+            errors.append(error)
+    return left
+
+
+def _end_request(transaction: OpenTransaction, commits: bool) -> Any:  # noqa: FBT001 - handed on
+    return messages.EndTxnRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        committed=commits,
+    )
+
+
+def describe_all(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, DescribedTransaction]:
+    """How the coordinators see these ids."""
+    names = list(transactional_ids)
+    for failed in cluster.attempts():
+        try:
+            return _describe_once(cluster, names)
+        except ClientError as error:
+            failed(error)
+    raise AssertionError
+
+
+def _describe_once(cluster: Cluster, names: Sequence[str]) -> dict[str, DescribedTransaction]:
+    found: dict[str, DescribedTransaction] = {}
+    for connection, ids in connections_to_coordinators(cluster, CoordinatorKind.TRANSACTION, names).items():
+        request = messages.DescribeTransactionsRequest(transactional_ids=ids)
+        for row in connection.call(ApiKey.DESCRIBE_TRANSACTIONS, in_any_version(request)).transaction_states:
+            if row.error_code and row.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise RefusedError(row.error_code, f"the transaction {row.transactional_id}")
+            state = "Dead" if row.error_code else row.transaction_state
+            found[row.transactional_id] = DescribedTransaction(state, row.producer_id, row.producer_epoch)
+    return found
+
+
+def commit_offset(  # noqa: PLR0913 - what of which group, within which transaction
+    cluster: Cluster, transaction: OpenTransaction, group: str, where: TopicPartition, offset: int, metadata: str
+) -> None:
+    """Within a transaction; the group has it when that is committed."""
+    request = messages.TxnOffsetCommitRequest
+    row = request.TxnOffsetCommitRequestPartition(
+        partition_index=where.partition, committed_offset=offset, committed_metadata=metadata
+    )
+    message = request(
+        transactional_id=transaction.transactional_id,
+        group_id=group,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=[request.TxnOffsetCommitRequestTopic(name=where.topic, partitions=[row])],
+    )
+    for failed in cluster.attempts():
+        try:
+            answer = _group(cluster, group).call(ApiKey.TXN_OFFSET_COMMIT, in_any_version(message))
+            code = answer.topics[0].partitions[0].error_code
+            if code:
+                raise RefusedError(code, f"the offset {offset} of group {group} within a transaction")
+        except ClientError as error:
+            failed(error)
+            continue
+        return
+
+
+def stable_offset(
+    cluster: Cluster, group: str, where: TopicPartition, wait_seconds: float | None = None
+) -> tuple[int, str] | None:
+    """The offset of a group with its metadata, when no transaction is about to change it. None: there is none.
+    ``wait_seconds``: for all attempts; `RefusedError` with UNSTABLE_OFFSET_COMMIT when a transaction takes longer.
+    """
+    request = messages.OffsetFetchRequest
+    topic = request.OffsetFetchRequestTopics(name=where.topic, partition_indexes=[where.partition])
+    asked = request.OffsetFetchRequestGroup(group_id=group, topics=[topic])
+    message = request(groups=[asked], require_stable=True)
+    for failed in cluster.attempts(wait_seconds):
+        try:
+            answer = _group(cluster, group).call(ApiKey.OFFSET_FETCH, in_any_version(message)).groups[0]
+            rows = [row for topic_row in answer.topics for row in topic_row.partitions]
+            code = answer.error_code or next((row.error_code for row in rows if row.error_code), 0)
+            if code:
+                raise RefusedError(code, f"the offset of group {group}")
+        except ClientError as error:
+            failed(error)
+            continue
+        return next(((row.committed_offset, row.metadata or "") for row in rows if row.committed_offset >= 0), None)
+    raise AssertionError
+
+
+def _group(cluster: Cluster, group: str) -> Connection:
+    return connection_to_coordinator(cluster, CoordinatorKind.GROUP, group)

@@ -1,0 +1,295 @@
+"""Transactions as their coordinators and the leaders of partitions tell them, and how they are ended from outside.
+
+A transaction hangs in a partition when it is open there and its coordinator does not have it open there: nothing will
+end it, and whoever reads committed records gets no further.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.requests import TopicPartition, in_any_version
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import ApiKey, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from tpc_broker.client.cluster import Cluster
+    from tpc_broker.client.connection import Connection
+
+    T = TypeVar("T")
+
+ONGOING: Final = "Ongoing"
+ENDING: Final = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""The coordinator ends these by itself."""
+_TRANSACTION: Final = 1
+"""A kind of coordinator."""
+_MANY_VERSION: Final = 4
+"""Of FindCoordinator: from it on, several at once."""
+_PARTITIONS_AT_ONCE: Final = 100
+"""That are asked for their producers: a broker tells some thousands of them at most."""
+_NOBODY: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    transactional_id: str
+    state: str
+    producer_id: int
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """`started_ms` is None where none is open; `partitions` are those that it has by now, and has yet to end."""
+
+    transactional_id: str
+    state: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == ONGOING
+
+    def has_open(self, where: TopicPartition, producer: PartitionProducer) -> bool:
+        """Whether it is this transaction that the partition has open. While it ends its epoch is another already."""
+        if self.producer_id != producer.producer_id or where not in self.partitions:
+            return False
+        return self.state in ENDING or (self.is_open and self.producer_epoch == producer.producer_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProducer:
+    """What a partition has of a producer. None: no record, no transaction that is open."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_time_ms: int | None
+    first_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """`transaction`: what the coordinator has of the producer, if it knows it at all."""
+
+    where: TopicPartition
+    producer: PartitionProducer
+    transaction: Transaction | None
+
+
+def list_transactions(
+    cluster: Cluster, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
+) -> list[ListedTransaction]:
+    """Of all brokers, by name. Empty conditions are none."""
+    asked = messages.ListTransactionsRequest(
+        state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=longer_than_ms
+    )
+    return _answered(cluster, lambda: _list_once(cluster, asked))
+
+
+def _list_once(cluster: Cluster, asked: messages.ListTransactionsRequest) -> list[ListedTransaction]:
+    found: dict[str, ListedTransaction] = {}
+    for broker_id in cluster.broker_ids():
+        connection = cluster.connection_to_broker(broker_id)
+        if connection is None:
+            continue
+        answer = connection.call(ApiKey.LIST_TRANSACTIONS, in_any_version(asked))
+        if answer.error_code:
+            raise RefusedError(answer.error_code, "the list of transactions")
+        for one in answer.transaction_states:
+            name = one.transactional_id
+            found[name] = ListedTransaction(name, one.transaction_state, one.producer_id, broker_id)
+    return [found[name] for name in sorted(found)]
+
+
+def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction | None:
+    """As its coordinator tells it; None: it knows no such id."""
+    return _answered(cluster, lambda: _describe_once(cluster, transactional_id))
+
+
+def _describe_once(cluster: Cluster, transactional_id: str) -> Transaction | None:
+    broker_id, connection = _coordinator(cluster, transactional_id)
+    request = messages.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    (told,) = connection.call(ApiKey.DESCRIBE_TRANSACTIONS, in_any_version(request)).transaction_states
+    if told.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        return None
+    if told.error_code:
+        raise RefusedError(told.error_code, f"transactional id {transactional_id}")
+    places = (TopicPartition(each.topic, index) for each in told.topics for index in each.partitions)
+    started_ms = told.transaction_start_time_ms
+    return Transaction(
+        transactional_id,
+        told.transaction_state,
+        broker_id,
+        told.producer_id,
+        told.producer_epoch,
+        told.transaction_timeout_ms,
+        None if started_ms < 0 else started_ms,
+        tuple(sorted(places)),
+    )
+
+
+def _coordinator(cluster: Cluster, transactional_id: str) -> tuple[int, Connection]:
+    def make(version: int) -> Any:
+        kind = messages.FindCoordinatorRequest
+        if version >= _MANY_VERSION:
+            return kind(key_type=_TRANSACTION, coordinator_keys=[transactional_id])
+        return kind(key=transactional_id, key_type=_TRANSACTION)
+
+    answer = cluster.any_connection().call(ApiKey.FIND_COORDINATOR, make)
+    found = answer.coordinators[0] if answer.coordinators else answer
+    what = f"the coordinator of transactional id {transactional_id}"
+    if found.error_code:
+        raise _refused(found, what)
+    connection = cluster.connection_to_broker(found.node_id)
+    if connection is None:
+        text = f"{what}: broker {found.node_id} is not in the cluster"
+        raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+    return found.node_id, connection
+
+
+def _refused(answer: Any, what: str) -> RefusedError:
+    """With the broker's own words, where it has any."""
+    return RefusedError(answer.error_code, f"{what}: {answer.error_message}" if answer.error_message else what)
+
+
+def partition_producers(
+    cluster: Cluster, places: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[PartitionProducer]]:
+    """As the partitions' leaders tell them; also those that are idempotent and no more. What is gone meanwhile is left
+    out.
+    """
+    left, found = list(places), dict[TopicPartition, list[PartitionProducer]]()
+    while left:
+        some, left = left[:_PARTITIONS_AT_ONCE], left[_PARTITIONS_AT_ONCE:]
+        found |= _answered(cluster, lambda some=some: _producers_once(cluster, some))  # type: ignore[misc]
+    return found
+
+
+def _producers_once(cluster: Cluster, places: list[TopicPartition]) -> dict[TopicPartition, list[PartitionProducer]]:
+    by_leader: dict[Connection, list[TopicPartition]] = defaultdict(list)
+    for where in places:
+        by_leader[cluster.connection_to_leader(where)].append(where)
+    found: dict[TopicPartition, list[PartitionProducer]] = {}
+    for connection, part in by_leader.items():
+        for where, told in _told(connection, part).items():
+            if told.error_code == ErrorCode.INVALID_REQUEST and len(places) > 1:  # too many for one answer
+                found |= _producers_once(cluster, [where])
+            elif told.error_code:
+                raise _refused(told, f"producers of {where}")
+            else:
+                found[where] = [_producer(one) for one in told.active_producers]
+    return found
+
+
+def _told(connection: Connection, places: list[TopicPartition]) -> dict[TopicPartition, Any]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        topics[topic].append(partition)
+    kind = messages.DescribeProducersRequest
+    asked = [kind.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
+    answer = connection.call(ApiKey.DESCRIBE_PRODUCERS, in_any_version(kind(topics=asked)))
+    return {TopicPartition(each.name, one.partition_index): one for each in answer.topics for one in each.partitions}
+
+
+def _producer(one: messages.DescribeProducersResponse.ProducerState) -> PartitionProducer:
+    time_ms, first_offset = one.last_timestamp, one.current_txn_start_offset
+    return PartitionProducer(
+        one.producer_id,
+        one.producer_epoch,
+        one.coordinator_epoch,
+        one.last_sequence,
+        None if time_ms < 0 else time_ms,
+        None if first_offset < 0 else first_offset,
+    )
+
+
+def find_hanging(cluster: Cluster, places: Iterable[TopicPartition]) -> list[Hanging]:
+    """Those that hang in these partitions.
+
+    A partition is asked, then the coordinators, then the partition again. A coordinator has a partition before anything
+    is open there and until its marker is written, so that what is open on both sides of an answer that does not have
+    it hangs.
+    """
+    before = _opened(cluster, places)
+    known = _by_producers(cluster, {one.producer_id for _where, one in before})
+    suspects: list[Hanging] = []
+    for where, one in before:
+        transaction = known.get(one.producer_id)
+        if transaction is None or not transaction.has_open(where, one):
+            suspects.append(Hanging(where, one, transaction))
+    after = _opened(cluster, {each.where for each in suspects})
+    still = {(where, one.producer_id, one.first_offset) for where, one in after}
+    found = [one for one in suspects if (one.where, one.producer.producer_id, one.producer.first_offset) in still]
+    return sorted(found, key=lambda one: one.where)
+
+
+def _by_producers(cluster: Cluster, producer_ids: set[int]) -> dict[int, Transaction | None]:
+    if not producer_ids:
+        return {}
+    listed = list_transactions(cluster, (), sorted(producer_ids))
+    return {one.producer_id: describe_transaction(cluster, one.transactional_id) for one in listed}
+
+
+def _opened(cluster: Cluster, places: Iterable[TopicPartition]) -> list[tuple[TopicPartition, PartitionProducer]]:
+    told = partition_producers(cluster, places)
+    return [(where, one) for where, found in told.items() for one in found if one.first_offset is not None]
+
+
+def abort_by_coordinator(cluster: Cluster, found: Transaction) -> None:
+    """Abort it, and fence its producer: a producer of the same id takes its place, and does nothing. It returns when
+    the markers are written.
+    """
+    request = messages.InitProducerIdRequest(
+        transactional_id=found.transactional_id, transaction_timeout_ms=found.timeout_ms, producer_id=_NOBODY,
+        producer_epoch=_NOBODY,
+    )  # fmt: skip
+
+    def ask() -> None:
+        _broker_id, connection = _coordinator(cluster, found.transactional_id)
+        answer = connection.call(ApiKey.INIT_PRODUCER_ID, in_any_version(request))
+        if answer.error_code:
+            raise RefusedError(answer.error_code, f"transactional id {found.transactional_id}")
+
+    _answered(cluster, ask)
+
+
+def abort_in_partition(cluster: Cluster, where: TopicPartition, producer: PartitionProducer) -> None:
+    """Write the marker that a coordinator would: for what hangs, as no coordinator will."""
+    kind = messages.WriteTxnMarkersRequest
+    topic = kind.WritableTxnMarkerTopic(name=where.topic, partition_indexes=[where.partition])
+    marker = kind.WritableTxnMarker(
+        producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transaction_result=False,
+        topics=[topic], coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )  # fmt: skip
+
+    def ask() -> None:
+        answer = cluster.connection_to_leader(where).call(
+            ApiKey.WRITE_TXN_MARKERS, in_any_version(kind(markers=[marker]))
+        )
+        (told,) = answer.markers[0].topics[0].partitions
+        if told.error_code:
+            raise RefusedError(told.error_code, f"the marker in {where}")
+
+    _answered(cluster, ask)
+
+
+def _answered(cluster: Cluster, ask: Callable[[], T]) -> T:
+    for failed in cluster.attempts():
+        try:
+            return ask()
+        except ClientError as error:
+            failed(error)
+    raise AssertionError
