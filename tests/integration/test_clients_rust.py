@@ -36,7 +36,7 @@ from tests.support.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.clients
 DISTURBANCES: Final = 12
 REFUSED: Final = {
-    "describe_transactions": "TransactionalIdNotFoundError",
+    "describe_transactions": "TransactionalIdNotFoundError",  # before it is made by fencing it
     "alter_client_quotas": "InvalidConfigurationError",
     "alter_partition_reassignments": "InvalidReplicaAssignmentError",  # to a node that there is not
     "alter_replica_log_dirs": "LogDirNotFoundError",

@@ -1,4 +1,4 @@
-"""Words that are written at a pace while somebody counts them exactly once, and what readers of committed ones find."""
+"""Words written at a pace while somebody counts them exactly once, and what a reader of committed ones finds."""
 
 from __future__ import annotations
 
@@ -97,7 +97,12 @@ class CountedWords:
             raise self._failure
         wanted = {word: list(range(1, count + 1)) for word, count in self.written.items()}
         total = sum(self.written.values())
-        self.wait_more(total - self.found(), is_well)
+        try:
+            self.wait_more(total - self.found(), is_well)
+        except AssertionError as failure:
+            found = {word: set(self.counts.get(word, [])) for word in wanted}
+            failure.add_note(f"missing: {[(word, sorted(set(wanted[word]) - found[word])[:5]) for word in wanted]}")
+            raise
         for _ in range(5):  # what should not come
             self._look()
         assert self.counts == wanted, {word: (len(self.counts.get(word, [])), len(wanted[word])) for word in wanted}
