@@ -13,7 +13,8 @@ from tests.support.disk_operations import outcome
 from tests.support.fake_disk import FakeDisk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, decode_header, walk_headers
-from tpc_broker.log.indexes import TRANSACTION_ENTRY_BYTES
+from tpc_broker.log.files import TRANSACTION_INDEX_SUFFIX, segment_file_name
+from tpc_broker.log.indexes import TRANSACTION_ENTRY_BYTES, TransactionIndex
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
 from tpc_broker.runtime.journal_lock import JournalLockedError, wait_lock
@@ -319,6 +320,8 @@ async def test_a_cut_forgets_no_aborted_transaction_in_front_of_it():
     await storage.truncate(13)
     found = await storage.aborted_transactions(0, 13)
     assert [(one.first_offset, one.last_offset) for one in found] == [(9, 10), (11, 12)]
+    data = await storage.folder.read_file(segment_file_name(0, TRANSACTION_INDEX_SUFFIX))
+    assert TransactionIndex.decode(data).entries == found[:1], "who reads files beside the broker needs it"
     await storage.append(aborted[2])
     assert (await storage.capture()).transaction_index_bytes == 3 * TRANSACTION_ENTRY_BYTES
 

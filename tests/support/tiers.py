@@ -31,8 +31,8 @@ class Part(NamedTuple):
 
 
 PARTS: Final = {
-    "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 19),
-    "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 31),
+    "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 24),
+    "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 36),
     "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 10),
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 20),
     "asan": Part("the C under AddressSanitizer and UBSan: the ring's tests, both backends, and a million mutations", 9),

@@ -19,6 +19,7 @@ from tpc_broker.log.batch import NO_TIMESTAMP, BatchDamageError, BatchHeader, de
 from tpc_broker.log.indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
+    TRANSACTION_ENTRY_BYTES,
     AbortedTransaction,
     OffsetIndex,
     TimeIndex,
@@ -92,6 +93,12 @@ class SegmentIndexes:
         self.bytes_since_entry += header.size_bytes
         if aborted is not None:
             self.transactions.append(aborted)
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Bytes of the offset, time and transaction indexes as files hold them."""
+        transactions = TRANSACTION_ENTRY_BYTES * len(self.transactions.entries)
+        return len(self.offsets.data), len(self.times.data), transactions
 
     def seal(self) -> None:
         """Nothing will be added any more."""

@@ -140,10 +140,13 @@ class Truncation:
                 if header.base_offset >= offset:
                     break
                 position, end_offset = place + header.size_bytes, header.next_offset
-        await log.folder.cut(segment, position)
         if indexes is None:
+            await log.folder.cut(segment, position)
             indexes = await log.folder.rebuild_indexes(segment, interval_bytes)
-        indexes.truncate(position, offset)
+        else:  # readers of the files find what they have of the indexes until the next checkpoint
+            indexes.truncate(position, offset)
+            lengths = [min(pair) for pair in zip(segment.flushed_bytes, indexes.lengths, strict=True)]
+            await log.folder.cut(segment, position, lengths)
         segment.indexes = indexes
         await log.folder.resume(segment)
 
