@@ -5,6 +5,7 @@ What a reader of committed records finds is counted: nothing is missing, nothing
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,13 @@ from tests.support.counted_words import CountedWords
 from tests.support.environments import NotInstalledError, quix_streams
 from tests.support.kafka_peer import JAVA_FLAGS, PeerUnavailable, kafka_jars
 from tests.support.server_process import ServerProcess
-from tpc_broker.bench.kafka_jars import framework_jars, java_command
+from tpc_broker.bench.kafka_jars import flink_jars, framework_jars, java_command
 
 pytestmark = pytest.mark.clients
 
 HERE: Final = Path(__file__).parent
+OPENED: Final = [f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in ("java.lang", "java.util", "java.time")]
+"""Packages that Flink's serializers look into."""
 SOME: Final = 150
 """Words that are counted before somebody is killed."""
 SOON: Final = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
@@ -98,3 +101,21 @@ def test_quix_streams(plain_broker, topic, tmp_path):
     given = [plain_broker.bootstrap, topic, topic, f"{topic}-counts", str(tmp_path / "state")]
     command = [str(python), str(HERE / "quix_counts.py"), *given]
     count_under_kills(plain_broker, topic, command, tmp_path / "quix.log", gives_up=True)
+
+
+def test_flink(plain_broker, topic, tmp_path):
+    """Its sink commits with its checkpoints; what it had committed itself to before it was killed it commits later."""
+    try:
+        jars = flink_jars()
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    java, classes = java_command(), tmp_path / "classes"  # Flink looks for them where it finds its own
+    path = ":".join(str(jar) for jar in jars.iterdir())
+    compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", path, "-d", str(classes)]
+    subprocess.run([*compiler, str(HERE / "FlinkCounts.java")], check=True)
+    given = [plain_broker.bootstrap, topic, topic, f"{topic}-counts", str(tmp_path / "checkpoints")]
+    command = [
+        java, "-Xmx512m", *JAVA_FLAGS, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *OPENED,
+        "-cp", f"{classes}:{jars}/*", "FlinkCounts", *given,
+    ]  # fmt: skip
+    count_under_kills(plain_broker, topic, command, tmp_path / "flink.log")

@@ -26,7 +26,15 @@ from tests.support.librdkafka_suite import VERSION as LIBRDKAFKA_VERSION
 from tests.support.librdkafka_suite import LibrdkafkaUnavailableError, build_suite
 from tests.support.rust_client import RustUnavailableError, build_client
 from tools import extract_schema
-from tpc_broker.bench.kafka_jars import CONNECTOR_VERSION, KAFKA_VERSION, connector_jars, framework_jars, kafka_jars
+from tpc_broker.bench.kafka_jars import (
+    CONNECTOR_VERSION,
+    FLINK_VERSION,
+    KAFKA_VERSION,
+    connector_jars,
+    flink_jars,
+    framework_jars,
+    kafka_jars,
+)
 from tpc_broker.bench.server import PeerUnavailable
 
 
@@ -43,6 +51,7 @@ LONG = {
     **GATE,
     f"Apache Kafka {extract_schema.KAFKA_VERSION}, by Maven": partial(kafka_jars, extract_schema.KAFKA_VERSION),
     f"Kafka Streams and Connect {KAFKA_VERSION}, by Maven": framework_jars,
+    f"Apache Flink {FLINK_VERSION} and its Kafka connector, by Maven": flink_jars,
     "Porcupine, the checker of histories, by Go": _checker,
     "Confluent's client in Rust, and a program with it, by Cargo": build_client,
     f"librdkafka {LIBRDKAFKA_VERSION} and its own tests, by npm": build_suite,

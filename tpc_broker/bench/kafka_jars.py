@@ -1,5 +1,5 @@
 """Jars that Maven fetches once into a cache folder of the user, which clones of the repository share: Apache Kafka's,
-those of its frameworks, and those of Spark's own Kafka connector.
+those of its frameworks, and those of Flink's and Spark's own Kafka connectors.
 
 `PeerUnavailable` with a reason where Java or Maven is missing, or nothing can be fetched.
 """
@@ -27,6 +27,14 @@ _FRAMEWORKS = [
     ("org.apache.kafka", "connect-file", KAFKA_VERSION),
 ]
 """What they need is among Kafka's jars, but for RocksDB, without which state is kept in memory."""
+FLINK_VERSION = "2.0.0"
+_FLINK = [
+    ("org.apache.flink", "flink-connector-kafka", "4.0.1-2.0"),
+    ("org.apache.flink", "flink-connector-base", FLINK_VERSION),
+    ("org.apache.flink", "flink-streaming-java", FLINK_VERSION),
+    ("org.apache.flink", "flink-clients", FLINK_VERSION),
+    ("org.slf4j", "slf4j-simple", _SLF4J_BINDING_VERSION),
+]
 CONNECTOR_VERSION = "4.2.0"
 _CONNECTOR = [
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
@@ -80,6 +88,11 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
 def framework_jars() -> Path:
     """Folder with Kafka Streams and a connector for Kafka Connect, to be used beside `kafka_jars`."""
     return _fetched(f"kafka-frameworks-{KAFKA_VERSION}", _pom(_FRAMEWORKS, with_what_they_need=False))
+
+
+def flink_jars() -> Path:
+    """Folder with Apache Flink, its Kafka connector, and a Kafka client that this one wants."""
+    return _fetched(f"flink-{FLINK_VERSION}", _pom(_FLINK, with_what_they_need=True))
 
 
 def connector_jars() -> list[Path]:
