@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import trio
 
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.model import CoreId
@@ -83,14 +84,18 @@ def test_one_that_is_deleted_meanwhile_is_left_out(directory):
     assert directory.link() == []
 
 
-async def test_what_a_journal_names_comes_with_it(tmp_path):
+def test_what_a_journal_names_comes_with_it(tmp_path):
     """Producers that go over, and are too many for an entry; others are of another journal."""
     data, staging = tmp_path / "data", tmp_path / "staging"
     journals = data / "journals"
     journals.mkdir(parents=True)
     staging.mkdir()
-    file = await JournalFile.create(PlainDisk(), journals, CoreId(3), journal_id=bytes(16))
-    await file.close()
+
+    async def make() -> None:
+        file = await JournalFile.create(PlainDisk(), journals, CoreId(3), journal_id=bytes(16))
+        await file.close()
+
+    trio.run(make)
     for name in ("0003.handed-12ab", "0004.handed-12ab"):
         (journals / name).write_text(name)
     _Backup(data, staging, data, lambda _done, _all: None, with_links=True)._copy_journal(CoreId(3), None)
