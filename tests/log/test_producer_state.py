@@ -50,6 +50,26 @@ def test_transactions_hold_the_last_stable_offset_until_they_end():
     assert state.last_stable_offset(4) == 4
 
 
+def test_an_abort_does_not_look_at_all_producers(monkeypatch):
+    """Of which there may be hundreds of thousands, and an abort in each batch."""
+    state, aborted, passes, look = ProducerState(), [], [], ProducerState.__iter__
+    monkeypatch.setattr(ProducerState, "__iter__", lambda self: passes.append(1) or look(self))
+    for offset in range(0, 60, 3):
+        data = b"".join(
+            [
+                batch(offset, producer=(offset, 0, 0), transactional=True),
+                batch(offset + 1, producer=(offset + 1, 0, 0), transactional=True),
+                marker(offset + 2, CONTROL_COMMIT if offset % 2 else CONTROL_ABORT, offset),
+            ]
+        )
+        for header, place in walk_headers(data):
+            transaction = state.apply(header, data, place)
+            aborted += [transaction] if transaction else []
+    assert aborted == [(offset, offset, offset + 2, min(1, offset + 1)) for offset in range(0, 60, 6)]
+    assert (state.last_stable_offset(60), len(passes)) == (1, 1)
+    assert state.copy().last_stable_offset(60) == 1
+
+
 def test_expiry_spares_open_transactions():
     state, _aborted = applied(batch(0, producer=(1, 0, 0)), batch(1, producer=(2, 0, 0), transactional=True))
     assert state.expire(1000, 1000, 1000) == 0

@@ -128,6 +128,8 @@ class ProducerState:
         self._owner = object()
         self._kept = 0
         """So many may there be, as they have transactions open."""
+        self._open: dict[int, int] | None = None
+        """First offsets of open transactions, by producer; None: nobody has asked yet."""
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -177,9 +179,17 @@ class ProducerState:
             ProducedBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
         )
         del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
-        if header.is_transactional and producer.transaction_first_offset == NO_OFFSET:
-            producer.transaction_first_offset = header.base_offset
+        if header.is_transactional:
+            self._begin(producer, header.base_offset)
         return None
+
+    def _begin(self, producer: Producer, first_offset: int) -> None:
+        """Its transaction, unless that has begun."""
+        if producer.transaction_first_offset != NO_OFFSET or first_offset == NO_OFFSET:
+            return
+        producer.transaction_first_offset = first_offset
+        if self._open is not None:
+            self._open[producer.producer_id] = first_offset
 
     def _producer(self, header: BatchHeader) -> Producer:
         producer = self._own(header.producer_id)
@@ -216,8 +226,7 @@ class ProducerState:
         producer.last_timestamp = last_timestamp
         producer.batches.extend(batches)
         del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
-        if producer.transaction_first_offset == NO_OFFSET:
-            producer.transaction_first_offset = transaction_first_offset
+        self._begin(producer, transaction_first_offset)
 
     def _add(self, producer_id: int, epoch: int) -> Producer:
         if len(self.producers) >= max(PRODUCERS_MAX, self._kept):
@@ -274,6 +283,8 @@ class ProducerState:
         producer = self._producer(header)
         first_offset = producer.transaction_first_offset
         producer.transaction_first_offset = NO_OFFSET
+        if self._open is not None:
+            self._open.pop(producer.producer_id, None)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
         if first_offset == NO_OFFSET or marker.kind == CONTROL_COMMIT:
@@ -289,10 +300,10 @@ class ProducerState:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """First offset of the oldest open transaction, the high watermark when there is none below it."""
-        return min(
-            (producer.transaction_first_offset for producer in self if producer.transaction_first_offset != NO_OFFSET),
-            default=high_watermark,
-        )
+        if self._open is None:  # from there on it is known: each abort asks, beside hundreds of thousands of producers
+            first_offsets = ((one.producer_id, one.transaction_first_offset) for one in self)
+            self._open = {producer_id: first for producer_id, first in first_offsets if first != NO_OFFSET}
+        return min(self._open.values(), default=high_watermark)
 
     def expire(self, now_ms: int, monotonic_ms: int, expiration_ms: int) -> int:
         """Forget producers without an open transaction that were silent for so long; how many.
