@@ -264,6 +264,16 @@ async def test_space_for_the_time_after_the_roll_lies_in_a_spare_file():
     assert "next-segment.spare" not in await storage.folder.disk.listdir(storage.folder.path)
 
 
+async def test_a_roll_lets_others_in_while_its_many_producers_are_encoded():
+    disk = FakeDisk()
+    storage = await make(LogSettings(retention_ms=-1), disk)
+    await storage.append([batch(offset, producer=(offset, 0, 0)) for offset in range(3000)])
+    disk.counts.clear()
+    await storage.roll()
+    assert len(storage.segments) == 2
+    assert disk.counts["poll_ring"] >= 6
+
+
 async def test_after_a_failed_write_nothing_more_is_taken():
     storage = await make()
     await fill(storage, count=3)

@@ -254,7 +254,7 @@ class SegmentAppender:
         if max(sealed.reserved_end_position, sealed.written_end_position) > sealed.size_bytes:
             await log.folder.shorten(sealed)
         snapshot = segment_file_name(base_offset, SNAPSHOT_SUFFIX)
-        await log.folder.write_file(snapshot, log.producers.encode_snapshot())
+        await log.folder.write_file(snapshot, log.producers.encode_snapshot(log.folder.disk.poll_ring))
         segment = Segment(base_offset, indexes=SegmentIndexes(base_offset, log.settings.index_interval_bytes))
         await ReservedSpace(log).move_to(segment, reserved_bytes)
         log.publish(log.written_end_offset, (*log.segments, segment))
