@@ -481,6 +481,41 @@ def test_files_that_fail_and_are_written_anew_while_they_are_synced_are_not_let_
     node.check_now()
 
 
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_files_that_fail_while_its_many_producers_are_written_are_not_let_go(tmp_path, monkeypatch, is_mended):
+    """Which takes long where they are many. They may be written anew by then, and nobody has synced them."""
+    hand_producers_in_files(monkeypatch)
+    node = Node(tmp_path)
+
+    async def leg(bench):
+        await _fill(node, bench)
+        write = handed_producers.HandedProducers.write
+
+        async def written(self, producers):
+            bench.files.fail("sync: one of a checkpoint, for a test")
+            while is_mended and bench.files.life.state is not FilesState.OPEN:
+                await trio.sleep(0.01)
+            return await write(self, producers)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.storage.run_maintenance)
+            with monkeypatch.context() as patched:
+                patched.setattr(handed_producers.HandedProducers, "write", written)
+                with trio.fail_after(60), pytest.raises(PartitionOfflineError, match="failed while"):
+                    await bench.storage.release(bench.handle, CoreId(2), MOVE_ID, lambda: None)
+            assert bench.storage.has(KEY)
+            with trio.fail_after(60):
+                while bench.files.life.state is not FilesState.OPEN:
+                    await trio.sleep(0.01)
+            await bench.append(100)
+            await node.release(bench, 2, watched=False)
+            nursery.cancel_scope.cancel()
+
+    node.run(1, leg)
+    node.run(2, partial(node.adopt, watched=False))
+    node.check_now()
+
+
 async def _until_done(bench, fault: str, at: int, attempt) -> None:
     """While something fails, and after it works again, as the conductor asks again."""
     done = trio.Event()

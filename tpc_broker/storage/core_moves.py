@@ -118,7 +118,11 @@ class CoreMoves:
                 self._plane.disarm(handle, keep_waits=leave is None)
                 state = await self._settle(led)
                 released = replace(state, moves=state.moves + 1, released=Release(target, move_id))
+                failures_count = led.files.life.failures_count
                 payload, handed = await self._handed.payload(released)
+                if led.files.life.failures_count != failures_count:
+                    self._handed.given_up(handed)
+                    raise PartitionOfflineError("the files failed while its producers were written")
             except JournalStoppedError:
                 raise
             except PartitionOfflineError:
