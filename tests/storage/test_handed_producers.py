@@ -6,6 +6,7 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
+import trio
 
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.errors import PartitionOfflineError
@@ -113,6 +114,23 @@ async def test_a_file_goes_when_no_start_reads_its_entry(place):
     assert place.names() == []
     _payload, handed = await place.handed.payload(state_of(TOO_MANY))
     place.handed.given_up(handed)
+    await place.handed.forget(0)
+    assert place.names() == []
+
+
+async def test_a_file_that_is_not_written_to_its_end_goes(place, monkeypatch):
+    write = handed_producers._write
+
+    async def cancelled(*arguments):
+        await write(*arguments)
+        scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(handed_producers, "_write", cancelled)
+    with trio.CancelScope() as scope:
+        await place.handed.payload(state_of(TOO_MANY))
+    assert scope.cancelled_caught
+    assert len(place.names()) == 1
     await place.handed.forget(0)
     assert place.names() == []
 

@@ -93,9 +93,11 @@ class HandedProducers:
         self._files[handed.name] = math.inf
         try:
             await _write(self._disk, path, data)
-        except OSError as error:
+        except BaseException as error:
             self.given_up(handed)
-            raise PartitionOfflineError(f"the state of its {len(producers)} producers: {error}") from error
+            if isinstance(error, OSError):
+                raise PartitionOfflineError(f"the state of its {len(producers)} producers: {error}") from error
+            raise
         return handed
 
     def named(self, handed: Handed | None) -> None:

@@ -129,7 +129,7 @@ class Installation:
                     continue
                 self._requests.checkpoint.ask()
                 await self._room.wait()
-        except PartitionOfflineError:
+        except BaseException:
             self._handed.given_up(handed)
             raise
 
