@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tpc_broker.client import transactions
+from tpc_broker.client.errors import UnreachableError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.transactions import Hanging, ListedTransaction, PartitionProducer, Transaction, find_hanging
 
@@ -50,8 +53,52 @@ def test_what_is_open_before_and_after_hangs_where_no_coordinator_has_it(monkeyp
     asked = []
     monkeypatch.setattr(transactions, "list_transactions", lambda *given: asked.append(given[2]) or listed)
     monkeypatch.setattr(transactions, "describe_transaction", lambda _cluster, _name: known)
+    monkeypatch.setattr(transactions, "_coordinators", lambda _cluster: {0: 1})
+    monkeypatch.setattr(transactions, "_answered", lambda _cluster, ask: ask())
     assert find_hanging(None, [HERE]) == ([Hanging(HERE, OPEN, known)] if hangs else [])
-    assert asked == [[7]], "one that has nothing open is of no interest"
+    assert asked == [[7]] * (2 if known is None else 1), "one that has nothing open is of no interest"
+
+
+class Coordinated:
+    """A cluster with one coordinator, at one broker after the other; 0: it is away."""
+
+    def __init__(self, *places):
+        self.places = iter(places)
+        self.at = 0
+        self.refusals = []
+
+    def forget_topics(self):
+        self.at = next(self.places)
+
+    def topic(self, _name):
+        return SimpleNamespace(leaders={0: self.at})
+
+    def partitions(self, name):
+        return [TopicPartition(name, 0)]
+
+    def connection_to_leader(self, where):
+        if not self.at:
+            raise UnreachableError(f"{where} has no leader now")
+
+    def attempts(self):
+        return itertools.repeat(self.refusals.append)
+
+
+@pytest.mark.parametrize(
+    ("places", "told_in", "refusals"),
+    [((1, 1), 1, 0), ((1, 2, 2, 2), 2, 1), ((0, 1, 1), 1, 1), ((1, 0, 0, 2, 2), 2, 2)],
+)
+def test_nothing_hangs_because_its_coordinator_was_not_asked(monkeypatch, places, told_in, refusals):
+    """It has the transaction open, and tells so when it is back."""
+    monkeypatch.setattr(transactions, "partition_producers", lambda _cluster, asked: {one: [OPEN] for one in asked})
+    monkeypatch.setattr(transactions, "describe_transaction", lambda _cluster, _name: KNOWN)
+    cluster, rounds = Coordinated(*places), itertools.count()
+    monkeypatch.setattr(
+        transactions, "list_transactions",
+        lambda *_asked: [ListedTransaction("mover", "Ongoing", 7, 0)] if next(rounds) == told_in else [],
+    )  # fmt: skip
+    assert find_hanging(cluster, [HERE]) == []
+    assert len(cluster.refusals) == refusals
 
 
 def test_coordinators_are_not_asked_where_nothing_is_open(monkeypatch):

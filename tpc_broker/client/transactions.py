@@ -10,10 +10,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicError, UnreachableError
 from tpc_broker.client.requests import TopicPartition, in_any_version
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey, messages
+from tpc_broker.model import TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -236,11 +237,37 @@ def find_hanging(cluster: Cluster, places: Iterable[TopicPartition]) -> list[Han
     return sorted(found, key=lambda one: one.where)
 
 
+# Rule: What no coordinator tells of hangs only where all of them were asked: of one that is away, or moves just now,
+# everything would seem to, and who ends it tears what is committed later. Held by tests/client/test_transactions.py.
 def _by_producers(cluster: Cluster, producer_ids: set[int]) -> dict[int, Transaction | None]:
     if not producer_ids:
         return {}
+    found = _listed_once(cluster, producer_ids)
+    return found if found.keys() >= producer_ids else _answered(cluster, lambda: _listed_by_all(cluster, producer_ids))
+
+
+def _listed_once(cluster: Cluster, producer_ids: set[int]) -> dict[int, Transaction | None]:
     listed = list_transactions(cluster, (), sorted(producer_ids))
     return {one.producer_id: describe_transaction(cluster, one.transactional_id) for one in listed}
+
+
+def _listed_by_all(cluster: Cluster, producer_ids: set[int]) -> dict[int, Transaction | None]:
+    before = _coordinators(cluster)
+    found = _listed_once(cluster, producer_ids)
+    if _coordinators(cluster) != before:
+        raise UnreachableError("coordinators of transactions move just now")
+    return found
+
+
+def _coordinators(cluster: Cluster) -> dict[int, int]:
+    """Which broker coordinates each partition; `UnreachableError`: of one there is nobody."""
+    try:
+        cluster.forget_topics()
+        for where in cluster.partitions(TRANSACTION_STATE_TOPIC):
+            cluster.connection_to_leader(where)
+        return dict(cluster.topic(TRANSACTION_STATE_TOPIC).leaders)
+    except UnknownTopicError:
+        return {}
 
 
 def _opened(cluster: Cluster, places: Iterable[TopicPartition]) -> list[tuple[TopicPartition, PartitionProducer]]:
