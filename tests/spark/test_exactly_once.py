@@ -189,6 +189,26 @@ def test_of_two_drivers_one_commits(query, committed):
     assert committed() == sorted(ROWS * 2)
 
 
+@pytest.mark.parametrize("what", ["commit", "abort"])
+def test_a_driver_that_was_left_behind_aborts_nothing_of_what_another_has_decided(query, committed, monkeypatch, what):
+    """It commits, or gives up, the epoch before, which is done, while the other one is between decision and commit."""
+    behind = query()
+    late = [behind.task(0, ROWS, 0, attempt=7)]
+    ahead = query(behind.name)
+    ahead.epoch(0, ROWS)
+    messages = [ahead.task(1, ROWS[:6], 0), ahead.task(1, ROWS[6:], 1)]
+    finish = exactly_once.TransactionalWrite._finish
+
+    def behind_comes_first(write, decision):
+        monkeypatch.setattr(exactly_once.TransactionalWrite, "_finish", finish)
+        getattr(behind.writer, what)(late, 0)
+        finish(write, decision)
+
+    monkeypatch.setattr(exactly_once.TransactionalWrite, "_finish", behind_comes_first)
+    ahead.writer.commit(messages, 1)
+    assert committed() == sorted(ROWS * 2)
+
+
 def test_a_loss_after_the_decision_is_told_and_can_be_passed_over(query, committed, cluster, monkeypatch, caplog):
     copy = query()
     messages = [copy.task(0, ROWS[:6], 0), copy.task(0, ROWS[6:], 1)]

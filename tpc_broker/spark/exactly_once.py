@@ -129,29 +129,34 @@ class TransactionalWrite:
                 "(transaction.max.timeout.ms)"
             ) from None
 
+    # Rule: What others have open is aborted only in the epoch in which it was seen, and seen before it was certain that
+    # this write was not noted: so nothing of a later number is among it, which a driver that was left behind would
+    # abort when its commit is decided. Held by tests/spark/test_exactly_once.py.
     def commit(self, prepared: Sequence[OpenTransaction]) -> None:
         """All of them, which are of the attempts that Spark took; and abort those of others."""
+        others = self._others(prepared)
         if self._about.version is None:
             self._check_open(prepared)
             self._check_committed(transacting.end_all(self._cluster, prepared, commits=True))
         elif self._ledger.is_committed(self._about.name, self._about.version):
-            transacting.end_all(self._cluster, prepared, commits=False)
+            others = list(prepared)
         else:
             self._finish(self._decide(self._about.version, prepared))
-        self._abort_others()
+        self._abort(others)
 
     def abort(self, prepared: Sequence[OpenTransaction]) -> None:
         """Unless the write was decided: then it is committed when it is repeated."""
+        others = self._others(prepared)
         try:
             if self._about.version is not None:
                 self._begin_decision()  # one that was under way is settled by this
                 decision = self._decision()
                 if decision is not None and decision.version >= self._about.version:
                     return
-            transacting.end_all(self._cluster, prepared, commits=False)
-            self._abort_others()
         except ClientError as error:
             logger.warning("transactions of %s stay open until they time out: %s", self._about, error)
+            return
+        self._abort([*prepared, *others])
 
     def _decide(self, version: int, prepared: Sequence[OpenTransaction]) -> _Decision:
         """The decision about this number, whoever made it."""
@@ -217,17 +222,30 @@ class TransactionalWrite:
             raise LostTransactionsError(f"{said}. failOnDataLoss=false goes on without them")
         logger.warning("%s; going on, as failOnDataLoss is false", said)
 
-    def _abort_others(self) -> None:
+    def _others(self, prepared: Iterable[OpenTransaction]) -> list[OpenTransaction]:
         """Open ones of attempts that Spark did not take, of this driver or an earlier one: until they end, readers of
         committed records wait for them.
         """
-        own = re.compile(rf"{re.escape(self._group)}-\d+-\d+")
+        own, known = re.compile(rf"{re.escape(self._group)}-\d+-\d+"), {one.transactional_id for one in prepared}
         try:
-            for name in (one.transactional_id for one in list_transactions(self._cluster, [ONGOING])):
-                if own.fullmatch(name):
-                    transacting.begin(self._cluster, name, self._options.timeout_ms)
+            listed = (one.transactional_id for one in list_transactions(self._cluster, [ONGOING]))
+            names = [name for name in listed if own.fullmatch(name) and name not in known]
+            found = transacting.describe_all(self._cluster, names) if names else {}
         except ClientError as error:
             logger.info("what other attempts left of %s times out by itself: %s", self._about, error)
+            return []
+        return [
+            OpenTransaction(name, one.producer_id, one.producer_epoch)
+            for name, one in found.items()
+            if one.state == ONGOING
+        ]
+
+    def _abort(self, transactions: Sequence[OpenTransaction]) -> None:
+        """Those that are open still."""
+        try:
+            transacting.end_all(self._cluster, transactions, commits=False)
+        except ClientError as error:
+            logger.warning("transactions of %s stay open until they time out: %s", self._about, error)
 
 
 def _some(words: Sequence[str]) -> str:
