@@ -19,6 +19,7 @@ from tests.support.transaction_clients import (
     speak_transactions,
 )
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import MailboxError
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
@@ -87,6 +88,51 @@ async def test_partitions_are_added_all_or_none(autojump_clock):
             internal = await producer.add(TRANSACTION_STATE_TOPIC, 0)
             assert internal is (ErrorCode.TOPIC_AUTHORIZATION_FAILED if version == 0 else NONE)
             assert await producer.state() == ("Empty" if version == 0 else "Ongoing")
+
+
+async def test_an_end_waits_for_no_producer_ids(autojump_clock, monkeypatch):
+    """A core that has given out none yet, while the leader of the metadata is away: it needs one in 32,767 ends."""
+    async with node_with_transactions() as node:
+        producer = Producer(node)
+        await producer.init()
+        await producer.add("data", 0)
+        core = node.lives[coordinator_core(node, "t")].core
+        monkeypatch.setattr(core.producer_ids, "_end", core.producer_ids._next)
+        call = core.mailboxes.call
+
+        async def calling(number, method, *arguments, **options):
+            if method == "producer_ids.reserve":
+                await trio.sleep_forever()
+            return await call(number, method, *arguments, **options)
+
+        monkeypatch.setattr(core.mailboxes, "call", calling)
+        with trio.fail_after(5):
+            assert await producer.end() is NONE
+            assert await producer.until_complete() == "CompleteCommit"
+
+
+async def test_producers_that_wait_for_an_id_wait_together(autojump_clock, monkeypatch):
+    async with node_with_transactions() as node:
+        core = node.lives[coordinator_core(node, "t")].core
+        call = core.mailboxes.call
+
+        async def calling(number, method, *arguments, **options):
+            if method != "producer_ids.reserve":
+                return await call(number, method, *arguments, **options)
+            await trio.sleep(10)
+            raise MailboxError("the leader of the metadata is away")
+
+        monkeypatch.setattr(core.mailboxes, "call", calling)
+        began_s, errors = trio.current_time(), []
+
+        async def init(number):
+            errors.append(await Producer(node, connection=60 + number).init())
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(init, number)
+        assert errors == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 5
+        assert trio.current_time() - began_s < 11
 
 
 async def test_what_is_verified_is_not_added(autojump_clock):

@@ -41,10 +41,14 @@ class ProducerIds:
         return found
 
     async def have_some(self) -> None:
-        """See that some are at hand, if that can be."""
+        """See that some are at hand, if that can be. Who comes while a block is being reserved hears what became of
+        that one, and does not wait for another.
+        """
+        is_under_way = self._reserving.locked()
         if self._next == self._end:
             async with self._reserving:
-                await self._reserve()
+                if not is_under_way:
+                    await self._reserve()
 
     def _first_at_hand(self) -> ProducerId | None:
         if self._next == self._end:

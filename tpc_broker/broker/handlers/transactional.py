@@ -196,7 +196,6 @@ async def handle_end_txn(core: Core, request: Request, message: messages.EndTxnR
     )
     if not asked.transactional_id:
         return messages.EndTxnResponse(error_code=int(ErrorCode.INVALID_REQUEST))
-    await core.producer_ids.have_some()
     found = await core.transactions.answer(
         asked.transactional_id, ProducerResponse, lambda machine, token, now_ms: machine.end(asked, token, now_ms)
     )
