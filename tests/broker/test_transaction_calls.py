@@ -20,6 +20,7 @@ from tpc_broker.broker.handlers.transactional import WHILE_ENDING_S
 from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.broker.transaction_calls import AGAIN_S, FIRST_S, Asked
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.model import coordinator_partition
 
 NONE, CONCURRENT = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS
 
@@ -210,3 +211,26 @@ async def test_a_batch_that_is_left_to_be_verified_is_verified_first(autojump_cl
         monkeypatch.setattr(core.plane, "produce_with", counted)
         assert await producer.produce("data", 0) == (NONE, 0)
         assert len(tries) == tried
+
+
+async def test_who_waits_for_a_transaction_to_end_costs_others_nothing(autojump_clock, monkeypatch):
+    """A thousand may, for a partition without a leader."""
+    async with ending(within_s=60.0) as (node, stuck):
+        core, own = coordinator_core(node, "t"), coordinator_partition("t", 4)
+        coordinator = node[core].transactions.coordinator_of("t")
+        name = next(name for name in map(str, range(1_000)) if coordinator_partition(name, 4) == own)
+        index = next(index for index in range(4) if owner(node, "data", index) == core)
+        other, looked_at = Producer(node, name, connection=70), []
+        await other.init()
+        is_pending = coordinator.machine.is_pending
+        monkeypatch.setattr(coordinator.machine, "is_pending", lambda each: looked_at.append(each) or is_pending(each))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(coordinator.until_settled, "t")
+            await trio.sleep(0.1)
+            assert looked_at == ["t"]
+            assert await other.add("data", index) is NONE
+            assert await other.end() is NONE
+            assert await other.until_complete() == "CompleteCommit"
+            assert looked_at.count("t") == 1
+            assert await stuck.until_complete() == "CompleteCommit"
+        assert looked_at.count("t") > 1, "it was told"

@@ -21,6 +21,7 @@ from tpc_broker.broker.marker_sender import MarkerSender
 from tpc_broker.broker.transaction_calls import TransactionCalls
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionEffects, TransactionLimits
 from tpc_broker.coordinator.transactions.machine import Ended
+from tpc_broker.coordinator.transactions.records import name_of
 from tpc_broker.coordinator.transactions.stored import LatestRecords
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import TRANSACTION_FEATURE, kafka_level
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
-    from tpc_broker.coordinator import Effects
+    from tpc_broker.coordinator import Effects, Write
     from tpc_broker.coordinator.transactions.messages import Marker
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.model import TopicPartition
@@ -118,10 +119,22 @@ class LoadedTransactions(MachineDriver[TransactionCoordinator]):
         if isinstance(effects, TransactionEffects) and effects.markers and not self.is_unloaded:
             self._core.transactions.markers.send(self, effects.markers)
 
-    def do(self, step: Callable[[int], Effects]) -> None:
-        super().do(step)
-        for name in [each for each in self._settled if not self.machine.is_pending(each)]:
-            self._settled.pop(name).set()
+    async def _write(self, writes: list[Write]) -> int:
+        count = await super()._write(writes)
+        self._note_settled(writes)
+        return count
+
+    def _fail(self, write: Write, error: ErrorCode) -> None:
+        super()._fail(write, error)
+        self._note_settled([write])
+
+    def _note_settled(self, writes: Iterable[Write]) -> None:
+        """What changes an id ends with a write of it; those that others wait for are not looked at."""
+        if not self._settled:
+            return
+        for name in (name_of(record.key) for write in writes for record in write.records):
+            if name in self._settled and not self.machine.is_pending(name):
+                self._settled.pop(name).set()
 
     async def until_settled(self, transactional_id: str) -> None:
         """While something is under way that changes the id. For ever, where the machine is unloaded meanwhile."""
