@@ -6,6 +6,7 @@ from confluent_kafka import TopicPartition as Place
 
 from tests.support.today import BASE_MS
 from tests.support.waiting import PATIENCE_S, eventually
+from tpc_broker import limits
 from tpc_broker.client import transacting
 from tpc_broker.client.batches import RecordsPart
 from tpc_broker.client.cluster import Cluster, ClusterSettings
@@ -97,6 +98,18 @@ def test_who_begins_an_id_anew_ends_what_another_began(cluster, place, name):
     (refusal,) = transacting.end_all(cluster, [first], commits=True).values()
     assert refusal.code == ErrorCode.PRODUCER_FENCED
     assert transacting.describe_all(cluster, ["nobody"])["nobody"].state == "Dead"
+
+
+def test_of_many_no_more_are_asked_for_than_a_broker_tells(cluster, monkeypatch):
+    asked, many = [], list(map(str, range(2 * limits.TRANSACTIONS_DESCRIBED_MAX + 1)))
+
+    def told(_cluster, some):
+        asked.append(len(some))
+        return dict.fromkeys(some)
+
+    monkeypatch.setattr(transacting, "_describe_once", told)
+    assert list(transacting.describe_all(cluster, many)) == many
+    assert max(asked) <= limits.TRANSACTIONS_DESCRIBED_MAX
 
 
 def test_an_offset_within_a_transaction_is_there_when_that_is_committed(cluster, place, name):

@@ -32,6 +32,8 @@ FEATURE: Final = "transaction.version"
 FEATURE_LEVEL: Final = 2
 _ENDS_AT_ONCE: Final = 200
 """In flight on one connection."""
+_DESCRIBED_AT_ONCE: Final = 1_000
+"""Ids; a broker tells some thousands at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +164,16 @@ def _end_request(transaction: OpenTransaction, commits: bool) -> Any:  # noqa: F
 
 def describe_all(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, DescribedTransaction]:
     """How the coordinators see these ids."""
-    names = list(transactional_ids)
-    for failed in cluster.attempts():
+    left, found = list(transactional_ids), dict[str, DescribedTransaction]()
+    attempts = cluster.attempts()
+    while left:
+        failed = next(attempts)
         try:
-            return _describe_once(cluster, names)
+            found |= _describe_once(cluster, left[:_DESCRIBED_AT_ONCE])
+            left, attempts = left[_DESCRIBED_AT_ONCE:], cluster.attempts()
         except ClientError as error:
             failed(error)
-    raise AssertionError
+    return found
 
 
 def _describe_once(cluster: Cluster, names: Sequence[str]) -> dict[str, DescribedTransaction]:
