@@ -31,8 +31,8 @@ class DiedError(BaseException):
 class Task:
     """What Spark tells a task."""
 
-    def __init__(self, query, epoch, partition, attempt):
-        self.told = {"queryId": query, "batchId": str(epoch)}
+    def __init__(self, query, epoch, partition, attempt, run=None):
+        self.told = {"queryId": query, "batchId": str(epoch), "id": run}
         self.partitionId = lambda: partition
         self.attemptNumber = lambda: attempt
 
@@ -52,12 +52,13 @@ class Query:
     def __init__(self, broker, topic, monkeypatch, name=None, **more):
         options = {"bootstrap": broker.bootstrap, "topic": topic, **more}
         self.name = name or f"{topic}-{next(_numbers)}"
+        self.run = None
         self.writer = sink.TpcStreamWriter(write_options(options), SCHEMA)
         self._monkeypatch = monkeypatch
 
     def task(self, epoch, rows, partition=0, attempt=0):
         """Its message."""
-        task = Task(self.name, epoch, partition, attempt)
+        task = Task(self.name, epoch, partition, attempt, self.run)
         self._monkeypatch.setattr(sink.TaskContext, "get", classmethod(lambda _class: task))
         half = len(rows) // 2
         schema = pa.schema([("value", pa.binary())])
@@ -207,6 +208,27 @@ def test_a_driver_that_was_left_behind_aborts_nothing_of_what_another_has_decide
     monkeypatch.setattr(exactly_once.TransactionalWrite, "_finish", behind_comes_first)
     ahead.writer.commit(messages, 1)
     assert committed() == sorted(ROWS * 2)
+
+
+def test_tasks_that_repeat_an_epoch_abort_nothing_that_is_decided_meanwhile(query, committed, monkeypatch):
+    """They have asked before that whether it is, and have had no rows until then."""
+    behind = query()
+    ahead = query(behind.name)
+    behind.run, ahead.run = "a run", "the run before"
+    messages = [ahead.task(0, ROWS[:6], 0), ahead.task(0, ROWS[6:], 1)]
+    repeated, finish = [], exactly_once.TransactionalWrite._finish
+
+    def behind_comes_first(write, decision):
+        monkeypatch.setattr(exactly_once.TransactionalWrite, "_finish", finish)
+        monkeypatch.setattr(exactly_once.TransactionalWrite, "was_committed", lambda _write: False)
+        repeated.append(behind.task(0, ROWS, 0))
+        finish(write, decision)
+
+    monkeypatch.setattr(exactly_once.TransactionalWrite, "_finish", behind_comes_first)
+    ahead.writer.commit(messages, 0)
+    behind.writer.commit(repeated, 0)
+    behind.epoch(1, [b"more"], 1)
+    assert committed() == sorted([b"more", *ROWS])
 
 
 def test_a_loss_after_the_decision_is_told_and_can_be_passed_over(query, committed, cluster, monkeypatch, caplog):

@@ -8,6 +8,8 @@ import pytest
 from tests.durability.raw_produce import PartitionClient
 from tests.spark.conftest import NOW_MS, committed_values
 from tests.support.waiting import PATIENCE_S
+from tpc_broker.client.cluster import Cluster, ClusterSettings
+from tpc_broker.client.transactions import list_transactions
 from tpc_broker.kafka.records import CONTROL, TRANSACTIONAL
 
 pytestmark = pytest.mark.spark
@@ -160,6 +162,11 @@ def test_an_epoch_that_was_committed_is_not_written_again(spark, broker, topic, 
     ledger = [row for row in rows_in("_tpc-spark-epochs") if b"/" not in bytes(row.key)]
     assert {len(bytes(row.key)) for row in ledger} == {36}
     assert max(json.loads(bytes(row.value))["batch_id"] for row in ledger) >= 1
+    with Cluster(ClusterSettings(broker.bootstrap)) as cluster:
+        names = [one.transactional_id for one in list_transactions(cluster)]
+    query_id = bytes(ledger[-1].key).decode()
+    runs = {name.partition("/")[2][:8] for name in names if f"{query_id}/" in name}
+    assert len(runs) == 2, f"each run has ids of its own: {names}"
 
 
 class Task:

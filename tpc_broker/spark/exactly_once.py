@@ -2,7 +2,8 @@
 
 A task writes its rows in a transaction of its own and leaves that open. The transactional id has the write's name, the
 task's partition and its attempt, so attempts of one partition never disturb each other: the driver commits the one that
-Spark took, and the others are aborted. Then nothing depends on how a repeated write is cut into tasks.
+Spark took, and the others are aborted. Then nothing depends on how a repeated write is cut into tasks. A stream's has
+its run as well: a task would abort what another driver, which was taken for dead, has just decided to commit.
 
 A write that has a number (a stream's epoch; a batch write with `txnAppId` and `txnVersion`) is committed in three
 steps, and a driver may die before, in and after each:
@@ -26,6 +27,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 from tpc_broker.client import transacting
@@ -117,10 +119,12 @@ class TransactionalWrite:
         self._finish(decision)
         return False
 
-    def begin(self, partition: int, attempt: int) -> OpenTransaction:
-        """A task's transaction."""
+    def begin(self, partition: int, attempt: int, run: str | None = None) -> OpenTransaction:
+        """A task's transaction. ``run``: what tells a driver's tasks from those of another one."""
+        of_run = "" if run is None else f"/{sha256(run.encode()).hexdigest()[:8]}"
+        name = f"{self._group}{of_run}-{partition}-{attempt}"
         try:
-            return transacting.begin(self._cluster, f"{self._group}-{partition}-{attempt}", self._options.timeout_ms)
+            return transacting.begin(self._cluster, name, self._options.timeout_ms)
         except RefusedError as error:
             if error.code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 raise
@@ -226,7 +230,8 @@ class TransactionalWrite:
         """Open ones of attempts that Spark did not take, of this driver or an earlier one: until they end, readers of
         committed records wait for them.
         """
-        own, known = re.compile(rf"{re.escape(self._group)}-\d+-\d+"), {one.transactional_id for one in prepared}
+        own = re.compile(rf"{re.escape(self._group)}(/[0-9a-f]{{8}})?-\d+-\d+")
+        known = {one.transactional_id for one in prepared}
         try:
             listed = (one.transactional_id for one in list_transactions(self._cluster, [ONGOING]))
             names = [name for name in listed if own.fullmatch(name) and name not in known]

@@ -53,6 +53,8 @@ ROW_BYTES_MAX: Final = 64 * 1024 * 1024
 """Larger rows are refused here already: with one batch before it, a request would be larger than brokers take."""
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
+RUN_PROPERTY: Final = "spark.jobGroup.id"
+"""A stream's jobs have the id of its run there."""
 _TYPES: Final = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -248,7 +250,7 @@ def _write_once(options: WriteOptions, about: WriteName, batches: Iterable[Any])
     if is_done:
         logger.warning("%s was committed before; it is not written again", about)
         return Written(0, about.name, about.version, is_done=True)
-    begin = partial(whole.begin, *_task_and_attempt()) if is_transactional else lambda: None
+    begin = partial(whole.begin, *_task_attempt_and_run()) if is_transactional else lambda: None
     rows_count, transaction = _write_rows(options, batches, begin)
     return Written(rows_count, about.name, about.version, transaction)
 
@@ -345,9 +347,11 @@ def _queries(messages: Iterable[WriterCommitMessage | None]) -> set[str]:
     return {message.query_id for message in messages if isinstance(message, Written) and message.query_id}
 
 
-def _task_and_attempt() -> tuple[int, int]:
+def _task_attempt_and_run() -> tuple[int, int, str | None]:
     context = TaskContext.get()
-    return (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+    if context is None:
+        return 0, 0, None
+    return context.partitionId(), context.attemptNumber(), context.getLocalProperty(RUN_PROPERTY)
 
 
 def _epoch_of_task() -> tuple[str | None, int | None]:
