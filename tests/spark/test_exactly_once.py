@@ -231,6 +231,17 @@ def test_tasks_that_repeat_an_epoch_abort_nothing_that_is_decided_meanwhile(quer
     assert committed() == sorted([b"more", *ROWS])
 
 
+def test_a_driver_that_gives_up_leaves_what_another_one_has_open(query, committed):
+    behind = query()
+    ahead = query(behind.name)
+    behind.run, ahead.run = "a run", "another run"
+    messages = [ahead.task(0, ROWS[:6], 0), ahead.task(0, ROWS[6:], 1)]
+    behind.task(0, ROWS, 1)
+    behind.writer.abort([behind.task(0, ROWS, 0), None], 0)
+    ahead.writer.commit(messages, 0)
+    assert committed() == sorted(ROWS)
+
+
 def test_a_loss_after_the_decision_is_told_and_can_be_passed_over(query, committed, cluster, monkeypatch, caplog):
     copy = query()
     messages = [copy.task(0, ROWS[:6], 0), copy.task(0, ROWS[6:], 1)]

@@ -149,8 +149,11 @@ class TransactionalWrite:
         self._abort(others)
 
     def abort(self, prepared: Sequence[OpenTransaction]) -> None:
-        """Unless the write was decided: then it is committed when it is repeated."""
-        others = self._others(prepared)
+        """Unless the write was decided: then it is committed when it is repeated. What tasks of another driver have
+        open is that one's matter, where it is known whose these are.
+        """
+        runs = set(map(_without_task, prepared))
+        others = [one for one in self._others(prepared) if not runs or _without_task(one) in runs]
         try:
             if self._about.version is not None:
                 self._begin_decision()  # one that was under way is settled by this
@@ -251,6 +254,11 @@ class TransactionalWrite:
             transacting.end_all(self._cluster, transactions, commits=False)
         except ClientError as error:
             logger.warning("transactions of %s stay open until they time out: %s", self._about, error)
+
+
+def _without_task(transaction: OpenTransaction) -> str:
+    """Of its id what all tasks of a write and run have in common."""
+    return transaction.transactional_id.rsplit("-", 2)[0]
 
 
 def _some(words: Sequence[str]) -> str:
