@@ -27,7 +27,7 @@ from tpc_broker.kafka.records import ControlType, read_batches
 TIMEOUT_MS = 3_000
 IMPATIENT_S = 1.5
 SECOND_PROTOCOL = 2
-FIRST_EPOCHS = {1: (11, 4), 2: (12, 5)}
+VERSIONS = {1: (11, 4), 2: (12, 5)}
 """Versions of Produce and EndTxn, by that of the protocol."""
 GIVEN_UP, ABORTED, ZOMBIES = 0.15, 0.15, 0.05
 """So often each of these ends a transaction."""
@@ -77,7 +77,7 @@ class TransactionalProducer(TransactionClient):
         super().__init__(bank.cluster, name, transactional_id)
         self._bank, self._name = bank, name
         self.protocol = protocol
-        self._produce_version, self._end_version = FIRST_EPOCHS[protocol]
+        self._produce_version, self._end_version = VERSIONS[protocol]
         self._producer = -1, -1
         self._sequences = defaultdict(int)
         self._added, self._leaders = set(), {}

@@ -10,26 +10,24 @@ from tests.simulator.nodes_run import execute, plan
 from tests.simulator.schedule import failure_of
 from tests.simulator.transfers_run import TransfersStory
 from tests.support.bank import Told
-from tests.support.memory_guards import MemoryGuards
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.transaction_service import TransactionService
 from tpc_broker.coordinator.transactions import TransactionCoordinator
 from tpc_broker.coordinator.transactions.machine import _EXPIRY
+from tpc_broker.log.state import LogState
 
 STEPS = 15
 SEEDS = (2,)
 SEEDS_MAX = 20
 """A mutant is looked for in so many runs, of which the first one finds it as the code is now."""
-_end_guard = MemoryGuards.end
 
 
 async def _by_its_own_word(_self, _transactional_id):
     await trio.lowlevel.checkpoint()
 
 
-def _not_by_markers(self, handle, header):
-    if not header.is_control:
-        _end_guard(self, handle, header)
+def _all_committed(_self, high_watermark):
+    return high_watermark
 
 
 def _not_owed(self, now_ms):
@@ -42,7 +40,7 @@ MUTANTS = (
            PAUSED, 11),
     Mutant("an end is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF),
     Mutant("markers are not sent again after a load", TransactionCoordinator, "_finish", _not_owed, CRASHING),
-    Mutant("a guard outlives a marker", MemoryGuards, "end", _not_by_markers, PAUSED),
+    Mutant("what is in a transaction that is open is shown", LogState, "last_stable_offset", _all_committed, CUT_OFF),
 )  # fmt: skip
 IN_THE_GATE = {"a coordinator that was paused is not confirmed"}
 
