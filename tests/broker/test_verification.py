@@ -345,3 +345,16 @@ async def test_a_produce_to_many_partitions_holds_its_core_for_no_longer_than_a_
         assert errors == {0}
         assert len(begun_in) == len(indexes)
         assert max(Counter(begun_in).values()) <= 2 * verification.STEP, "of two tasks one may run twice in a row"
+
+
+async def test_a_partition_whose_epoch_clients_are_not_told_yet_is_verified_all_the_same(autojump_clock, monkeypatch):
+    """The data plane leads it by then, and leaves each of its batches to be verified: without a wait for anything."""
+    async with running() as node:
+        producer = await begun(node)
+        _near, far = places(node, producer)
+        partitions = node[owner(node, "data", far)].partitions
+        partition = partitions.find("data", far)
+        monkeypatch.setattr(partitions, "find", lambda *_key: E.NOT_LEADER_OR_FOLLOWER)
+        monkeypatch.setattr(partitions, "find_written", lambda *_key: partition)
+        assert await producer.produce("data", far, timeout_ms=1000) == (E.NONE, 0)
+        monkeypatch.undo()

@@ -42,6 +42,7 @@ SETTINGS = (
     "group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=2", "replica.replace.delay.ms=20000",
     "group.consumer.min.session.timeout.ms=1000", "group.consumer.session.timeout.ms=6000",
     "group.consumer.min.heartbeat.interval.ms=100", "group.consumer.heartbeat.interval.ms=1000",
+    "transaction.state.log.num.partitions=2",
 )  # fmt: skip
 TELLS = False
 """Whether what the nodes log is told: for one who looks at a run."""

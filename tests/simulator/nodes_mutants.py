@@ -11,7 +11,7 @@ from unittest import mock
 
 import trio
 
-from tests.simulator.nodes_plane import TwinLog
+from tests.simulator.nodes_logs import TwinLog
 from tests.simulator.nodes_run import Shape
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.partition import Partition

@@ -8,102 +8,28 @@ breaks them fails the run. The steady state is not carried: machines drive all g
 from __future__ import annotations
 
 import errno
-from bisect import bisect_left
 from dataclasses import replace
 
 import trio
 
 from tests.simulator.nodes_disk import HungWatch, NoShipments, begin_term
+from tests.simulator.nodes_logs import TwinFiles
 from tests.support.memory_core import CoreFiles, MemoryStorage
-from tests.support.memory_plane import MemoryLog, MemoryPlane
+from tests.support.memory_plane import MemoryPlane
 from tpc_broker.broker.ports import AppendedRange, AppendResult, ProduceFallback, ReplicaAppend
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.log.batch import decode_header, walk_headers
 from tpc_broker.log.checkpoint import VOTE_NOTE, PartitionCheckpoint, Release
-from tpc_broker.log.epochs import NO_EPOCH_KEPT, LeaderEpochs
+from tpc_broker.log.epochs import NO_EPOCH_KEPT
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tpc_broker.storage.ports import PartitionState
 from tpc_broker.storage.segment_space import Lack
 
 LEADER, FOLLOWER = "leader", "follower"
 PLENTY = 1 << 40
-OWN_TOPICS = frozenset({"__consumer_offsets"})
+OWN_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 """They may take what clients' records leave."""
-
-
-class TwinFiles:
-    """As much of `PartitionStorage` as replicas need."""
-
-    failed = None
-    size_bytes = moves = 0
-    segments = ()
-
-    def __init__(self, key, kept):
-        self.key, self.topic, self.kept = key, kept.topic, kept
-        self.leader_epoch, self.notes = kept.leader_epoch, dict(kept.notes)
-        self.epochs = LeaderEpochs(kept.epochs.entries)
-        self.log = TwinLog(kept)
-
-    @property
-    def checkpointed(self):
-        return self.kept
-
-    @property
-    def written_end_offset(self):
-        return self.kept.log_end_offset
-
-    @property
-    def log_start_offset(self):
-        return self.log.log_start_offset
-
-    async def offset_for_timestamp(self, _timestamp, _start_offset):
-        return None
-
-    async def largest_timestamp(self, _start_offset, _upto_offset):
-        return None
-
-
-class TwinLog(MemoryLog):
-    """A partition in memory, as of what the disk has."""
-
-    def __init__(self, kept):
-        super().__init__()
-        self.kept, self.batches = kept, list(kept.batches)
-        self.log_start_offset, self.log_end_offset = kept.log_start_offset, kept.log_end_offset
-        self.durable_offset, self.high_watermark = kept.log_end_offset, kept.log_end_offset
-        self.is_replicated = False
-        self.role, self.term, self.generation = None, -1, 0
-        """`generation` rises when whoever waits for a commit is told that there is no telling."""
-        self.refusal, self.refuses_all = ErrorCode.NONE, False
-        self.told_offset, self.undurable = self.log_end_offset, 0
-        self.find_state()
-
-    def undo(self):
-        """What is not durable."""
-        self.batches = [batch for batch in self.batches if decode_header(batch).next_offset <= self.durable_offset]
-        self.log_end_offset = self.told_offset = self.durable_offset
-        self.undurable = 0
-        self.find_state()
-
-    def place_of(self, offset):
-        """Of the first batch that ends behind it."""
-        return bisect_left(self.batches, offset, key=lambda batch: decode_header(batch).last_offset)
-
-    def judge(self, header):
-        """(error, base offset of what it repeats), as `native/ring/producer.c`; None: nothing."""
-        if header.producer_id < 0:
-            return ErrorCode.NONE, None
-        known = self.log_state.producers.producers.get(header.producer_id)
-        if known is None or not known.batches or known.epoch < header.producer_epoch:
-            is_right = (known is None and self.log_end_offset > 0) or header.base_sequence == 0
-            return (ErrorCode.NONE if is_right else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), None
-        if known.epoch > header.producer_epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH, None
-        for batch in known.batches:
-            if batch.last_sequence == header.last_sequence and batch.offset_delta == header.last_offset_delta:
-                return ErrorCode.NONE, batch.last_offset - batch.offset_delta
-        follows = header.base_sequence == known.batches[-1].last_sequence + 1
-        return (ErrorCode.NONE if follows else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), None
 
 
 class TwinPlane(MemoryPlane):
@@ -144,6 +70,7 @@ class TwinPlane(MemoryPlane):
 
     def _advance(self, handle, log, offset):
         log.high_watermark = offset
+        log.log_state.settle(offset)
         if handle in self._watched:
             self._watched.remove(handle)
             self._tell_advanced(handle)
@@ -166,6 +93,8 @@ class TwinPlane(MemoryPlane):
         first = len(log.batches)
         term = log.term if log.is_replicated else self._files[handle].leader_epoch
         base_offset = log.append(data, term)
+        for header, _place in walk_headers(data):
+            self.guards.end(handle, header)
         sequence = self.put_appended(log, log.batches[first:])
         if log.is_replicated:
             had = bool(self._appended)
@@ -179,6 +108,8 @@ class TwinPlane(MemoryPlane):
         asked = self.asked(request).parts
         if any(self._is_held_back(part, verdict) for part, verdict in zip(asked, verdicts, strict=True)):
             return ProduceFallback.UNCOMMITTED
+        if self._lacks_word(request.api_version, asked, bytes(request.body), verdicts):
+            return ProduceFallback.VERIFY
         if self._lacks_verdict(asked, bytes(request.body), verdicts):
             return ProduceFallback.GAP
         return super().produce_with(request, verdicts, endpoints)
@@ -186,6 +117,21 @@ class TwinPlane(MemoryPlane):
     def _is_held_back(self, part, verdict):
         log = None if verdict.error_code else self.logs.get(self._handle_of(part.topic, part.partition))
         return log is not None and log.is_replicated and log.role == LEADER and log.refuses_all and log.refusal
+
+    def _lacks_word(self, version, parts, body, verdicts):
+        """Of the coordinator of a transaction."""
+        return any(
+            self._lacks_verification(
+                version, self._handle_of(part.topic, part.partition),
+                body[part.records_place : part.records_place + part.records_bytes], verdict,
+            )
+            for part, verdict in zip(parts, verdicts, strict=True)
+        )  # fmt: skip
+
+    def _lacks_verification(self, version, handle, records, verdict):
+        if handle in self.logs and self._refusal_of(self.logs[handle]):
+            return False
+        return super()._lacks_verification(version, handle, records, verdict)
 
     def _lacks_verdict(self, parts, body, verdicts):
         for part, verdict in zip(parts, verdicts, strict=True):
@@ -212,6 +158,8 @@ class TwinPlane(MemoryPlane):
         error, repeated = log.judge(header)
         if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and verdict.gap:
             error = verdict.gap
+        if not error and repeated is None:
+            error = self.guards.refusal(handle, self._producer(handle, header.producer_id), header, verdict.guard)
         answer.error_code = int(error)
         if error:
             return answer
@@ -244,6 +192,17 @@ class TwinPlane(MemoryPlane):
         base_offset = self._append_led(handle, log, data)
         term = log.term if log.is_replicated else self._files[handle].leader_epoch
         return AppendResult(base_offset, log.log_end_offset, term, 0)
+
+    def append_marker(self, handle, marker):
+        log = self._log(handle)
+        self._check_journal()
+        refusal = self._refusal_of(log)
+        return AppendResult(-1, -1, log.term, int(refusal)) if refusal else super().append_marker(handle, marker)
+
+    def begin_verification(self, handle, producer_id, producer_epoch, sequence, *, begins_anew):
+        if handle in self.logs and self.logs[handle].is_replicated and self.logs[handle].role != LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return super().begin_verification(handle, producer_id, producer_epoch, sequence, begins_anew=begins_anew)
 
     def make_durable(self):
         raise AssertionError("the journal does it")
@@ -303,6 +262,7 @@ class TwinPlane(MemoryPlane):
             log.undo()
             self._appended.pop(handle, None)
             log.role = None if log.is_replicated else log.role
+            self.guards.forget(handle)
             self._end_waits(handle, log, ErrorCode.KAFKA_STORAGE_ERROR)
         self._tell_failed(errno.EIO)
 
@@ -324,11 +284,13 @@ class TwinPlane(MemoryPlane):
         return self._log(handle).role is not None
 
     def follow(self, handle, term):
+        self.guards.forget(handle)
         self._end_waits(handle, self._role(handle, FOLLOWER, term))
 
     def disarm(self, handle, *, keep_waits=False):
         log = self._log(handle)
         log.role = None
+        self.guards.forget(handle)
         if not keep_waits:
             self._end_waits(handle, log)
 

@@ -220,4 +220,4 @@ def test_a_simulator_whose_runs_take_long_has_a_part_of_the_seeds():
     plan = planned(["short", "long"], range(1, 6), {"long": 3})
     assert [seed for name, seed in plan if name == "long"] == [1, 4]
     assert [seed for name, seed in plan if name == "short"] == [1, 2, 3, 4, 5]
-    assert spacing().keys() == {"consumers", "nodes"}
+    assert spacing().keys() == {"consumers", "nodes", "transfers"}

@@ -218,8 +218,7 @@ class MemoryPlane:
     def end_verification(self, handle, producer_id, guard):
         self.guards.leave(handle, producer_id, guard)
 
-    def _lacks_verification(self, version, key, asked, verdict):
-        handle, records = self._handle_of(key, asked.index), bytes(asked.records or b"")
+    def _lacks_verification(self, version, handle, records, verdict):
         if handle is None or verdict.error_code or not records or not self.takes_transactions:
             return False
         header = decode_header(records)
@@ -247,8 +246,10 @@ class MemoryPlane:
         pending, told = iter(verdicts), set()
         for topic in message.topic_data:
             key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name
-            if any(self._lacks_verification(version, key, asked, next(pending)) for asked in topic.partition_data):
-                return ProduceFallback.VERIFY
+            for asked in topic.partition_data:
+                handle, records = self._handle_of(key, asked.index), bytes(asked.records or b"")
+                if self._lacks_verification(version, handle, records, next(pending)):
+                    return ProduceFallback.VERIFY
         pending = iter(verdicts)
         for topic in message.topic_data:
             key = uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else topic.name

@@ -17,7 +17,7 @@ from tpc_broker import limits
 from tpc_broker.broker.confirmed import CONFIRM_S
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import ProduceFallback, Verdict
-from tpc_broker.broker.verification import Verification
+from tpc_broker.broker.verification import Verification, find_to_write
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka.codec import codec
@@ -243,10 +243,7 @@ async def _find(hold: _Hold, part: AskedPart) -> Partition | ErrorCode:
         with hold.while_open() as scope:
             hold.has_waited |= await partitions.wait_moved(part.topic, part.partition)
         hold.has_waited |= scope.cancelled_caught
-    found = partitions.find(part.topic, part.partition)
-    if found is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-        return partitions.find_written(part.topic, part.partition) or found
-    return found
+    return find_to_write(partitions, part.topic, part.partition)
 
 
 def _not_here(hold: _Hold, part: AskedPart, error: ErrorCode) -> Verdict:

@@ -1,0 +1,72 @@
+"""A bank on whole nodes in the simulator: fixed seeds, and planted faults of transactions that must be found."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from tests.simulator.nodes_mutants import CRASHING, CUT_OFF, PAUSED, Mutant, _not_waited_for
+from tests.simulator.nodes_run import execute, plan
+from tests.simulator.schedule import failure_of
+from tests.simulator.transfers_run import TransfersStory
+from tests.support.bank import Told
+from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.transaction_service import TransactionService
+from tpc_broker.coordinator.transactions import TransactionCoordinator
+from tpc_broker.coordinator.transactions.machine import _EXPIRY
+from tpc_broker.log.state import LogState
+
+STEPS = 15
+SEEDS = (2,)
+SEEDS_MAX = 20
+"""A mutant is looked for in so many runs, of which the first one finds it as the code is now."""
+
+
+async def _by_its_own_word(_self, _transactional_id):
+    await trio.lowlevel.checkpoint()
+
+
+def _all_committed(_self, high_watermark):
+    return high_watermark
+
+
+def _not_owed(self, now_ms):
+    self._timers.set(_EXPIRY, now_ms + self._limits.expiration_interval_ms)
+    yield
+
+
+MUTANTS = (
+    Mutant("a coordinator that was paused is not confirmed", TransactionService, "until_confirmed", _by_its_own_word,
+           PAUSED, 11),
+    Mutant("an end is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF),
+    Mutant("markers are not sent again after a load", TransactionCoordinator, "_finish", _not_owed, CRASHING),
+    Mutant("what is in a transaction that is open is shown", LogState, "last_stable_offset", _all_committed, CUT_OFF),
+)  # fmt: skip
+IN_THE_GATE = {"a coordinator that was paused is not confirmed"}
+
+
+def execute_one(seed, shape, schedule):
+    return execute(seed, shape, schedule, TransfersStory)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_transfer_is_torn_lost_or_there_twice(seed):
+    ledger = execute_one(seed, *plan(seed, STEPS)).ledger
+    assert ledger.count(Told.COMMITTED) > 10
+    assert ledger.count(Told.ABORTED) > 2
+    assert len(ledger.views) > 20
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=() if mutant.name in IN_THE_GATE else pytest.mark.sim)
+        for mutant in MUTANTS
+    ],
+)
+def test_a_planted_fault_is_found(mutant: Mutant):
+    with mutant.planted():
+        for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
+            if failure_of(execute_one, seed, *plan(seed, STEPS, mutant.shape)) is not None:
+                return
+    pytest.fail(f"{mutant.name} was not found in {SEEDS_MAX} runs")
