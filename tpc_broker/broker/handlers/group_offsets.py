@@ -226,8 +226,6 @@ async def _commit_in_transaction(
         return found
     producer = Producer(message.producer_id, message.producer_epoch)
     error = await _until_open(core, request, message, producer, found.machine.pending)
-    if error is ErrorCode.TRANSACTION_ABORTABLE and request.api_version < ABORTABLE_VERSION:
-        error = ErrorCode.INVALID_TXN_STATE
     if error is not ErrorCode.NONE:
         return _told_of_verification(error, request.api_version)
     by_id = request.api_version >= TXN_TOPIC_IDS_VERSION
