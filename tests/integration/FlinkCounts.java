@@ -60,8 +60,8 @@ public class FlinkCounts {
     static Optional<Path> newestCheckpoint(Path folder) throws Exception {
         if (!Files.isDirectory(folder)) return Optional.empty();
         try (Stream<Path> files = Files.walk(folder, 3)) {
-            return files.filter(one -> one.getFileName().toString().equals("_metadata")).map(Path::getParent)
-                .max(Comparator.comparingLong(one -> one.toFile().lastModified()));
+            return files.filter(one -> one.getFileName().toString().equals("_metadata"))
+                .max(Comparator.comparingLong(one -> one.toFile().lastModified())).map(Path::getParent);
         }
     }
 

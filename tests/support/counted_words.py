@@ -81,8 +81,9 @@ class CountedWords:
 
     def wait_more(self, count: int, is_well: Callable[[], bool]) -> None:
         """Until so many more are counted. `is_well`: whether there is somebody who counts."""
-        wanted = self.found() + count
+        self._wait(self.found() + count, is_well)
 
+    def _wait(self, wanted: int, is_well: Callable[[], bool]) -> None:
         def look() -> bool:
             assert is_well(), "who counts has ended"
             return self.found() >= wanted
@@ -98,7 +99,7 @@ class CountedWords:
         wanted = {word: list(range(1, count + 1)) for word, count in self.written.items()}
         total = sum(self.written.values())
         try:
-            self.wait_more(total - self.found(), is_well)
+            self._wait(total, is_well)
         except AssertionError as failure:
             found = {word: set(self.counts.get(word, [])) for word in wanted}
             failure.add_note(f"missing: {[(word, sorted(set(wanted[word]) - found[word])[:5]) for word in wanted]}")
