@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import pytest
 import trio
 
 from tests.simulator.nodes_logs import TwinLog
-from tests.simulator.nodes_run import Shape
+from tests.simulator.nodes_run import Shape, plan
+from tests.simulator.schedule import failure_of
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.rebalancing import Rebalancing
@@ -50,6 +52,30 @@ class Mutant:
     def planted(self) -> Iterator[None]:
         with mock.patch.object(self.owner, self.method, self.replacement):
             yield
+
+
+SEEDS_MAX = 20
+"""A mutant is looked for in so many runs, of which the first one finds it as the code is now."""
+
+
+def each_of(mutants: Sequence[Mutant], in_the_gate: Collection[str]) -> pytest.MarkDecorator:
+    """A test's parameter `mutant`; what is not in the gate is of the long tier."""
+    return pytest.mark.parametrize(
+        "mutant",
+        [
+            pytest.param(mutant, id=mutant.name, marks=() if mutant.name in in_the_gate else pytest.mark.sim)
+            for mutant in mutants
+        ],
+    )
+
+
+def look_for(mutant: Mutant, run: Callable[..., Any], steps: int) -> None:
+    """The test fails unless a run does."""
+    with mutant.planted():
+        for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
+            if failure_of(run, seed, *plan(seed, steps, mutant.shape)) is not None:
+                return
+    pytest.fail(f"{mutant.name} was not found in {SEEDS_MAX} runs")
 
 
 def _committed_when_durable_here(self: ReplicaDriver) -> None:

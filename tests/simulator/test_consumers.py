@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.consumers_run import ConsumerStory, run
-from tests.simulator.nodes_mutants import CRASHING, PAUSED, SILENT, Mutant
+from tests.simulator.nodes_mutants import CRASHING, PAUSED, SILENT, Mutant, each_of, look_for
 from tests.simulator.nodes_run import execute, plan
 from tests.simulator.schedule import failure_of
 from tpc_broker.coordinator import offsets
@@ -15,8 +15,6 @@ from tpc_broker.error_codes import ErrorCode
 
 STEPS = 30
 SEEDS = (2,)
-SEEDS_MAX = 20
-"""A mutant is looked for in so many runs, of which the first one finds it as the code is now."""
 
 
 def _not_waited_for(_self, _group_id, effects, now_ms, on_written, _on_failed):
@@ -51,19 +49,9 @@ def test_groups_keep_what_they_promise_and_settle_when_left_alone(seed):
     assert "partitions handed over" in run(seed, STEPS)
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(mutant, id=mutant.name, marks=() if mutant.name in IN_THE_GATE else pytest.mark.sim)
-        for mutant in MUTANTS
-    ],
-)
+@each_of(MUTANTS, IN_THE_GATE)
 def test_a_planted_fault_is_found(mutant: Mutant):
-    with mutant.planted():
-        for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
-            if failure_of(execute_one, seed, *plan(seed, STEPS, mutant.shape)) is not None:
-                return
-    pytest.fail(f"{mutant.name} was not found in {SEEDS_MAX} runs")
+    look_for(mutant, execute_one, STEPS)
 
 
 def test_a_partition_that_is_given_twice_is_found():

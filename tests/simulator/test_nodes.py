@@ -9,17 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.nodes_mutants import LEAVING, MUTANTS, Mutant
+from tests.simulator.nodes_mutants import LEAVING, MUTANTS, Mutant, each_of, look_for
 from tests.simulator.nodes_run import PARTITIONS, TOPICS, execute, plan, run
-from tests.simulator.schedule import failure_of
 
 STEPS = 30
 SEEDS = (2, 3)
 """Three nodes of up to three cores, and five of up to two."""
 LEAVING_SEED = 66
 """One dies in it, and one is drained."""
-SEEDS_MAX = 20
-"""A mutant is looked for in so many runs, of which the first one finds it as the code is now."""
 IN_THE_GATE = {
     "acknowledged before the quorum", "a leader is confirmed by its own word", "whoever was a member commits",
     "a repeat is told another place",
@@ -59,16 +56,6 @@ def test_the_gate_looks_for_planted_faults_that_there_are():
     assert {mutant.name for mutant in MUTANTS} > IN_THE_GATE
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(mutant, id=mutant.name, marks=() if mutant.name in IN_THE_GATE else pytest.mark.sim)
-        for mutant in MUTANTS
-    ],
-)
+@each_of(MUTANTS, IN_THE_GATE)
 def test_a_planted_fault_is_found(mutant: Mutant):
-    with mutant.planted():
-        for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
-            if failure_of(execute, seed, *plan(seed, STEPS, mutant.shape)) is not None:
-                return
-    pytest.fail(f"{mutant.name} was not found in {SEEDS_MAX} runs")
+    look_for(mutant, execute, STEPS)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from tests.simulator.nodes_mutants import CRASHING, CUT_OFF, PAUSED, Mutant, _not_waited_for
+from tests.simulator.nodes_mutants import CRASHING, CUT_OFF, PAUSED, Mutant, _not_waited_for, each_of, look_for
 from tests.simulator.nodes_run import execute, plan
-from tests.simulator.schedule import failure_of
 from tests.simulator.transfers_run import TransfersStory
 from tests.support.bank import Told
 from tpc_broker.broker.partition import Partition
@@ -18,8 +17,6 @@ from tpc_broker.log.state import LogState
 
 STEPS = 15
 SEEDS = (2,)
-SEEDS_MAX = 20
-"""A mutant is looked for in so many runs, of which the first one finds it as the code is now."""
 
 
 async def _by_its_own_word(_self, _transactional_id):
@@ -57,16 +54,6 @@ def test_no_transfer_is_torn_lost_or_there_twice(seed):
     assert len(ledger.views) > 20
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(mutant, id=mutant.name, marks=() if mutant.name in IN_THE_GATE else pytest.mark.sim)
-        for mutant in MUTANTS
-    ],
-)
+@each_of(MUTANTS, IN_THE_GATE)
 def test_a_planted_fault_is_found(mutant: Mutant):
-    with mutant.planted():
-        for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
-            if failure_of(execute_one, seed, *plan(seed, STEPS, mutant.shape)) is not None:
-                return
-    pytest.fail(f"{mutant.name} was not found in {SEEDS_MAX} runs")
+    look_for(mutant, execute_one, STEPS)
