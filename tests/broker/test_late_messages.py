@@ -13,7 +13,7 @@ from collections import defaultdict
 import pytest
 import trio
 
-from tests.support.transaction_clients import Producer, node_with_transactions, produced, speak_transactions
+from tests.support.transaction_clients import Producer, node_with_transactions, produced
 from tpc_broker.broker import marker_sender
 from tpc_broker.broker.additions import Additions
 from tpc_broker.error_codes import ErrorCode as E
@@ -21,11 +21,6 @@ from tpc_broker.kafka.records import read_batches, read_control
 
 HELD_S = 3.0
 TO_BE_SENT_AGAIN = (E.NOT_ENOUGH_REPLICAS, E.NOT_LEADER_OR_FOLLOWER)
-
-
-@pytest.fixture(autouse=True)
-def _with_transactions(monkeypatch):
-    speak_transactions(monkeypatch)
 
 
 class Network:

@@ -13,7 +13,6 @@ from tests.support.transaction_clients import (
     coordinator_core,
     node_with_transactions,
     owner,
-    speak_transactions,
 )
 from tpc_broker.broker import transaction_calls
 from tpc_broker.broker.handlers.transactional import WHILE_ENDING_S
@@ -23,11 +22,6 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import coordinator_partition
 
 NONE, CONCURRENT = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS
-
-
-@pytest.fixture(autouse=True)
-def _with_transactions(monkeypatch):
-    speak_transactions(monkeypatch)
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ from tests.support.transaction_clients import (
     Producer,
     coordinator_core,
     node_with_transactions,
-    speak_transactions,
 )
 from tpc_broker import limits
 from tpc_broker.error_codes import ErrorCode
@@ -21,11 +20,6 @@ from tpc_broker.kafka import messages
 
 A_MILLION = 999_000
 """With what is beside them: a message has a million elements at most."""
-
-
-@pytest.fixture(autouse=True)
-def _with_transactions(monkeypatch):
-    speak_transactions(monkeypatch)
 
 
 def stored(node):

@@ -12,7 +12,6 @@ from tests.support.transaction_clients import (
     markers_in,
     node_with_transactions,
     owner,
-    speak_transactions,
 )
 from tpc_broker.broker import marker_sender
 from tpc_broker.broker.partition import Partition
@@ -23,11 +22,6 @@ from tpc_broker.errors import NotDeliveredError
 from tpc_broker.kafka import messages
 
 NONE = ErrorCode.NONE
-
-
-@pytest.fixture(autouse=True)
-def _with_transactions(monkeypatch):
-    speak_transactions(monkeypatch)
 
 
 def on_core(node, core, topic="data"):

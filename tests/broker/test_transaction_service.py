@@ -16,7 +16,6 @@ from tests.support.transaction_clients import (
     move,
     node_with_transactions,
     owner,
-    speak_transactions,
 )
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
@@ -25,11 +24,6 @@ from tpc_broker.kafka import messages
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
 
 NONE = ErrorCode.NONE
-
-
-@pytest.fixture(autouse=True)
-def _with_transactions(monkeypatch):
-    speak_transactions(monkeypatch)
 
 
 async def test_every_core_names_the_coordinator_and_only_that_one_answers(autojump_clock):

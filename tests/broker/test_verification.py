@@ -19,7 +19,6 @@ from tests.support.transaction_clients import (
     node_with_transactions,
     owner,
     produced,
-    speak_transactions,
 )
 from tpc_broker.broker import verification
 from tpc_broker.broker.additions import Additions
@@ -28,11 +27,6 @@ from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
 
 WITHOUT_INDEX = -1
-
-
-@pytest.fixture(autouse=True)
-def _with_transactions(monkeypatch):
-    speak_transactions(monkeypatch)
 
 
 @asynccontextmanager

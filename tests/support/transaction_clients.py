@@ -1,4 +1,4 @@
-"""Producers with a transactional id on cores in memory (`memory_node`), at the feature level that has transactions."""
+"""Producers with a transactional id on cores in memory (`memory_node`)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ import trio
 from tests.support.memory_clients import create_topic, produce_request
 from tests.support.memory_node import answer_of, running_node
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.records import read_batches, read_control
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, PartitionIndex, TopicPartition, coordinator_partition
 
 NONE = ErrorCode.NONE
 SETTINGS = ("offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4")
-
-
-def speak_transactions(monkeypatch):
-    """As a release does that has them."""
-    monkeypatch.setattr("tpc_broker.metadata.image.SPOKEN", Levels(FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS))
 
 
 @asynccontextmanager
