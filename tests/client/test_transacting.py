@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition as Place
 from tests.support.today import BASE_MS
 from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker import limits
-from tpc_broker.client import transacting
+from tpc_broker.client import transacting, transactions
 from tpc_broker.client.batches import RecordsPart
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.conversation import VERSION_MAX
@@ -66,6 +66,10 @@ def read(broker, place, count):
         consumer.close()
 
 
+def described(cluster, name):
+    return transactions.describe_transactions(cluster, [name]).get(name)
+
+
 def test_what_was_committed_is_read_and_what_was_aborted_is_not(broker, cluster, place, name):
     assert transacting.level_spoken_by(cluster) == 2
     for number, commits in enumerate((True, False, True)):
@@ -73,9 +77,9 @@ def test_what_was_committed_is_read_and_what_was_aborted_is_not(broker, cluster,
         producer = Producer(cluster, transaction=transaction)
         for letter in (b"a", b"b"):
             producer.send({place: part(letter + b"%d" % number, b"-")})
-        assert transacting.describe_all(cluster, [name])[name].is_open(transaction)
+        assert transaction.is_open(described(cluster, name))
         assert transacting.end_all(cluster, [transaction], commits=commits) == {}
-        assert not transacting.describe_all(cluster, [name])[name].is_open(transaction)
+        assert not transaction.is_open(described(cluster, name))
         assert transacting.end_all(cluster, [transaction], commits=commits) == {}, "it may be said twice"
         (refusal,) = transacting.end_all(cluster, [transaction], commits=not commits).values()
         assert refusal.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED)
@@ -89,7 +93,7 @@ def test_who_begins_an_id_anew_ends_what_another_began(cluster, place, name):
     assert cluster.list_offsets({place: LATEST})[place] == 0, "it is open"
     second = transacting.begin(cluster, name, MINUTE_MS)
     assert second.producer_epoch > first.producer_epoch
-    assert not transacting.describe_all(cluster, [name])[name].is_open(first)
+    assert not first.is_open(described(cluster, name))
     eventually(lambda: cluster.list_offsets({place: LATEST})[place] == 2, "record and marker")
     with pytest.raises(RefusedError, match="INVALID_PRODUCER_EPOCH"):
         producer.send({place: part(b"b")})
@@ -97,7 +101,12 @@ def test_who_begins_an_id_anew_ends_what_another_began(cluster, place, name):
         producer.send({place: part(b"c")})
     (refusal,) = transacting.end_all(cluster, [first], commits=True).values()
     assert refusal.code == ErrorCode.PRODUCER_FENCED
-    assert transacting.describe_all(cluster, ["nobody"])["nobody"].state == "Dead"
+    assert described(cluster, name) is not None
+    Producer(cluster, transaction=second).send({place: part(b"d")})
+    assert second.is_open(described(cluster, name))
+    assert not first.is_open(described(cluster, name)), "the open one is another"
+    assert transacting.end_all(cluster, [second], commits=False) == {}
+    assert described(cluster, "nobody") is None
 
 
 def test_of_many_no_more_are_asked_for_than_a_broker_tells(cluster, monkeypatch):
@@ -107,8 +116,8 @@ def test_of_many_no_more_are_asked_for_than_a_broker_tells(cluster, monkeypatch)
         asked.append(len(some))
         return dict.fromkeys(some)
 
-    monkeypatch.setattr(transacting, "_describe_once", told)
-    assert list(transacting.describe_all(cluster, many)) == many
+    monkeypatch.setattr(transactions, "_describe_once", told)
+    assert list(transactions.describe_transactions(cluster, many)) == many
     assert max(asked) <= limits.TRANSACTIONS_DESCRIBED_MAX
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpc_broker.client import transactions
+from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import UnreachableError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.transactions import Hanging, ListedTransaction, PartitionProducer, Transaction, find_hanging
@@ -52,10 +53,10 @@ def test_what_is_open_before_and_after_hangs_where_no_coordinator_has_it(monkeyp
     listed = [] if known is None else [ListedTransaction("mover", known.state, 7, 0)]
     asked = []
     monkeypatch.setattr(transactions, "list_transactions", lambda *given: asked.append(given[2]) or listed)
-    monkeypatch.setattr(transactions, "describe_transaction", lambda _cluster, _name: known)
+    monkeypatch.setattr(transactions, "describe_transactions", lambda _cluster, names: dict.fromkeys(names, known))
     monkeypatch.setattr(transactions, "_coordinators", lambda _cluster: {0: 1})
-    monkeypatch.setattr(transactions, "_answered", lambda _cluster, ask: ask())
-    assert find_hanging(None, [HERE]) == ([Hanging(HERE, OPEN, known)] if hangs else [])
+    cluster = SimpleNamespace(answered=lambda ask: ask())
+    assert find_hanging(cluster, [HERE]) == ([Hanging(HERE, OPEN, known)] if hangs else [])
     assert asked == [[7]] * (2 if known is None else 1), "one that has nothing open is of no interest"
 
 
@@ -80,8 +81,10 @@ class Coordinated:
         if not self.at:
             raise UnreachableError(f"{where} has no leader now")
 
-    def attempts(self):
+    def attempts(self, _retry_seconds):
         return itertools.repeat(self.refusals.append)
+
+    answered = Cluster.answered
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ class Coordinated:
 def test_nothing_hangs_because_its_coordinator_was_not_asked(monkeypatch, places, told_in, refusals):
     """It has the transaction open, and tells so when it is back."""
     monkeypatch.setattr(transactions, "partition_producers", lambda _cluster, asked: {one: [OPEN] for one in asked})
-    monkeypatch.setattr(transactions, "describe_transaction", lambda _cluster, _name: KNOWN)
+    monkeypatch.setattr(transactions, "describe_transactions", lambda _cluster, names: dict.fromkeys(names, KNOWN))
     cluster, rounds = Coordinated(*places), itertools.count()
     monkeypatch.setattr(
         transactions, "list_transactions",

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 WRITE = "transactions.write_markers"
 MARKERS_PER_CALL: Final = 256
-"""Each is a task where it is written: some 10 ms together, for which everything else of that core waits."""
+"""They are appended in one step where they are written, for which everything else of that core waits."""
 CALLS_MAX: Final = 16
 """To one core at a time."""
 UNDER_WAY_MAX: Final = 65_536

@@ -21,7 +21,7 @@ from tpc_broker.client.transactions import (
     Transaction,
     abort_by_coordinator,
     abort_in_partition,
-    describe_transaction,
+    describe_transactions,
     find_hanging,
     list_transactions,
     partition_producers,
@@ -188,7 +188,7 @@ def _print_producers(found: dict[TopicPartition, list[PartitionProducer]], *, as
 
 def _required(client: Cluster, name: str) -> Transaction:
     """The command ends where there is no such id."""
-    found = describe_transaction(client, name)
+    found = describe_transactions(client, [name]).get(name)
     if found is None:
         fail(f"there is no transactional id {name!r}; `tpc txn list` shows those that are", Exit.NOT_FOUND)
     return found

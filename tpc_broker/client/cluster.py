@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from tpc_broker.client import requests
 from tpc_broker.client.connection import Connection
@@ -23,6 +23,7 @@ BACKOFF_SECONDS_MAX: Final = 1.0
 MISSING_TOPIC_SECONDS: Final = 2.0
 """How long a topic may be missing before that is believed: a topic just made is not known everywhere at once."""
 logger = logging.getLogger("tpc.client")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,15 @@ class Cluster:
         while True:
             yield failed
             pause = min(2 * pause, BACKOFF_SECONDS_MAX)
+
+    def answered(self, ask: Callable[[], T], retry_seconds: float | None = None) -> T:
+        """What `ask` gives, in the first of `attempts` that does not fail with a `ClientError`."""
+        for failed in self.attempts(retry_seconds):
+            try:
+                return ask()
+            except ClientError as error:
+                failed(error)
+        raise AssertionError
 
     def forget_topics(self) -> None:
         """The metadata proved wrong."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.connection import Connection
-from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.errors import RefusedError
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, messages
 
@@ -49,16 +49,14 @@ def describe(cluster: Cluster, kind: Resource, name: str) -> list[Setting]:
     request = messages.DescribeConfigsRequest
     resource = request.DescribeConfigsResource(resource_type=int(kind), resource_name=name, configuration_keys=None)
     message = request(resources=[resource], include_synonyms=True, include_documentation=True)
-    for failed in cluster.attempts():
-        try:
-            response = _place(cluster, kind, name).call(ApiKey.DESCRIBE_CONFIGS, in_any_version(message))
-            (result,) = response.results
-            _check(result)
-        except ClientError as error:
-            failed(error)
-            continue
+
+    def ask() -> list[Setting]:
+        response = _place(cluster, kind, name).call(ApiKey.DESCRIBE_CONFIGS, in_any_version(message))
+        (result,) = response.results
+        _check(result)
         return sorted((_setting(row) for row in result.configs), key=lambda one: one.name)
-    raise AssertionError
+
+    return cluster.answered(ask)
 
 
 def alter(
@@ -72,16 +70,13 @@ def alter(
     ]
     resource = request.AlterConfigsResource(resource_type=int(kind), resource_name=name, configs=rows)
     message = request(resources=[resource], validate_only=validate_only)
-    for failed in cluster.attempts():
-        try:
-            response = _place(cluster, kind, name).call(ApiKey.INCREMENTAL_ALTER_CONFIGS, in_any_version(message))
-            for result in response.responses:
-                _check(result)
-        except ClientError as error:
-            failed(error)
-            continue
-        return
-    raise AssertionError
+
+    def ask() -> None:
+        response = _place(cluster, kind, name).call(ApiKey.INCREMENTAL_ALTER_CONFIGS, in_any_version(message))
+        for result in response.responses:
+            _check(result)
+
+    cluster.answered(ask)
 
 
 def _place(cluster: Cluster, kind: Resource, name: str) -> Connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tpc_broker.client.errors import RefusedError
+from tpc_broker.client.errors import RefusedError, refusal_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey, messages
 
@@ -24,6 +24,9 @@ class CoordinatorKind(IntEnum):
 
     GROUP = 0
     TRANSACTION = 1
+
+    def __str__(self) -> str:
+        return "group" if self is CoordinatorKind.GROUP else "transactional id"
 
 
 class Coordinator(NamedTuple):
@@ -47,25 +50,25 @@ def find_coordinators(cluster: Cluster, kind: CoordinatorKind, names: Iterable[s
     for row in answer.coordinators or [answer]:
         name = row.key if answer.coordinators else asked[0]
         if row.error_code:
-            raise RefusedError(row.error_code, f"the coordinator of {kind.name.lower()} {name}")
+            raise refusal_of(row, f"the coordinator of {kind} {name}")
         found[name] = Coordinator(row.node_id, row.host, row.port)
     return found
 
 
 def connections_to_coordinators(
     cluster: Cluster, kind: CoordinatorKind, names: Iterable[str]
-) -> dict[Connection, list[str]]:
-    """Idle connections, and which of the names belong to each. Asked once."""
-    by_connection: dict[Connection, list[str]] = {}
+) -> dict[tuple[int, Connection], list[str]]:
+    """Brokers with an idle connection to each, and which of the names belong there. Asked once."""
+    found: dict[tuple[int, Connection], list[str]] = {}
     for name, coordinator in find_coordinators(cluster, kind, names).items():
         connection = cluster.connection_to_broker(coordinator.broker_id)
         if connection is None:
-            text = f"{kind.name.lower()} {name}: broker {coordinator.broker_id} is not in the cluster"
+            text = f"{kind} {name}: broker {coordinator.broker_id} is not in the cluster"
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-        by_connection.setdefault(connection, []).append(name)
-    return by_connection
+        found.setdefault((coordinator.broker_id, connection), []).append(name)
+    return found
 
 
 def connection_to_coordinator(cluster: Cluster, kind: CoordinatorKind, name: str) -> Connection:
-    (connection,) = connections_to_coordinators(cluster, kind, [name])
+    ((_broker_id, connection),) = connections_to_coordinators(cluster, kind, [name])
     return connection

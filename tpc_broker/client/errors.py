@@ -1,5 +1,7 @@
 """What goes wrong in a client, by culprit. Every message names the topic, partition and offset it is about."""
 
+from typing import Any
+
 from tpc_broker.kafka import ErrorCode
 
 
@@ -23,6 +25,11 @@ class RefusedError(ClientError):
         known = code in ErrorCode._value2member_map_
         self.is_retriable = known and ErrorCode(code).is_retriable
         super().__init__(f"{what}: {ErrorCode(code).name if known else f'error {code}'}")
+
+
+def refusal_of(answer: Any, what: str) -> RefusedError:
+    """With the broker's own words, where it has any."""
+    return RefusedError(answer.error_code, f"{what}: {answer.error_message}" if answer.error_message else what)
 
 
 class UnknownTopicError(ClientError):

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.coordinators import CoordinatorKind, find_coordinators
-from tpc_broker.client.errors import ClientError, RefusedError
+from tpc_broker.client.errors import RefusedError
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey, messages
@@ -17,13 +17,10 @@ from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
+    from collections.abc import Iterable
 
     from tpc_broker.client.cluster import Cluster
     from tpc_broker.client.connection import Connection
-
-    T = TypeVar("T")
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -71,7 +68,7 @@ class DescribedGroup:
 
 def list_groups(cluster: Cluster) -> list[ListedGroup]:
     """Of all brokers, by name."""
-    return _answered(cluster, lambda: _list_once(cluster))
+    return cluster.answered(lambda: _list_once(cluster))
 
 
 def _list_once(cluster: Cluster) -> list[ListedGroup]:
@@ -90,16 +87,7 @@ def _list_once(cluster: Cluster) -> list[ListedGroup]:
 
 def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     """As its coordinator tells it."""
-    return _answered(cluster, lambda: _describe_once(cluster, group))
-
-
-def _answered(cluster: Cluster, ask: Callable[[], T]) -> T:
-    for failed in cluster.attempts():
-        try:
-            return ask()
-        except ClientError as error:
-            failed(error)
-    raise AssertionError
+    return cluster.answered(lambda: _describe_once(cluster, group))
 
 
 def _describe_once(cluster: Cluster, group: str) -> DescribedGroup:

@@ -18,8 +18,7 @@ from tpc_broker.client.conversation import CLIENT_SOFTWARE
 from tpc_broker.client.coordinators import CoordinatorKind, connection_to_coordinator, connections_to_coordinators
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.requests import in_any_version
-from tpc_broker.client.transactions import ONGOING
-from tpc_broker.kafka import ApiKey, ErrorCode, messages
+from tpc_broker.kafka import ApiKey, messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,13 +26,12 @@ if TYPE_CHECKING:
     from tpc_broker.client.cluster import Cluster
     from tpc_broker.client.connection import Connection
     from tpc_broker.client.requests import TopicPartition
+    from tpc_broker.client.transactions import Transaction
 
 FEATURE: Final = "transaction.version"
 FEATURE_LEVEL: Final = 2
 _ENDS_AT_ONCE: Final = 200
 """In flight on one connection."""
-_DESCRIBED_AT_ONCE: Final = 1_000
-"""Ids; a broker tells some thousands at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +45,25 @@ class OpenTransaction:
     def __str__(self) -> str:
         return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.producer_epoch})"
 
-
-@dataclass(frozen=True, slots=True)
-class DescribedTransaction:
-    """``state`` is Kafka's word, "Dead" where the coordinator does not know the transactional id."""
-
-    state: str
-    producer_id: int
-    producer_epoch: int
-
-    def is_open(self, transaction: OpenTransaction) -> bool:
-        """Whether it is this transaction that the coordinator has, and neither ended nor taken over."""
-        same = (self.producer_id, self.producer_epoch) == (transaction.producer_id, transaction.producer_epoch)
-        return same and self.state == ONGOING
+    def is_open(self, told: Transaction | None) -> bool:
+        """Whether it is this one that the coordinator tells of, and neither ended nor taken over."""
+        if told is None or not told.is_open:
+            return False
+        return (told.producer_id, told.producer_epoch) == (self.producer_id, self.producer_epoch)
 
 
 def level_spoken_by(cluster: Cluster) -> int:
     """The level of `FEATURE` that the cluster has finalized, asked anew; 0: none."""
     name, version = CLIENT_SOFTWARE
     request = messages.ApiVersionsRequest(client_software_name=name, client_software_version=version)
-    for failed in cluster.attempts():
-        try:
-            answer = cluster.any_connection().call(ApiKey.API_VERSIONS, in_any_version(request))
-            if answer.error_code:
-                raise RefusedError(answer.error_code, "the cluster's features")
-        except ClientError as error:
-            failed(error)
-            continue
+
+    def ask() -> int:
+        answer = cluster.any_connection().call(ApiKey.API_VERSIONS, in_any_version(request))
+        if answer.error_code:
+            raise RefusedError(answer.error_code, "the cluster's features")
         return next((row.max_version_level for row in answer.finalized_features if row.name == FEATURE), 0)
-    raise AssertionError
+
+    return cluster.answered(ask)
 
 
 def begin(cluster: Cluster, transactional_id: str, timeout_ms: int) -> OpenTransaction:
@@ -85,17 +73,15 @@ def begin(cluster: Cluster, transactional_id: str, timeout_ms: int) -> OpenTrans
     request = messages.InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
     )
-    for failed in cluster.attempts():
-        try:
-            connection = connection_to_coordinator(cluster, CoordinatorKind.TRANSACTION, transactional_id)
-            answer = connection.call(ApiKey.INIT_PRODUCER_ID, in_any_version(request))
-            if answer.error_code:
-                raise RefusedError(answer.error_code, f"a transaction of {transactional_id}")
-        except ClientError as error:
-            failed(error)
-            continue
+
+    def ask() -> OpenTransaction:
+        connection = connection_to_coordinator(cluster, CoordinatorKind.TRANSACTION, transactional_id)
+        answer = connection.call(ApiKey.INIT_PRODUCER_ID, in_any_version(request))
+        if answer.error_code:
+            raise RefusedError(answer.error_code, f"a transaction of {transactional_id}")
         return OpenTransaction(transactional_id, answer.producer_id, answer.producer_epoch)
-    raise AssertionError
+
+    return cluster.answered(ask)
 
 
 def end_all(
@@ -131,7 +117,7 @@ def _end_once(
     except ClientError as error:
         errors.append(error)
         return list(transactions)
-    for connection, names in places.items():
+    for (_broker_id, connection), names in places.items():
         asked = [by_id[name] for name in names]
         try:
             for transaction in asked:
@@ -162,32 +148,6 @@ def _end_request(transaction: OpenTransaction, commits: bool) -> Any:  # noqa: F
     )
 
 
-def describe_all(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, DescribedTransaction]:
-    """How the coordinators see these ids."""
-    left, found = list(transactional_ids), dict[str, DescribedTransaction]()
-    attempts = cluster.attempts()
-    while left:
-        failed = next(attempts)
-        try:
-            found |= _describe_once(cluster, left[:_DESCRIBED_AT_ONCE])
-            left, attempts = left[_DESCRIBED_AT_ONCE:], cluster.attempts()
-        except ClientError as error:
-            failed(error)
-    return found
-
-
-def _describe_once(cluster: Cluster, names: Sequence[str]) -> dict[str, DescribedTransaction]:
-    found: dict[str, DescribedTransaction] = {}
-    for connection, ids in connections_to_coordinators(cluster, CoordinatorKind.TRANSACTION, names).items():
-        request = messages.DescribeTransactionsRequest(transactional_ids=ids)
-        for row in connection.call(ApiKey.DESCRIBE_TRANSACTIONS, in_any_version(request)).transaction_states:
-            if row.error_code and row.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                raise RefusedError(row.error_code, f"the transaction {row.transactional_id}")
-            state = "Dead" if row.error_code else row.transaction_state
-            found[row.transactional_id] = DescribedTransaction(state, row.producer_id, row.producer_epoch)
-    return found
-
-
 def commit_offset(  # noqa: PLR0913 - what of which group, within which transaction
     cluster: Cluster, transaction: OpenTransaction, group: str, where: TopicPartition, offset: int, metadata: str
 ) -> None:
@@ -203,16 +163,14 @@ def commit_offset(  # noqa: PLR0913 - what of which group, within which transact
         producer_epoch=transaction.producer_epoch,
         topics=[request.TxnOffsetCommitRequestTopic(name=where.topic, partitions=[row])],
     )
-    for failed in cluster.attempts():
-        try:
-            answer = _group(cluster, group).call(ApiKey.TXN_OFFSET_COMMIT, in_any_version(message))
-            code = answer.topics[0].partitions[0].error_code
-            if code:
-                raise RefusedError(code, f"the offset {offset} of group {group} within a transaction")
-        except ClientError as error:
-            failed(error)
-            continue
-        return
+
+    def ask() -> None:
+        answer = _group(cluster, group).call(ApiKey.TXN_OFFSET_COMMIT, in_any_version(message))
+        code = answer.topics[0].partitions[0].error_code
+        if code:
+            raise RefusedError(code, f"the offset {offset} of group {group} within a transaction")
+
+    cluster.answered(ask)
 
 
 def stable_offset(
@@ -225,18 +183,16 @@ def stable_offset(
     topic = request.OffsetFetchRequestTopics(name=where.topic, partition_indexes=[where.partition])
     asked = request.OffsetFetchRequestGroup(group_id=group, topics=[topic])
     message = request(groups=[asked], require_stable=True)
-    for failed in cluster.attempts(wait_seconds):
-        try:
-            answer = _group(cluster, group).call(ApiKey.OFFSET_FETCH, in_any_version(message)).groups[0]
-            rows = [row for topic_row in answer.topics for row in topic_row.partitions]
-            code = answer.error_code or next((row.error_code for row in rows if row.error_code), 0)
-            if code:
-                raise RefusedError(code, f"the offset of group {group}")
-        except ClientError as error:
-            failed(error)
-            continue
+
+    def ask() -> tuple[int, str] | None:
+        answer = _group(cluster, group).call(ApiKey.OFFSET_FETCH, in_any_version(message)).groups[0]
+        rows = [row for topic_row in answer.topics for row in topic_row.partitions]
+        code = answer.error_code or next((row.error_code for row in rows if row.error_code), 0)
+        if code:
+            raise RefusedError(code, f"the offset of group {group}")
         return next(((row.committed_offset, row.metadata or "") for row in rows if row.committed_offset >= 0), None)
-    raise AssertionError
+
+    return cluster.answered(ask, wait_seconds)
 
 
 def _group(cluster: Cluster, group: str) -> Connection:

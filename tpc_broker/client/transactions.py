@@ -10,28 +10,28 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicError, UnreachableError
+from tpc_broker.client.coordinators import (
+    CoordinatorKind,
+    connection_to_coordinator,
+    connections_to_coordinators,
+)
+from tpc_broker.client.errors import RefusedError, UnknownTopicError, UnreachableError, refusal_of
 from tpc_broker.client.requests import TopicPartition, in_any_version
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.model import TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
+    from collections.abc import Iterable
 
     from tpc_broker.client.cluster import Cluster
     from tpc_broker.client.connection import Connection
 
-    T = TypeVar("T")
-
 ONGOING: Final = "Ongoing"
 ENDING: Final = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 """The coordinator ends these by itself."""
-_TRANSACTION: Final = 1
-"""A kind of coordinator."""
-_MANY_VERSION: Final = 4
-"""Of FindCoordinator: from it on, several at once."""
+_DESCRIBED_AT_ONCE: Final = 1_000
+"""Ids; a broker tells some thousands at most."""
 _PARTITIONS_AT_ONCE: Final = 100
 """That are asked for their producers: a broker tells some thousands of them at most."""
 _NOBODY: Final = -1
@@ -97,7 +97,7 @@ def list_transactions(
     asked = messages.ListTransactionsRequest(
         state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=longer_than_ms
     )
-    return _answered(cluster, lambda: _list_once(cluster, asked))
+    return cluster.answered(lambda: _list_once(cluster, asked))
 
 
 def _list_once(cluster: Cluster, asked: messages.ListTransactionsRequest) -> list[ListedTransaction]:
@@ -115,23 +115,34 @@ def _list_once(cluster: Cluster, asked: messages.ListTransactionsRequest) -> lis
     return [found[name] for name in sorted(found)]
 
 
-def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction | None:
-    """As its coordinator tells it; None: it knows no such id."""
-    return _answered(cluster, lambda: _describe_once(cluster, transactional_id))
+def describe_transactions(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, Transaction]:
+    """As their coordinators tell them; without those that these do not know."""
+    left, found = list(transactional_ids), dict[str, Transaction]()
+    while left:
+        some, left = left[:_DESCRIBED_AT_ONCE], left[_DESCRIBED_AT_ONCE:]
+        found |= cluster.answered(lambda some=some: _describe_once(cluster, some))  # type: ignore[misc]
+    return found
 
 
-def _describe_once(cluster: Cluster, transactional_id: str) -> Transaction | None:
-    broker_id, connection = _coordinator(cluster, transactional_id)
-    request = messages.DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    (told,) = connection.call(ApiKey.DESCRIBE_TRANSACTIONS, in_any_version(request)).transaction_states
-    if told.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        return None
-    if told.error_code:
-        raise RefusedError(told.error_code, f"transactional id {transactional_id}")
+def _describe_once(cluster: Cluster, names: Iterable[str]) -> dict[str, Transaction]:
+    found: dict[str, Transaction] = {}
+    places = connections_to_coordinators(cluster, CoordinatorKind.TRANSACTION, names)
+    for (broker_id, connection), ids in places.items():
+        request = messages.DescribeTransactionsRequest(transactional_ids=ids)
+        for told in connection.call(ApiKey.DESCRIBE_TRANSACTIONS, in_any_version(request)).transaction_states:
+            if told.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                continue
+            if told.error_code:
+                raise RefusedError(told.error_code, f"transactional id {told.transactional_id}")
+            found[told.transactional_id] = _transaction(broker_id, told)
+    return found
+
+
+def _transaction(broker_id: int, told: messages.DescribeTransactionsResponse.TransactionState) -> Transaction:
     places = (TopicPartition(each.topic, index) for each in told.topics for index in each.partitions)
     started_ms = told.transaction_start_time_ms
     return Transaction(
-        transactional_id,
+        told.transactional_id,
         told.transaction_state,
         broker_id,
         told.producer_id,
@@ -140,30 +151,6 @@ def _describe_once(cluster: Cluster, transactional_id: str) -> Transaction | Non
         None if started_ms < 0 else started_ms,
         tuple(sorted(places)),
     )
-
-
-def _coordinator(cluster: Cluster, transactional_id: str) -> tuple[int, Connection]:
-    def make(version: int) -> Any:
-        kind = messages.FindCoordinatorRequest
-        if version >= _MANY_VERSION:
-            return kind(key_type=_TRANSACTION, coordinator_keys=[transactional_id])
-        return kind(key=transactional_id, key_type=_TRANSACTION)
-
-    answer = cluster.any_connection().call(ApiKey.FIND_COORDINATOR, make)
-    found = answer.coordinators[0] if answer.coordinators else answer
-    what = f"the coordinator of transactional id {transactional_id}"
-    if found.error_code:
-        raise _refused(found, what)
-    connection = cluster.connection_to_broker(found.node_id)
-    if connection is None:
-        text = f"{what}: broker {found.node_id} is not in the cluster"
-        raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-    return found.node_id, connection
-
-
-def _refused(answer: Any, what: str) -> RefusedError:
-    """With the broker's own words, where it has any."""
-    return RefusedError(answer.error_code, f"{what}: {answer.error_message}" if answer.error_message else what)
 
 
 def partition_producers(
@@ -175,7 +162,7 @@ def partition_producers(
     left, found = list(places), dict[TopicPartition, list[PartitionProducer]]()
     while left:
         some, left = left[:_PARTITIONS_AT_ONCE], left[_PARTITIONS_AT_ONCE:]
-        found |= _answered(cluster, lambda some=some: _producers_once(cluster, some))  # type: ignore[misc]
+        found |= cluster.answered(lambda some=some: _producers_once(cluster, some))  # type: ignore[misc]
     return found
 
 
@@ -189,7 +176,7 @@ def _producers_once(cluster: Cluster, places: list[TopicPartition]) -> dict[Topi
             if told.error_code == ErrorCode.INVALID_REQUEST and len(places) > 1:  # too many for one answer
                 found |= _producers_once(cluster, [where])
             elif told.error_code:
-                raise _refused(told, f"producers of {where}")
+                raise refusal_of(told, f"producers of {where}")
             else:
                 found[where] = [_producer(one) for one in told.active_producers]
     return found
@@ -243,12 +230,13 @@ def _by_producers(cluster: Cluster, producer_ids: set[int]) -> dict[int, Transac
     if not producer_ids:
         return {}
     found = _listed_once(cluster, producer_ids)
-    return found if found.keys() >= producer_ids else _answered(cluster, lambda: _listed_by_all(cluster, producer_ids))
+    return found if found.keys() >= producer_ids else cluster.answered(lambda: _listed_by_all(cluster, producer_ids))
 
 
 def _listed_once(cluster: Cluster, producer_ids: set[int]) -> dict[int, Transaction | None]:
     listed = list_transactions(cluster, (), sorted(producer_ids))
-    return {one.producer_id: describe_transaction(cluster, one.transactional_id) for one in listed}
+    described = describe_transactions(cluster, (one.transactional_id for one in listed))
+    return {one.producer_id: described.get(one.transactional_id) for one in listed}
 
 
 def _listed_by_all(cluster: Cluster, producer_ids: set[int]) -> dict[int, Transaction | None]:
@@ -285,12 +273,12 @@ def abort_by_coordinator(cluster: Cluster, found: Transaction) -> None:
     )  # fmt: skip
 
     def ask() -> None:
-        _broker_id, connection = _coordinator(cluster, found.transactional_id)
+        connection = connection_to_coordinator(cluster, CoordinatorKind.TRANSACTION, found.transactional_id)
         answer = connection.call(ApiKey.INIT_PRODUCER_ID, in_any_version(request))
         if answer.error_code:
             raise RefusedError(answer.error_code, f"transactional id {found.transactional_id}")
 
-    _answered(cluster, ask)
+    cluster.answered(ask)
 
 
 def abort_in_partition(cluster: Cluster, where: TopicPartition, producer: PartitionProducer) -> None:
@@ -310,13 +298,4 @@ def abort_in_partition(cluster: Cluster, where: TopicPartition, producer: Partit
         if told.error_code:
             raise RefusedError(told.error_code, f"the marker in {where}")
 
-    _answered(cluster, ask)
-
-
-def _answered(cluster: Cluster, ask: Callable[[], T]) -> T:
-    for failed in cluster.attempts():
-        try:
-            return ask()
-        except ClientError as error:
-            failed(error)
-    raise AssertionError
+    cluster.answered(ask)

@@ -34,7 +34,7 @@ from tpc_broker.client import transacting
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.transacting import OpenTransaction
-from tpc_broker.client.transactions import ONGOING, list_transactions
+from tpc_broker.client.transactions import ONGOING, describe_transactions, list_transactions
 from tpc_broker.kafka import ErrorCode
 from tpc_broker.spark.epochs import EpochLedger
 from tpc_broker.spark.given import OptionError
@@ -209,8 +209,8 @@ class TransactionalWrite:
     def _check_open(self, prepared: Iterable[OpenTransaction]) -> None:
         """Before anything is decided: `LostTransactionsError`, after which the write can be repeated as a whole."""
         wanted = {one.transactional_id: one for one in prepared}
-        found = transacting.describe_all(self._cluster, wanted) if wanted else {}
-        lost = [str(one) for name, one in wanted.items() if name not in found or not found[name].is_open(one)]
+        found = describe_transactions(self._cluster, wanted)
+        lost = [str(one) for name, one in wanted.items() if not one.is_open(found.get(name))]
         if lost:
             raise LostTransactionsError(
                 f"{self._about}: nothing is committed, because {len(lost)} of {len(wanted)} transactions were aborted "
@@ -238,14 +238,14 @@ class TransactionalWrite:
         try:
             listed = (one.transactional_id for one in list_transactions(self._cluster, [ONGOING]))
             names = [name for name in listed if own.fullmatch(name) and name not in known]
-            found = transacting.describe_all(self._cluster, names) if names else {}
+            found = describe_transactions(self._cluster, names)
         except ClientError as error:
             logger.info("what other attempts left of %s times out by itself: %s", self._about, error)
             return []
         return [
             OpenTransaction(name, one.producer_id, one.producer_epoch)
             for name, one in found.items()
-            if one.state == ONGOING
+            if one.is_open
         ]
 
     def _abort(self, transactions: Sequence[OpenTransaction]) -> None:
