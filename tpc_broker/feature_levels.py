@@ -27,6 +27,8 @@ FIRST_WITH_TRANSACTIONS: Final = 5
 """Transactions of clients: `__transaction_state`, and offsets in transactions."""
 FIRST_WITH_NAMED_LEADERS: Final = 5
 """Who leads the first term of a partition is named by the record that makes it: `first_leaders`."""
+FIRST_WITH_SECURITY: Final = 6
+"""Users, rules of access and quotas: records of the metadata."""
 
 
 class Levels(NamedTuple):
@@ -47,7 +49,7 @@ def _spoken() -> Levels:
     """TPC_TEST_FEATURE_LEVELS=LOWEST-HIGHEST: the tests' releases of the past and the future."""
     text = os.environ.get("TPC_TEST_FEATURE_LEVELS", "")
     if not text:
-        return Levels(FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS)
+        return Levels(FIRST_OF_CLUSTERS, FIRST_WITH_SECURITY)
     lowest, _, highest = text.partition("-")
     return Levels(int(lowest), int(highest))
 

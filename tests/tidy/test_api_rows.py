@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tpc_broker.broker.handlers.api_rows import Resource, Served, Throttle
+from tpc_broker.auth.operations import Resource
+from tpc_broker.broker.handlers.api_rows import Served, Throttle
 from tpc_broker.broker.handlers.forward import AtController
 from tpc_broker.broker.handlers.table import FIRST_LEVELS, ROWS, offered_at
 from tpc_broker.feature_levels import SPOKEN

@@ -24,7 +24,8 @@ ALLOWED = {
     "log": FOUNDATION | NATIVE_BYTES,
     "routing": FOUNDATION,
     "ebpf": set(),
-    "metadata": FOUNDATION | {"routing"},
+    "auth": FOUNDATION,
+    "metadata": FOUNDATION | {"routing", "auth"},
     "raft": FOUNDATION,
     "swim": FOUNDATION,
     "cluster": FOUNDATION | {"raft", "swim"},
@@ -32,7 +33,7 @@ ALLOWED = {
     "telemetry": FOUNDATION | NATIVE_BYTES | {"kafka", "metadata"},
     "storage": FOUNDATION | NATIVE_BYTES | {"log", "metadata"},
     "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"}
-    | {"telemetry"},
+    | {"telemetry", "auth"},
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
@@ -49,10 +50,10 @@ ALLOWED = {
     "feature_levels": set(),
 }
 EVERYTHING = {"runtime", "bench"}
-NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry", "storage",
-             "broker")  # fmt: skip
+NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry", "auth",
+             "storage", "broker")  # fmt: skip
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
-SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry")
+SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry", "auth")
 CLOCK_BY_PORT = ("storage", "broker")
 CHANCE_BY_PORT = ("broker",)
 CHANCE_MODULES = {"random", "secrets"}

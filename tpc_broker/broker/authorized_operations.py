@@ -6,23 +6,9 @@ number is the operation's code in Kafka's ACLs.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
-
-class Operation(IntEnum):
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
+from tpc_broker.auth.operations import Operation
 
 
 def _field(*operations: Operation) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker import limits
+from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
@@ -201,6 +202,7 @@ class Core:
         self.transactions = TransactionService(self, nursery)
         self.coordinators = CoordinatorsOfCore(self.groups, self.transactions)
         self.client_telemetry = ClientTelemetry(self)
+        self.access = AccessControl(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})

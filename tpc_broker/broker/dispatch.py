@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker import limits
+from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.ports import PYTHON_DECIDES
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
@@ -59,6 +60,8 @@ Handled = Message | EncodedResponse | None
 Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
 """Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
 
+NOBODY = Subject(Principal("", ""), "")
+"""In place of the subject of a connection that is closed: no rule names it."""
 _OF_ANY_LEVEL: Mapping[ApiKey, int] = MappingProxyType({})
 
 SHARE_NS = 2_000_000
@@ -74,6 +77,7 @@ class ConnectionState:
     """Small, since most of ten thousand connections are idle."""
 
     peer: str
+    subject: Subject
     queue: deque[Request] | None = None
     """What comes behind the request that is under way, or all of it while that stands in line; None: there is none."""
     is_given_up: bool = False
@@ -123,7 +127,7 @@ class Dispatcher:
     # -- called by the connections, inside a turn; they never wait ---------------------------------------------------
 
     def on_opened(self, connection: int, peer: str) -> None:
-        self._connections[connection] = ConnectionState(peer)
+        self._connections[connection] = ConnectionState(peer, Subject(ANONYMOUS, _host(peer)))
 
     def on_closed(self, connection: int, reason: str, detail: str) -> None:
         state = self._connections.pop(connection, None)
@@ -159,6 +163,10 @@ class Dispatcher:
     def peer_of(self, connection: int) -> str:
         state = self._connections.get(connection)
         return state.peer if state is not None else "a closed connection"
+
+    def subject_of(self, connection: int) -> Subject:
+        state = self._connections.get(connection)
+        return state.subject if state is not None else NOBODY
 
     def is_open(self, connection: int) -> bool:
         return connection in self._connections

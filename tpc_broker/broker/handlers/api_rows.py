@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.authorized_operations import Operation
+    from tpc_broker.auth.operations import Operation, Resource
     from tpc_broker.broker.dispatch import Handler
 
 
@@ -51,17 +51,6 @@ class AsItComes:
 LOCAL: Final = AsItComes(Served.LOCAL)
 SENT_ON_BY_C: Final = AsItComes(Served.BY_PARTITION)
 """On listeners that the cores share (`native/ring/forward.h`)."""
-
-
-class Resource(Enum):
-    """What an operation is on, as Kafka's ACLs name it."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject
 from tpc_broker.broker.handlers.api_rows import Served
 from tpc_broker.broker.handlers.no_controller import Said, what_is_said
 from tpc_broker.broker.metadata_service import METADATA_CORE
@@ -54,6 +55,8 @@ class ForwardedRequest:
     peer: str
     """The client's address, as its own core knows it."""
     listener_name: str
+    subject: Subject
+    """Who asks."""
     connection: int = -1
     correlation_id: int = -1
     received_ns: int = 0
@@ -140,6 +143,7 @@ async def _at_controller(
 
 
 def _facts(core: Core, request: Request) -> Payload:
+    subject = core.access.subject_of(request)
     return {
         "api_key": request.api_key,
         "api_version": request.api_version,
@@ -147,6 +151,8 @@ def _facts(core: Core, request: Request) -> Payload:
         "listener": request.listener,
         "listener_name": listener_name_of(core, request),
         "peer": peer_of(core, request),
+        "principal": list(subject.principal),
+        "host": subject.host,
     }
 
 
@@ -168,6 +174,12 @@ def listener_name_of(core: Core, request: Request) -> str:
     return request.listener_name if isinstance(request, ForwardedRequest) else core.view.listener_name(request.listener)
 
 
+def _subject(payload: Payload) -> Subject:
+    """An earlier release's node does not say: it has no authentication."""
+    principal = payload.get("principal")
+    return Subject(ANONYMOUS if principal is None else Principal(*principal), payload.get("host", ""))
+
+
 def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
     """Answer requests that other cores forward to this one."""
 
@@ -180,6 +192,7 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
             payload["listener"],
             payload["peer"],
             payload.get("listener_name", ""),  # an earlier release's node does not say
+            _subject(payload),
             is_from_node=payload.get("node", core.view.node) != core.view.node,
         )
         facts = api(request.api_key)

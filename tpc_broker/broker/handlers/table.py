@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.broker.authorized_operations import Operation
+from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.handlers import (
     client_metrics,
     configs,
@@ -34,7 +34,7 @@ from tpc_broker.broker.handlers import (
     transactional,
     transactions,
 )
-from tpc_broker.broker.handlers.api_rows import LOCAL, SENT_ON_BY_C, ApiRow, Need, Resource, Throttle
+from tpc_broker.broker.handlers.api_rows import LOCAL, SENT_ON_BY_C, ApiRow, Need, Throttle
 from tpc_broker.broker.handlers.forward import AtController
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS
 from tpc_broker.kafka.api_keys import ApiKey
