@@ -1,0 +1,190 @@
+"""The server's side of SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677), and what is kept of a password.
+
+What is kept proves a password and cannot be turned back into it, but with it somebody could stand in for the server: it
+is a secret all the same. As in Kafka, names and passwords are taken as UTF-8 without SASLprep.
+
+A client that names an unknown user gets a salt all the same, the same one each time, and fails at the last message
+after the same work, so that it does not learn who there is. A user's own number of iterations may differ from the
+default, and the length of a salt that an administrator's client chose; these alone can be seen.
+
+Channels are not bound (`-PLUS`): a client that binds (`p=`) is refused, one that only could (`y`) is let in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.auth.exchange import Challenge, Done, Failed, Mechanism, is_name
+from tpc_broker.auth.principals import USER, Principal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpc_broker.auth.exchange import Step
+
+ITERATIONS_DEFAULT: Final = 4096
+ITERATIONS_MIN: Final = 4096
+"""RFC 7677. Fewer would make a stolen verifier cheap to guess."""
+ITERATIONS_MAX: Final = 16_384
+"""Kafka's, of credentials that its requests set; one in a record may have more."""
+SALT_BYTES: Final = 24
+NONCE_BYTES: Final = 24
+"""Of the server's part, before base64."""
+MESSAGE_BYTES_MAX: Final = 4096
+CLIENT_NONCE_BYTES_MAX: Final = 1024
+
+_HASHES: Final = {Mechanism.SCRAM_SHA_256: "sha256", Mechanism.SCRAM_SHA_512: "sha512"}
+_FIRST = re.compile(
+    r"(?P<header>(?P<binding>[ny]|p=[A-Za-z0-9.-]+),(?:a=(?P<authzid>[^,]*))?,)"
+    r"(?P<bare>n=(?P<name>[^,]*),r=(?P<nonce>[^,]*)(?P<extensions>(?:,[A-Za-z][A-Za-z]*=[^,]*)*))"
+)
+_FINAL = re.compile(
+    r"(?P<without_proof>c=(?P<binding>[^,]*),r=(?P<nonce>[^,]*)(?:,[A-Za-z]=[^,]*)*?),p=(?P<proof>[^,]*)"
+)
+_NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+_ESCAPE = re.compile(r"=(2C|3D)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What is kept of one password for one mechanism; the keys are as long as the mechanism's hash."""
+
+    salt: bytes = field(repr=False)
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+def make_credential(
+    mechanism: Mechanism, password: str, salt: bytes, iterations: int = ITERATIONS_DEFAULT
+) -> ScramCredential:
+    """`salt`: random, new for each credential. Takes about a millisecond for 4096 iterations."""
+    salted = salted_password(mechanism, password.encode(), salt, iterations)
+    return credential_of_salted(mechanism, salted, salt, iterations)
+
+
+def salted_password(mechanism: Mechanism, password: bytes, salt: bytes, iterations: int) -> bytes:
+    """What Kafka's AlterUserScramCredentials carries in place of the password."""
+    return hashlib.pbkdf2_hmac(_HASHES[mechanism], password, salt, iterations)
+
+
+def credential_of_salted(mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    hash_name = _HASHES[mechanism]
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    stored_key = hashlib.new(hash_name, client_key).digest()
+    return ScramCredential(salt, iterations, stored_key, hmac.digest(salted, b"Server Key", hash_name))
+
+
+def fits(credential: ScramCredential, mechanism: Mechanism) -> bool:
+    """Whether it is of that mechanism: keys of another hash prove nothing."""
+    size = hashlib.new(_HASHES[mechanism]).digest_size
+    return len(credential.stored_key) == len(credential.server_key) == size and credential.iterations >= 1
+
+
+def stand_in(mechanism: Mechanism, user: str, secret: bytes) -> ScramCredential:
+    """For a user who is not there: the same each time, and of no password. `secret`: the server's own."""
+    salt = hmac.digest(secret, b"salt " + mechanism.encode() + b" " + user.encode(), "sha512")
+    return ScramCredential(
+        salt[:SALT_BYTES],
+        ITERATIONS_DEFAULT,
+        hmac.digest(secret, b"stored " + user.encode(), _HASHES[mechanism]),
+        hmac.digest(secret, b"server " + user.encode(), _HASHES[mechanism]),
+    )
+
+
+class ScramExchange:
+    """One login. `nonce`: the server's part, printable, without comma, new for each."""
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        lookup: Callable[[str, Mechanism], ScramCredential | None],
+        nonce: str,
+        secret: bytes,
+    ) -> None:
+        """`lookup` finds a user's credential. `secret`: the server's own, for users who are not there."""
+        self._mechanism = mechanism
+        self._hash = _HASHES[mechanism]
+        self._lookup = lookup
+        self._own_nonce = nonce
+        self._secret = secret
+        self._header = self._bare = self._nonce = self._server_first = self._user = ""
+        self._known: ScramCredential | None = None
+        self._credential: ScramCredential | None = None
+
+    def step(self, message: bytes) -> Step:
+        if len(message) > MESSAGE_BYTES_MAX:
+            return Failed("a SCRAM message is too long")
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            return Failed("a SCRAM message is no UTF-8")
+        return self._first(text) if self._credential is None else self._final(text, self._credential)
+
+    def _first(self, text: str) -> Step:
+        match = _FIRST.fullmatch(text)
+        if match is None:
+            return Failed("the first SCRAM message is malformed")
+        user, authzid = unescaped(match["name"]), unescaped(match["authzid"] or "")
+        nonce = match["nonce"]
+        refused = (
+            "the client wants its channel bound, which is not offered" * match["binding"].startswith("p")
+            or "the user's name is malformed" * (user is None or not is_name(user))
+            or "the client asks to act for somebody else" * (authzid not in ("", user))
+            or "the client's nonce is malformed" * (not _NONCE.fullmatch(nonce) or len(nonce) > CLIENT_NONCE_BYTES_MAX)
+            or "delegation tokens are not offered" * (",tokenauth=true" in match["extensions"].lower())
+        )
+        if refused or user is None:
+            return Failed(refused)
+        known = self._lookup(user, self._mechanism)
+        self._known = known if known is not None and fits(known, self._mechanism) else None
+        credential = self._known or stand_in(self._mechanism, user, self._secret)
+        self._user, self._credential = user, credential
+        self._header, self._bare, self._nonce = match["header"], match["bare"], nonce + self._own_nonce
+        salt = base64.b64encode(credential.salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
+        return Challenge(self._server_first.encode())
+
+    def _final(self, text: str, credential: ScramCredential) -> Step:
+        match = _FINAL.fullmatch(text)
+        if match is None:
+            return Failed("the last SCRAM message is malformed")
+        if match["binding"] != base64.b64encode(self._header.encode()).decode():
+            return Failed("the client has changed what it said of channels")
+        if not hmac.compare_digest(match["nonce"].encode(), self._nonce.encode()):
+            return Failed("the client answers with another nonce")
+        try:
+            proof = base64.b64decode(match["proof"], validate=True)
+        except (binascii.Error, ValueError):
+            return Failed("the client's proof is malformed")
+        signed = ",".join([self._bare, self._server_first, match["without_proof"]]).encode()
+        is_right = self._proves(proof, signed, credential)
+        server_signature = hmac.digest(credential.server_key, signed, self._hash)
+        if self._known is None:
+            return Failed(f"there is no user {self._user!r} for {self._mechanism}")
+        if self._lookup(self._user, self._mechanism) != self._known:
+            return Failed(f"the credentials of user {self._user!r} changed in between")
+        if not is_right:
+            return Failed(f"wrong password of user {self._user!r}")
+        return Done(Principal(USER, self._user), b"v=" + base64.b64encode(server_signature))
+
+    def _proves(self, proof: bytes, signed: bytes, credential: ScramCredential) -> bool:
+        signature = hmac.digest(credential.stored_key, signed, self._hash)
+        if len(proof) != len(signature):
+            return False
+        client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
+        return hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), credential.stored_key)
+
+
+def unescaped(name: str) -> str | None:
+    """A name as RFC 5802 writes it, `=2C` for a comma and `=3D` for an equals sign; None: malformed."""
+    parts = _ESCAPE.split(name)
+    if None in parts:
+        return None
+    return "".join({"2C": ",", "3D": "="}[part] if at % 2 else part for at, part in enumerate(parts))
