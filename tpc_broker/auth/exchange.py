@@ -6,12 +6,16 @@ back as `Work`, which its driver does elsewhere; a mechanism itself never waits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tpc_broker.auth.principals import PRINCIPAL_NAME_BYTES_MAX, Principal
+from tpc_broker.auth.principals import PRINCIPAL_NAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tpc_broker.auth.principals import Principal
 
 
 class Mechanism(StrEnum):

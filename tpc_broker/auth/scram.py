@@ -13,7 +13,6 @@ Channels are not bound (`-PLUS`): a client that binds (`p=`) is refused, one tha
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -159,23 +158,25 @@ class ScramExchange:
             return Failed("the client has changed what it said of channels")
         if not hmac.compare_digest(match["nonce"].encode(), self._nonce.encode()):
             return Failed("the client answers with another nonce")
-        try:
-            proof = base64.b64decode(match["proof"], validate=True)
-        except (binascii.Error, ValueError):
-            return Failed("the client's proof is malformed")
         signed = ",".join([self._bare, self._server_first, match["without_proof"]]).encode()
-        is_right = self._proves(proof, signed, credential)
+        is_right = self._proves(match["proof"], signed, credential)
         server_signature = hmac.digest(credential.server_key, signed, self._hash)
-        if self._known is None:
-            return Failed(f"there is no user {self._user!r} for {self._mechanism}")
-        if self._lookup(self._user, self._mechanism) != self._known:
-            return Failed(f"the credentials of user {self._user!r} changed in between")
-        if not is_right:
-            return Failed(f"wrong password of user {self._user!r}")
+        known_now = self._lookup(self._user, self._mechanism)
+        refused = (
+            f"there is no user {self._user!r} for {self._mechanism}" * (self._known is None)
+            or f"the credential of user {self._user!r} has just been changed" * (known_now != self._known)
+            or f"wrong password of user {self._user!r}" * (not is_right)
+        )
+        if refused:
+            return Failed(refused)
         return Done(Principal(USER, self._user), b"v=" + base64.b64encode(server_signature))
 
-    def _proves(self, proof: bytes, signed: bytes, credential: ScramCredential) -> bool:
+    def _proves(self, proof_text: str, signed: bytes, credential: ScramCredential) -> bool:
         signature = hmac.digest(credential.stored_key, signed, self._hash)
+        try:
+            proof = base64.b64decode(proof_text, validate=True)
+        except ValueError:
+            return False
         if len(proof) != len(signature):
             return False
         client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
