@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tpc_broker.auth.principals import PRINCIPAL_NAME_BYTES_MAX
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -73,7 +71,3 @@ class Exchange(Protocol):
         """After `Done` or `Failed` it is not called again."""
         ...
 
-
-def is_name(text: str) -> bool:
-    """Whether a user may be called that: no control character, no longer than a principal's name."""
-    return bool(text) and text.isprintable() and len(text.encode(errors="replace")) <= PRINCIPAL_NAME_BYTES_MAX

@@ -11,20 +11,21 @@ import hmac
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.auth.exchange import Done, Failed, Mechanism, Work, is_name
+from tpc_broker.auth.credentials import ScramMechanism, credential_of_password, user_name_fault
+from tpc_broker.auth.exchange import Done, Failed, Work
 from tpc_broker.auth.principals import USER, Principal
-from tpc_broker.auth.scram import credential_of_salted, fits, salted_password, stand_in
+from tpc_broker.auth.scram import fits, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpc_broker.auth.credentials import ScramCredential
     from tpc_broker.auth.exchange import Step
-    from tpc_broker.auth.scram import ScramCredential
 
 MESSAGE_BYTES_MAX: Final = 4096
 RECENT_MS: Final = 60_000
 RECENT_MAX: Final = 10_000
-VERIFIERS: Final = (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
+VERIFIERS: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 """What a password is checked against: the first of these that its user has."""
 TOKENS: Final = 3
 _NOTHING_GIVEN: Final = "Authentication failed: {} not specified"
@@ -63,7 +64,7 @@ class PlainExchange:
 
     def __init__(
         self,
-        lookup: Callable[[str, Mechanism], ScramCredential | None],
+        lookup: Callable[[str, ScramMechanism], ScramCredential | None],
         recent: RecentLogins,
         now_ms: Callable[[], int],
         secret: bytes,
@@ -84,22 +85,21 @@ class PlainExchange:
         refused = (
             _NOTHING_GIVEN.format("username") * (not user)
             or _NOTHING_GIVEN.format("password") * (not password)
-            or "the user's name is malformed" * (not is_name(user))
+            or "the user's name is malformed" * (user_name_fault(user) is not None)
             or "Authentication failed: Client requested an authorization id that is different from username"
             * (authzid not in ("", user))
         )
-        return Failed(refused) if refused else self._check(user, password.encode())
+        return Failed(refused) if refused else self._check(user, password)
 
-    def _check(self, user: str, password: bytes) -> Step:
+    def _check(self, user: str, password: str) -> Step:
         mechanism, known = self._verifier(user)
         credential = known or stand_in(mechanism, user, self._secret)
-        proof = self._recent.proof(user, password, credential)
+        proof = self._recent.proof(user, password.encode(), credential)
         if known is not None and self._recent.has(proof, self._now_ms()):
             return Done(Principal(USER, user))
 
         def derive() -> bytes:
-            salted = salted_password(mechanism, password, credential.salt, credential.iterations)
-            return credential_of_salted(mechanism, salted, credential.salt, credential.iterations).stored_key
+            return credential_of_password(mechanism, password, credential.salt, credential.iterations).stored_key
 
         def judge(stored_key: bytes) -> Step:
             is_right = hmac.compare_digest(stored_key, credential.stored_key)
@@ -114,7 +114,7 @@ class PlainExchange:
 
         return Work(derive, judge)
 
-    def _verifier(self, user: str) -> tuple[Mechanism, ScramCredential | None]:
+    def _verifier(self, user: str) -> tuple[ScramMechanism, ScramCredential | None]:
         for mechanism in VERIFIERS:
             credential = self._lookup(user, mechanism)
             if credential is not None and fits(credential, mechanism):

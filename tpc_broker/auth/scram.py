@@ -1,7 +1,5 @@
-"""The server's side of SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677), and what is kept of a password.
-
-What is kept proves a password and cannot be turned back into it, but with it somebody could stand in for the server: it
-is a secret all the same. As in Kafka, names and passwords are taken as UTF-8 without SASLprep.
+"""The server's side of SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677). As in Kafka, names and passwords are taken as UTF-8
+without SASLprep.
 
 A client that names an unknown user gets a salt all the same, the same one each time, and fails at the last message
 after the same work, so that it does not learn who there is. A user's own number of iterations may differ from the
@@ -16,29 +14,24 @@ import base64
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.auth.exchange import Challenge, Done, Failed, Mechanism, is_name
+from tpc_broker.auth.credentials import ITERATIONS_MIN, SALT_BYTES, ScramCredential, user_name_fault
+from tpc_broker.auth.exchange import Challenge, Done, Failed
 from tpc_broker.auth.principals import USER, Principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpc_broker.auth.credentials import ScramMechanism
     from tpc_broker.auth.exchange import Step
 
-ITERATIONS_DEFAULT: Final = 4096
-ITERATIONS_MIN: Final = 4096
-"""RFC 7677. Fewer would make a stolen verifier cheap to guess."""
-ITERATIONS_MAX: Final = 16_384
-"""Kafka's, of credentials that its requests set; one in a record may have more."""
-SALT_BYTES: Final = 24
+ITERATIONS_DEFAULT: Final = ITERATIONS_MIN
 NONCE_BYTES: Final = 24
 """Of the server's part, before base64."""
 MESSAGE_BYTES_MAX: Final = 4096
 CLIENT_NONCE_BYTES_MAX: Final = 1024
 
-_HASHES: Final = {Mechanism.SCRAM_SHA_256: "sha256", Mechanism.SCRAM_SHA_512: "sha512"}
 _FIRST = re.compile(
     r"(?P<header>(?P<binding>[ny]|p=[A-Za-z0-9.-]+),(?:a=(?P<authzid>[^,]*))?,)"
     r"(?P<bare>n=(?P<name>[^,]*),r=(?P<nonce>[^,]*)(?P<extensions>(?:,[A-Za-z][A-Za-z]*=[^,]*)*))"
@@ -50,51 +43,18 @@ _NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _ESCAPE = re.compile(r"=(2C|3D)?")
 
 
-@dataclass(frozen=True, slots=True)
-class ScramCredential:
-    """What is kept of one password for one mechanism; the keys are as long as the mechanism's hash."""
-
-    salt: bytes = field(repr=False)
-    iterations: int
-    stored_key: bytes = field(repr=False)
-    server_key: bytes = field(repr=False)
-
-
-def make_credential(
-    mechanism: Mechanism, password: str, salt: bytes, iterations: int = ITERATIONS_DEFAULT
-) -> ScramCredential:
-    """`salt`: random, new for each credential. Takes about a millisecond for 4096 iterations."""
-    salted = salted_password(mechanism, password.encode(), salt, iterations)
-    return credential_of_salted(mechanism, salted, salt, iterations)
-
-
-def salted_password(mechanism: Mechanism, password: bytes, salt: bytes, iterations: int) -> bytes:
-    """What Kafka's AlterUserScramCredentials carries in place of the password."""
-    return hashlib.pbkdf2_hmac(_HASHES[mechanism], password, salt, iterations)
-
-
-def credential_of_salted(mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    hash_name = _HASHES[mechanism]
-    client_key = hmac.digest(salted, b"Client Key", hash_name)
-    stored_key = hashlib.new(hash_name, client_key).digest()
-    return ScramCredential(salt, iterations, stored_key, hmac.digest(salted, b"Server Key", hash_name))
-
-
-def fits(credential: ScramCredential, mechanism: Mechanism) -> bool:
+def fits(credential: ScramCredential, mechanism: ScramMechanism) -> bool:
     """Whether it is of that mechanism: keys of another hash prove nothing."""
-    size = hashlib.new(_HASHES[mechanism]).digest_size
-    return len(credential.stored_key) == len(credential.server_key) == size and credential.iterations >= 1
+    return len(credential.stored_key) == len(credential.server_key) == mechanism.key_bytes and credential.iterations > 0
 
 
-def stand_in(mechanism: Mechanism, user: str, secret: bytes) -> ScramCredential:
+def stand_in(mechanism: ScramMechanism, user: str, secret: bytes) -> ScramCredential:
     """For a user who is not there: the same each time, and of no password. `secret`: the server's own."""
-    salt = hmac.digest(secret, b"salt " + mechanism.encode() + b" " + user.encode(), "sha512")
-    return ScramCredential(
-        salt[:SALT_BYTES],
-        ITERATIONS_DEFAULT,
-        hmac.digest(secret, b"stored " + user.encode(), _HASHES[mechanism]),
-        hmac.digest(secret, b"server " + user.encode(), _HASHES[mechanism]),
-    )
+
+    def of(what: bytes) -> bytes:
+        return hmac.digest(secret, what + b" " + bytes([mechanism]) + user.encode(), mechanism.hash_name)
+
+    return ScramCredential(of(b"salt")[:SALT_BYTES], ITERATIONS_DEFAULT, of(b"stored"), of(b"server"))
 
 
 class ScramExchange:
@@ -102,14 +62,14 @@ class ScramExchange:
 
     def __init__(
         self,
-        mechanism: Mechanism,
-        lookup: Callable[[str, Mechanism], ScramCredential | None],
+        mechanism: ScramMechanism,
+        lookup: Callable[[str, ScramMechanism], ScramCredential | None],
         nonce: str,
         secret: bytes,
     ) -> None:
         """`lookup` finds a user's credential. `secret`: the server's own, for users who are not there."""
         self._mechanism = mechanism
-        self._hash = _HASHES[mechanism]
+        self._hash = mechanism.hash_name
         self._lookup = lookup
         self._own_nonce = nonce
         self._secret = secret
@@ -134,7 +94,7 @@ class ScramExchange:
         nonce = match["nonce"]
         refused = (
             "the client wants its channel bound, which is not offered" * match["binding"].startswith("p")
-            or "the user's name is malformed" * (user is None or not is_name(user))
+            or "the user's name is malformed" * (user is None or user_name_fault(user) is not None)
             or "the client asks to act for somebody else" * (authzid not in ("", user))
             or "the client's nonce is malformed" * (not _NONCE.fullmatch(nonce) or len(nonce) > CLIENT_NONCE_BYTES_MAX)
             or "delegation tokens are not offered" * (",tokenauth=true" in match["extensions"].lower())
@@ -163,7 +123,7 @@ class ScramExchange:
         server_signature = hmac.digest(credential.server_key, signed, self._hash)
         known_now = self._lookup(self._user, self._mechanism)
         refused = (
-            f"there is no user {self._user!r} for {self._mechanism}" * (self._known is None)
+            f"there is no user {self._user!r} for {self._mechanism.sasl_name}" * (self._known is None)
             or f"the credential of user {self._user!r} has just been changed" * (known_now != self._known)
             or f"wrong password of user {self._user!r}" * (not is_right)
         )
