@@ -106,6 +106,11 @@ class SaslSession:
         return self._stage
 
     @property
+    def is_open(self) -> bool:
+        """Whether the client is served."""
+        return self._stage is Stage.OPEN
+
+    @property
     def mechanism(self) -> Mechanism | None:
         """That the client has chosen."""
         return self._mechanism

@@ -34,12 +34,17 @@ class AccessControl:
         self._core = core
         self.authorizer: Authorizer | None = None
         """None: everybody may do everything."""
+        self._numbers: dict[Subject, int] = {}
 
     def subject_of(self, request: Request) -> Subject:
         """Who asks, whichever core it came to."""
         if isinstance(request, ForwardedRequest):
             return request.subject
         return self._core.dispatcher.subject_of(request.connection)
+
+    def number_of(self, subject: Subject) -> int:
+        """The subject's, from 1 on: of this core, and never another's while the process lives."""
+        return self._numbers.setdefault(subject, len(self._numbers) + 1)
 
     def allows(self, request: Request, operation: Operation, resource: Resource, name: str) -> bool:
         authorizer = self.authorizer

@@ -102,6 +102,12 @@ class ClientConnections:
     def answer_none(self, request: Request) -> None:
         self._connections.answer_none(request)
 
+    def let_in(self, connection: int, subject: int, deadline_ns: int) -> None:
+        pass
+
+    def expect_tokens(self, connection: int) -> None:
+        pass
+
     def close(self, connection: int, _reason: str) -> None:
         self._connections.close(connection, CloseReason.REQUEST_INVALID, CloseWhen.AFTER_ANSWERED)
 
