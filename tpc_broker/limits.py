@@ -91,6 +91,7 @@ GROUPS_BYTES_MAX = 256 * MIB  # of all groups of a core together
 GROUP_MEMBER_BYTES = KIB  # counted of a member, and of an id that was given out, beside what it has said
 RESOURCE_CONFIG_BYTES_MAX = 16 * KIB  # of a group's or a subscription's name and settings: all is in each core's memory
 RESOURCE_CONFIGS_BYTES_MAX = 4 * MIB  # of all of them together: some 50,000 groups that set one thing
+SCRAM_CREDENTIALS_MAX = 20_000  # some 6 MiB of the metadata, 18 at most
 CLIENT_METRICS_SUBSCRIPTIONS_MAX = 200  # every new instance is matched with each of them
 LINK_REQUESTS_MAX = 256  # under way to one node, and from one node
 LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet: from strangers, and as many from nodes

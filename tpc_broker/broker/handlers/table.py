@@ -28,6 +28,7 @@ from tpc_broker.broker.handlers import (
     quotas,
     reassignments,
     sasl,
+    scram_users,
     security,
     shared,
     topic_pages,
@@ -261,9 +262,11 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         quotas.handle_alter_client_quotas, LOCAL, (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),)
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
-        security.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
+        scram_users.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
     ),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(security.handle_alter_user_scram_credentials, LOCAL, (_ALTER_CLUSTER,)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(
+        scram_users.handle_alter_user_scram_credentials, AtController(no_controller.alter_users), (_ALTER_CLUSTER,)
+    ),
     ApiKey.DESCRIBE_QUORUM: ApiRow(
         quorum.handle_describe_quorum,
         AtController(no_controller.describe_quorum),
