@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
@@ -88,7 +88,7 @@ class LoginLine:
     def __init__(self, peer: Any) -> None:
         self.raw = RawConnection(peer.host, peer.sasl_port)
 
-    def __enter__(self) -> LoginLine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

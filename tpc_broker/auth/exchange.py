@@ -43,9 +43,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`reason` is for the log and has no secret in it; what the client is told says nothing of it."""
+    """`reason` is for the log, and has no secret in it. `told` is for the client, and must say nothing of who there is;
+    "": that it failed, and no more.
+    """
 
     reason: str
+    told: str = ""
 
 
 @dataclass(frozen=True, slots=True)

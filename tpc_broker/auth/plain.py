@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker.auth.credentials import ScramMechanism, credential_of_password, user_name_fault
 from tpc_broker.auth.exchange import Done, Failed, Work
 from tpc_broker.auth.principals import USER, Principal
-from tpc_broker.auth.scram import fits, stand_in
+from tpc_broker.auth.scram import ACTS_FOR_ANOTHER, fits, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,8 @@ VERIFIERS: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 """What a password is checked against: the first of these that its user has."""
 TOKENS: Final = 3
 _NOTHING_GIVEN: Final = "Authentication failed: {} not specified"
+WRONG: Final = "Authentication failed: Invalid username or password"
+"""What clients are told, in Kafka's words."""
 
 
 class RecentLogins:
@@ -74,22 +76,25 @@ class PlainExchange:
 
     def step(self, message: bytes) -> Step:
         if len(message) > MESSAGE_BYTES_MAX:
-            return Failed("a PLAIN message is too long")
+            return Failed("a PLAIN message is too long", WRONG)
         try:
             tokens = message.decode().split("\0")
         except UnicodeDecodeError:
-            return Failed("a PLAIN message is no UTF-8")
+            return Failed("a PLAIN message is no UTF-8", WRONG)
         if len(tokens) != TOKENS:
-            return Failed(f"Invalid SASL/PLAIN response: expected {TOKENS} tokens, got {len(tokens)}")
+            malformed = f"Invalid SASL/PLAIN response: expected {TOKENS} tokens, got {len(tokens)}"
+            return Failed(malformed, malformed)
         authzid, user, password = tokens
         refused = (
             _NOTHING_GIVEN.format("username") * (not user)
             or _NOTHING_GIVEN.format("password") * (not password)
-            or "the user's name is malformed" * (user_name_fault(user) is not None)
-            or "Authentication failed: Client requested an authorization id that is different from username"
-            * (authzid not in ("", user))
+            or ACTS_FOR_ANOTHER * (authzid not in ("", user))
         )
-        return Failed(refused) if refused else self._check(user, password)
+        if refused:
+            return Failed(refused, refused)
+        if user_name_fault(user) is not None:
+            return Failed("the user's name is malformed", WRONG)
+        return self._check(user, password)
 
     def _check(self, user: str, password: str) -> Step:
         mechanism, known = self._verifier(user)
@@ -104,11 +109,11 @@ class PlainExchange:
         def judge(stored_key: bytes) -> Step:
             is_right = hmac.compare_digest(stored_key, credential.stored_key)
             if known is None:
-                return Failed(f"there is no user {user!r}")
+                return Failed(f"there is no user {user!r}", WRONG)
             if self._verifier(user)[1] != known:
-                return Failed(f"the credential of user {user!r} has just been changed")
+                return Failed(f"the credential of user {user!r} has just been changed", WRONG)
             if not is_right:
-                return Failed(f"wrong password of user {user!r}")
+                return Failed(f"wrong password of user {user!r}", WRONG)
             self._recent.add(proof, self._now_ms())
             return Done(Principal(USER, user))
 

@@ -32,6 +32,11 @@ NONCE_BYTES: Final = 24
 MESSAGE_BYTES_MAX: Final = 4096
 CLIENT_NONCE_BYTES_MAX: Final = 1024
 
+ACTS_FOR_ANOTHER: Final = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
+"""Kafka's words."""
+
 _FIRST = re.compile(
     r"(?P<header>(?P<binding>[ny]|p=[A-Za-z0-9.-]+),(?:a=(?P<authzid>[^,]*))?,)"
     r"(?P<bare>n=(?P<name>[^,]*),r=(?P<nonce>[^,]*)(?P<extensions>(?:,[A-Za-z][A-Za-z]*=[^,]*)*))"
@@ -92,10 +97,11 @@ class ScramExchange:
             return Failed("the first SCRAM message is malformed")
         user, authzid = unescaped(match["name"]), unescaped(match["authzid"] or "")
         nonce = match["nonce"]
+        if authzid not in ("", user):
+            return Failed(f"{user!r} asks to act for somebody else", ACTS_FOR_ANOTHER)
         refused = (
             "the client wants its channel bound, which is not offered" * match["binding"].startswith("p")
             or "the user's name is malformed" * (user is None or user_name_fault(user) is not None)
-            or "the client asks to act for somebody else" * (authzid not in ("", user))
             or "the client's nonce is malformed" * (not _NONCE.fullmatch(nonce) or len(nonce) > CLIENT_NONCE_BYTES_MAX)
             or "delegation tokens are not offered" * (",tokenauth=true" in match["extensions"].lower())
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tpc_broker.auth.principals import Principal
 
 RENEWAL_PAUSE_MS: Final = 1000
-"""A login that is younger is not renewed: SaslHandshake is answered ILLEGAL_SASL_STATE, as in Kafka."""
+"""Of two renewals the second begins no sooner: its SaslHandshake is answered ILLEGAL_SASL_STATE, as in Kafka."""
 RAW_TOKENS_VERSION: Final = 0
 """Of SaslHandshake."""
 
@@ -97,7 +97,7 @@ class SaslSession:
         self._exchange: Exchange | None = None
         self._mechanism: Mechanism | None = None
         self._principal: Principal | None = None
-        self._opened_ms: int | None = None
+        self._renewed_ms: int | None = None
         self.has_raw_tokens = False
         """The frames that come are a mechanism's messages."""
 
@@ -157,9 +157,9 @@ class SaslSession:
 
     def _shake_hands_again(self, name: str, version: int, now_ms: int) -> ErrorCode:
         assert self._mechanism is not None
-        assert self._opened_ms is not None
-        if now_ms - self._opened_ms < RENEWAL_PAUSE_MS:
+        if self._renewed_ms is not None and now_ms - self._renewed_ms < RENEWAL_PAUSE_MS:
             return ErrorCode.ILLEGAL_SASL_STATE
+        self._renewed_ms = now_ms
         if name not in self.mechanisms:
             self.fail()
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -179,7 +179,7 @@ class SaslSession:
         assert self._exchange is not None
         return self._exchange.step(message)
 
-    def let_in(self, done: Done, now_ms: int, wall_ms: int) -> Session | Failed:
+    def let_in(self, done: Done, wall_ms: int) -> Session | Failed:
         """The client has proved who it is: its session, or why there is none all the same."""
         assert self._stage is Stage.LOGIN, self._stage
         lifetimes = [self._lifetime_ms_max] if self._lifetime_ms_max > 0 else []
@@ -188,11 +188,13 @@ class SaslSession:
         is_renewal = self._principal is not None
         if self._principal not in (None, done.principal):
             self.fail()
-            return Failed(f"a session of {self._principal} cannot become one of {done.principal}")
+            before, now = (f"{each.kind}.{each.name}" for each in (self._principal or done.principal, done.principal))
+            changed = f"Cannot change principals during re-authentication from {before}: {now}"
+            return Failed(changed, changed)
         if lifetimes and min(lifetimes) <= 0:
             self.fail()
             return Failed(f"what proves {done.principal} has expired")
-        self._principal, self._opened_ms = done.principal, now_ms
+        self._principal = done.principal
         self._stage, self._exchange, self.has_raw_tokens = Stage.OPEN, None, False
         return Session(done.principal, min(lifetimes, default=0), is_renewal)
 

@@ -5,7 +5,7 @@ request (`Authentication.gate`), and serves nothing else before the client is le
 the moment: with a user its open logins end, and its sessions at their next renewal.
 
 A login that fails is answered, and its connection closed, `connection.failed.authentication.delay.ms` after the message
-came, whatever was wrong with it and however long that took to find out; what was wrong is in the log alone.
+came, whatever was wrong with it and however long that took to find out. The answer says nothing of who there is.
 
 Derivations of PLAIN's passwords are done by threads, `DERIVATIONS_MAX` at once, and at most `DERIVATIONS_WAITING_MAX`
 wait: a connection above that is closed, and its client comes again.
@@ -48,6 +48,8 @@ RAW_TOKEN: Final = -1
 """In place of an API's key: the frame is a mechanism's message, without a header."""
 DERIVATIONS_MAX: Final = 2
 DERIVATIONS_WAITING_MAX: Final = 256
+FAILED: Final = "Authentication failed during {} due to invalid credentials with SASL mechanism {}"
+"""Kafka's words."""
 MECHANISM_SHOWN_MAX: Final = 32
 LIFETIME_VERSION: Final = 1
 """SaslAuthenticate tells how long a session is from here on."""
@@ -143,13 +145,12 @@ class Authentication:
             await trio.sleep(max(0, left_ms) / 1000)
         self._core.dispatcher.answer_last(request, answer)
 
-    def _refuse(self, session: SaslSession, request: Request, reason: str) -> Awaitable[None]:
-        """Whatever was wrong, the client is told the same, as late."""
-        self._note_failure(session, request, reason)
+    def _refuse(self, session: SaslSession, request: Request, failed: Failed) -> Awaitable[None]:
+        self._note_failure(session, request, failed.reason)
         if request.api_key == RAW_TOKEN:
             return self._end(request, None)
-        kind = "re-authentication" if session.principal is not None else "authentication"
-        text = f"Authentication failed during {kind} due to invalid credentials with SASL mechanism {session.mechanism}"
+        during = "re-authentication" if session.principal is not None else "authentication"
+        text = failed.told or FAILED.format(during, session.mechanism)
         code = int(ErrorCode.SASL_AUTHENTICATION_FAILED)
         return self._end(request, messages.SaslAuthenticateResponse(error_code=code, error_message=text))
 
@@ -184,7 +185,7 @@ class Authentication:
     ) -> Handled | Awaitable[None]:
         """A mechanism's message, in a SaslAuthenticate or as it is."""
         if len(message) > self._core.settings.sasl_server_max_receive_size:
-            return self._refuse(session, request, "a message above sasl.server.max.receive.size")
+            return self._refuse(session, request, Failed("a message above sasl.server.max.receive.size"))
         step = session.step(message)
         if isinstance(step, Work):
             return self._work(state, session, request, step)
@@ -216,17 +217,17 @@ class Authentication:
     ) -> Message | Awaitable[None] | None:
         lifetime_ms = 0
         if isinstance(step, Done):
-            let_in = session.let_in(step, self._core.clock.monotonic_ms(), self._core.clock.wall_ms())
+            let_in = session.let_in(step, self._core.clock.wall_ms())
             if isinstance(let_in, Failed):
-                return self._refuse(session, request, let_in.reason)
+                return self._refuse(session, request, let_in)
             lifetime_ms = let_in.lifetime_ms
             self._let_in(state, request, let_in)
         if isinstance(step, Failed):
-            return self._refuse(session, request, step.reason)
+            return self._refuse(session, request, step)
         if request.api_key == RAW_TOKEN:
             self._core.connections.answer(request, [step.message])
             return None
-        answer = messages.SaslAuthenticateResponse(auth_bytes=step.message, error_message=None)
+        answer = messages.SaslAuthenticateResponse(auth_bytes=step.message, error_message="")
         if request.api_version >= LIFETIME_VERSION:
             answer.session_lifetime_ms = lifetime_ms
         return answer

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA)})
-"""librdkafka 2.16 sends bytes behind a Metadata request; Kafka does not look there. Elsewhere they are refused."""
+TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA), int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)})
+"""librdkafka 2.16 sends bytes behind these; Kafka does not look there. Elsewhere they are refused."""
 
 READ_BY_THE_PLANE = frozenset({int(ApiKey.PRODUCE)})
 """Not decoded here: the handler asks the data plane what it has read (`ProducePort.asked`)."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tpc_broker.broker.dispatch import Handled
     from tpc_broker.broker.ports import Request
 
-WITHOUT_HANDSHAKE: Final = "SaslAuthenticate without a SaslHandshake before it"
+NOT_IN_A_LOGIN: Final = "SaslAuthenticate request received after successful authentication"
+"""Kafka's words, also where there is no authentication."""
 
 
 def handle_sasl_handshake(
@@ -33,5 +34,5 @@ def handle_sasl_authenticate(
     state = core.dispatcher.state_of(request.connection)
     if state is None or state.sasl is None or state.sasl.is_open:
         code = int(ErrorCode.ILLEGAL_SASL_STATE)
-        return messages.SaslAuthenticateResponse(error_code=code, error_message=WITHOUT_HANDSHAKE)
+        return messages.SaslAuthenticateResponse(error_code=code, error_message=NOT_IN_A_LOGIN)
     return core.authentication.take(state, state.sasl, request, bytes(message.auth_bytes))
