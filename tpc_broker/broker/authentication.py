@@ -177,7 +177,7 @@ class Authentication:
             self._note_failure(session, request, f"mechanism {shown!r} is not enabled")
             return self._end(request, answer)
         if session.has_raw_tokens:
-            self._core.connections.expect_tokens(request.connection)
+            self._core.connections.expect_tokens(request.connection, on=True)
         return answer
 
     def take(
@@ -235,12 +235,10 @@ class Authentication:
     def _let_in(self, state: ConnectionState, request: Request, session: Session) -> None:
         self._succeeded += 1
         self._renewed += session.is_renewal
-        state.subject = Subject(session.principal, state.subject.host)
         deadline_ns = 0
         if session.lifetime_ms:
             deadline_ns = self._core.clock.monotonic_ns() + session.lifetime_ms * 1_000_000
-        number = self._core.access.number_of(state.subject)
-        self._core.connections.let_in(request.connection, number, deadline_ns)
+        self._core.dispatcher.let_in(request.connection, Subject(session.principal, state.host), deadline_ns)
 
     # -- mechanisms ----------------------------------------------------------------------------------------------------
 

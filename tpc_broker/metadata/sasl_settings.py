@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker import limits
 from tpc_broker.auth.exchange import Mechanism
 from tpc_broker.metadata.config_types import ConfigError, ConfigType, setting
 from tpc_broker.metadata.transaction_settings import TransactionSettings
@@ -56,9 +57,9 @@ class SaslSettings(TransactionSettings):
     sasl_server_max_receive_size: int = setting(
         "sasl.server.max.receive.size",
         ConfigType.INT,
-        524_288,
-        "Largest request of a client that has not logged in.",
-        minimum=1024,
+        limits.AUTHENTICATION_BYTES_MAX,
+        "Largest request of a client that has not logged in yet, in bytes after its length field.",
+        minimum=1,
     )
     sasl_plain_without_tls: bool = setting(
         PLAIN_WITHOUT_TLS,

@@ -127,10 +127,14 @@ def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailbox
     return links
 
 
+def _authenticated(options: CoreOptions) -> frozenset[int]:
+    """Listeners whose clients log in."""
+    return frozenset(number for number, each in enumerate(options.listeners) if each.security.authenticates)
+
+
 def _sasl_secret(options: CoreOptions) -> bytes:
     """Where clients log in. StartError when it cannot be used."""
-    is_needed = any(listener.security.authenticates for listener in options.listeners)
-    return read_sasl_secret(Path(options.data), options.cluster) if is_needed else b""
+    return read_sasl_secret(Path(options.data), options.cluster) if _authenticated(options) else b""
 
 
 def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
@@ -247,7 +251,7 @@ class CoreProcessMain:
             await self._join_the_others(core)
             if options.loads_fd >= 0:
                 assembly.connections.show_open(map_load(options.loads_fd, options.core))
-            assembly.connections.serve(options.listen_fds, core.dispatcher)
+            assembly.connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
             if datagrams is not None:
                 datagrams.start()
             nursery.start_soon(self._follow_cores, core)
