@@ -44,6 +44,9 @@ class RecentLogins:
         self._key = key
         self._until_ms: OrderedDict[bytes, int] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._until_ms)
+
     def proof(self, user: str, password: bytes, credential: ScramCredential) -> bytes:
         """Of all three at once; tells nobody the password who does not know the key."""
         parts = (user.encode(), password, credential.salt, credential.stored_key)
@@ -57,9 +60,6 @@ class RecentLogins:
         self._until_ms.move_to_end(proof)
         while len(self._until_ms) > RECENT_MAX or next(iter(self._until_ms.values())) <= now_ms:
             self._until_ms.popitem(last=False)
-
-    def clear(self) -> None:
-        self._until_ms.clear()
 
 
 class PlainExchange:
