@@ -179,7 +179,7 @@ class Authentication:
 
     def shake_hands(
         self, session: SaslSession | None, request: Request, message: messages.SaslHandshakeRequest
-    ) -> Handled | Awaitable[None]:
+    ) -> messages.SaslHandshakeResponse | Awaitable[None]:
         code = ErrorCode.ILLEGAL_SASL_STATE
         if session is not None:
             code = session.shake_hands(message.mechanism, request.api_version, self._core.clock.monotonic_ms())
@@ -196,8 +196,8 @@ class Authentication:
 
     def take(
         self, state: ConnectionState, session: SaslSession, request: Request, message: bytes
-    ) -> Handled | Awaitable[None]:
-        """A mechanism's message, in a SaslAuthenticate or as it is."""
+    ) -> messages.SaslAuthenticateResponse | Awaitable[None] | None:
+        """A mechanism's message, in a SaslAuthenticate or as it is (then it is answered when this returns None)."""
         if len(message) > self._core.settings.sasl_server_max_receive_size:
             return self._refuse(session, request, Failed("a message above sasl.server.max.receive.size"))
         step = session.step(message)
@@ -228,7 +228,7 @@ class Authentication:
 
     def _outcome(
         self, state: ConnectionState, session: SaslSession, request: Request, step: Challenge | Done | Failed
-    ) -> Message | Awaitable[None] | None:
+    ) -> messages.SaslAuthenticateResponse | Awaitable[None] | None:
         lifetime_ms = 0
         if isinstance(step, Done):
             let_in = session.let_in(step, self._core.clock.wall_ms())
