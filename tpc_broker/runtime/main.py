@@ -37,6 +37,7 @@ from tpc_broker.runtime.supervisor import (
     RELOAD_SIGNAL,
     Supervisor,
 )
+from tpc_broker.runtime.user_commands import user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,7 +286,7 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
         refuse(str(error))
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, user):
     main.add_command(command)
 add_examples(main, TPC_BROKER)
 
