@@ -14,6 +14,7 @@ from tests.support.broker_process import TpcBroker, run_here
 from tests.support.ports import free_port_range
 from tests.support.raw_client import RawConnection
 from tests.support.server_process import ServerFailed
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.metadata.records import ScramCredentialChanged, decode_record
@@ -96,7 +97,7 @@ def test_log_status_metrics_and_bundle_hold_no_credential(stopped: TpcBroker, tm
     done = run_here("bundle", "--data", str(stopped.data_folder), "--log", str(log), "--out", str(bundle))
     assert done.returncode == 0, done.stderr
     shown = [log.read_bytes(), run_here("status", "--data", str(stopped.data_folder), "--json").stdout.encode()]
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=30) as metrics:
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=PATIENCE_S) as metrics:
         shown.append(metrics.read())
     with tarfile.open(bundle) as archive:
         shown += [archive.extractfile(member).read() for member in archive.getmembers()]
