@@ -11,7 +11,6 @@ from tests.support.cluster_nodes import Node, cluster, eventually, run_tpc
 from tests.support.raw_client import RawConnection
 from tpc_broker.runtime.data_directory import PENDING_USERS_FILE
 
-
 pytestmark = pytest.mark.cluster
 
 

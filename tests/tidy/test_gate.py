@@ -44,7 +44,6 @@ OWN_PROCESSES: Final = {
     "integration/test_datagrams.py": _ENDS,
     "integration/test_listeners.py": "kcat is a program",
     "integration/test_shared_listener.py": _ENDS,
-    "integration/test_users.py": _LIVES,
     "native_bytes/test_pinned.py": _FRESH,
     "packaging/test_seccomp.py": _LIVES,
     "packaging/test_service_files.py": _TOOLS,

@@ -27,6 +27,7 @@ from tpc_broker.broker.handlers import (
     quorum,
     quotas,
     reassignments,
+    sasl,
     scram_users,
     security,
     shared,
@@ -65,6 +66,7 @@ def _of_each_kind(operation: Operation) -> tuple[Need, ...]:
     )
 
 
+_BEFORE_IT_IS_KNOWN = "asked before it is known who asks"
 _OF_ITSELF = "a client says it of itself, when it is asked to"
 _OF_TOKENS_OWNER = "the token's owner and renewers may, nobody else"
 
@@ -124,7 +126,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         ),
     ),
     ApiKey.API_VERSIONS: ApiRow(
-        metadata.handle_api_versions, LOCAL, (), free_because="asked before it is known who asks"
+        metadata.handle_api_versions, LOCAL, (), free_because=_BEFORE_IT_IS_KNOWN
+    ),
+    ApiKey.SASL_HANDSHAKE: ApiRow(
+        sasl.handle_sasl_handshake, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
     ),
     ApiKey.CREATE_TOPICS: ApiRow(
         topics.handle_create_topics,
@@ -197,6 +202,9 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: ApiRow(log_dirs.handle_alter_replica_log_dirs, LOCAL, (_ALTER_CLUSTER,)),
     ApiKey.DESCRIBE_LOG_DIRS: ApiRow(log_dirs.handle_describe_log_dirs, shared.OF_LOG_DIRS, (_DESCRIBE_CLUSTER,)),
+    ApiKey.SASL_AUTHENTICATE: ApiRow(
+        sasl.handle_sasl_authenticate, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
+    ),
     ApiKey.CREATE_PARTITIONS: ApiRow(
         topics.handle_create_partitions,
         AtController(no_controller.create_partitions),
