@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from tpc_broker.auth.oauthbearer import Tokens
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import (
@@ -178,6 +179,8 @@ class Core:
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
         self.given = GivenBeforeStart()
+        self.tokens: Tokens | None = None
+        """Where clients may log in by OAUTHBEARER."""
         self._cluster_id = place.cluster_id
         self._cores = place.cores
         settings = configuration.settings

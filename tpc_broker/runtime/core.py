@@ -49,6 +49,7 @@ from tpc_broker.runtime.options import ChosenBackend, CoreOptions, StartError
 from tpc_broker.runtime.pending_users import PendingUsers, missing_users, read_before_start
 from tpc_broker.runtime.ring import Backend, RingUnavailable
 from tpc_broker.runtime.sasl_secret import read_sasl_secret
+from tpc_broker.runtime.token_support import make_token_keys
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring, current_task_queues
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -325,6 +326,9 @@ class CoreProcessMain:
             replication=self._replication_of(assembly, nursery),
         )
         core.given = self._given
+        core.tokens = keys = make_token_keys(options.listeners, configuration.settings, assembly.clock.wall_ms)
+        if keys is not None:
+            nursery.start_soon(keys.run)
         return core
 
     def _all_log_limiters(self, core: Core, mailboxes: Mailboxes) -> list[LogLimiter]:
