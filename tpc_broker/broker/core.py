@@ -67,9 +67,10 @@ from tpc_broker.model import (
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from tpc_broker.auth.oauthbearer import Tokens
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import (
@@ -125,6 +126,15 @@ class BrokerStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBeforeStart:
+    """Records of the metadata that somebody left for this start, while no broker ran."""
+
+    records: Sequence[MetadataRecord] = ()
+    forget: Callable[[], None] = lambda: None
+    """Called when they are durable. It blocks, for as long as a small file needs to be removed."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoreIdentity:
     """Where this core stands: its node, its number, and what clients are told."""
 
@@ -168,6 +178,9 @@ class Core:
         self.in_thread = in_thread
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
+        self.given = GivenBeforeStart()
+        self.tokens: Tokens | None = None
+        """Where clients may log in by OAUTHBEARER."""
         self._cluster_id = place.cluster_id
         self._cores = place.cores
         settings = configuration.settings
@@ -267,8 +280,12 @@ class Core:
         except (MetadataDamagedError, RecordsDamagedError, ValueError) as error:  # ValueError: no sound records
             raise MetadataUnreadableError(str(error)) from error
         controller = Controller(self.metadata.loaded, self.configuration)
-        if self.cluster is None or self.metadata.loaded.cores_count:  # in a cluster: what this node brings
-            await self.metadata.commit_before_start(controller.begin(self._cluster_id, self._cores))
+        given = self.given
+        # in a cluster: what this node brings
+        if self.cluster is None or self.metadata.loaded.cores_count or given.records:
+            begun = controller.begin(self._cluster_id, self._cores)
+            await self.metadata.commit_before_start([*begun, *given.records])
+            given.forget()  # before anybody is answered: what is changed later must not be undone
         if self.cluster is not None:
             await self.metadata.start_in_cluster(self._nursery, self.configuration)
             return

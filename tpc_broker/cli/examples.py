@@ -83,6 +83,10 @@ TPC_BROKER: Final[Examples] = {
         "tpc-broker repair --data /var/lib/tpc-broker --partition orders-0   what could be brought back",
         "tpc-broker repair --data /var/lib/tpc-broker --all --apply          does it where nothing is lost",
     ),
+    "user add": (
+        "tpc-broker user add admin --data /var/lib/tpc-broker                             asks for the password",
+        "tpc-broker user add admin --data /var/lib/tpc-broker --password-file admin.txt",
+    ),
     "scrub": ("tpc-broker scrub --data /var/lib/tpc-broker --rate 50M",),
     "backup": ("tpc-broker backup /backup/monday --data /var/lib/tpc-broker",),
     "restore": ("tpc-broker restore /backup/monday --data /var/lib/restored",),

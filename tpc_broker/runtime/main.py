@@ -38,6 +38,8 @@ from tpc_broker.runtime.supervisor import (
     RELOAD_SIGNAL,
     Supervisor,
 )
+from tpc_broker.runtime.token_support import check_token_support
+from tpc_broker.runtime.user_commands import user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -289,7 +291,7 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
         refuse(str(error))
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, user):
     main.add_command(command)
 add_examples(main, TPC_BROKER)
 
@@ -337,6 +339,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         of_listeners = listener_settings(text, overrides, file_name=file_name)
         listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
         open_doors = tuple(check_logins(listeners, configured.settings))
+        check_token_support(listeners, configured.settings)
     except ConfigError as error:
         raise StartError(str(error)) from error
     return ServeOptions(
