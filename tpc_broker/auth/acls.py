@@ -171,7 +171,8 @@ class Rules:
             return NotImplemented
         return self is other or (self._count == other._count and set(self) == set(other))
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(self._count)
 
     def on(self, resource: Resource, pattern: Pattern, name: str) -> Iterator[AclBinding]:
         """The rules on one pattern."""
