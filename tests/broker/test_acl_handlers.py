@@ -44,7 +44,7 @@ async def create(node, *creations, core=1, **how):
 async def described(node, core=1, **how):
     """(kind, pattern, name, principal, host, operation, permission) of each."""
     found = await node.ask(core, filter_of(messages.DescribeAclsRequest, **how), 3)
-    assert (found.error_code, found.error_message) == (0, None)
+    assert (found.error_code, found.error_message) == (0, "")
     return [
         (each.resource_type, each.pattern_type, each.resource_name, rule.principal, rule.host, rule.operation,
          rule.permission_type)
@@ -66,7 +66,7 @@ async def test_rules_are_made_shown_and_deleted_and_decide_on_every_core(autojum
     async with running_node(settings=ADMIN) as node:
         assert [may(node, core) for core in (0, 1)] == [False, False]
         generation = node[1].access.generation
-        assert await create(node, creation(), creation(), creation("u", host="")) == [(0, None)] * 3
+        assert await create(node, creation(), creation(), creation("u", host="")) == [(0, "")] * 3
         t, u = (2, 3, "t", "User:alice", "*", 3, 3), (2, 3, "u", "User:alice", "", 3, 3)
         assert [may(node, core) for core in (0, 1)] == [True, True]
         assert node[1].access.generation == generation + 1
@@ -75,7 +75,7 @@ async def test_rules_are_made_shown_and_deleted_and_decide_on_every_core(autojum
         assert await described(node, name="t") == [t]
         assert await described(node, principal="User:bob") == []
         assert await described(node, resource_type_filter=99) == []
-        assert await create(node, creation()) == [(0, None)]
+        assert await create(node, creation()) == [(0, "")]
         assert node[1].access.generation == generation + 1, "nothing has changed"
         asked = messages.DeleteAclsRequest(filters=[filter_of(name="t"), filter_of(name="v"), filter_of(operation=99)])
         gone = await node.ask(1, asked, 3)
@@ -119,7 +119,7 @@ async def test_the_bounds_are_told(autojump_clock, monkeypatch):
     async with running_node(settings=ADMIN) as node:
         told = await create(node, creation("a"), creation("b"), creation("c"))
         assert [code for code, _text in told] == [INVALID] * 3
-        assert await create(node, creation("a"), creation("b")) == [(0, None)] * 2
+        assert await create(node, creation("a"), creation("b")) == [(0, "")] * 2
         ((code, text),) = await create(node, creation("c"))
         assert code == INVALID
         assert "at most 2" in text
@@ -140,11 +140,11 @@ async def test_who_may_neither_see_nor_change_the_rules(autojump_clock):  # atte
             assert [(one.error_code, one.matching_acls) for one in gone.filter_results] == [(NOT_ALLOWED, [])]
         assert await described(node) == []
         cluster = {"resource_type": 4, "name": "kafka-cluster"}
-        assert await create(node, creation(**cluster, operation=8), creation("t")) == [(0, None)] * 2
+        assert await create(node, creation(**cluster, operation=8), creation("t")) == [(0, "")] * 2
         shown = await node.ask(1, filter_of(messages.DescribeAclsRequest), 3, connection=ALICES)
         assert (shown.error_code, len(shown.resources)) == (0, 2)
         assert [code for code, _text in await create(node, creation("x"), connection=ALICES)] == [NOT_ALLOWED]
-        assert await create(node, creation(**cluster, operation=7)) == [(0, None)]
+        assert await create(node, creation(**cluster, operation=7)) == [(0, "")]
         assert [code for code, _text in await create(node, creation("x"), connection=ALICES)] == [0]
 
 

@@ -75,7 +75,7 @@ def handle_describe_acls(
         )
         for (resource, pattern, name), rules in groupby(sorted(found), key=lambda rule: rule[:3])
     ]
-    return answer(error_message=None, resources=resources)
+    return answer(error_message="", resources=resources)
 
 
 # -- changes, at the controller ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ async def handle_create_acls(
     result = messages.CreateAclsResponse.AclCreationResult
     return messages.CreateAclsResponse(
         results=[
-            result(error_message=None)
+            result(error_message="")
             if refused is None
             else result(error_code=int(refused.code), error_message=refused.message)
             for refused in results
@@ -141,13 +141,14 @@ async def handle_delete_acls(
 async def _deleted(
     core: Core, filters: Sequence[messages.DeleteAclsRequest.DeleteAclsFilter]
 ) -> list[messages.DeleteAclsResponse.DeleteAclsFilterResult]:
-    wanted: list[AclFilter | None] = []
+    wanted: list[AclFilter | Refusal] = []
     for one in filters:
         try:
             wanted.append(_filter_of(one))
         except _NothingMatchesError:
-            wanted.append(None)
-    sound = [one for one in wanted if one is not None]
+            is_of_entry = one.operation not in {ANY, *_OPERATIONS} or one.permission_type not in {ANY, *_PERMISSIONS}
+            wanted.append(_invalid(f"Unknown {'entryFilter' if is_of_entry else 'patternFilter'}."))
+    sound = [one for one in wanted if isinstance(one, AclFilter)]
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[list[AclBinding]] | Refusal]:
         try:
@@ -160,9 +161,7 @@ async def _deleted(
         raise decided
     found = iter(decided)
     return [
-        _filter_refused(Refusal(ErrorCode.INVALID_REQUEST, "Unknown patternFilter."))
-        if one is None
-        else _filter_found(next(found))
+        _filter_refused(one) if isinstance(one, Refusal) else _filter_found(next(found))
         for one in wanted
     ]
 
