@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
 from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.image import (
     DELETIONS_REMEMBERED_MAX,
     REMOVALS_REMEMBERED_MAX,
@@ -52,6 +56,15 @@ names = st.sampled_from(["retention.ms", "segment.ms"])
 values = st.one_of(st.none(), st.sampled_from(["1", "2"]))
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 replicas = owners.map(lambda cores: tuple((Replica(core + 5, core),) for core in cores))
+acls = st.builds(
+    AclBinding, st.sampled_from(Resource), st.sampled_from(Pattern), st.sampled_from(["a", "größe", "*"]),
+    st.sampled_from([Principal("User", "a:b"), Principal("User", "*"), Principal("Group", "")]),
+    st.sampled_from(["*", "::1"]), st.sampled_from(Operation), st.sampled_from(Permission),
+)  # fmt: skip
+A_RULE = (
+    b'{"type":"acls_changed","v":1,"added":[{"resource":"topic","pattern":"literal","name":"t","principal":"User:a",'
+    b'"host":"*","operation":"read","permission":"allow"}],"removed":[]}'
+)
 # A topic id keeps its name for ever, and a name belongs to one live topic at a time: as the controller has it.
 records = st.one_of(
     st.builds(ClusterCreated, st.just("c")),
@@ -81,6 +94,7 @@ records = st.one_of(
         st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
         st.sampled_from([UNSAID, Levels(2, 3)]),
     ),
+    st.builds(AclsChanged, st.lists(acls, max_size=4).map(tuple), st.lists(acls, max_size=2).map(tuple)),
     st.builds(FeatureLevelChanged, st.integers(2, 4), st.integers(1, 9)),
     st.builds(NodeRemoved, st.integers(0, 3), st.integers(0, 3)),
     st.builds(
@@ -120,6 +134,7 @@ def live(image):
         image.nodes,
         image.removed,
         image.moving,
+        image.acls,
         (image.feature_level, image.feature_epoch),
     )
 
@@ -206,6 +221,16 @@ def test_a_credential_that_is_right_is_read():
         _credential_bytes(server_key=None),
         _credential_bytes(iterations=0),
         _credential_bytes(iterations="9"),
+        b'{"type":"acls_changed","v":1,"added":[{}]}',
+        b'{"type":"acls_changed","v":1,"added":[[]],"removed":[]}',
+        b'{"type":"acls_changed","v":1,"added":7}',
+        A_RULE.replace(b"User:a", b"a"),
+        A_RULE.replace(b'"topic"', b'"planet"'),
+        A_RULE.replace(b'"literal"', b'"match"'),
+        A_RULE.replace(b'"read"', b'"any"'),
+        A_RULE.replace(b'"allow"', b'"any"'),
+        A_RULE.replace(b'"*"', b"7"),
+        A_RULE.replace(b'"host":"*",', b""),
         b"\xff",
     ],
 )
@@ -261,6 +286,21 @@ def test_no_text_that_is_made_of_a_credential_holds_it():
         with pytest.raises(MetadataDamagedError) as raised:
             decode_record(_credential_bytes(iterations=record.stored_key))
         assert record.stored_key not in repr(raised.value)
+def test_the_format_of_rules_of_access_on_the_disk_is_what_it_was():
+    on = Resource.TOPIC, Pattern.LITERAL, "t"
+    rule = AclBinding(*on, Principal("User", "a"), "*", Operation.READ, Permission.ALLOW)
+    assert encode_record(AclsChanged((rule,), ())) == A_RULE
+    assert decode_record(A_RULE) == AclsChanged((rule,), ())
+
+
+def test_rules_of_access_are_shared_by_images_until_they_change():
+    rule = decode_record(A_RULE).added[0]
+    image = replay([AclsChanged((rule,), ())])
+    assert list(image.acls) == [rule]
+    later = image.apply([TopicCreated("t", IDS[0], (0,), 5)], MetadataVersion(9))
+    assert later.acls is image.acls
+    gone = later.apply([AclsChanged((), (rule, rule))], MetadataVersion(10))
+    assert (list(gone.acls), list(image.acls)) == ([], [rule])
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():

@@ -123,6 +123,8 @@ class BrokerStatistics:
     """After which the partition stayed, in a cluster."""
     machines_raised: int
     """Of coordinators: an error of this program each, after which one is loaded again from its log."""
+    refused: int
+    """What requests have named without the right to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ class Core:
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
+        self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
@@ -406,6 +409,7 @@ class Core:
         if before.broker_configs != after.broker_configs or not before.version:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._apply_settings()
+        self.access.follow(after.acls)
         self.view.image = after
         if before.client_metrics_configs != after.client_metrics_configs:
             self.client_telemetry.follow(after.client_metrics_configs)
@@ -485,7 +489,7 @@ class Core:
         moves = self.moves.statistics
         return BrokerStatistics(
             self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count, moves.done,
-            moves.given_up, moves.taken_back, self._machines_raised,
+            moves.given_up, moves.taken_back, self._machines_raised, self.access.refusals,
         )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tpc_broker.auth.acls import NO_RULES, Rules
 from tpc_broker.auth.credentials import ScramMechanism
 from tpc_broker.feature_levels import (
     FIRST_OF_CLUSTERS,
@@ -21,6 +22,7 @@ from tpc_broker.feature_levels import (
     FIRST_WITH_TRANSACTIONS,
     SPOKEN,
 )
+from tpc_broker.metadata.acl_records import AclsChanged, acl_records
 from tpc_broker.metadata.records import (
     CLIENT_METRICS,
     GROUP,
@@ -213,6 +215,8 @@ class ClusterImage:
     """The same of subscriptions to metrics of clients, by their names."""
     scram_users: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
     """What is kept of the passwords of users, by name and mechanism."""
+    acls: Rules = NO_RULES
+    """Of access. Shared by all images between two changes of them."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
@@ -341,6 +345,7 @@ class ClusterImage:
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         records.extend(self.resource_records())
         records.extend(self.user_records())
+        records.extend(acl_records(self.acls))
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
 
@@ -434,6 +439,8 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _change_resource(image, record)
         case ScramCredentialChanged():
             _change_user(image, record)
+        case AclsChanged():
+            return replace(image, acls=image.acls.changed(record.added, record.removed))
         case _:
             _apply_to_topic(image, record)
     return image

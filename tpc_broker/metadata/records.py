@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from tpc_broker.auth.credentials import SALT_BYTES_MAX, ScramCredential, ScramMechanism, user_name_fault
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged, acl_from_json, acl_to_json
 from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionIndex, ProducerId, Replica, TopicId
 
 RECORD_VERSION: Final = 1
@@ -297,6 +298,7 @@ MetadataRecord = (
     | ReplicasMoved
     | FeatureLevelChanged
     | ScramCredentialChanged
+    | AclsChanged
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -317,6 +319,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "replicas_moved": ReplicasMoved,
     "feature_level_changed": FeatureLevelChanged,
     "scram_credential_changed": ScramCredentialChanged,
+    "acls_changed": AclsChanged,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 
@@ -334,6 +337,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
             continue
         if part.name == "is_cancelled" and not value:
             continue
+        if isinstance(record, AclsChanged):
+            value = [acl_to_json(binding) for binding in value]
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members
 
@@ -356,6 +361,8 @@ def from_json(members: Any) -> MetadataRecord:
             _check_resource(values)
         if record_type is ScramCredentialChanged:
             _check_credential(values)
+        if record_type is AclsChanged:
+            values = {name: tuple(acl_from_json(one) for one in those) for name, those in values.items()}
         return record_type(**values)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error

@@ -50,7 +50,10 @@ Try it:
   kcat -b {address} -t hello -P <<< 'hello, log'
   kcat -b {address} -t hello -C -e
 """
-
+NO_AUTHORIZER_IN_CLUSTER: Final = (
+    "authorizer.class.name: a node of a cluster (--cluster) cannot have an authorizer yet: what nodes say to each "
+    "other is not encrypted, so whoever listens there could do what the rules forbid; run one node without --cluster"
+)
 
 _CONFIGURATION: Final = (
     click.option(
@@ -342,6 +345,8 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         check_token_support(listeners, configured.settings)
     except ConfigError as error:
         raise StartError(str(error)) from error
+    if arguments.get("cluster") is not None and configured.settings.has_authorizer:
+        raise StartError(NO_AUTHORIZER_IN_CLUSTER)
     return ServeOptions(
         data=Path(str(arguments["data"])).expanduser().resolve(),
         listeners=listeners,
