@@ -266,6 +266,13 @@ void tpc_connection_set_mark(tpc_connections *connections, uint64_t id, uint32_t
     if (it != NULL) it->mark = mark;
 }
 
+int tpc_connection_set_subject(tpc_connections *connections, uint64_t id, uint32_t subject) {
+    connection *it = connection_find(connections, id);
+    if (it == NULL) return -ENOTCONN;
+    it->subject = subject;
+    return 0;
+}
+
 uint32_t tpc_connection_mark(tpc_connections *connections, uint64_t id) {
     const connection *it = connection_find(connections, id);
     return it != NULL ? it->mark : 0;

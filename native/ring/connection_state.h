@@ -200,8 +200,9 @@ typedef struct connection {
     int64_t assembly_progress_ns;
     int64_t starved_ns;
     int64_t refused_ns;
-    int16_t refusal; /* of a Produce, then; see tpc_connection_refusal() */
-    uint32_t mark;   /* of a prepared answer (prepared.c); 0: none */
+    int16_t refusal;  /* of a Produce, then; see tpc_connection_refusal() */
+    uint32_t mark;    /* of a prepared answer (prepared.c); 0: none */
+    uint32_t subject; /* who asks, as a number of Python's; 0: nobody, or not known yet */
     uint64_t requests;
     uint64_t received_bytes;
     uint64_t sent_bytes;

@@ -12,6 +12,7 @@
 #include "partition.h"
 #include "pool.h"
 #include "prepared.h"
+#include "cdef/58_grants.h"
 
 /* Members may be NULL. None of them may append. */
 typedef struct tpc_plane_observer {
@@ -42,6 +43,7 @@ typedef struct {
     int32_t capacity;
     tpc_produce_part *parts;
     tpc_partition **partitions; /* NULL: not in the table */
+    bool *refused;              /* its right to write; only where subjects are asked about */
     uint32_t *lengths;          /* of what is to be appended */
     tpc_produce_result *results;
     uint32_t *places;
@@ -125,6 +127,11 @@ struct tpc_plane {
 
     tpc_prepared prepared[TPC_PREPARED_MAX];
     uint64_t prepared_count; /* ever */
+
+    struct tpc_grants *grants;  /* grants.h; NULL: nobody is asked about */
+    uint64_t grants_generation; /* of the rules, or of the last ones that there were; it never falls */
+    uint32_t datagrams_subject; /* 0: nobody's */
+    tpc_grant_statistics grant_statistics;
 
     struct tpc_forwarding *forwarding; /* forward.h; NULL: nothing is sent to other cores */
 

@@ -103,6 +103,7 @@ class MemoryFetch:
     """`Fetch`, without a session."""
 
     error_code = session_id = 0
+    lacks_rights = False
 
     def __init__(self, plane, request, now_ms):
         message = decode_request(ApiKey.FETCH, request.api_version, request.body)
@@ -168,6 +169,8 @@ class MemoryPlane:
         self.refuses: list[ProduceFallback] = []
         self.fetches, self.prepared, self.marks, self.owners, self.datagram_owners = set(), {}, {}, {}, {}
         self.fetch_limits = None
+        self.grants = self.generation = None
+        self.named, self.datagrams_subject = {}, 0
         self.uses = {}
         self._connections, self._clock = connections, clock
         self._handles = 0
@@ -376,6 +379,35 @@ class MemoryPlane:
             producer_epoch=marker.producer_epoch, coordinator_epoch=marker.coordinator_epoch,
             timestamp_ms=self._clock.wall_ms() if self._clock is not None else 0,
         ))  # fmt: skip
+
+    # -- GrantsPort: it asks for nothing by itself ---------------------------------------------------------------------
+
+    def begin_grants(self, generation):
+        self.grants, self.generation = {}, generation
+
+    def end_grants(self):
+        self.grants = self.generation = None
+
+    def forget_grants(self, generation):
+        assert generation > self.generation
+        self.grants, self.generation = {}, generation
+
+    def grant(self, generation, subject, topic_id, *, writes, is_allowed):
+        if generation == self.generation:
+            self.grants[subject, topic_id, writes] = is_allowed
+
+    def grant_transactional(self, generation, subject, transactional_id, *, is_allowed):
+        if generation == self.generation:
+            self.grants[subject, transactional_id, True] = is_allowed
+
+    def name_subject(self, request, subject):
+        self.named[request.connection] = subject
+
+    def set_datagrams_subject(self, subject):
+        self.datagrams_subject = subject
+
+    def on_grant_wanted(self, callback):
+        self.want_grant = callback
 
     # -- FetchPort ----------------------------------------------------------------------------------------------------
 

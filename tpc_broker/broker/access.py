@@ -12,6 +12,8 @@ from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
 from tpc_broker.broker.handlers.forward import ForwardedRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpc_broker.auth.principals import Subject
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
@@ -32,8 +34,33 @@ class AccessControl:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.authorizer: Authorizer | None = None
+        self._authorizer: Authorizer | None = None
+        self._numbers: dict[Subject, int] = {}
+        self.generation = 1
+        """Of the rules: what was decided in another one is void."""
+        self.on_decided: Callable[[Request, Operation, Resource, str, bool], None] = lambda *_decided: None
+        """Called with each decision about a name, in the call that decides."""
+        self.on_rules_changed: list[Callable[[], None]] = []
+
+    @property
+    def authorizer(self) -> Authorizer | None:
         """None: everybody may do everything."""
+        return self._authorizer
+
+    @authorizer.setter
+    def authorizer(self, authorizer: Authorizer | None) -> None:
+        self._authorizer = authorizer
+        self.rules_changed()
+
+    def rules_changed(self) -> None:
+        """Before anybody is told: what was decided is decided again, and whoever waits is asked about."""
+        self.generation += 1
+        for told in self.on_rules_changed:
+            told()
+
+    def number_of(self, subject: Subject) -> int:
+        """For C: > 0, and never that of another subject."""
+        return self._numbers.setdefault(subject, len(self._numbers) + 1)
 
     def subject_of(self, request: Request) -> Subject:
         """Who asks, whichever core it came to."""
@@ -42,8 +69,11 @@ class AccessControl:
         return self._core.dispatcher.subject_of(request.connection)
 
     def allows(self, request: Request, operation: Operation, resource: Resource, name: str) -> bool:
-        authorizer = self.authorizer
-        return authorizer is None or authorizer.allows(self.subject_of(request), operation, resource, name)
+        if self._authorizer is None:
+            return True
+        is_allowed = self._authorizer.allows(self.subject_of(request), operation, resource, name)
+        self.on_decided(request, operation, resource, name, is_allowed)
+        return is_allowed
 
     def allows_on_cluster(self, request: Request, operation: Operation) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME)

@@ -23,6 +23,7 @@ from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.grants import Grants
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import FIRST_LEVELS, HANDLERS, PROMPT_APIS, offered_at
@@ -203,6 +204,7 @@ class Core:
         self.coordinators = CoordinatorsOfCore(self.groups, self.transactions)
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
+        self.grants = Grants(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from tpc_broker.broker.grants_port import GrantsPort
 from tpc_broker.broker.prepared_port import PreparedAnswers
 from tpc_broker.broker.producers_port import ProducersPort, TransactionsPort
 from tpc_broker.error_codes import ErrorCode
@@ -269,11 +270,13 @@ class ProduceFallback(IntEnum):
     GAP = 9
     UNCOMMITTED = 10
     VERIFY = 11
+    AUTHORIZE = 12
 
 
 PYTHON_DECIDES: Final = frozenset({
     ProduceFallback.MALFORMED, ProduceFallback.VERSION, ProduceFallback.TOO_MANY, ProduceFallback.UNKNOWN,
     ProduceFallback.PYTHON_VALIDATES, ProduceFallback.GAP, ProduceFallback.VERIFY,
+    ProduceFallback.AUTHORIZE,
 })  # fmt: skip
 """Reasons that do not go away by themselves: asked again, the data plane would decode the request for nothing."""
 
@@ -464,6 +467,14 @@ class Fetch(Protocol):
     deadline_ms: int
     """Of the monotonic clock: answered by then with what there is."""
     parts: list[FetchPart]
+    lacks_rights: bool
+    """The data plane does not know whether its subject may read, and was asked for nothing else."""
+
+    def go_on(self) -> bool:
+        """Hand it back, with its request, when the rights are installed that it lacked. False: it stays here; True: it
+        has ended.
+        """
+        ...
 
     def select(self, outcomes: Sequence[FetchOutcome]) -> list[bool]:
         """For each part, in order: is it in the answer? The session remembers what was sent."""
@@ -540,7 +551,8 @@ class Forwarding(Protocol):
 
 
 class DataPlane(
-    ProducePort, ProducersPort, TransactionsPort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol
+    ProducePort, ProducersPort, TransactionsPort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, GrantsPort,
+    Protocol,
 ):
     """All of the data plane that requests use."""
 

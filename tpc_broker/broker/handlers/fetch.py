@@ -65,8 +65,13 @@ class Reading:
 
 async def handle_fetch(core: Core, request: Request, message: messages.FetchRequest) -> messages.FetchResponse | None:
     """Answer a Fetch of any version; waits up to ``max_wait_ms`` for ``min_bytes``."""
+    core.grants.name(request)
     fetch = core.plane.begin_fetch(request)
     try:
+        if fetch.lacks_rights:
+            core.grants.decide_fetch(request, fetch)
+            if fetch.go_on():
+                return None
         if fetch.error_code:
             return messages.FetchResponse(error_code=fetch.error_code)
         readings = await _read_enough(core, request, message, fetch)
