@@ -174,8 +174,6 @@ void tpc_fetch_charge_python(tpc_fetches *fetches, tpc_fetch *fetch);
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch);
 /* Whoever waits for this partition looks again, at once. */
 void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition);
-/* Whoever waits for anything looks again, at once. */
-void tpc_fetch_look_again_all(tpc_plane *plane);
 /* What this connection waits for, if it does, is answered with what there is. */
 void tpc_fetch_release(tpc_plane *plane, uint64_t connection);
 extern const tpc_plane_observer tpc_fetch_observer;

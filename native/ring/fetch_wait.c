@@ -226,7 +226,7 @@ void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition) {
     attempt_woken(plane);
 }
 
-void tpc_fetch_look_again_all(tpc_plane *plane) {
+static void rights_changed(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;
     for (uint32_t slot = 0; slot < TPC_FETCH_WHEEL_SLOTS; slot++)
         for (tpc_fetch *fetch = fetches->wheel[slot]; fetch; fetch = fetch->next) mark(fetches, fetch);
@@ -249,6 +249,7 @@ void tpc_fetch_release(tpc_plane *plane, uint64_t connection) {
 
 const tpc_plane_observer tpc_fetch_observer = {.partition_committed = partition_committed,
                                                .advanced = attempt_woken,
+                                               .rights_changed = rights_changed,
                                                .disarmed = tpc_fetch_look_again,
                                                .withdrawn = withdrawn};
 

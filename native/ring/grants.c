@@ -159,7 +159,7 @@ int tpc_grants_install_transactional(tpc_plane *plane, uint64_t generation, uint
 static int renew(tpc_plane *plane, uint64_t generation) {
     if (generation <= plane->grants_generation) return -EINVAL;
     plane->grants_generation = generation;
-    tpc_fetch_look_again_all(plane);
+    tpc_plane_publish_rights_changed(plane);
     return 0;
 }
 

@@ -52,6 +52,8 @@ void tpc_plane_publish_partition_committed(tpc_plane *plane, tpc_partition *part
 
 void tpc_plane_publish_advanced(tpc_plane *plane) { PUBLISH(plane, advanced, plane); }
 
+void tpc_plane_publish_rights_changed(tpc_plane *plane) { PUBLISH(plane, rights_changed, plane); }
+
 void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition) {
     PUBLISH(plane, disarmed, plane, partition);
 }

@@ -22,6 +22,8 @@ typedef struct tpc_plane_observer {
     void (*partition_committed)(tpc_plane *plane, tpc_partition *partition);
     /* Everything that moves together has moved: whoever looks at several partitions looks now. */
     void (*advanced)(tpc_plane *plane);
+    /* Who may read or write what is other than it was (grants.h): whoever waits is asked about now. */
+    void (*rights_changed)(tpc_plane *plane);
     /* The partition has no role any more. */
     void (*disarmed)(tpc_plane *plane, tpc_partition *partition);
     /* The partition is in the table no more, and about to be freed. It was disarmed before. */
@@ -156,6 +158,7 @@ void tpc_plane_observe(tpc_plane *plane, const tpc_plane_observer *observer);
 void tpc_plane_publish_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
 void tpc_plane_publish_partition_committed(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_advanced(tpc_plane *plane);
+void tpc_plane_publish_rights_changed(tpc_plane *plane);
 void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_withdrawn(tpc_plane *plane, tpc_partition *partition);
 

@@ -16,7 +16,8 @@ from typing import Any
 import trio
 
 from tests.support.memory_guards import MemoryGuards, is_of_open, judged
-from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, FetchOutcome, FetchPart, ProduceFallback
+from tpc_broker.broker.fetch_port import FetchOutcome, FetchPart
+from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, ProduceFallback
 from tpc_broker.broker.producers_port import KnownAborted, ToldProducer
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import AskedProduce, Fetch, Request
+    from tpc_broker.broker.fetch_port import Fetch
+    from tpc_broker.broker.ports import AskedProduce, Request
     from tpc_broker.model import TopicId
 
 _ASKED: Final = {int(ApiKey.PRODUCE): Operation.WRITE, int(ApiKey.FETCH): Operation.READ}

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker.ports import FetchPart
+from tpc_broker.broker.fetch_port import FetchPart
 from tpc_broker.kafka.errors import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker._ring import Null, tpc_fetch, tpc_fetch_asked, tpc_plane
-    from tpc_broker.broker.ports import FetchOutcome
+    from tpc_broker.broker.fetch_port import FetchOutcome
     from tpc_broker.runtime.connections import Request
 
 NS_PER_MS: Final = 1_000_000

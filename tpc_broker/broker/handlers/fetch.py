@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpc_broker.broker.confirmed import BESIDE_S, CONFIRM_S, Confirmed, confirm
+from tpc_broker.broker.fetch_port import FetchOutcome
 from tpc_broker.broker.partition import Partition
-from tpc_broker.broker.ports import FetchOutcome
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Fetch, FetchPart, Request
+    from tpc_broker.broker.fetch_port import Fetch, FetchPart
+    from tpc_broker.broker.ports import Request
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.storage.ports import Bounds
 
