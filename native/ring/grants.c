@@ -175,7 +175,8 @@ int tpc_grants_begin(tpc_plane *plane, uint64_t generation) {
 
 void tpc_grants_end(tpc_plane *plane) {
     if (!plane->grants) return;
-    tpc_grants_free(plane);
+    free(plane->grants);
+    plane->grants = NULL;
     plane->fetches->sessions.are_owned = false;
 }
 
@@ -184,11 +185,6 @@ int tpc_grants_forget(tpc_plane *plane, uint64_t generation) {
     int result = renew(plane, generation);
     plane->grant_statistics.forgotten += result == 0;
     return result;
-}
-
-void tpc_grants_free(tpc_plane *plane) {
-    free(plane->grants);
-    plane->grants = NULL;
 }
 
 void tpc_grants_set_datagrams(tpc_plane *plane, uint32_t subject) { plane->datagrams_subject = subject; }

@@ -41,6 +41,4 @@ enum tpc_grant tpc_grants_ask_transactional(tpc_plane *plane, const uint8_t *id,
 bool tpc_grants_survey(tpc_plane *plane, uint32_t subject, const tpc_produce_verdict *verdicts, int32_t parts_count,
                        bool *any);
 
-void tpc_grants_free(tpc_plane *plane);
-
 #endif

@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "forward.h"
-#include "grants.h"
 #include "steady.h"
 
 #define PRODUCE_PARTITIONS_DEFAULT 10000
@@ -123,7 +122,7 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_partitions_free(plane);
     tpc_steady_end(plane);
     tpc_prepared_free(plane);
-    tpc_grants_free(plane);
+    free(plane->grants);
     tpc_fetches_free(plane);
     tpc_tail_free_spare(plane);
     for (tpc_undo_record *at = plane->undo_first, *next; at; at = next) {

@@ -1,5 +1,5 @@
-"""Random rules, requests, waits and topics that are made again, against a model: C never says yes without the right, and
-never no with it.
+"""Random rules, requests, waits and topics that are made again, against a model: C never says yes without the right,
+and never no with it.
 """
 
 import random
@@ -132,7 +132,7 @@ def test_c_says_yes_when_and_only_when_the_rules_do(tmp_path, seed):
     for _ in range(STEPS):
         story.step()
     counts = bench.counts()
-    assert counts.refused_produces and counts.refused_fetches and counts.unknown
+    assert min(counts.refused_produces, counts.refused_fetches, counts.unknown) > 0
     bench.change(remove=ALL_RULES)
     story.look_at_waits()
     bench.shut()

@@ -17,7 +17,7 @@ import trio
 
 from tests.support.memory_guards import MemoryGuards, is_of_open, judged
 from tpc_broker.broker.fetch_port import FetchOutcome, FetchPart
-from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, ProduceFallback
+from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, ProduceFallback, Verdict
 from tpc_broker.broker.producers_port import KnownAborted, ToldProducer
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
@@ -134,6 +134,9 @@ class MemoryFetch:
     def unreserve(self):
         self.is_reserved = False
 
+    def go_on(self):
+        return False
+
     def end(self):
         self._plane.fetches.remove(self)
 
@@ -242,9 +245,32 @@ class MemoryPlane:
                 parts.append(AskedPart(key, part.index, body.index(records), len(records)))
         return AskedProduce(parts, message.timeout_ms, message.transactional_id)
 
+    def _authorized(self, request, verdicts):
+        """With what the rights refuse; None: not all of them are known."""
+        if self.grants is None:
+            return verdicts
+        subject, asked, judged = self.named.get(request.connection), self.asked(request), []
+        for part, verdict in zip(asked.parts, verdicts, strict=True):
+            handle = self._handle_of(part.topic, part.partition)
+            records = bytes(request.body[part.records_place : part.records_place + part.records_bytes])
+            wanted = [] if handle is None or verdict.error_code else [(self._files[handle].key.topic_id, 29)]
+            if records and decode_header(records).is_transactional:
+                wanted.append((asked.transactional_id, 53))
+            for name, code in wanted:
+                is_allowed = self.grants.get((subject, name, True), None if name is not None else False)
+                if is_allowed is None:
+                    return None
+                if not is_allowed:
+                    verdict = Verdict(ErrorCode(code))  # noqa: PLW2901
+            judged.append(verdict)
+        return judged
+
     def produce_with(self, request, verdicts, endpoints):
         if self.refuses:
             return self.refuses.pop(0)
+        verdicts = self._authorized(request, verdicts)
+        if verdicts is None:
+            return ProduceFallback.AUTHORIZE
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
         response, ends, parts = messages.ProduceResponse(), {}, {}
         pending, told = iter(verdicts), set()
@@ -381,7 +407,7 @@ class MemoryPlane:
             timestamp_ms=self._clock.wall_ms() if self._clock is not None else 0,
         ))  # fmt: skip
 
-    # -- GrantsPort: it asks for nothing by itself ---------------------------------------------------------------------
+    # -- GrantsPort: as `native/ring/grants.c`, for Produce ------------------------------------------------------------
 
     def begin_grants(self, generation):
         self.grants, self.generation = {}, generation

@@ -154,8 +154,8 @@ async def _prepare(hold: _Hold, left: ProduceFallback) -> None:
     """What the data plane lacks: rights that it does not know, as after a change of the rules, or room."""
     core = hold.core
     if left is ProduceFallback.AUTHORIZE:
+        await trio.sleep(ROOM_RETRY_S)
         core.grants.decide_produce(hold.request, hold.asked)
-        await trio.lowlevel.checkpoint()
     elif left is ProduceFallback.JOURNAL_FULL:
         await core.partitions.wait_journal_room()
     else:
