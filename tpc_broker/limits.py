@@ -57,6 +57,12 @@ REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing els
 CORE_BUDGET_BYTES = 1024 * MIB
 SEND_DEADLINE_MS = 60_000
 
+# Connections that have not said who they are.
+AUTHENTICATION_BYTES_MAX = 512 * KIB  # of a request, where sasl.server.max.receive.size says nothing else
+AUTHENTICATION_MS_MAX = 10_000
+STRANGERS_BYTES_MAX = 16 * MIB  # of a core: as many as have sent a byte each of a request have little
+SUBJECTS_KNOWN_MAX = 65_536  # of a core, before those are forgotten that no connection has
+
 # Membership (SWIM).
 SWIM_DATAGRAM_BYTES_MAX = 1_400  # within one Ethernet frame, tunnels included: a fragment lost is a datagram lost
 SWIM_FRAME_BYTES_MAX = 64 * KIB  # of a stream that exchanges the whole state

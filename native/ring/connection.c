@@ -92,6 +92,7 @@ static void return_slot(tpc_connections *connections, connection *it) {
 
 static void discard(connection *it) {
     if (it->has_peer) peer_counts_remove(&it->owner->peers, &it->peer);
+    identity_free(it);
     return_slot(it->owner, it);
     free(it);
 }
@@ -115,6 +116,7 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
     node_init(&it->by_send);
     node_init(&it->by_assembly);
     node_init(&it->by_starvation);
+    node_init(&it->by_opening);
     it->opened_ns = tpc_ring_now_ns(connections->ring);
     connection_touch(it);
     connection_needs_attention(it);
@@ -123,10 +125,12 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
 
 int connection_announce(connection *it) {
     tpc_connections *connections = it->owner;
-    int result = tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), it->descriptor, 0, NULL);
+    int result =
+        tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), it->descriptor, it->listener, NULL);
     if (result < 0) {
         node_remove(&it->attention);
         node_remove(&it->by_activity);
+        node_remove(&it->by_opening);
         discard(it);
         return result;
     }
@@ -147,6 +151,7 @@ int connection_open(tpc_connections *connections, int descriptor, uint16_t liste
     }
     it->has_peer = has_peer;
     if (has_peer) it->peer = peer;
+    identity_begin(it);
     int result = connection_announce(it);
     if (result == 0 && id != NULL) *id = connection_id(it);
     return result;
@@ -176,6 +181,7 @@ void connection_begin_close(connection *it, int reason, int error) {
     if (it->sink->closing != NULL) it->sink->closing(it);
     receive_forget(it);
     send_forget(it);
+    identity_closing(it);
     if (it->carrier == NULL) {
         make_close_abortive(it);
         shutdown(it->descriptor, SHUT_RDWR);
@@ -218,9 +224,10 @@ void connection_let_go(connection *it) {
     if (it->operations == 0 && it->state == CONNECTION_CLOSING) finish_close(it);
 }
 
-int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *id) {
+int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint32_t listener, uint64_t *id) {
+    if (listener >= LISTENERS_MAX) return -EINVAL;
     if (connections_of_clients(connections) >= connections->limits.connections_max) return -EMFILE;
-    return connection_open(connections, descriptor, 0, id);
+    return connection_open(connections, descriptor, (uint16_t)listener, id);
 }
 
 static void flush_and_close(connection *it, int reason, int when) {
@@ -264,13 +271,6 @@ int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t id, int64_
 void tpc_connection_set_mark(tpc_connections *connections, uint64_t id, uint32_t mark) {
     connection *it = connection_find(connections, id);
     if (it != NULL) it->mark = mark;
-}
-
-int tpc_connection_set_subject(tpc_connections *connections, uint64_t id, uint32_t subject) {
-    connection *it = connection_find(connections, id);
-    if (it == NULL) return -ENOTCONN;
-    it->subject = subject;
-    return 0;
 }
 
 uint32_t tpc_connection_mark(tpc_connections *connections, uint64_t id) {
@@ -409,6 +409,7 @@ static int64_t on_turn(void *context, int64_t now_ns) {
     int64_t until_ns = accept_turn(connections, now_ns);
     until_ns = earlier(until_ns, close_stuck_senders(connections, now_ns));
     until_ns = earlier(until_ns, close_idle(connections, now_ns));
+    until_ns = earlier(until_ns, identity_turn(connections, now_ns));
     until_ns = earlier(until_ns, relieve_starvation(connections, now_ns));
     attend_all(connections);
     if (connections->links != NULL) attend_all(connections); /* the links, which got the answers of streams */
@@ -438,6 +439,7 @@ tpc_connections *tpc_connections_new(tpc_ring *ring, tpc_budget *budget, const t
     node_init(&connections->by_send);
     node_init(&connections->by_assembly);
     node_init(&connections->by_starvation);
+    node_init(&connections->strangers);
     int result = receive_start(connections);
     if (result == 0) result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, on_turn, connections);
     if (result < 0) {

@@ -18,6 +18,7 @@
 #include "ring.h"
 #include "frame.h"
 #include "cdef/30_connection.h"
+#include "cdef/31_identity.h"
 
 /* The request is Python's: those behind it are not answered in C before it. */
 void tpc_request_enters_python(tpc_connections *connections, tpc_request *request);

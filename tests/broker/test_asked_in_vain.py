@@ -67,7 +67,7 @@ async def test_that_the_connection_is_closed_is_not_said_again(autojump_clock, c
             await request.done.wait()
             connections.dispatcher.on_closed(connection, "its request could not be carried out", "")
         assert len(lines_of(caplog)) == 1
-        connections.dispatcher.on_opened(3, "127.0.0.1:3")
+        connections.dispatcher.on_opened(3, "127.0.0.1:3", 0)
         connections.dispatcher.on_closed(3, "its request could not be carried out", "")
         assert lines_of(caplog)[1:] == ["127.0.0.1:3: connection closed: its request could not be carried out"]
 

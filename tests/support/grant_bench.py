@@ -48,7 +48,7 @@ class GrantBench(FetchBench):
         connection = self.opened[len(self.subjects)][0]
         self.subjects[connection] = subject
         if subject:
-            lib.tpc_connection_set_subject(self.connections.pointer, connection, subject)
+            self.connections.let_in(connection, subject, 0, f"User:{subject}", "127.0.0.1")
         return client
 
     def counts(self):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from tpc_broker import limits
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
+from tpc_broker.auth.principals import SubjectNumbers
 from tpc_broker.broker.handlers.forward import ForwardedRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tpc_broker.auth.principals import Subject
     from tpc_broker.broker.core import Core
@@ -35,12 +37,21 @@ class AccessControl:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._authorizer: Authorizer | None = None
-        self._numbers: dict[Subject, int] = {}
         self.generation = 1
-        """Of the rules: what was decided in another one is void."""
+        """Of the rules: what was decided in another one may not be so any more."""
+        self.on_rules_changed: list[Callable[[], None]] = []
+        """Called at each new generation, before anything else of its image is seen."""
         self.on_decided: Callable[[Request, Operation, Resource, str, bool], None] = lambda *_decided: None
         """Called with each decision about a name, in the call that decides."""
-        self.on_rules_changed: list[Callable[[], None]] = []
+        self._numbers = SubjectNumbers(self._in_use, limits.SUBJECTS_KNOWN_MAX)
+        self.number_of = self._numbers.number_of
+        """Of a subject, for C: > 0, and never that of another one. Let in at once whoever it is asked for, or it may be
+        forgotten.
+        """
+        self.subject_of_number = self._numbers.subject_of
+
+    def _in_use(self) -> Iterator[Subject]:
+        return self._core.dispatcher.subjects()
 
     @property
     def authorizer(self) -> Authorizer | None:
@@ -49,18 +60,20 @@ class AccessControl:
 
     @authorizer.setter
     def authorizer(self, authorizer: Authorizer | None) -> None:
-        self._authorizer = authorizer
+        """From the first one on C serves nobody of whom it does not know who it is."""
+        was_asked, self._authorizer = self._authorizer is not None, authorizer
+        is_asked = authorizer is not None
+        if is_asked != was_asked:
+            self._core.connections.require_subject(on=is_asked)
+            if is_asked:
+                self._core.dispatcher.name_all()
         self.rules_changed()
 
     def rules_changed(self) -> None:
-        """Before anybody is told: what was decided is decided again, and whoever waits is asked about."""
+        """What was decided is decided again, and whoever waits is asked about."""
         self.generation += 1
-        for told in self.on_rules_changed:
-            told()
-
-    def number_of(self, subject: Subject) -> int:
-        """For C: > 0, and never that of another subject."""
-        return self._numbers.setdefault(subject, len(self._numbers) + 1)
+        for tell in self.on_rules_changed:
+            tell()
 
     def subject_of(self, request: Request) -> Subject:
         """Who asks, whichever core it came to."""
@@ -79,7 +92,7 @@ class AccessControl:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME)
 
     def allows_some(self, request: Request, operation: Operation, resource: Resource) -> bool:
-        authorizer = self.authorizer
+        authorizer = self._authorizer
         return authorizer is None or authorizer.allows_some(self.subject_of(request), operation, resource)
 
     def bits(self, request: Request, resource: Resource, name: str, everything: int) -> int:

@@ -204,8 +204,8 @@ class Core:
         self.coordinators = CoordinatorsOfCore(self.groups, self.transactions)
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
-        self.grants = Grants(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
+        self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0

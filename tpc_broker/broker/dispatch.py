@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker import limits
-from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject
+from tpc_broker.auth.principals import ANONYMOUS, NOBODY, Subject
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.ports import PYTHON_DECIDES
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
@@ -60,8 +60,6 @@ Handled = Message | EncodedResponse | None
 Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
 """Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
 
-NOBODY = Subject(Principal("", ""), "")
-"""In place of the subject of a connection that is closed: no rule names it."""
 _OF_ANY_LEVEL: Mapping[ApiKey, int] = MappingProxyType({})
 
 SHARE_NS = 2_000_000
@@ -78,6 +76,10 @@ class ConnectionState:
 
     peer: str
     subject: Subject
+    """NOBODY: it has not said who it is."""
+    listener: int
+    is_named: bool = False
+    """C knows its subject by number."""
     queue: deque[Request] | None = None
     """What comes behind the request that is under way, or all of it while that stands in line; None: there is none."""
     is_given_up: bool = False
@@ -126,8 +128,41 @@ class Dispatcher:
 
     # -- called by the connections, inside a turn; they never wait ---------------------------------------------------
 
-    def on_opened(self, connection: int, peer: str) -> None:
-        self._connections[connection] = ConnectionState(peer, Subject(ANONYMOUS, _host(peer)))
+    def on_opened(self, connection: int, peer: str, listener: int, carried: Subject | None = None) -> None:
+        """`carried`: for whom it is, of a stream of another core's requests; that core has let its client in."""
+        core = self._core
+        if carried is not None:
+            subject = carried
+        elif core.connections.needs_authentication(listener):
+            subject = NOBODY
+        else:
+            subject = Subject(ANONYMOUS, _host(peer))
+        self._connections[connection] = state = ConnectionState(peer, subject, listener)
+        if carried is not None or core.access.authorizer is not None:
+            self._name(connection, state)
+
+    def let_in(self, connection: int, subject: Subject, deadline_ns: int) -> None:
+        """Somebody has shown who it is, until then (monotonic; 0: for good); before it is answered."""
+        state = self._connections.get(connection)
+        if state is not None:
+            state.subject = subject
+            self._name(connection, state, deadline_ns)
+
+    def name_all(self) -> None:
+        """Rights are asked for from now on: C has to know who is who."""
+        for connection, state in self._connections.items():
+            if not state.is_named:
+                self._name(connection, state)
+
+    def subjects(self) -> Iterator[Subject]:
+        """Of the connections that are open, as often as they have them."""
+        return (state.subject for state in self._connections.values())
+
+    def _name(self, connection: int, state: ConnectionState, deadline_ns: int = 0) -> None:
+        if state.subject == NOBODY:
+            return
+        state.is_named = True
+        self._core.connections.let_in(connection, self._core.access.number_of(state.subject), deadline_ns)
 
     def on_closed(self, connection: int, reason: str, detail: str) -> None:
         state = self._connections.pop(connection, None)

@@ -41,6 +41,7 @@ class Grants:
         access.on_decided = self._install
         access.on_rules_changed.append(self.follow)
         core.plane.on_grant_wanted(self._decide_datagrams)
+        self.follow()
 
     # Rule: The data plane hears that the rules are others in the call that makes them so, and a decision is installed
     # in the call that makes it: between the two nothing can change. See also native/ring/grants.c. Held by
@@ -59,7 +60,7 @@ class Grants:
         elif self._generation != access.generation:
             self._generation = access.generation
             plane.forget_grants(access.generation)
-        self._core.purgatory.look_again()
+        self._core.purgatory.look_again()  # who waits here is asked about by its handler
 
     def name(self, request: Request) -> None:
         """Who asks, before the data plane looks at it: a fetch session is of the one that has made it."""

@@ -35,7 +35,7 @@ class GrantsPort(Protocol):
         ...
 
     def name_subject(self, request: Request, subject: int) -> None:
-        """Who has sent it, and what comes by its connection from now on."""
+        """Who has sent it, which may not have been known when it came."""
         ...
 
     def set_datagrams_subject(self, subject: int) -> None:

@@ -199,6 +199,13 @@ class Settings(TransactionSettings):
         "Largest request, in bytes after its length field.",
         minimum=1,
     )
+    sasl_server_max_receive_size: int = setting(
+        "sasl.server.max.receive.size",
+        ConfigType.INT,
+        limits.AUTHENTICATION_BYTES_MAX,
+        "Largest request of a connection that has not authenticated yet, in bytes after its length field.",
+        minimum=1,
+    )
     socket_listen_backlog_size: int = setting(
         "socket.listen.backlog.size",
         ConfigType.INT,

@@ -240,7 +240,7 @@ class CoreProcessMain:
             await self._join_the_others(core)
             if options.loads_fd >= 0:
                 assembly.connections.show_open(map_load(options.loads_fd, options.core))
-            assembly.connections.serve(options.listen_fds, core.dispatcher)
+            assembly.connections.serve(options.listen_fds, core.dispatcher, core.access)
             if datagrams is not None:
                 datagrams.start()
             nursery.start_soon(self._follow_cores, core)

@@ -14,8 +14,8 @@ from tpc_broker.model import TopicId
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpc_broker._ring import tpc_connections, tpc_plane
-    from tpc_broker.runtime.connections import Connections, Request
+    from tpc_broker._ring import tpc_plane
+    from tpc_broker.runtime.connections import Request
     from tpc_broker.runtime.ring import Ring
 
 TOO_OLD: Final = -errno.ESTALE
@@ -37,7 +37,6 @@ class GrantStatistics:
 
 class GrantsPlane:
     _plane: tpc_plane
-    _connections: Connections
 
     def _begin_grants(self, ring: Ring) -> None:
         self._on_grant_wanted: Callable[[TopicId, int], None] = lambda _topic_id, _subject: None
@@ -74,8 +73,6 @@ class GrantsPlane:
 
     def name_subject(self, request: Request, subject: int) -> None:
         lib.tpc_request_set_subject(request.pointer, subject)
-        pointer: tpc_connections = self._connections.pointer
-        lib.tpc_connection_set_subject(pointer, request.connection, subject)
 
     def set_datagrams_subject(self, subject: int) -> None:
         lib.tpc_grants_set_datagrams(self._plane, subject)
