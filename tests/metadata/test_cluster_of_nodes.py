@@ -9,8 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_WITH_NAMED_LEADERS, FIRST_WITH_TRANSACTIONS
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
 from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
@@ -239,10 +243,15 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     )
     alone = alone.apply(made, MetadataVersion(3))
     settings = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000"})
-    alone = alone.apply([settings], MetadataVersion(4))
+    topic = Resource.TOPIC, Pattern.LITERAL, "t"
+    rules = AclsChanged((AclBinding(*topic, Principal("User", "a"), "*", Operation.READ, Permission.ALLOW),))
+    alone = alone.apply([settings, rules], MetadataVersion(4))
     begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))
     assert settings not in begun, "a founder of an earlier release could not read it"
-    assert settings in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
+    of_level_4 = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
+    assert settings in of_level_4
+    assert rules not in of_level_4
+    assert rules in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 6)
     image = ClusterImage().apply([decode_record(encode_record(each)) for each in begun], MetadataVersion(9))
     topic = image.topic("t")
     assert image.cluster_id == "old"

@@ -5,6 +5,10 @@ from __future__ import annotations
 import uuid
 
 from tests.metadata.test_cluster_of_nodes import Nodes
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.controller import CreatableTopic
 from tpc_broker.metadata.copied_node import PRODUCER_IDS_SKIPPED, as_of_one_node, partitions_on
 from tpc_broker.metadata.image import NODE_DRAINING, ClusterImage
@@ -21,6 +25,9 @@ from tpc_broker.model import (
 )
 
 NODE = NodeId(2)
+RULE = AclBinding(
+    Resource.TOPIC, Pattern.LITERAL, "all", Principal("User", "a"), "*", Operation.READ, Permission.ALLOW
+)
 
 
 def test_topics_stay_and_what_is_of_the_cluster_goes():
@@ -36,6 +43,7 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
         TopicDeleted(deleted), ProducerIdsReserved(CoreId(4), ProducerId(5000), 1000),
         BrokerConfigChanged(None, "log.retention.ms", "9"), BrokerConfigChanged(BrokerId(2 * 1024 + 1), "x", "own"),
         ResourceConfigChanged("group", "g", {"a": "1"}), ResourceConfigChanged("client_metrics", "m", {"b": "2"}),
+        AclsChanged((RULE,)),
         BrokerConfigChanged(BrokerId(2 * 1024), NODE_DRAINING, "true"), BrokerConfigChanged(BrokerId(1024), "x", "no"),
     ])  # fmt: skip
     image = nodes.image
@@ -65,5 +73,6 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
         None: {"log.retention.ms": "9"}, BrokerId(1): {"x": "own"},
     }  # fmt: skip
     assert (alone.group_configs, alone.client_metrics_configs) == ({"g": {"a": "1"}}, {"m": {"b": "2"}})
+    assert list(alone.acls) == [RULE]
     assert alone.next_producer_id == 6000 + PRODUCER_IDS_SKIPPED
     assert ClusterImage().apply(alone.snapshot(), MetadataVersion(1)) == alone

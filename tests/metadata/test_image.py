@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.image import (
     DELETIONS_REMEMBERED_MAX,
     REMOVALS_REMEMBERED_MAX,
@@ -42,6 +46,15 @@ names = st.sampled_from(["retention.ms", "segment.ms"])
 values = st.one_of(st.none(), st.sampled_from(["1", "2"]))
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 replicas = owners.map(lambda cores: tuple((Replica(core + 5, core),) for core in cores))
+acls = st.builds(
+    AclBinding, st.sampled_from(Resource), st.sampled_from(Pattern), st.sampled_from(["a", "größe", "*"]),
+    st.sampled_from([Principal("User", "a:b"), Principal("User", "*"), Principal("Group", "")]),
+    st.sampled_from(["*", "::1"]), st.sampled_from(Operation), st.sampled_from(Permission),
+)  # fmt: skip
+A_RULE = (
+    b'{"type":"acls_changed","v":1,"added":[{"resource":"topic","pattern":"literal","name":"t","principal":"User:a",'
+    b'"host":"*","operation":"read","permission":"allow"}],"removed":[]}'
+)
 # A topic id keeps its name for ever, and a name belongs to one live topic at a time: as the controller has it.
 records = st.one_of(
     st.builds(ClusterCreated, st.just("c")),
@@ -71,6 +84,7 @@ records = st.one_of(
         st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
         st.sampled_from([UNSAID, Levels(2, 3)]),
     ),
+    st.builds(AclsChanged, st.lists(acls, max_size=4).map(tuple), st.lists(acls, max_size=2).map(tuple)),
     st.builds(FeatureLevelChanged, st.integers(2, 4), st.integers(1, 9)),
     st.builds(NodeRemoved, st.integers(0, 3), st.integers(0, 3)),
 )  # fmt: skip
@@ -105,6 +119,7 @@ def live(image):
         image.nodes,
         image.removed,
         image.moving,
+        image.acls,
         (image.feature_level, image.feature_epoch),
     )
 
@@ -169,6 +184,16 @@ def test_applying_leaves_the_old_image_alone(first, second):
         b'{"type":"resource_config_changed","v":1,"kind":"user","name":"a","changes":{}}',
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a","changes":[]}',
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a"}',
+        b'{"type":"acls_changed","v":1,"added":[{}]}',
+        b'{"type":"acls_changed","v":1,"added":[[]],"removed":[]}',
+        b'{"type":"acls_changed","v":1,"added":7}',
+        A_RULE.replace(b"User:a", b"a"),
+        A_RULE.replace(b'"topic"', b'"planet"'),
+        A_RULE.replace(b'"literal"', b'"match"'),
+        A_RULE.replace(b'"read"', b'"any"'),
+        A_RULE.replace(b'"allow"', b'"any"'),
+        A_RULE.replace(b'"*"', b"7"),
+        A_RULE.replace(b'"host":"*",', b""),
         b"\xff",
     ],
 )
@@ -189,12 +214,29 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 16
+    assert len(RECORD_TYPES) == 17
     setting = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000", "x": None})
     assert encode_record(setting) == (
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"g",'
         b'"changes":{"consumer.session.timeout.ms":"50000","x":null}}'
     )
+
+
+def test_the_format_of_rules_of_access_on_the_disk_is_what_it_was():
+    on = Resource.TOPIC, Pattern.LITERAL, "t"
+    rule = AclBinding(*on, Principal("User", "a"), "*", Operation.READ, Permission.ALLOW)
+    assert encode_record(AclsChanged((rule,), ())) == A_RULE
+    assert decode_record(A_RULE) == AclsChanged((rule,), ())
+
+
+def test_rules_of_access_are_shared_by_images_until_they_change():
+    rule = decode_record(A_RULE).added[0]
+    image = replay([AclsChanged((rule,), ())])
+    assert list(image.acls) == [rule]
+    later = image.apply([TopicCreated("t", IDS[0], (0,), 5)], MetadataVersion(9))
+    assert later.acls is image.acls
+    gone = later.apply([AclsChanged((), (rule, rule))], MetadataVersion(10))
+    assert (list(gone.acls), list(image.acls)) == ([], [rule])
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():

@@ -122,6 +122,8 @@ class BrokerStatistics:
     """After which the partition stayed, in a cluster."""
     machines_raised: int
     """Of coordinators: an error of this program each, after which one is loaded again from its log."""
+    refused: int
+    """What requests have named without the right to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ class Core:
         self.coordinators = CoordinatorsOfCore(self.groups, self.transactions)
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
+        self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
@@ -387,6 +390,7 @@ class Core:
         if before.broker_configs != after.broker_configs or not before.version:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._apply_settings()
+        self.access.follow(after.acls)
         self.view.image = after
         if before.client_metrics_configs != after.client_metrics_configs:
             self.client_telemetry.follow(after.client_metrics_configs)
@@ -466,7 +470,7 @@ class Core:
         moves = self.moves.statistics
         return BrokerStatistics(
             self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count, moves.done,
-            moves.given_up, moves.taken_back, self._machines_raised,
+            moves.given_up, moves.taken_back, self._machines_raised, self.access.refusals,
         )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------

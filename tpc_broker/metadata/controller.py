@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_SECURITY
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.assignment_requests import (
     REPLICAS_MAX,
     Refusal,
@@ -416,6 +417,8 @@ class Controller:
                 records.append(replace(record, node=node))
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
                 continue  # a founder could not read it
+            elif isinstance(record, AclsChanged) and level < FIRST_WITH_SECURITY:
+                continue  # the same
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records

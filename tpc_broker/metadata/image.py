@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_TRANSACTIONS, SPOKEN
+from tpc_broker.auth.acls import NO_RULES, Rules
+from tpc_broker.feature_levels import (
+    FIRST_OF_CLUSTERS,
+    FIRST_WITH_GROUPS,
+    FIRST_WITH_SECURITY,
+    FIRST_WITH_TRANSACTIONS,
+    SPOKEN,
+)
+from tpc_broker.metadata.acl_records import AclsChanged, acl_records
 from tpc_broker.metadata.records import (
     CLIENT_METRICS,
     GROUP,
@@ -200,6 +208,8 @@ class ClusterImage:
     """What was set of groups, by their ids; of a group of which nothing is, there is nothing."""
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The same of subscriptions to metrics of clients, by their names."""
+    acls: Rules = NO_RULES
+    """Of access. Shared by all images between two changes of them."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
@@ -265,6 +275,11 @@ class ClusterImage:
         """Whether there are transactions, by the level."""
         return self.level >= FIRST_WITH_TRANSACTIONS
 
+    @property
+    def knows_security(self) -> bool:
+        """Whether users, rules of access and quotas may be kept, by the level."""
+        return self.level >= FIRST_WITH_SECURITY
+
     def resource_records(self) -> list[MetadataRecord]:
         """The settings of groups and of subscriptions to metrics."""
         tables = ((GROUP, self.group_configs), (CLIENT_METRICS, self.client_metrics_configs))
@@ -317,6 +332,7 @@ class ClusterImage:
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         records.extend(self.resource_records())
+        records.extend(acl_records(self.acls))
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
 
@@ -408,6 +424,8 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.broker_configs)[record.broker] = configs
         case ResourceConfigChanged():
             _change_resource(image, record)
+        case AclsChanged():
+            return replace(image, acls=image.acls.changed(record.added, record.removed))
         case _:
             _apply_to_topic(image, record)
     return image

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged, acl_from_json, acl_to_json
 from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionIndex, ProducerId, Replica, TopicId
 
 RECORD_VERSION: Final = 1
@@ -258,6 +259,7 @@ MetadataRecord = (
     | ReplicasMoving
     | ReplicasMoved
     | FeatureLevelChanged
+    | AclsChanged
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -277,6 +279,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "replicas_moving": ReplicasMoving,
     "replicas_moved": ReplicasMoved,
     "feature_level_changed": FeatureLevelChanged,
+    "acls_changed": AclsChanged,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 
@@ -294,6 +297,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
             continue
         if part.name == "is_cancelled" and not value:
             continue
+        if isinstance(record, AclsChanged):
+            value = [acl_to_json(binding) for binding in value]
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members
 
@@ -314,6 +319,8 @@ def from_json(members: Any) -> MetadataRecord:
             _read_node(values)
         if record_type is ResourceConfigChanged:
             _check_resource(values)
+        if record_type is AclsChanged:
+            values = {name: tuple(acl_from_json(one) for one in those) for name, those in values.items()}
         return record_type(**values)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error

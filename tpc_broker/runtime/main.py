@@ -47,7 +47,10 @@ Try it:
   kcat -b {address} -t hello -P <<< 'hello, log'
   kcat -b {address} -t hello -C -e
 """
-
+NO_AUTHORIZER_IN_CLUSTER: Final = (
+    "authorizer.class.name: a node of a cluster (--cluster) cannot have an authorizer yet: what nodes say to each "
+    "other is not encrypted, so whoever listens there could do what the rules forbid; run one node without --cluster"
+)
 
 _CONFIGURATION: Final = (
     click.option(
@@ -329,18 +332,20 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
     text = _read_config(arguments["config"])
     try:
         file_name = f"--config {arguments['config']}"
-        given = load_settings(text, overrides, file_name=file_name).given
+        configuration = load_settings(text, overrides, file_name=file_name)
         of_listeners = listener_settings(text, overrides, file_name=file_name)
         listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
     except ConfigError as error:
         raise StartError(str(error)) from error
+    if arguments.get("cluster") is not None and configuration.settings.has_authorizer:
+        raise StartError(NO_AUTHORIZER_IN_CLUSTER)
     return ServeOptions(
         data=Path(str(arguments["data"])).expanduser().resolve(),
         listeners=listeners,
         cores=cores,
         cpus=cpus,
         settings_text=without_comments(text),
-        settings_ignored=tuple(without_effect(given)),
+        settings_ignored=tuple(without_effect(configuration.given)),
         overrides=overrides,
         log_style=str(arguments["log_style"]),
         log_level=str(arguments["log_level"]),

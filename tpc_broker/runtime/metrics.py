@@ -134,6 +134,7 @@ COUNTED: Final = (
     Counted("tpc_links_served_total", "links", "served", "Requests of other cores that came here."),
     Counted("tpc_links_held_bytes", "links", "held_bytes", "Of them, not answered yet."),
     Counted("tpc_links_pauses_total", "links", "pauses", "Times that a link was too far ahead."),
+    Counted("tpc_authorization_refusals_total", "broker", "refused", "Resources that clients named and may not use."),
     Counted("tpc_wrong_core_total", "broker", "asked_of_wrong_core", "Requests for what another core owns."),
     Counted("tpc_forwarded_total", "broker", "requests_forwarded", "Requests forwarded to another core."),
     Counted("tpc_datagrams_received_total", "datagrams", "received", "Datagrams that arrived."),

@@ -109,6 +109,16 @@ def update_features(
     return messages.UpdateFeaturesResponse(**said)
 
 
+def create_acls(_version: int, message: messages.CreateAclsRequest, said: Said) -> messages.CreateAclsResponse:
+    result = messages.CreateAclsResponse.AclCreationResult
+    return messages.CreateAclsResponse(results=[result(**said) for _ in message.creations])
+
+
+def delete_acls(_version: int, message: messages.DeleteAclsRequest, said: Said) -> messages.DeleteAclsResponse:
+    result = messages.DeleteAclsResponse.DeleteAclsFilterResult
+    return messages.DeleteAclsResponse(filter_results=[result(matching_acls=[], **said) for _ in message.filters])
+
+
 def elect_leaders(version: int, message: messages.ElectLeadersRequest, said: Said) -> messages.ElectLeadersResponse:
     response = messages.ElectLeadersResponse
     if version:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.handlers import (
+    acls,
     client_metrics,
     configs,
     consumer_groups,
@@ -185,9 +186,9 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         Throttle.NONE,
         first_level=FIRST_WITH_TRANSACTIONS,
     ),
-    ApiKey.DESCRIBE_ACLS: ApiRow(security.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,)),
-    ApiKey.CREATE_ACLS: ApiRow(security.handle_create_acls, LOCAL, (_ALTER_CLUSTER,)),
-    ApiKey.DELETE_ACLS: ApiRow(security.handle_delete_acls, LOCAL, (_ALTER_CLUSTER,)),
+    ApiKey.DESCRIBE_ACLS: ApiRow(acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,)),
+    ApiKey.CREATE_ACLS: ApiRow(acls.handle_create_acls, AtController(no_controller.create_acls), (_ALTER_CLUSTER,)),
+    ApiKey.DELETE_ACLS: ApiRow(acls.handle_delete_acls, AtController(no_controller.delete_acls), (_ALTER_CLUSTER,)),
     ApiKey.DESCRIBE_CONFIGS: ApiRow(configs.handle_describe_configs, LOCAL, _of_each_kind(Operation.DESCRIBE_CONFIGS)),
     ApiKey.ALTER_CONFIGS: ApiRow(
         topics.handle_alter_configs,
