@@ -34,8 +34,9 @@ class Rules:
 
 
 async def asking(node, *allowed):
-    """A topic, and rules that come behind it."""
+    """Two topics, and rules that come behind them."""
     await create_topic(node, 0, "t", 1)
+    await create_topic(node, 0, "u", 1)
     core = node.lives[0].core
     core.access.authorizer = rules = Rules(*allowed)
     return core, node.lives[0].plane, rules
@@ -172,7 +173,6 @@ async def test_datagrams_are_decided_as_those_of_the_anonymous_from_nowhere(is_a
 async def test_produces_of_one_connection_keep_their_answers_order():
     async with running_node(cores=1) as node:
         await asking(node, WRITES)
-        await create_topic(node, 0, "u", 1)
         sent = [node.send(0, produce_request(topic, 0, [b"x"]), 12) for topic in "tutu"]
         for request in sent:
             await request.done.wait()
