@@ -244,6 +244,8 @@ class tpc_fetch(Structure):
     woken: int
     retried: int
     with_names: int
+    left_reason: int
+    subject: int
     rack: int
     reserved_bytes: int
     waiting_bytes: int
@@ -327,6 +329,16 @@ class tpc_frame(Structure):
     def data(self) -> Pointer[int]: ...
     @data.setter
     def data(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+
+class tpc_grant_statistics(Structure):
+    generation: int
+    installed: int
+    evicted: int
+    forgotten: int
+    unknown: int
+    refused_produces: int
+    refused_fetches: int
+    refused_datagrams: int
 
 class tpc_in_place_window_params(Structure):
     segment_base_offset: int
@@ -603,6 +615,7 @@ class tpc_request(Structure):
     listener: int
     header_bytes: int
     fallback_reason: int
+    subject: int
     decoded: tpc_frame
     next: tpc_request
 
@@ -834,6 +847,7 @@ class _Lib:
     TPC_EVENT_ACCEPT_FAILED: int
     TPC_EVENT_APPENDED: int
     TPC_EVENT_CLOSED: int
+    TPC_EVENT_GRANT_WANTED: int
     TPC_EVENT_JOURNAL_DURABLE: int
     TPC_EVENT_JOURNAL_FAILED: int
     TPC_EVENT_JOURNAL_SPACE: int
@@ -848,6 +862,7 @@ class _Lib:
     TPC_EVENT_WAIT_OVER: int
     TPC_EVENT_WAKE: int
     TPC_EVENT_WRITE_BEHIND_DUE: int
+    TPC_FALLBACK_AUTHORIZE: int
     TPC_FALLBACK_GAP: int
     TPC_FALLBACK_JOURNAL_FULL: int
     TPC_FALLBACK_MALFORMED: int
@@ -875,6 +890,7 @@ class _Lib:
     TPC_FEATURE_SEND_ZC: int
     TPC_FEATURE_SINGLE_ISSUER: int
     TPC_FEATURE_UNLINKAT: int
+    TPC_FETCH_FALLBACK_AUTHORIZE: int
     TPC_FETCH_FALLBACK_COLD: int
     TPC_FETCH_FALLBACK_FOLLOWER: int
     TPC_FETCH_FALLBACK_INTERNAL: int
@@ -890,6 +906,7 @@ class _Lib:
     TPC_FETCH_FALLBACK_TRANSACTIONS: int
     TPC_FETCH_FALLBACK_UNKNOWN: int
     TPC_FETCH_FALLBACK_VERSION: int
+    TPC_GRANTS_MAX: int
     TPC_HOST_BYTES_MAX: int
     TPC_JOURNAL_ABANDON_IN_PLACE: int
     TPC_JOURNAL_BUFFERED_DSYNC: int
@@ -920,6 +937,9 @@ class _Lib:
     TPC_PRODUCER_BATCHES_MAX: int
     TPC_PRODUCER_ENCODED_MAX: int
     TPC_READ_BATCHES_MAX: int
+    TPC_RIGHT_READ: int
+    TPC_RIGHT_TRANSACT: int
+    TPC_RIGHT_WRITE: int
     TPC_ROLE_FOLLOWER: int
     TPC_ROLE_LEADER: int
     TPC_ROLE_NONE: int
@@ -978,6 +998,7 @@ class _Lib:
     def tpc_disk_record_name(self, _0: int, _1: Pointer[int] | bytes | Null, _2: Pointer[int] | bytes | Null, /) -> int: ...
     def tpc_disk_record_range(self, _0: int, _1: int, _2: int, _3: int, /) -> int: ...
     def tpc_disk_record_write(self, _0: int, _1: CData | bytes, _2: int, _3: int, _4: int, /) -> int: ...
+    def tpc_fetch_again(self, _0: tpc_plane | Null, _1: tpc_request | Null, _2: tpc_fetch | Null, /) -> int: ...
     def tpc_fetch_begin(self, _0: tpc_plane | Null, _1: tpc_request | Null, _2: Pointer[tpc_fetch] | Null, /) -> int: ...
     def tpc_fetch_end(self, _0: tpc_plane | Null, _1: tpc_fetch | Null, /) -> None: ...
     def tpc_fetch_reserve(self, _0: tpc_plane | Null, _1: tpc_fetch | Null, _2: Pointer[int] | Null, /) -> int: ...
@@ -993,6 +1014,13 @@ class _Lib:
     def tpc_frame_new_forced(self, _0: tpc_budget | Null, _1: int, /) -> tpc_frame: ...
     def tpc_frame_release(self, _0: tpc_frame | Null, /) -> None: ...
     def tpc_frame_retain(self, _0: tpc_frame | Null, /) -> tpc_frame: ...
+    def tpc_grants_begin(self, _0: tpc_plane | Null, _1: int, /) -> int: ...
+    def tpc_grants_end(self, _0: tpc_plane | Null, /) -> None: ...
+    def tpc_grants_forget(self, _0: tpc_plane | Null, _1: int, /) -> int: ...
+    def tpc_grants_get_statistics(self, _0: tpc_plane | Null, _1: tpc_grant_statistics | Null, /) -> None: ...
+    def tpc_grants_install(self, _0: tpc_plane | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: int, /) -> int: ...
+    def tpc_grants_install_transactional(self, _0: tpc_plane | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: int, /) -> int: ...
+    def tpc_grants_set_datagrams(self, _0: tpc_plane | Null, _1: int, /) -> None: ...
     def tpc_journal_append(self, _0: tpc_journal | Null, _1: int, _2: Pointer[int] | bytes | Null, _3: int, _4: int, _5: int, _6: Pointer[int] | bytes | Null, _7: int, _8: Pointer[int] | Null, /) -> int: ...
     def tpc_journal_close(self, _0: tpc_journal | Null, /) -> int: ...
     def tpc_journal_durable_cursor(self, _0: tpc_journal | Null, _1: tpc_journal_cursor | Null, /) -> None: ...
@@ -1118,6 +1146,7 @@ class _Lib:
     def tpc_request_answer_none(self, _0: tpc_connections | Null, _1: tpc_request | Null, /) -> int: ...
     def tpc_request_answer_slices(self, _0: tpc_connections | Null, _1: tpc_request | Null, _2: tpc_slice | Null, _3: int, /) -> int: ...
     def tpc_request_release(self, _0: tpc_request | Null, /) -> None: ...
+    def tpc_request_set_subject(self, _0: tpc_request | Null, _1: int, /) -> None: ...
     def tpc_reserve_many(self, _0: tpc_file_space | Null, _1: int, /) -> None: ...
     def tpc_ring_abi(self) -> int: ...
     def tpc_ring_beat_on(self, _0: tpc_ring | Null, _1: int, _2: int, /) -> None: ...
@@ -1251,6 +1280,10 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_frame *", "tpc_frame[]"], init: Any = ...) -> tpc_frame: ...
     @overload
     def new(self, cdecl: Literal["tpc_frame **"], init: Any = ...) -> Pointer[tpc_frame]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_grant_statistics *", "tpc_grant_statistics[]"], init: Any = ...) -> tpc_grant_statistics: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_grant_statistics **"], init: Any = ...) -> Pointer[tpc_grant_statistics]: ...
     @overload
     def new(self, cdecl: Literal["tpc_in_place_window_params *", "tpc_in_place_window_params[]"], init: Any = ...) -> tpc_in_place_window_params: ...
     @overload

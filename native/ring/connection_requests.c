@@ -14,6 +14,8 @@
 
 #include "bytes.h"
 
+void tpc_request_set_subject(tpc_request *request, uint32_t subject) { request->subject = subject; }
+
 void tpc_request_release(tpc_request *request) {
     tpc_frame_release(request->frame);
     tpc_frame_release(request->decoded);
@@ -45,6 +47,7 @@ static int read_request(const connection *it, tpc_frame *frame, uint8_t *bytes, 
         .api_version = header.api_version,
         .flexible = header.flexible,
         .listener = it->listener,
+        .subject = it->subject,
         .header_bytes = (uint32_t)header.body_position,
     };
     return result;
@@ -61,6 +64,12 @@ static tpc_request *make_request(connection *it, tpc_frame *frame) {
     }
     *request = read;
     return request;
+}
+
+void tpc_request_enters_python(tpc_connections *connections, tpc_request *request) {
+    connection *it = connection_find(connections, request->connection);
+    request->in_python = 1;
+    if (it != NULL) it->requests_in_python++;
 }
 
 void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request) {

@@ -24,6 +24,7 @@ from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.grants import Grants
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import FIRST_LEVELS, HANDLERS, PROMPT_APIS, offered_at
@@ -224,6 +225,7 @@ class Core:
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
         self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
+        self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0

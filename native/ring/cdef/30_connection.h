@@ -72,6 +72,7 @@ typedef struct tpc_request {
     uint16_t listener;        /* number of the one that accepted its connection: what is told may differ by it */
     uint32_t header_bytes;    /* in front of the body */
     uint8_t fallback_reason;  /* enum tpc_produce_fallback: why C has left a Produce; 0: it was not asked */
+    uint32_t subject;         /* who has sent it; 0: nobody, or not known yet */
     tpc_frame *decoded;       /* what a Produce that was left says (produce.c); NULL: that is not kept */
     struct tpc_request *next; /* for whoever owns it */
 } tpc_request;
@@ -214,6 +215,9 @@ uint32_t tpc_connections_listener_statistics(const tpc_connections *connections,
 const tpc_latencies *tpc_connections_latencies(const tpc_connections *connections);
 /* Changes bounds while running; buffers and slots stay as they were made. */
 void tpc_connections_set_limits(tpc_connections *connections, const tpc_connection_limits *limits);
+
+/* Of one that came before its connection was let in (31_identity.h): who asks. */
+void tpc_request_set_subject(tpc_request *request, uint32_t subject);
 
 /* The hot handler (see connection.h); NULL: none. */
 typedef int (*tpc_hot_handler)(void *context, tpc_request *request);

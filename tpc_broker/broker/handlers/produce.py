@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import AskedPart, Request
+    from tpc_broker.broker.ports import AskedPart, AskedProduce, Request
 
 ROOM_RETRY_S = 0.002
 COMMIT_RETRY_S = 0.02
@@ -39,7 +39,7 @@ REFUSAL_WAIT_MS_MAX = 1_000
 TRIED_AGAIN: Final = frozenset(
     {
         ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP,
-        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY,
+        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY, ProduceFallback.AUTHORIZE,
     }
 )  # fmt: skip
 """Reasons to leave a Produce that is to be taken with other verdicts, or later."""
@@ -58,6 +58,7 @@ class _Hold:
 
     core: Core
     request: Request
+    asked: AskedProduce
     has_waited: bool = False
 
     def while_open(self) -> AbstractContextManager[trio.CancelScope]:
@@ -74,6 +75,10 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     asked = core.plane.asked(request)
     if isinstance(asked, ProduceFallback):
         raise _unreadable(request, asked)
+    if request.fallback_reason == ProduceFallback.AUTHORIZE:
+        core.grants.decide_produce(request, asked)
+        if core.produce_now(request):
+            return
     parts = asked.parts
     sizes: Counter[tuple[str | uuid.UUID, int]] = Counter()  # of all that a partition gets: it may be named twice
     for part in parts:
@@ -81,7 +86,7 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
     verification = Verification(core, request, asked)
     try:
-        await _carry_out(_Hold(core, request), parts, sizes, deadline_ms, verification)
+        await _carry_out(_Hold(core, request, asked), parts, sizes, deadline_ms, verification)
     finally:
         verification.end()
 
@@ -120,7 +125,7 @@ async def _carry_out(
         elif left is ProduceFallback.VERIFY:
             await _ask_coordinator(hold, verification, deadline_ms)
         else:
-            await _wait_room(core, left)
+            await _prepare(hold, left)
     core.connections.answer_none(request)
 
 
@@ -145,8 +150,13 @@ def _verified(verification: Verification, index: int, verdict: Verdict | None) -
     return replace(verdict, guard=guard) if guard else verdict
 
 
-async def _wait_room(core: Core, left: ProduceFallback) -> None:
-    if left is ProduceFallback.JOURNAL_FULL:
+async def _prepare(hold: _Hold, left: ProduceFallback) -> None:
+    """What the data plane lacks: rights that it does not know, as after a change of the rules, or room."""
+    core = hold.core
+    if left is ProduceFallback.AUTHORIZE:
+        await trio.sleep(ROOM_RETRY_S)
+        core.grants.decide_produce(hold.request, hold.asked)
+    elif left is ProduceFallback.JOURNAL_FULL:
         await core.partitions.wait_journal_room()
     else:
         await trio.sleep(COMMIT_RETRY_S if left is ProduceFallback.UNCOMMITTED else ROOM_RETRY_S)
