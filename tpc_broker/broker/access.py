@@ -32,8 +32,19 @@ class AccessControl:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.authorizer: Authorizer | None = None
+        self._authorizer: Authorizer | None = None
+
+    @property
+    def authorizer(self) -> Authorizer | None:
         """None: everybody may do everything."""
+        return self._authorizer
+
+    # Rule: With an authorizer nothing is answered before a handler was asked who asks: the data plane knows no rights.
+    # Held by tests/broker/test_rights.py.
+    @authorizer.setter
+    def authorizer(self, authorizer: Authorizer | None) -> None:
+        self._authorizer = authorizer
+        self._core.plane.set_hot(on=authorizer is None)
 
     def subject_of(self, request: Request) -> Subject:
         """Who asks, whichever core it came to."""
@@ -47,6 +58,15 @@ class AccessControl:
 
     def allows_on_cluster(self, request: Request, operation: Operation) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME)
+
+    def allows_topic(self, request: Request, operation: Operation, name: str) -> bool:
+        return self.allows(request, operation, Resource.TOPIC, name)
+
+    def allows_group(self, request: Request, operation: Operation, group_id: str) -> bool:
+        return self.allows(request, operation, Resource.GROUP, group_id)
+
+    def allows_transaction(self, request: Request, operation: Operation, transactional_id: str) -> bool:
+        return self.allows(request, operation, Resource.TRANSACTIONAL_ID, transactional_id)
 
     def allows_some(self, request: Request, operation: Operation, resource: Resource) -> bool:
         authorizer = self.authorizer
