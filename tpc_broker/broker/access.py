@@ -123,6 +123,15 @@ class AccessControl:
     def allows_on_cluster(self, request: Request, operation: Operation, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME, is_told=is_told)
 
+    def allows_topic(self, request: Request, operation: Operation, name: str) -> bool:
+        return self.allows(request, operation, Resource.TOPIC, name)
+
+    def allows_group(self, request: Request, operation: Operation, group_id: str) -> bool:
+        return self.allows(request, operation, Resource.GROUP, group_id)
+
+    def allows_transaction(self, request: Request, operation: Operation, transactional_id: str) -> bool:
+        return self.allows(request, operation, Resource.TRANSACTIONAL_ID, transactional_id)
+
     def allows_some(
         self, request: Request, operation: Operation, resource: Resource, *, is_told: bool = True
     ) -> bool:
