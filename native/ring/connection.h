@@ -17,6 +17,7 @@
 
 #include "ring.h"
 #include "frame.h"
+#include "tls.h"
 #include "cdef/30_connection.h"
 
 /* The request is answered, or C takes it over: those behind it may be answered in C again. Twice is allowed. */

@@ -18,7 +18,9 @@ enum tpc_close_reason {
     TPC_CLOSE_REQUEST_INVALID = 12, /* the broker could not make sense of the body, or acks=0 met an error */
     TPC_CLOSE_SHUTDOWN = 13,        /* the core is stopping */
     TPC_CLOSE_AUTHENTICATION = 14,
-    TPC_CLOSE_REASONS_COUNT = 15
+    TPC_CLOSE_TLS = 15,                /* what came was not TLS, or was refused; see tpc_tls_error_text() */
+    TPC_CLOSE_HANDSHAKE_DEADLINE = 16, /* the handshake of TLS took too long */
+    TPC_CLOSE_REASONS_COUNT = 17
 };
 
 enum tpc_close_when {
@@ -91,7 +93,8 @@ typedef struct {
     uint64_t pauses;                /* receiving stopped because of a bound of the connection */
     uint64_t starvations;           /* receiving stopped because the budget was used up */
     uint64_t receive_buffers_short; /* the kernel found no provided buffer */
-    uint64_t closed_by_reason[15];
+    uint64_t handshakes;            /* of TLS, that were brought to an end */
+    uint64_t closed_by_reason[17];
     uint64_t requests_unanswered; /* now */
     uint64_t answer_bytes_unsent; /* now */
     uint64_t answer_bytes_held;   /* now: in memory, those that Python is making included */
@@ -164,6 +167,17 @@ int tpc_connections_free(tpc_connections *connections);
 /* Accepts from a listening socket, which stays the caller's and open until after tpc_connections_stop_accepting(). Sets
  * TCP_NODELAY on it, which accepted sockets inherit. A listener number >= 0 or -errno. */
 int tpc_connections_listen(tpc_connections *connections, int descriptor);
+/*
+ * Who comes to a listener from now on speaks TLS; NULL: no more. The connections that are there keep what they have. 0 or
+ * -EINVAL. Where the context asks clients for certificates, TPC_EVENT_SECURED comes when a handshake is whole, and nothing of
+ * the connection is served until tpc_connection_named().
+ */
+int tpc_connections_secure(tpc_connections *connections, int listener, tpc_tls_context *context);
+/* As text without a zero at its end: its length. 0: it gave no certificate; -ENOENT: it has no such name; -ENAMETOOLONG;
+ * -ENOTCONN. `where` is of enum tpc_tls_name. */
+int tpc_connection_peer_name(tpc_connections *connections, uint64_t connection, int where, char *into, uint32_t room);
+/* It is known who it is. 0 or -ENOTCONN. */
+int tpc_connection_named(tpc_connections *connections, uint64_t connection);
 /* Takes over an accepted or connected stream socket, as if the first listener had accepted it. 0, or -errno and the
  * descriptor stays the caller's: -EMFILE above connections_max, -EUSERS above connections_per_ip_max. */
 int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *connection);
