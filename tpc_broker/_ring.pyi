@@ -131,6 +131,9 @@ class tpc_connection_limits(Structure):
     receive_buffer_bytes: int
     accept_retry_ms: int
     connections_per_ip_max: int
+    authentication_bytes_max: int
+    authentication_ms_max: int
+    strangers_bytes_max: int
 
 class tpc_connection_statistics(Structure):
     opened: int
@@ -436,6 +439,7 @@ class tpc_link_statistics(Structure):
     served_bytes: int
     held_bytes: int
     pauses: int
+    refused: int
 
 class tpc_listener_statistics(Structure):
     opened: int
@@ -723,6 +727,18 @@ class tpc_steady_want(Structure):
     term: int
     peer: int
 
+class tpc_subject_names(Structure):
+    principal_bytes: int
+    host_bytes: int
+    @property
+    def principal(self) -> Pointer[int]: ...
+    @principal.setter
+    def principal(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+    @property
+    def host(self) -> Pointer[int]: ...
+    @host.setter
+    def host(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+
 class tpc_tail_batch(Structure):
     slice: tpc_slice
     base_offset: int
@@ -765,6 +781,7 @@ class _Lib:
     TPC_CLOSE_AFTER_ANSWERED: int
     TPC_CLOSE_AFTER_TAKEN: int
     TPC_CLOSE_AUTHENTICATION: int
+    TPC_CLOSE_AUTHENTICATION_LATE: int
     TPC_CLOSE_BUDGET: int
     TPC_CLOSE_FRAME_EMPTY: int
     TPC_CLOSE_FRAME_NEGATIVE: int
@@ -780,7 +797,10 @@ class _Lib:
     TPC_CLOSE_REQUEST_INVALID: int
     TPC_CLOSE_RESET: int
     TPC_CLOSE_SEND_DEADLINE: int
+    TPC_CLOSE_SESSION_OVER: int
     TPC_CLOSE_SHUTDOWN: int
+    TPC_CLOSE_STRANGER_TOO_LARGE: int
+    TPC_CLOSE_UNAUTHENTICATED: int
     TPC_COMMIT_ASK_IN_PLACE: int
     TPC_COMMIT_CLOSE: int
     TPC_COMMIT_CLOSED: int
@@ -870,6 +890,7 @@ class _Lib:
     TPC_FETCH_FALLBACK_TRANSACTIONS: int
     TPC_FETCH_FALLBACK_UNKNOWN: int
     TPC_FETCH_FALLBACK_VERSION: int
+    TPC_HOST_BYTES_MAX: int
     TPC_JOURNAL_ABANDON_IN_PLACE: int
     TPC_JOURNAL_BUFFERED_DSYNC: int
     TPC_JOURNAL_BUFFERED_FDATASYNC: int
@@ -895,6 +916,7 @@ class _Lib:
     TPC_PARTITION_LOG_APPEND_TIME: int
     TPC_PARTITION_PYTHON_VALIDATES: int
     TPC_PARTITION_RELAXED: int
+    TPC_PRINCIPAL_BYTES_MAX: int
     TPC_PRODUCER_BATCHES_MAX: int
     TPC_PRODUCER_ENCODED_MAX: int
     TPC_READ_BATCHES_MAX: int
@@ -903,6 +925,10 @@ class _Lib:
     TPC_ROLE_NONE: int
     TPC_SLOWEST: int
     TPC_SPANS: int
+    TPC_STAGES_COUNT: int
+    TPC_STAGE_SASL: int
+    TPC_STAGE_SERVES: int
+    TPC_STAGE_TOKEN: int
     TPC_STEADY_ACK_KIND: int
     TPC_STEADY_APPEND_KIND: int
     TPC_STEADY_BEAT_MS: int
@@ -917,16 +943,22 @@ class _Lib:
     def tpc_budget_free(self, _0: tpc_budget | Null, /) -> None: ...
     def tpc_budget_new(self, _0: int, /) -> tpc_budget: ...
     def tpc_commit_next_state(self, _0: int, _1: int, /) -> int: ...
+    def tpc_connection_carried_subject(self, _0: tpc_connections | Null, _1: int, _2: tpc_subject_names | Null, /) -> int: ...
     def tpc_connection_close(self, _0: tpc_connections | Null, _1: int, _2: int, _3: int, /) -> int: ...
     def tpc_connection_describe(self, _0: tpc_connections | Null, _1: int, _2: tpc_connection_info | Null, /) -> int: ...
+    def tpc_connection_expect_tokens(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
+    def tpc_connection_let_in(self, _0: tpc_connections | Null, _1: int, _2: int, _3: int, _4: tpc_subject_names | Null, /) -> int: ...
     def tpc_connection_mark(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
-    def tpc_connections_adopt(self, _0: tpc_connections | Null, _1: int, _2: Pointer[int] | Null, /) -> int: ...
+    def tpc_connection_subject(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
+    def tpc_connections_adopt(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | Null, /) -> int: ...
     def tpc_connections_close_all(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> None: ...
     def tpc_connections_free(self, _0: tpc_connections | Null, /) -> int: ...
     def tpc_connections_latencies(self, _0: tpc_connections | Null, /) -> tpc_latencies: ...
     def tpc_connections_listen(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
+    def tpc_connections_listener_stage(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
     def tpc_connections_listener_statistics(self, _0: tpc_connections | Null, _1: tpc_listener_statistics | Null, _2: int, /) -> int: ...
     def tpc_connections_new(self, _0: tpc_ring | Null, _1: tpc_budget | Null, _2: tpc_connection_limits | Null, /) -> tpc_connections: ...
+    def tpc_connections_require_subject(self, _0: tpc_connections | Null, _1: int, /) -> None: ...
     def tpc_connections_set_echo(self, _0: tpc_connections | Null, _1: int, /) -> None: ...
     def tpc_connections_set_hot(self, _0: tpc_connections | Null, _1: Any, _2: CData | bytes, /) -> None: ...
     def tpc_connections_set_limits(self, _0: tpc_connections | Null, _1: tpc_connection_limits | Null, /) -> None: ...
@@ -1345,6 +1377,10 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_steady_want *", "tpc_steady_want[]"], init: Any = ...) -> tpc_steady_want: ...
     @overload
     def new(self, cdecl: Literal["tpc_steady_want **"], init: Any = ...) -> Pointer[tpc_steady_want]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_subject_names *", "tpc_subject_names[]"], init: Any = ...) -> tpc_subject_names: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_subject_names **"], init: Any = ...) -> Pointer[tpc_subject_names]: ...
     @overload
     def new(self, cdecl: Literal["tpc_tail_batch *", "tpc_tail_batch[]"], init: Any = ...) -> tpc_tail_batch: ...
     @overload

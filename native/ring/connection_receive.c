@@ -144,14 +144,17 @@ static void end_starvation(connection *it) {
 
 /* A link's frame may hold a request, or an answer. */
 static int64_t frame_bytes_max(const connection *it) {
-    return it->sink->is_forced ? INT32_MAX : it->owner->limits.request_bytes_max;
+    const tpc_connection_limits *limits = &it->owner->limits;
+    if (it->stage != TPC_STAGE_SERVES && limits->authentication_bytes_max < limits->request_bytes_max)
+        return limits->authentication_bytes_max;
+    return it->sink->is_forced ? INT32_MAX : limits->request_bytes_max;
 }
 
-static int check_length(int64_t announced, int64_t bytes_max) {
+static int check_length(const connection *it, int64_t announced) {
     if (announced < 0) return TPC_CLOSE_FRAME_NEGATIVE;
     if (announced == 0) return TPC_CLOSE_FRAME_EMPTY;
-    if (announced > bytes_max) return TPC_CLOSE_FRAME_TOO_LARGE;
-    return TPC_CLOSE_NONE;
+    if (announced <= frame_bytes_max(it)) return TPC_CLOSE_NONE;
+    return announced <= it->owner->limits.request_bytes_max ? TPC_CLOSE_STRANGER_TOO_LARGE : TPC_CLOSE_FRAME_TOO_LARGE;
 }
 
 /* The length field, which may come in pieces. How many bytes it took; `announced` is set when it is whole. */
@@ -164,7 +167,7 @@ static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     uint32_t raw;
     memcpy(&raw, it->length_field, sizeof raw);
     int64_t announced = (int32_t)__builtin_bswap32(raw);
-    int reason = check_length(announced, frame_bytes_max(it));
+    int reason = check_length(it, announced);
     if (reason != TPC_CLOSE_NONE)
         connection_begin_close(it, reason, (int)announced);
     else
@@ -216,6 +219,7 @@ static int make_room(connection *it, const uint8_t *data, size_t bytes) {
     if (capacity < FRAME_FIRST_BYTES) capacity = FRAME_FIRST_BYTES;
     if (capacity < 2ull * it->largest_bytes) capacity = 2ull * it->largest_bytes;
     if (capacity > it->announced) capacity = it->announced;
+    if (!identity_has_room(it, (int64_t)capacity - (it->partial != NULL ? it->partial->capacity : 0))) return -ENOBUFS;
     if (it->partial != NULL) return tpc_frame_resize(&it->partial, (uint32_t)capacity + it->lead);
     it->partial = first_frame(it, (uint32_t)capacity, data, bytes);
     if (it->partial == NULL) return -ENOBUFS;
@@ -325,7 +329,9 @@ static void bytes_arrived(connection *it, uint8_t *data, size_t bytes) {
     it->owner->statistics.receives++;
     connection_touch(it);
     size_t taken = it->backlog == NULL && !it->paused && !it->starved ? take(it, data, bytes) : 0;
-    if (taken < bytes && it->state == CONNECTION_OPEN) park(it, data + taken, bytes - taken);
+    if (taken < bytes && it->state == CONNECTION_OPEN && identity_has_room(it, (int64_t)(bytes - taken)))
+        park(it, data + taken, bytes - taken);
+    identity_count(it);
 }
 
 void receive_feed(connection *it, uint8_t *data, size_t bytes) {
@@ -345,6 +351,7 @@ static void bytes_arrived_in_frame(connection *it, size_t bytes) {
     it->owner->statistics.receives++;
     connection_touch(it);
     arrived_in_frame(it, bytes);
+    identity_count(it);
 }
 
 /* The backlog is detached while it is parsed: a handler may close the connection, which frees what is attached. */
@@ -361,6 +368,7 @@ static void parse_backlog(connection *it) {
     } else {
         tpc_frame_release(backlog);
     }
+    identity_count(it);
 }
 
 static bool may_go_on(connection *it) {
@@ -431,7 +439,7 @@ bool receive_attend(connection *it) {
     requests_take_deferred(it);
     if (it->deferred == NULL) parse_backlog(it);
     if (it->state != CONNECTION_OPEN) return true;
-    if (tls_waits_for_turn(it)) return false;
+    if (tls_waits(it)) return cancel(it) && !tls_waits_for_turn(it);
     if (!it->starved) end_starvation(it);
     if (it->paused || it->starved) return cancel(it);
     if (it->end_of_file) {

@@ -4,7 +4,8 @@
  * connection_tls.c (what is between both and the socket of a listener with TLS). Nothing else includes this.
  *
  * What is received is framed, and each frame goes to the connection's sink; what is sent stands in its outbox, the ring of
- * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox.
+ * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox. Whether a client
+ * is served, and by whom, connection_identity.c says.
  *
  * Theory of operation. A connection does its submissions in one place, the turn hook: whatever gives it something to do
  * (an answer, room to receive again, a lost receive) puts it on the `attention` list, and the hook attends to each once.
@@ -140,6 +141,12 @@ typedef struct connection {
     uint16_t listener; /* that accepted it */
     bool has_peer;     /* it is counted in `peers`, under `peer` */
     peer_address peer;
+    uint8_t stage;               /* enum tpc_stage */
+    bool is_watched;             /* whether it is served has to be looked at */
+    uint32_t subject;            /* whose requests these are; 0: nobody's yet */
+    int64_t session_deadline_ns; /* 0: none */
+    tpc_frame *named;            /* the subject's names, as a link carries them; NULL: they are not known */
+    int64_t stranger_bytes;      /* counted in strangers_bytes */
     uint8_t state;
     uint8_t reason;
     uint8_t close_when;  /* while FLUSHING */
@@ -195,6 +202,7 @@ typedef struct connection {
     node by_send;       /* those with a send in the kernel, longest without progress first */
     node by_assembly;   /* those with an unfinished request that may go on, longest without progress first */
     node by_starvation; /* those that wait for memory, longest waiting first; in one of the two at most */
+    node by_opening;    /* those that are not let in, longest first */
     int64_t opened_ns;
     int64_t active_ns;
     int64_t send_progress_ns;
@@ -240,6 +248,10 @@ struct tpc_connections {
     listener listeners[LISTENERS_MAX];
     uint32_t listeners_count;
     bool accepting;
+    uint8_t listener_stages[LISTENERS_MAX]; /* in which its connections begin */
+    bool requires_subject;                  /* rights are asked for */
+    node strangers;                         /* in a stage in which they are not served */
+    int64_t strangers_bytes;                /* of memory, as far as it was counted */
 
     bool multishot; /* receive with the buffer ring; else poll and receive */
     struct io_uring_buf_ring *buffer_ring;
@@ -310,6 +322,36 @@ void connection_begin_close(connection *it, int reason, int error);
 void connection_let_go(connection *it);
 void connection_touch(connection *it);
 
+/* connection_identity.c */
+/* The stage of its listener is its own. */
+void identity_begin(connection *it);
+void identity_closing(connection *it);
+void identity_free(connection *it);
+/* Closes who was not let in for too long; the instant at which to look again. */
+int64_t identity_turn(tpc_connections *connections, int64_t now_ns);
+bool identity_may_be_served(const connection *it);
+int identity_refusal(const connection *it, int16_t api_key);
+bool identity_must_wait(const connection *it);
+/* Whether streams of that listener's clients have to come with a subject. */
+bool identity_is_required(const tpc_connections *connections, uint16_t listener);
+/* What a connection that is not let in holds has changed. */
+void identity_count(connection *it);
+/* Before it takes so many bytes more. False: it is closing, since all that are not let in would hold too much. */
+bool identity_has_room(connection *it, int64_t more);
+
+/* Whether C may serve it by itself: in place, from a frame, or by a place for its bytes. */
+static inline bool connection_may_be_served(const connection *it) {
+    return !it->is_watched || identity_may_be_served(it);
+}
+
+/* Why it is to be closed instead of served, by anybody: of enum tpc_close_reason; TPC_CLOSE_NONE: it is not. */
+static inline int connection_refusal(const connection *it, int16_t api_key) {
+    return it->is_watched ? identity_refusal(it, api_key) : TPC_CLOSE_NONE;
+}
+
+/* Whether its next request stays unparsed: until the one before is answered, or until Python has said whose it is. */
+static inline bool connection_must_wait(const connection *it) { return it->is_watched && identity_must_wait(it); }
+
 /* connection_accept.c */
 void accept_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
 int64_t accept_turn(tpc_connections *connections, int64_t now_ns);
@@ -348,7 +390,8 @@ size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
 void tls_take_kept(connection *it);
 /* Of any connection: whether there is something of that. */
 bool tls_keeps_bytes(const connection *it);
-/* Of any connection: it has to wait for the next turn. */
+/* Of any connection: it takes nothing now, until the next turn or until it has a name. */
+bool tls_waits(const connection *it);
 bool tls_waits_for_turn(const connection *it);
 bool tls_send(connection *it);
 void tls_sent(connection *it, const sending *by, uint64_t bytes);

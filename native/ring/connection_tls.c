@@ -132,7 +132,12 @@ int64_t tls_turn(tpc_connections *connections, int64_t now_ns) {
     return INT64_MAX;
 }
 
-bool tls_waits_for_turn(const connection *it) { return it->tls != NULL && it->tls->waits_for_turn; }
+bool tls_waits_for_turn(const connection *it) { return it->tls->waits_for_turn; }
+
+bool tls_waits(const connection *it) {
+    const tls_filter *tls = it->tls;
+    return tls != NULL && (tls->waits_for_turn || (tls->is_up && !tls->is_named));
+}
 
 int tpc_connection_peer_name(tpc_connections *connections, uint64_t id, int where, char *into, uint32_t room) {
     connection *it = connection_find(connections, id);

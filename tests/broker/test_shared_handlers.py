@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tpc_broker.auth.principals import ANONYMOUS, Subject
 from tpc_broker.broker.handlers.table import ROWS
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import CoreDownError, MailboxFullError
@@ -26,6 +27,7 @@ class LonelyCore:
             listener_name=lambda listener: f"L{listener}",
         )  # fmt: skip
         self.dispatcher = SimpleNamespace(peer_of=lambda _connection: "127.0.0.1:1")
+        self.access = SimpleNamespace(subject_of=lambda _request: Subject(ANONYMOUS, "127.0.0.1"))
         self.mailboxes = self
         self.error = error
 

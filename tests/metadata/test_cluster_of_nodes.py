@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_WITH_NAMED_LEADERS, FIRST_WITH_TRANSACTIONS
 from tpc_broker.metadata.assignment_requests import Refusal
@@ -22,6 +23,7 @@ from tpc_broker.metadata.records import (
     NodeRegistered,
     ResourceConfigChanged,
     TopicAssigned,
+    credential_changed,
     decode_record,
     encode_record,
 )
@@ -243,6 +245,12 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))
     assert settings not in begun, "a founder of an earlier release could not read it"
     assert settings in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    anna = credential_changed("anna", mechanism, credential_of_password(mechanism, "p", b"s", 1))
+    with_user = alone.apply([anna], MetadataVersion(5))
+    for level, is_brought in ((5, False), (6, True)):
+        records = Controller(ClusterImage(), configuration).begin_cluster("old", with_user, NodeId(2), level)
+        assert (anna in records) == is_brought
     image = ClusterImage().apply([decode_record(encode_record(each)) for each in begun], MetadataVersion(9))
     topic = image.topic("t")
     assert image.cluster_id == "old"

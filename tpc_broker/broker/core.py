@@ -11,13 +11,14 @@ finish what is in flight → write behind → checkpoint.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
+from tpc_broker.broker.authentication import Authentication
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
@@ -132,6 +133,8 @@ class CoreIdentity:
     listeners: tuple[Listener, ...]
     data_path: Path
     cluster_id: str
+    sasl_secret: bytes = field(default=b"", repr=False)
+    """The broker's, for users that it does not have (`auth.scram`)."""
 
 
 class Core:
@@ -203,6 +206,7 @@ class Core:
         self.coordinators = CoordinatorsOfCore(self.groups, self.transactions)
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
+        self.authentication = Authentication(self, place.listeners, place.sasl_secret)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})

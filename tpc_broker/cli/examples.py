@@ -31,6 +31,13 @@ TPC: Final[Examples] = {
         "tpc group describe --all --watch        again and again, until Ctrl-C",
     ),
     "group delete": ("tpc group delete readers",),
+    "user list": ("tpc user list",),
+    "user add": (
+        "tpc user add alice                             asks for the password",
+        "tpc user add alice --password-file alice.txt",
+    ),
+    "user password": ("tpc user password alice",),
+    "user delete": ("tpc user delete alice", "tpc user delete alice --mechanism SCRAM-SHA-256"),
     "info": ("tpc info --bootstrap broker.example:9092", "tpc info --apis"),
     "cluster": ("tpc cluster --json",),
     "cluster start": ("tpc cluster start --nodes 3 --data ./cluster",),

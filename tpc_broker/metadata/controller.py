@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_SECURITY
 from tpc_broker.metadata.assignment_requests import (
     REPLICAS_MAX,
     Refusal,
@@ -38,6 +38,7 @@ from tpc_broker.metadata.records import (
     NodeRegistered,
     ProducerIdsReserved,
     ResourceConfigChanged,
+    ScramCredentialChanged,
     TopicAssigned,
     TopicCreated,
     TopicDeleted,
@@ -416,6 +417,8 @@ class Controller:
                 records.append(replace(record, node=node))
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
                 continue  # a founder could not read it
+            elif isinstance(record, ScramCredentialChanged) and level < FIRST_WITH_SECURITY:
+                continue
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records

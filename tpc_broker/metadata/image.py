@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_TRANSACTIONS, SPOKEN
+from tpc_broker.auth.credentials import ScramMechanism
+from tpc_broker.feature_levels import (
+    FIRST_OF_CLUSTERS,
+    FIRST_WITH_GROUPS,
+    FIRST_WITH_SECURITY,
+    FIRST_WITH_TRANSACTIONS,
+    SPOKEN,
+)
 from tpc_broker.metadata.records import (
     CLIENT_METRICS,
     GROUP,
@@ -32,10 +39,12 @@ from tpc_broker.metadata.records import (
     ReplicasMoved,
     ReplicasMoving,
     ResourceConfigChanged,
+    ScramCredentialChanged,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    credential_changed,
     from_json,
     to_json,
 )
@@ -60,6 +69,8 @@ from tpc_broker.routing import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tpc_broker.auth.credentials import ScramCredential
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -200,6 +211,8 @@ class ClusterImage:
     """What was set of groups, by their ids; of a group of which nothing is, there is nothing."""
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The same of subscriptions to metrics of clients, by their names."""
+    scram_users: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
+    """What is kept of the passwords of users, by name and mechanism."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
@@ -265,6 +278,15 @@ class ClusterImage:
         """Whether there are transactions, by the level."""
         return self.level >= FIRST_WITH_TRANSACTIONS
 
+    @property
+    def knows_security(self) -> bool:
+        """Whether users, rules of access and quotas may be kept, by the level."""
+        return self.level >= FIRST_WITH_SECURITY
+
+    def user_records(self) -> list[MetadataRecord]:
+        """The users."""
+        return [credential_changed(*key, credential) for key, credential in sorted(self.scram_users.items())]
+
     def resource_records(self) -> list[MetadataRecord]:
         """The settings of groups and of subscriptions to metrics."""
         tables = ((GROUP, self.group_configs), (CLIENT_METRICS, self.client_metrics_configs))
@@ -289,6 +311,7 @@ class ClusterImage:
             broker_configs=dict(self.broker_configs),
             group_configs=dict(self.group_configs),
             client_metrics_configs=dict(self.client_metrics_configs),
+            scram_users=dict(self.scram_users),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
@@ -317,6 +340,7 @@ class ClusterImage:
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         records.extend(self.resource_records())
+        records.extend(self.user_records())
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
 
@@ -408,6 +432,8 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.broker_configs)[record.broker] = configs
         case ResourceConfigChanged():
             _change_resource(image, record)
+        case ScramCredentialChanged():
+            _change_user(image, record)
         case _:
             _apply_to_topic(image, record)
     return image
@@ -421,6 +447,14 @@ def _change_resource(image: ClusterImage, record: ResourceConfigChanged) -> None
         table[record.name] = kept
     else:
         table.pop(record.name, None)
+
+
+def _change_user(image: ClusterImage, record: ScramCredentialChanged) -> None:
+    key, credential = (record.user, ScramMechanism(record.mechanism)), record.credential
+    if credential is None:
+        _mutable(image.scram_users).pop(key, None)
+    else:
+        _mutable(image.scram_users)[key] = credential
 
 
 def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:

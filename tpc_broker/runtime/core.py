@@ -47,6 +47,7 @@ from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import ChosenBackend, CoreOptions, StartError
 from tpc_broker.runtime.ring import Backend, RingUnavailable
+from tpc_broker.runtime.sasl_secret import read_sasl_secret
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring, current_task_queues
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -124,6 +125,16 @@ def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailbox
     if shared:
         assembly.plane.open_forwarding(options.core, shared)
     return links
+
+
+def _authenticated(options: CoreOptions) -> frozenset[int]:
+    """Listeners whose clients log in."""
+    return frozenset(number for number, each in enumerate(options.listeners) if each.security.authenticates)
+
+
+def _sasl_secret(options: CoreOptions) -> bytes:
+    """Where clients log in. StartError when it cannot be used."""
+    return read_sasl_secret(Path(options.data), options.cluster) if _authenticated(options) else b""
 
 
 def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
@@ -216,13 +227,13 @@ class CoreProcessMain:
         async with AsyncExitStack() as opened, trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                self._cluster = self._node_of(assembly)
+                self._cluster, secret = self._node_of(assembly), _sasl_secret(options)
             except StartError as error:
                 await self._refuse(str(error))
                 return
             if self._cluster is not None:
                 await self._control.send("joining")
-            core = self._core_of(assembly, mailboxes, nursery)
+            core = self._core_of(assembly, mailboxes, nursery, secret)
             core.serve_metadata_calls()
             self._links = _open_links(options, assembly, mailboxes)
             datagrams = await opened.enter_async_context(_datagrams_open(options, assembly))
@@ -240,7 +251,7 @@ class CoreProcessMain:
             await self._join_the_others(core)
             if options.loads_fd >= 0:
                 assembly.connections.show_open(map_load(options.loads_fd, options.core))
-            assembly.connections.serve(options.listen_fds, core.dispatcher)
+            assembly.connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
             if datagrams is not None:
                 datagrams.start()
             nursery.start_soon(self._follow_cores, core)
@@ -276,14 +287,14 @@ class CoreProcessMain:
         node.on_removed = self._removed
         return node
 
-    def _core_of(self, assembly: CoreAssembly, mailboxes: Mailboxes, nursery: trio.Nursery) -> Core:
+    def _core_of(self, assembly: CoreAssembly, mailboxes: Mailboxes, nursery: trio.Nursery, secret: bytes) -> Core:
         options, data = self._options, Path(self._options.data)
         cluster_id = read_properties(data / "meta.properties")["cluster.id"]
         configuration = load_settings(
             options.settings, options.overrides, shown=shown_listeners(options.listeners, options.core)
         )
         return Core(
-            CoreIdentity(options.core, options.cores, options.listeners, data, cluster_id),
+            CoreIdentity(options.core, options.cores, options.listeners, data, cluster_id, secret),
             configuration,
             # These get back only the requests that they gave out, so the port's wider type does no harm.
             connections=cast("Connections", assembly.connections),

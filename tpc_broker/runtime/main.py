@@ -19,6 +19,7 @@ from tpc_broker import __version__
 from tpc_broker.cli.examples import TPC_BROKER, add_examples
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
+from tpc_broker.metadata.sasl_settings import check_logins
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
 from tpc_broker.runtime.backend import CHOICES, choose_backend
 from tpc_broker.runtime.cluster.options import plan_cluster
@@ -152,6 +153,7 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
     cluster = options.cluster
     if as_json:
         told = {"good": True, "cores": options.cores, "listeners": places, "settings": settings}
+        told["warnings"] = options.open_doors
         told |= {"without_effect": options.settings_ignored, "cluster": None}
         if cluster is not None:
             seeds = [str(seed) for seed in cluster.seeds]
@@ -164,6 +166,8 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
         founds = "a founder" if cluster.address in cluster.seeds else "no founder"
         seeds_text = ", ".join(map(str, cluster.seeds))
         click.echo(f"Node {cluster.node_id} of a cluster at {cluster.address}, {founds}; seeds: {seeds_text}.")
+    for warning in options.open_doors:
+        click.echo(f"Warning: {warning}.")
     for name, value in settings.items():
         click.echo(f"  {name}={value}{'  (without effect here)' if name in options.settings_ignored else ''}")
 
@@ -329,9 +333,10 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
     text = _read_config(arguments["config"])
     try:
         file_name = f"--config {arguments['config']}"
-        given = load_settings(text, overrides, file_name=file_name).given
+        configured = load_settings(text, overrides, file_name=file_name)
         of_listeners = listener_settings(text, overrides, file_name=file_name)
         listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
+        open_doors = tuple(check_logins(listeners, configured.settings))
     except ConfigError as error:
         raise StartError(str(error)) from error
     return ServeOptions(
@@ -340,13 +345,14 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         cores=cores,
         cpus=cpus,
         settings_text=without_comments(text),
-        settings_ignored=tuple(without_effect(given)),
+        settings_ignored=tuple(without_effect(configured.given)),
         overrides=overrides,
         log_style=str(arguments["log_style"]),
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
         cluster=plan_cluster(arguments, cores),
+        open_doors=open_doors,
     )
 
 

@@ -14,13 +14,17 @@ enum tpc_close_reason {
     TPC_CLOSE_BUDGET = 8,        /* memory was short and this one kept an unfinished request without sending */
     TPC_CLOSE_SEND_DEADLINE = 9, /* the peer took no byte of its answers for send_deadline_ms */
     TPC_CLOSE_IDLE = 10,
-    TPC_CLOSE_IO_ERROR = 11,        /* any other errno */
-    TPC_CLOSE_REQUEST_INVALID = 12, /* the broker could not make sense of the body, or acks=0 met an error */
-    TPC_CLOSE_SHUTDOWN = 13,        /* the core is stopping */
-    TPC_CLOSE_AUTHENTICATION = 14,
-    TPC_CLOSE_TLS = 15,                /* what came was not TLS, or was refused; see tpc_tls_error_text() */
-    TPC_CLOSE_HANDSHAKE_DEADLINE = 16, /* the handshake of TLS took too long */
-    TPC_CLOSE_REASONS_COUNT = 17
+    TPC_CLOSE_IO_ERROR = 11,            /* any other errno */
+    TPC_CLOSE_REQUEST_INVALID = 12,     /* the broker could not make sense of the body, or acks=0 met an error */
+    TPC_CLOSE_SHUTDOWN = 13,            /* the core is stopping */
+    TPC_CLOSE_AUTHENTICATION = 14,      /* it was not let in */
+    TPC_CLOSE_UNAUTHENTICATED = 15,     /* it asked for something before it was let in */
+    TPC_CLOSE_AUTHENTICATION_LATE = 16, /* it was not let in within authentication_ms_max */
+    TPC_CLOSE_STRANGER_TOO_LARGE = 17,  /* announced length above authentication_bytes_max, before it was let in */
+    TPC_CLOSE_SESSION_OVER = 18,        /* it asked for something past the deadline of its session (KIP-368) */
+    TPC_CLOSE_TLS = 19,                 /* what came was not TLS, or was refused; see tpc_tls_error_text() */
+    TPC_CLOSE_HANDSHAKE_DEADLINE = 20,  /* the handshake of TLS took too long */
+    TPC_CLOSE_REASONS_COUNT = 21
 };
 
 enum tpc_close_when {
@@ -42,8 +46,11 @@ typedef struct {
     uint32_t assembly_stall_ms_max; /* an unfinished request may stand still this long while memory is short */
     uint32_t receive_buffers_count; /* a power of two */
     uint32_t receive_buffer_bytes;
-    uint32_t accept_retry_ms;        /* pause after EMFILE and the like */
-    uint32_t connections_per_ip_max; /* of one address; handled as connections_max */
+    uint32_t accept_retry_ms;          /* pause after EMFILE and the like */
+    uint32_t connections_per_ip_max;   /* of one address; handled as connections_max */
+    uint32_t authentication_bytes_max; /* of one request of a connection that is not let in yet */
+    uint32_t authentication_ms_max;    /* from its opening until it must be let in */
+    uint64_t strangers_bytes_max;      /* of memory, of all that are not let in yet */
 } tpc_connection_limits;
 
 /*
@@ -94,7 +101,7 @@ typedef struct {
     uint64_t starvations;           /* receiving stopped because the budget was used up */
     uint64_t receive_buffers_short; /* the kernel found no provided buffer */
     uint64_t handshakes;            /* of TLS, that were brought to an end */
-    uint64_t closed_by_reason[17];
+    uint64_t closed_by_reason[21];
     uint64_t requests_unanswered; /* now */
     uint64_t answer_bytes_unsent; /* now */
     uint64_t answer_bytes_held;   /* now: in memory, those that Python is making included */
@@ -178,9 +185,9 @@ int tpc_connections_secure(tpc_connections *connections, int listener, tpc_tls_c
 int tpc_connection_peer_name(tpc_connections *connections, uint64_t connection, int where, char *into, uint32_t room);
 /* It is known who it is. 0 or -ENOTCONN. */
 int tpc_connection_named(tpc_connections *connections, uint64_t connection);
-/* Takes over an accepted or connected stream socket, as if the first listener had accepted it. 0, or -errno and the
- * descriptor stays the caller's: -EMFILE above connections_max, -EUSERS above connections_per_ip_max. */
-int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *connection);
+/* Takes over an accepted or connected stream socket, as if that listener had accepted it. 0, or -errno and the descriptor
+ * stays the caller's: -EINVAL: no such number; -EMFILE above connections_max, -EUSERS above connections_per_ip_max. */
+int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint32_t listener, uint64_t *connection);
 /* The number of open connections is kept there from now on: memory that is shared with who places them. */
 void tpc_connections_show_open(tpc_connections *connections, uint32_t *place);
 void tpc_connections_stop_accepting(tpc_connections *connections);

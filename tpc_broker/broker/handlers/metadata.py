@@ -76,6 +76,7 @@ def handle_api_versions(
         return messages.ApiVersionsResponse(error_code=int(fault))
     response = messages.ApiVersionsResponse(api_keys=[_api_version(key) for key in core.offered_apis])
     tell_features(core, response, request.api_version)
+    core.dispatcher.told_versions(request.connection)
     if request.api_version < SOFTWARE_VERSION:
         return _for_everybody(core, request, response)
     software = (message.client_software_name, message.client_software_version)

@@ -109,6 +109,14 @@ def update_features(
     return messages.UpdateFeaturesResponse(**said)
 
 
+def alter_users(
+    _version: int, message: messages.AlterUserScramCredentialsRequest, said: Said
+) -> messages.AlterUserScramCredentialsResponse:
+    result = messages.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    names = dict.fromkeys([*(each.name for each in message.deletions), *(each.name for each in message.upsertions)])
+    return messages.AlterUserScramCredentialsResponse(results=[result(user=name, **said) for name in names])
+
+
 def elect_leaders(version: int, message: messages.ElectLeadersRequest, said: Said) -> messages.ElectLeadersResponse:
     response = messages.ElectLeadersResponse
     if version:

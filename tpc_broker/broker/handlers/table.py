@@ -27,6 +27,8 @@ from tpc_broker.broker.handlers import (
     quorum,
     quotas,
     reassignments,
+    sasl,
+    scram_users,
     security,
     shared,
     topic_pages,
@@ -64,6 +66,7 @@ def _of_each_kind(operation: Operation) -> tuple[Need, ...]:
     )
 
 
+_BEFORE_IT_IS_KNOWN = "asked before it is known who asks"
 _OF_ITSELF = "a client says it of itself, when it is asked to"
 _OF_TOKENS_OWNER = "the token's owner and renewers may, nobody else"
 
@@ -123,7 +126,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         ),
     ),
     ApiKey.API_VERSIONS: ApiRow(
-        metadata.handle_api_versions, LOCAL, (), free_because="asked before it is known who asks"
+        metadata.handle_api_versions, LOCAL, (), free_because=_BEFORE_IT_IS_KNOWN
+    ),
+    ApiKey.SASL_HANDSHAKE: ApiRow(
+        sasl.handle_sasl_handshake, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
     ),
     ApiKey.CREATE_TOPICS: ApiRow(
         topics.handle_create_topics,
@@ -196,6 +202,9 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: ApiRow(log_dirs.handle_alter_replica_log_dirs, LOCAL, (_ALTER_CLUSTER,)),
     ApiKey.DESCRIBE_LOG_DIRS: ApiRow(log_dirs.handle_describe_log_dirs, shared.OF_LOG_DIRS, (_DESCRIBE_CLUSTER,)),
+    ApiKey.SASL_AUTHENTICATE: ApiRow(
+        sasl.handle_sasl_authenticate, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
+    ),
     ApiKey.CREATE_PARTITIONS: ApiRow(
         topics.handle_create_partitions,
         AtController(no_controller.create_partitions),
@@ -253,9 +262,11 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         quotas.handle_alter_client_quotas, LOCAL, (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),)
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
-        security.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
+        scram_users.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
     ),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(security.handle_alter_user_scram_credentials, LOCAL, (_ALTER_CLUSTER,)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(
+        scram_users.handle_alter_user_scram_credentials, AtController(no_controller.alter_users), (_ALTER_CLUSTER,)
+    ),
     ApiKey.DESCRIBE_QUORUM: ApiRow(
         quorum.handle_describe_quorum,
         AtController(no_controller.describe_quorum),
