@@ -158,7 +158,7 @@ int connection_open(tpc_connections *connections, int descriptor, uint16_t liste
     it->has_peer = has_peer;
     if (has_peer) it->peer = peer;
     identity_begin(it);
-    tpc_tls_context *context = connections->listeners_count > listener ? connections->listeners[listener].tls : NULL;
+    tpc_tls_context *context = connections->listener_tls[listener];
     int result = context != NULL ? tls_open(it, context) : 0;
     if (result < 0)
         connection_withdraw(it);

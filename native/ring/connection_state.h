@@ -228,7 +228,6 @@ typedef struct {
     bool armed;
     bool stopped;
     bool cancelled;
-    tpc_tls_context *tls;          /* of those that it accepts from now on; NULL: they are plain */
     int64_t retry_ns;              /* INT64_MAX: not waiting */
     tpc_listener_statistics ended; /* of connections that are no more; and all that were refused */
 } listener;
@@ -246,6 +245,7 @@ struct tpc_connections {
     uint32_t *open_shown; /* their number, for whoever places new ones; NULL: nobody wants to know */
 
     listener listeners[LISTENERS_MAX];
+    tpc_tls_context *listener_tls[LISTENERS_MAX]; /* of those that it accepts from now on; NULL: they are plain */
     uint32_t listeners_count;
     bool accepting;
     uint8_t listener_stages[LISTENERS_MAX]; /* in which its connections begin */

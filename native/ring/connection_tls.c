@@ -153,17 +153,16 @@ int tpc_connection_named(tpc_connections *connections, uint64_t id) {
     return 0;
 }
 
-int tpc_connections_secure(tpc_connections *connections, int number, tpc_tls_context *context) {
-    if (number < 0 || (uint32_t)number >= connections->listeners_count) return -EINVAL;
-    listener *it = &connections->listeners[number];
-    if (context != NULL) tpc_tls_context_keep(context);
-    tpc_tls_context_free(it->tls);
-    it->tls = context;
+int tpc_connections_secure(tpc_connections *connections, uint32_t listener, tpc_tls_context *context) {
+    if (listener >= LISTENERS_MAX) return -EINVAL;
+    tpc_tls_context_keep(context);
+    tpc_tls_context_free(connections->listener_tls[listener]);
+    connections->listener_tls[listener] = context;
     return 0;
 }
 
 void tls_stop(tpc_connections *connections) {
-    for (uint32_t i = 0; i < connections->listeners_count; i++) tpc_tls_context_free(connections->listeners[i].tls);
+    for (uint32_t i = 0; i < LISTENERS_MAX; i++) tpc_tls_context_free(connections->listener_tls[i]);
     free(connections->tls_scratch);
 }
 

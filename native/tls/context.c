@@ -143,12 +143,28 @@ static int take_trusted(SSL_CTX *ssl, const char *text, char *why, size_t why_by
     return TPC_TLS_PART_NONE;
 }
 
+/* The same list in OpenSSL's names; NULL: one is unknown, or there is no memory. */
+static char *in_own_names(const char *given) {
+    size_t room = 2 * strlen(given) + 1, bytes = 0; /* its names are shorter than those of IANA */
+    char *made = calloc(1, room), *names = strdup(given), *rest = names;
+    for (char *name; made != NULL && names != NULL && (name = strsep(&rest, ":")) != NULL;) {
+        const char *own = OPENSSL_cipher_name(name);
+        int added = snprintf(made + bytes, room - bytes, "%s%s", bytes > 0 ? ":" : "", own);
+        bytes += (size_t)added;
+        if (bytes < room && strcmp(own, "(NONE)") != 0) continue;
+        free(made);
+        made = NULL;
+    }
+    free(names);
+    return made;
+}
+
 static int take_ciphers(SSL_CTX *ssl, const tpc_tls_settings *settings, char *why, size_t why_bytes) {
-    const char *suites = settings->suites != NULL ? settings->suites : SUITES_DEFAULT;
-    const char *ciphers = settings->ciphers != NULL ? settings->ciphers : CIPHERS_DEFAULT;
-    bool is_good = SSL_CTX_set_ciphersuites(ssl, suites) == 1;
-    if (is_good && *ciphers != '\0') is_good = SSL_CTX_set_cipher_list(ssl, ciphers) == 1;
-    return is_good ? TPC_TLS_PART_NONE : refuse(TPC_TLS_PART_CIPHERS, NULL, why, why_bytes);
+    char *own = settings->ciphers != NULL ? in_own_names(settings->ciphers) : strdup(CIPHERS_DEFAULT);
+    bool is_good = own != NULL && SSL_CTX_set_cipher_list(ssl, own) == 1;
+    free(own);
+    if (is_good) is_good = SSL_CTX_set_ciphersuites(ssl, settings->suites != NULL ? settings->suites : SUITES_DEFAULT) == 1;
+    return is_good ? TPC_TLS_PART_NONE : refuse(TPC_TLS_PART_CIPHERS, "one of them is unknown", why, why_bytes);
 }
 
 static void harden(SSL_CTX *ssl, const tpc_tls_settings *settings) {

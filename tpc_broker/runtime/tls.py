@@ -52,7 +52,7 @@ class TlsRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsMaterial:
-    """All texts are PEM. `ciphers` (TLS 1.2) and `suites` (TLS 1.3) are lists with `:`, in OpenSSL's names."""
+    """All texts are PEM. `ciphers` (TLS 1.2) and `suites` (TLS 1.3) are lists with `:`, in IANA's names."""
 
     chain: str
     """The server's certificate first."""

@@ -175,11 +175,11 @@ int tpc_connections_free(tpc_connections *connections);
  * TCP_NODELAY on it, which accepted sockets inherit. A listener number >= 0 or -errno. */
 int tpc_connections_listen(tpc_connections *connections, int descriptor);
 /*
- * Who comes to a listener from now on speaks TLS; NULL: no more. The connections that are there keep what they have. 0 or
- * -EINVAL. Where the context asks clients for certificates, TPC_EVENT_SECURED comes when a handshake is whole, and nothing of
+ * Who comes to a listener from now on, which may be one that is yet to come, speaks TLS by this context. The connections that
+ * are there keep what they have. 0 or -EINVAL: no such number. Where the context asks clients for certificates, TPC_EVENT_SECURED comes when a handshake is whole, and nothing of
  * the connection is served until tpc_connection_named().
  */
-int tpc_connections_secure(tpc_connections *connections, int listener, tpc_tls_context *context);
+int tpc_connections_secure(tpc_connections *connections, uint32_t listener, tpc_tls_context *context);
 /* As text without a zero at its end: its length. 0: it gave no certificate; -ENOENT: it has no such name; -ENAMETOOLONG;
  * -ENOTCONN. `where` is of enum tpc_tls_name. */
 int tpc_connection_peer_name(tpc_connections *connections, uint64_t connection, int where, char *into, uint32_t room);

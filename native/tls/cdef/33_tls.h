@@ -8,7 +8,7 @@ enum tpc_tls_client_auth { TPC_TLS_CLIENT_NONE = 0, TPC_TLS_CLIENT_REQUESTED = 1
 
 enum tpc_tls_version { TPC_TLS_1_2 = 1, TPC_TLS_1_3 = 2 }; /* bits */
 
-/* Texts are PEM, or lists with `:` in OpenSSL's names; NULL: none, or the default. */
+/* Texts are PEM, or lists with `:` in the names of IANA; NULL: none, or the default. */
 typedef struct {
     const char *chain; /* the server's certificate first */
     const char *key;
