@@ -30,7 +30,6 @@ enum {
     LAST_WORDS_BYTES_MAX = 8192,
 };
 static const int64_t HANDSHAKE_NS_PER_TURN = 1000000;
-static const int64_t HANDSHAKE_NS_MAX = 10000000000;
 
 typedef struct tls_filter {
     tpc_tls_context *context;
@@ -123,10 +122,11 @@ static bool shake_hands(connection *it) {
 }
 
 int64_t tls_turn(tpc_connections *connections, int64_t now_ns) {
+    int64_t allowed_ns = connections->limits.handshake_ms_max * (int64_t)1000000;
     connections->handshakes_ns = 0;
     while (node_linked(&connections->by_handshake)) {
         connection *it = NODE_OWNER(connections->by_handshake.next, tls_filter, by_handshake)->owner;
-        if (it->opened_ns + HANDSHAKE_NS_MAX > now_ns) return it->opened_ns + HANDSHAKE_NS_MAX;
+        if (it->opened_ns + allowed_ns > now_ns) return it->opened_ns + allowed_ns;
         connection_begin_close(it, TPC_CLOSE_HANDSHAKE_DEADLINE, 0);
     }
     return INT64_MAX;

@@ -3,6 +3,7 @@
 import contextlib
 import ssl
 import subprocess
+from datetime import UTC, datetime, timedelta
 
 from tests.support.connection_bench import frame_of
 from tpc_broker.runtime.tls import TlsMaterial
@@ -25,21 +26,58 @@ def material_of(folder, name="server", **changes):
     return TlsMaterial(**{**texts, **changes})
 
 
-def make_certificate(folder, name, *, subject="/CN=someone", authority="ca", extension="", days=2, options=()):
-    """`name.pem` and `name.key`, by elliptic curves; `extension` such as `subjectAltName=URI:a`."""
+_AUTHORITY = """[ca]
+default_ca = here
+[here]
+database = {name}.index
+certificate = {name}.pem
+private_key = {name}.key
+new_certs_dir = .
+default_md = sha256
+default_crl_days = 2
+rand_serial = yes
+unique_subject = no
+policy = any
+[any]
+commonName = optional
+"""
 
-    def openssl(*arguments):
-        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, cwd=folder)
 
-    (folder / f"{name}.ext").write_text(f"{extension}\n" if extension else "basicConstraints=CA:FALSE\n")
-    openssl(
-        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-batch", "-utf8", "-multivalue-rdn",
-        "-subj", subject, "-keyout", f"{name}.key", "-out", f"{name}.csr",
+def _openssl(folder, *arguments):
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, cwd=folder)
+
+
+def _authority(folder, name):
+    """Options of `openssl ca`."""
+    if not (folder / f"{name}.cnf").exists():
+        (folder / f"{name}.cnf").write_text(_AUTHORITY.format(name=name))
+        (folder / f"{name}.index").write_text("")
+    return ("ca", "-batch", "-config", f"{name}.cnf")
+
+
+def make_certificate(folder, name, *, subject="/CN=someone", authority="ca", extension="", begin=0, days=2):
+    """`name.pem` and `name.key`, by elliptic curves; `extension` such as `subjectAltName=URI:a`. Good from `begin`, in days
+    from yesterday, for `days`.
+    """
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    times = [(yesterday + timedelta(days=each)).strftime("%Y%m%d%H%M%SZ") for each in (begin, begin + days)]
+    (folder / f"{name}.ext").write_text(extension or "basicConstraints=CA:FALSE")
+    _openssl(
+        folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-batch", "-utf8",
+        "-multivalue-rdn", "-subj", subject, "-keyout", f"{name}.key", "-out", f"{name}.csr",
     )  # fmt: skip
-    openssl(
-        "x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",
-        "-CAcreateserial", "-days", days, "-extfile", f"{name}.ext", "-out", f"{name}.pem", *options,
+    _openssl(
+        folder, *_authority(folder, authority), "-notext", "-preserveDN", "-policy", "any", "-utf8", "-startdate", times[0],
+        "-enddate", times[1], "-extfile", f"{name}.ext", "-in", f"{name}.csr", "-out", f"{name}.pem",
     )  # fmt: skip
+
+
+def make_revocations(folder, *names, authority="ca"):
+    """PEM text of the authority's list with these certificates in it."""
+    for name in names:
+        _openssl(folder, *_authority(folder, authority), "-revoke", f"{name}.pem")
+    _openssl(folder, *_authority(folder, authority), "-gencrl", "-out", f"{authority}.crl")
+    return (folder / f"{authority}.crl").read_text()
 
 
 class TlsClient:

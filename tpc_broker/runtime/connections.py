@@ -123,6 +123,8 @@ class ConnectionLimits:
     """From the opening of a connection that has to be let in until it is."""
     strangers_bytes_max: int = limits.STRANGERS_BYTES_MAX
     """Memory of all connections that are not let in yet, outside Python; whoever holds most goes."""
+    handshake_ms_max: int = 10_000
+    """Of TLS, from the opening of a connection."""
     accept_retry_ms: int = 100
     """Rest after accepting failed for want of descriptors or memory."""
     budget_bytes: int = 512 * _MIB
