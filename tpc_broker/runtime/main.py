@@ -27,8 +27,8 @@ from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.data_directory import closed_to_others
 from tpc_broker.runtime.fallbacks import without_pins
-from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.listener_tls import warnings_of
+from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
 from tpc_broker.runtime.ring import RingUnavailable
