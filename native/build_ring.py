@@ -1,7 +1,7 @@
 """cffi build of ``tpc_broker._ring``: the ring, connections, the journal and the partition table of one core.
 
-Sources are every ``native/ring/*.c`` and ``native/tls/*.c`` and, linked in once more, every ``native/bytes/*.c`` (the hot
-path calls them without leaving C); the Python face is every ``cdef/*.h`` of ``native/ring`` and ``native/tls``.
+Sources are every ``native/ring/*.c`` and ``native/tls/*.c`` and, linked in once more, every ``native/bytes/*.c`` (the
+hot path calls them without leaving C); the Python face is every ``cdef/*.h`` of ``native/ring`` and ``native/tls``.
 
 TLS is the system's OpenSSL, 3.0 or later, the same library that Python's own ``ssl`` is linked to. Without its headers
 everything is built all the same, and listeners with TLS are refused; ``TPC_TLS=off`` builds so on purpose.
@@ -33,7 +33,8 @@ def has_openssl() -> bool:
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     with tempfile.TemporaryDirectory() as folder:
         command = [*compiler, "-x", "c", "-", "-lssl", "-lcrypto", "-o", f"{folder}/a"]
-        return subprocess.run(command, input=_OPENSSL_3.encode(), capture_output=True, check=False).returncode == 0
+        done = subprocess.run(command, input=_OPENSSL_3.encode(), capture_output=True, check=False)  # noqa: S603 (ours)
+    return done.returncode == 0
 
 
 WITH_TLS = has_openssl()
@@ -42,7 +43,7 @@ ffibuilder = FFI()
 ffibuilder.cdef(cdef_text(TLS) + "\n" + cdef_text(FOLDER))
 ffibuilder.set_source(
     "tpc_broker._ring",
-    "#include <stdint.h>\n#include <stddef.h>\n#include <stdbool.h>\n" + include_text(TLS) + "\n" + include_text(FOLDER),
+    "#include <stdint.h>\n#include <stddef.h>\n#include <stdbool.h>\n" + "\n".join(map(include_text, (TLS, FOLDER))),
     sources=[str(path.relative_to(ROOT)) for folder in FOLDERS for path in sorted(folder.glob("*.c"))],
     include_dirs=[str(folder.relative_to(ROOT)) for folder in FOLDERS],
     depends=[str(path.relative_to(ROOT)) for folder in FOLDERS for path in sorted(folder.rglob("*.h"))],

@@ -13,7 +13,17 @@ from tests.support.contents import content
 from tests.support.tls_clients import TlsClient, client_context, make_certificate, material_of
 from tests.support.waiting import let_pass
 from tpc_broker.runtime.connections import CloseReason, CloseWhen
-from tpc_broker.runtime.tls import ClientAuth, NameSource, TlsPart, TlsRefusedError, error_text, make_context
+from tpc_broker.runtime.tls import (
+    ClientAuth,
+    NameSource,
+    TlsPart,
+    TlsRefusedError,
+    error_text,
+    let_speak,
+    make_context,
+    peer_name,
+    secure,
+)
 
 MIB = 1024 * 1024
 SHORT_BUDGET = {"budget_bytes": 3 * MIB, "request_bytes_max": 2 * MIB, "receive_buffers_count": 32}
@@ -26,7 +36,7 @@ def make_tls(make_connections, certificates):
 
     def make(changes=None, **limits):
         bench = make_connections(**limits)
-        bench.connections.secure(0, material_of(certificates, **(changes or {})))
+        secure(bench.connections, 0, material_of(certificates, **(changes or {})))
         return bench
 
     return make
@@ -153,7 +163,7 @@ def test_the_end_of_file_comes_after_what_was_decrypted_before(make_tls, certifi
 
 
 def test_a_large_request_waits_for_memory(make_tls, certificates):
-    """What another one holds is more than it needs: the rest of it waits as ciphertext, and comes when that is answered."""
+    """The rest of it waits as ciphertext, and comes when what another one holds is answered."""
     bench = make_tls(**SHORT_BUDGET)
     holder, other = (connected(bench, certificates).shake_hands() for _ in range(2))
     holder.send(frame_of(content(MIB + MIB // 2)))
@@ -223,7 +233,8 @@ def test_any_sizes_in_any_pieces(make_tls, certificates):
 
     client.say = say
     for _ in range(30):
-        bodies = [content(random.choice((0, 1, 100, 16_380, 16_384, 40_000, 300_000))) for _ in range(random.randint(1, 5))]
+        sizes = random.choices((0, 1, 100, 16_380, 16_384, 40_000, 300_000), k=random.randint(1, 5))
+        bodies = [content(size) for size in sizes]
         client.send(b"".join(frame_of(body) for body in bodies))
         for body in bodies:
             assert client.read_frame() == body + body[:50]
@@ -311,8 +322,8 @@ def test_nothing_is_served_before_the_client_has_a_name(make_tls, certificates):
     assert not bench.requests
     ((connection, listener),) = secured
     assert listener == 0
-    assert bench.connections.peer_name(connection, NameSource.SUBJECT) == "CN=client"
-    bench.connections.named(connection)
+    assert peer_name(bench.connections, connection, NameSource.SUBJECT) == "CN=client"
+    let_speak(bench.connections, connection)
     assert [bytes(bench.next_request().body) for _ in range(2)] == [b"who am I", b"who"]
 
 
@@ -321,8 +332,8 @@ def test_who_shows_no_certificate_where_it_is_only_requested(make_tls, certifica
     found = []
 
     def name(connection, _listener):
-        found.append(bench.connections.peer_name(connection, NameSource.SUBJECT))
-        bench.connections.named(connection)
+        found.append(peer_name(bench.connections, connection, NameSource.SUBJECT))
+        let_speak(bench.connections, connection)
 
     bench.connections.on_secured = name
     for client_name in (None, "client"):
@@ -370,10 +381,10 @@ def _names_in(make_tls, folder):
     def look(connection, _listener):
         for source in NameSource:
             try:
-                found[source] = bench.connections.peer_name(connection, source)
+                found[source] = peer_name(bench.connections, connection, source)
             except LookupError as error:
                 found[source] = str(error)
-        bench.connections.named(connection)
+        let_speak(bench.connections, connection)
 
     bench.connections.on_secured = look
     connected(bench, folder, "named").shake_hands().exchange()
@@ -383,7 +394,7 @@ def _names_in(make_tls, folder):
 def test_a_listener_gets_another_certificate_and_who_is_there_stays(make_tls, certificates):
     bench = make_tls()
     before = connected(bench, certificates).shake_hands()
-    bench.connections.secure(0, material_of(certificates, "elsewhere"))
+    secure(bench.connections, 0, material_of(certificates, "elsewhere"))
     after = connected(bench, certificates).shake_hands()
     names = [dict(part[0] for part in each.tls.getpeercert()["subject"])["commonName"] for each in (before, after)]
     assert names == ["server", "elsewhere"]
@@ -401,7 +412,7 @@ def test_listeners_with_and_without_tls_beside_each_other(make_tls, certificates
 
 def test_a_listener_that_is_yet_to_come(make_connections, certificates):
     bench = make_connections()
-    bench.connections.secure(1, material_of(certificates))
+    secure(bench.connections, 1, material_of(certificates))
     bench.exchange(bench.connect())
     client = TlsClient(bench, bench.connect(bench.listen()), client_context(certificates))
     client.shake_hands().exchange()

@@ -56,8 +56,8 @@ def _authority(folder, name):
 
 
 def make_certificate(folder, name, *, subject="/CN=someone", authority="ca", extension="", begin=0, days=2):
-    """`name.pem` and `name.key`, by elliptic curves; `extension` such as `subjectAltName=URI:a`. Good from `begin`, in days
-    from yesterday, for `days`.
+    """`name.pem` and `name.key`, by elliptic curves; `extension` such as `subjectAltName=URI:a`. Good from `begin`, in
+    days from yesterday, for `days`.
     """
     yesterday = datetime.now(UTC) - timedelta(days=1)
     times = [(yesterday + timedelta(days=each)).strftime("%Y%m%d%H%M%SZ") for each in (begin, begin + days)]
@@ -67,8 +67,8 @@ def make_certificate(folder, name, *, subject="/CN=someone", authority="ca", ext
         "-multivalue-rdn", "-subj", subject, "-keyout", f"{name}.key", "-out", f"{name}.csr",
     )  # fmt: skip
     _openssl(
-        folder, *_authority(folder, authority), "-notext", "-preserveDN", "-policy", "any", "-utf8", "-startdate", times[0],
-        "-enddate", times[1], "-extfile", f"{name}.ext", "-in", f"{name}.csr", "-out", f"{name}.pem",
+        folder, *_authority(folder, authority), "-notext", "-preserveDN", "-policy", "any", "-utf8", "-startdate",
+        times[0], "-enddate", times[1], "-extfile", f"{name}.ext", "-in", f"{name}.csr", "-out", f"{name}.pem",
     )  # fmt: skip
 
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker.auth.credentials import ScramMechanism, credential_of_password, user_name_fault
 from tpc_broker.auth.exchange import Done, Failed, Work
 from tpc_broker.auth.principals import USER, Principal
-from tpc_broker.auth.scram import ACTS_FOR_ANOTHER, fits, stand_in
+from tpc_broker.auth.scram import ACTS_FOR_ANOTHER, fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpc_broker.auth.credentials import ScramCredential
     from tpc_broker.auth.exchange import Step
+    from tpc_broker.auth.scram import Users
 
 MESSAGE_BYTES_MAX: Final = 4096
 RECENT_MS: Final = 60_000
@@ -43,6 +44,9 @@ class RecentLogins:
         self._key = key
         self._until_ms: OrderedDict[bytes, int] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._until_ms)
+
     def proof(self, user: str, password: bytes, credential: ScramCredential) -> bytes:
         """Of all three at once; tells nobody the password who does not know the key."""
         parts = (user.encode(), password, credential.salt, credential.stored_key)
@@ -57,22 +61,18 @@ class RecentLogins:
         while len(self._until_ms) > RECENT_MAX or next(iter(self._until_ms.values())) <= now_ms:
             self._until_ms.popitem(last=False)
 
-    def clear(self) -> None:
-        self._until_ms.clear()
-
 
 class PlainExchange:
     """One login."""
 
     def __init__(
         self,
-        lookup: Callable[[str, ScramMechanism], ScramCredential | None],
+        users: Users,
         recent: RecentLogins,
         now_ms: Callable[[], int],
-        secret: bytes,
     ) -> None:
-        """`lookup` finds a user's credential. `now_ms`: of the monotonic clock. `secret`: as for SCRAM."""
-        self._lookup, self._recent, self._now_ms, self._secret = lookup, recent, now_ms, secret
+        """`now_ms`: of the monotonic clock."""
+        self._users, self._recent, self._now_ms = users, recent, now_ms
 
     def step(self, message: bytes) -> Step:
         if len(message) > MESSAGE_BYTES_MAX:
@@ -98,7 +98,7 @@ class PlainExchange:
 
     def _check(self, user: str, password: str) -> Step:
         mechanism, known = self._verifier(user)
-        credential = known or stand_in(mechanism, user, self._secret)
+        credential = known or self._users.stand_in(user, mechanism)
         proof = self._recent.proof(user, password.encode(), credential)
         if known is not None and self._recent.has(proof, self._now_ms()):
             return Done(Principal(USER, user))
@@ -121,7 +121,7 @@ class PlainExchange:
 
     def _verifier(self, user: str) -> tuple[ScramMechanism, ScramCredential | None]:
         for mechanism in VERIFIERS:
-            credential = self._lookup(user, mechanism)
+            credential = self._users.credential(user, mechanism)
             if credential is not None and fits(credential, mechanism):
                 return mechanism, credential
         return VERIFIERS[0], None

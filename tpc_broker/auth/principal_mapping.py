@@ -1,9 +1,9 @@
-"""From the name in a client's certificate to that of its principal: Kafka's `ssl.principal.mapping.rules`.
+r"""From the name in a client's certificate to that of its principal: Kafka's `ssl.principal.mapping.rules`.
 
-A list of rules, of which the first that fits counts: `RULE:pattern/replacement/`, with `L` or `U` behind it for small or
-capital letters, or `DEFAULT`, the name as it is. A pattern has to fit the whole name. `$1` in a replacement is what the first
-group took; a group that the pattern does not have stays as it is written. `/` and `\\` inside are written with a `\\`
-before them.
+A list of rules, of which the first that fits counts: `RULE:pattern/replacement/`, with `L` or `U` behind it for small
+or capital letters, or `DEFAULT`, the name as it is. A pattern has to fit the whole name. `$1` in a replacement is what
+the first group took; a group that the pattern does not have stays as it is written. In a replacement `\` takes the
+meaning from what follows; in a pattern it is the expression's own.
 
 Patterns are RE2's: they take time in proportion to the name, whatever a certificate says. What Java's expressions have
 beside them, such as references back, is refused at the start. A name is mapped as a whole and once, where Java goes on

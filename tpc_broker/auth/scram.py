@@ -2,8 +2,8 @@
 without SASLprep.
 
 A client that names an unknown user gets a salt all the same, the same one each time, and fails at the last message
-after the same work, so that it does not learn who there is. A user's own number of iterations may differ from the
-default, and the length of a salt that an administrator's client chose; these alone can be seen.
+after the same work, so that it does not learn who there is. The salt is as long as most users' is, and the iterations
+are as many (`Shape`); a user who has others can be told from one who is not there.
 
 Channels are not bound (`-PLUS`): a client that binds (`p=`) is refused, one that only could (`y`) is let in.
 """
@@ -14,19 +14,19 @@ import base64
 import hashlib
 import hmac
 import re
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tpc_broker.auth.credentials import ITERATIONS_MIN, SALT_BYTES, ScramCredential, user_name_fault
 from tpc_broker.auth.exchange import Challenge, Done, Failed
 from tpc_broker.auth.principals import USER, Principal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
     from tpc_broker.auth.credentials import ScramMechanism
     from tpc_broker.auth.exchange import Step
 
-ITERATIONS_DEFAULT: Final = ITERATIONS_MIN
 NONCE_BYTES: Final = 24
 """Of the server's part, before base64."""
 MESSAGE_BYTES_MAX: Final = 4096
@@ -53,13 +53,37 @@ def fits(credential: ScramCredential, mechanism: ScramMechanism) -> bool:
     return len(credential.stored_key) == len(credential.server_key) == mechanism.key_bytes and credential.iterations > 0
 
 
-def stand_in(mechanism: ScramMechanism, user: str, secret: bytes) -> ScramCredential:
+class Shape(NamedTuple):
+    """What a client sees of a credential."""
+
+    salt_bytes: int = SALT_BYTES
+    iterations: int = ITERATIONS_MIN
+
+
+def usual_shape(credentials: Iterable[ScramCredential]) -> Shape:
+    """That most of them have."""
+    counted = Counter(Shape(len(each.salt), each.iterations) for each in credentials)
+    return max(counted, key=lambda shape: (counted[shape], shape), default=Shape())
+
+
+def stand_in(mechanism: ScramMechanism, user: str, secret: bytes, shape: Shape) -> ScramCredential:
     """For a user who is not there: the same each time, and of no password. `secret`: the server's own."""
 
     def of(what: bytes) -> bytes:
         return hmac.digest(secret, what + b" " + bytes([mechanism]) + user.encode(), mechanism.hash_name)
 
-    return ScramCredential(of(b"salt")[:SALT_BYTES], ITERATIONS_DEFAULT, of(b"stored"), of(b"server"))
+    salt = hashlib.shake_256(of(b"salt")).digest(shape.salt_bytes)
+    return ScramCredential(salt, shape.iterations, of(b"stored"), of(b"server"))
+
+
+class Users(Protocol):
+    """Whose passwords are known, as of now."""
+
+    def credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None: ...
+
+    def stand_in(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
+        """For one who is not there."""
+        ...
 
 
 class ScramExchange:
@@ -68,16 +92,13 @@ class ScramExchange:
     def __init__(
         self,
         mechanism: ScramMechanism,
-        lookup: Callable[[str, ScramMechanism], ScramCredential | None],
+        users: Users,
         nonce: str,
-        secret: bytes,
     ) -> None:
-        """`lookup` finds a user's credential. `secret`: the server's own, for users who are not there."""
         self._mechanism = mechanism
         self._hash = mechanism.hash_name
-        self._lookup = lookup
+        self._users = users
         self._own_nonce = nonce
-        self._secret = secret
         self._header = self._bare = self._nonce = self._server_first = self._user = ""
         self._known: ScramCredential | None = None
         self._credential: ScramCredential | None = None
@@ -107,9 +128,9 @@ class ScramExchange:
         )
         if refused or user is None:
             return Failed(refused)
-        known = self._lookup(user, self._mechanism)
+        known = self._users.credential(user, self._mechanism)
         self._known = known if known is not None and fits(known, self._mechanism) else None
-        credential = self._known or stand_in(self._mechanism, user, self._secret)
+        credential = self._known or self._users.stand_in(user, self._mechanism)
         self._user, self._credential = user, credential
         self._header, self._bare, self._nonce = match["header"], match["bare"], nonce + self._own_nonce
         salt = base64.b64encode(credential.salt).decode()
@@ -127,7 +148,7 @@ class ScramExchange:
         signed = ",".join([self._bare, self._server_first, match["without_proof"]]).encode()
         is_right = self._proves(match["proof"], signed, credential)
         server_signature = hmac.digest(credential.server_key, signed, self._hash)
-        known_now = self._lookup(self._user, self._mechanism)
+        known_now = self._users.credential(self._user, self._mechanism)
         refused = (
             f"there is no user {self._user!r} for {self._mechanism.sasl_name}" * (self._known is None)
             or f"the credential of user {self._user!r} has just been changed" * (known_now != self._known)

@@ -8,7 +8,8 @@ ApiVersions counts when it was answered without an error, and a second one ends 
 comes in a wrong place. What Kafka answers first (ILLEGAL_SASL_STATE) is answered first.
 
 After version 0 of SaslHandshake the mechanism's messages are frames without a header of Kafka's (`has_raw_tokens`), and
-such a client cannot renew its login. A renewal has to be by the same mechanism, and of the same principal.
+such a client cannot renew its login. A renewal has to be by the same mechanism, and of the same principal; what else
+the client asks meanwhile is served as before, in its old session.
 
 The machine says what to do; a connection that has FAILED is closed when its last answer was sent.
 """
@@ -107,8 +108,13 @@ class SaslSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the client is served."""
+        """Whether the client is let in, and does not renew that just now."""
         return self._stage is Stage.OPEN
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it has been let in."""
+        return self._principal is not None and self._stage is not Stage.FAILED
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -120,16 +126,15 @@ class SaslSession:
         """Who it is, once it was let in."""
         return self._principal
 
-    @property
-    def is_renewing(self) -> bool:
-        return self._principal is not None and self._stage is not Stage.OPEN
-
     def verdict(self, asked: Asked) -> Verdict:
         """What becomes of a request that comes now. Anything but SERVE is the end: nothing more is served."""
         stage = self._stage
+        token = Asked.RAW_TOKEN if self.has_raw_tokens else Asked.AUTHENTICATE
         if stage is Stage.OPEN:
             verdict = Verdict.CLOSE if asked is Asked.RAW_TOKEN else Verdict.SERVE
-        elif stage is Stage.LOGIN and asked is (Asked.RAW_TOKEN if self.has_raw_tokens else Asked.AUTHENTICATE):
+        elif (stage is Stage.LOGIN and asked is token) or (
+            self.is_served and asked in (Asked.API_VERSIONS, Asked.OTHER)
+        ):
             verdict = Verdict.SERVE
         else:
             verdict = _BEFORE_LOGIN.get(stage, {}).get(asked, Verdict.CLOSE)

@@ -23,7 +23,7 @@ from tpc_broker.auth.credentials import ScramMechanism
 from tpc_broker.auth.exchange import Done, Failed, Mechanism, Work
 from tpc_broker.auth.plain import PlainExchange, RecentLogins
 from tpc_broker.auth.principals import Subject
-from tpc_broker.auth.scram import ScramExchange
+from tpc_broker.auth.scram import ScramExchange, stand_in, usual_shape
 from tpc_broker.auth.session import Asked, SaslSession, Verdict
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -32,10 +32,11 @@ from tpc_broker.kafka.message import Message
 from tpc_broker.metadata.sasl_settings import mechanisms_of, session_ms_max_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from tpc_broker.auth.credentials import ScramCredential
     from tpc_broker.auth.exchange import Challenge, Exchange
+    from tpc_broker.auth.scram import Shape
     from tpc_broker.auth.session import Session
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.dispatch import ConnectionState, Handled
@@ -84,6 +85,9 @@ class Authentication:
         """`secret`: of the broker, for users who are not there (`auth.scram`)."""
         self._core, self._secret = core, secret
         self._recent: RecentLogins | None = None
+        self._seen: Mapping[tuple[str, ScramMechanism], ScramCredential] | None = None
+        self._shapes: dict[ScramMechanism, Shape] = {}
+        """Of the users that were seen last."""
         self._listeners = {
             number: listener for number, listener in enumerate(listeners) if listener.security.authenticates
         }
@@ -110,6 +114,16 @@ class Authentication:
 
     def credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self._core.view.image.scram_users.get((user, mechanism))
+
+    def stand_in(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
+        known = self._core.view.image.scram_users
+        if known is not self._seen:
+            self._seen, self._shapes = known, {}
+        shape = self._shapes.get(mechanism)
+        if shape is None:
+            shape = usual_shape(credential for (_user, kind), credential in known.items() if kind is mechanism)
+            self._shapes[mechanism] = shape
+        return stand_in(mechanism, user, self._secret, shape)
 
     # -- what may come next --------------------------------------------------------------------------------------------
 
@@ -165,7 +179,7 @@ class Authentication:
 
     def shake_hands(
         self, session: SaslSession | None, request: Request, message: messages.SaslHandshakeRequest
-    ) -> Handled | Awaitable[None]:
+    ) -> messages.SaslHandshakeResponse | Awaitable[None]:
         code = ErrorCode.ILLEGAL_SASL_STATE
         if session is not None:
             code = session.shake_hands(message.mechanism, request.api_version, self._core.clock.monotonic_ms())
@@ -182,8 +196,8 @@ class Authentication:
 
     def take(
         self, state: ConnectionState, session: SaslSession, request: Request, message: bytes
-    ) -> Handled | Awaitable[None]:
-        """A mechanism's message, in a SaslAuthenticate or as it is."""
+    ) -> messages.SaslAuthenticateResponse | Awaitable[None] | None:
+        """A mechanism's message, in a SaslAuthenticate or as it is (then it is answered when this returns None)."""
         if len(message) > self._core.settings.sasl_server_max_receive_size:
             return self._refuse(session, request, Failed("a message above sasl.server.max.receive.size"))
         step = session.step(message)
@@ -214,7 +228,7 @@ class Authentication:
 
     def _outcome(
         self, state: ConnectionState, session: SaslSession, request: Request, step: Challenge | Done | Failed
-    ) -> Message | Awaitable[None] | None:
+    ) -> messages.SaslAuthenticateResponse | Awaitable[None] | None:
         lifetime_ms = 0
         if isinstance(step, Done):
             let_in = session.let_in(step, self._core.clock.wall_ms())
@@ -244,10 +258,10 @@ class Authentication:
 
     def _scram(self, mechanism: ScramMechanism) -> Exchange:
         chance = self._core.chance
-        return ScramExchange(mechanism, self.credential, chance.uuid().hex + chance.uuid().hex, self._secret)
+        return ScramExchange(mechanism, self, chance.uuid().hex + chance.uuid().hex)
 
     def _plain(self) -> Exchange:
         if self._recent is None:
             chance = self._core.chance
             self._recent = RecentLogins(chance.uuid().bytes + chance.uuid().bytes)
-        return PlainExchange(self.credential, self._recent, self._core.clock.monotonic_ms, self._secret)
+        return PlainExchange(self, self._recent, self._core.clock.monotonic_ms)

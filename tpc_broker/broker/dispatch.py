@@ -96,7 +96,7 @@ class ConnectionState:
     @property
     def is_served(self) -> bool:
         """Whether any request is, and not only what logs a client in."""
-        return self.sasl is None or self.sasl.is_open
+        return self.sasl is None or self.sasl.is_served
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,15 +124,15 @@ class SslSettings(SaslSettings):
         "ssl.principal.mapping.rules",
         ConfigType.STRING,
         DEFAULT,
-        "Rules from the name in a client's certificate to that of its principal: RULE:pattern/replacement/[LU], DEFAULT.",
+        "From the name in a client's certificate to that of its principal: RULE:pattern/replacement/[LU] or DEFAULT.",
         check=_check_rules,
     )
     ssl_crl_location: str | None = setting(
         "ssl.crl.location",
         ConfigType.STRING,
         None,
-        "Ours. File with the authorities' lists of revoked certificates (PEM); without one for its authority a client's "
-        "certificate is refused then.",
+        "Ours. File with the authorities' lists of revoked certificates (PEM). Then a client's certificate is refused "
+        "for whose authority there is none.",
     )
     ssl_principal_source: str = setting(
         "ssl.principal.source",
@@ -173,8 +173,8 @@ class ListenerSsl:
 def ssl_of_listeners(
     listeners: Sequence[Listener], settings: SslSettings, given: Mapping[str, GivenText]
 ) -> dict[int, ListenerSsl]:
-    """By number, of those with TLS; ConfigError for what cannot be read or contradicts itself. `given`: the settings for
-    which `is_listener_setting` is true.
+    """By number, of those with TLS; ConfigError for what cannot be read or contradicts itself. `given`: the settings
+    for which `is_listener_setting` is true.
     """
     names = {listener.name: listener.security for listener in listeners}
     own: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -206,7 +206,7 @@ def _check(ssl: ListenerSsl) -> None:
         ssl[name] is not None for name in ("keystore.location", "keystore.certificate.chain", "keystore.key")
     )
     if has_file and (has_chain or has_key):
-        raise ConfigError(f"{listener}: ssl.keystore.location and ssl.keystore.certificate.chain or .key: give one of both")
+        raise ConfigError(f"{listener}: ssl.keystore.location and the certificate or key itself: give one of both")
     if not has_file and not (has_chain and has_key):
         raise ConfigError(
             f"{listener}: TLS needs a certificate and its key: give {ssl.setting_of('keystore.location')}, a file with "

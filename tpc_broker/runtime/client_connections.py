@@ -10,7 +10,7 @@ from tpc_broker.auth.principal_mapping import NoPrincipalError
 from tpc_broker.auth.principals import USER, Principal, Subject
 from tpc_broker.foreign_protocols import FIRST_BYTES, foreign_protocol
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice, Stage
-from tpc_broker.runtime.tls import error_text
+from tpc_broker.runtime.tls import error_text, let_speak, peer_name, secure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -122,18 +122,18 @@ class ClientConnections:
 
     def secure(self, number: int, listener: ListenerTls) -> None:
         """Who comes to that listener from now on speaks TLS, and has its name from its certificate."""
-        self._connections.secure(number, listener.material)
+        secure(self._connections, number, listener.material)
         if listener.naming is not None:
             self._namings[number] = listener.naming
 
     def _name(self, dispatcher: Dispatcher, connection: int, listener: int) -> None:
-        """Who it is that has made a handshake. Who gave no certificate stays who it was, and so does who is to log in."""
+        """Who it is that has made a handshake. Who gave no certificate, or is to log in, stays who it was."""
         state, naming = dispatcher.state_of(connection), self._namings.get(listener)
         if state is None or naming is None:
             self._connections.close(connection, CloseReason.AUTHENTICATION)
             return
         try:
-            certified = self._connections.peer_name(connection, naming.source)
+            certified = peer_name(self._connections, connection, naming.source)
             name = None if certified is None else naming.mapping.name_of(certified)
         except (LookupError, NoPrincipalError) as error:
             dispatcher.complain(state.peer, "connection closed: its certificate names nobody", f" ({error})")
@@ -141,7 +141,7 @@ class ClientConnections:
             return
         if name is not None and not self.needs_authentication(listener):
             dispatcher.let_in(connection, Subject(Principal(USER, name), state.host), 0)
-        self._connections.named(connection)
+        let_speak(self._connections, connection)
 
     def _carried_subject(self, connection: int) -> Subject | None:
         names = self._connections.carried_subject(connection)

@@ -28,13 +28,11 @@ import trio
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.native_bytes import pinned
-from tpc_broker.runtime.tls import NAME_BYTES_MAX, make_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpc_broker.runtime.ring import Ring
-    from tpc_broker.runtime.tls import NameSource, TlsMaterial
 
     Buffer = bytes | bytearray | memoryview
     from tpc_broker._ring import tpc_connection_info, tpc_frame, tpc_request, tpc_slice
@@ -366,9 +364,8 @@ class Connections:
         self.on_request: Callable[[Request], None] = _not_served
         self.on_closed: Callable[[int, CloseReason, int], None] = _ignore
         """`(connection, reason, errno)`; errno is 0 when there is none to tell."""
-        self.on_secured: Callable[[int, int], None] = self._name_nobody
-        """`(connection, listener)`: a handshake is whole on a listener that asks for certificates. Nothing is served
-        until `named`."""
+        self.on_secured: Callable[[int, int], None] = _ignore
+        """`(connection, listener)`: whose certificate is to be looked at; it is not served until `tls.let_speak`."""
         self.on_accept_failed: Callable[[int, int], None] = _ignore
         """`(listener, errno)`: no descriptors or memory (it tries again), or the socket is no listener (it stops)."""
         bounds = self._c_limits(self.limits)
@@ -418,9 +415,6 @@ class Connections:
     def _secured(self, connection: int, listener: int, _b: int, _pointer: int) -> None:
         self.on_secured(connection, listener)
 
-    def _name_nobody(self, connection: int, _listener: int) -> None:
-        self.named(connection)
-
     def _closed(self, connection: int, reason: int, error: int, _pointer: int) -> None:
         self.on_closed(connection, CloseReason(reason), error)
 
@@ -432,32 +426,6 @@ class Connections:
     def listen(self, fd: int) -> int:
         """Accept from a listening stream socket, which stays the caller's; the listener's number."""
         return _checked(lib.tpc_connections_listen(self.pointer, fd), "listen")
-
-    def secure(self, listener: int, material: TlsMaterial) -> None:
-        """Who comes to the listener from now on speaks TLS; TlsRefusedError, and then nothing has changed."""
-        context = make_context(material)
-        _checked(lib.tpc_connections_secure(self.pointer, listener, context), "secure")
-        lib.tpc_tls_context_free(context)
-
-    def peer_name(self, connection: int, source: NameSource) -> str | None:
-        """What its verified certificate says; None: it has given none.
-
-        LookupError: there is no such name in it, or one that is no name, or the connection is gone.
-        """
-        into = ffi.new("char[]", NAME_BYTES_MAX)
-        length = lib.tpc_connection_peer_name(self.pointer, connection, source, into, NAME_BYTES_MAX)
-        if length == 0:
-            return None
-        if length < 0:
-            raise LookupError(os.strerror(-length))
-        try:
-            return bytes(ffi.buffer(into, length)).decode()
-        except UnicodeDecodeError as error:
-            raise LookupError("it is not UTF-8") from error
-
-    def named(self, connection: int) -> None:
-        """It is known who it is: it is served now."""
-        lib.tpc_connection_named(self.pointer, connection)
 
     def adopt(self, fd: int, listener: int = 0) -> int:
         """Take over a connected stream socket in blocking mode, as one of that listener's; the connection's id.

@@ -261,15 +261,9 @@ class CoreProcessMain:
             await self._join_the_others(core)
             if options.loads_fd >= 0:
                 assembly.connections.show_open(map_load(options.loads_fd, options.core))
-            tls_files = _tls_files(options, assembly.connections)
-            try:
-                tls_files.begin()  # before anybody is accepted
-            except StartError as error:
-                await self._refuse(str(error))
+            if not await self._begin_accepting(assembly, core, nursery):
                 nursery.cancel_scope.cancel()
                 return
-            nursery.start_soon(tls_files.watch)
-            assembly.connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
             if datagrams is not None:
                 datagrams.start()
             nursery.start_soon(self._follow_cores, core)
@@ -370,6 +364,19 @@ class CoreProcessMain:
             hint = rebuild_hint(self._options.data)
             await self._refuse(f"the cluster's metadata cannot be read: {error}; {hint}")
         return self._refused is None
+
+    async def _begin_accepting(self, assembly: CoreAssembly, core: Core, nursery: trio.Nursery) -> bool:
+        """From the listeners; False: it was refused. Who has TLS has it before anybody is accepted."""
+        options, connections = self._options, assembly.connections
+        tls_files = _tls_files(options, connections)
+        try:
+            tls_files.begin()
+        except StartError as error:
+            await self._refuse(str(error))
+            return False
+        nursery.start_soon(tls_files.watch)
+        connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
+        return True
 
     async def _refuse(self, reason: str) -> None:
         """What starting again does not mend."""

@@ -1,7 +1,7 @@
 """What a listener's `ssl.*` settings come to: files read, checked, and watched for renewed certificates.
 
-A file that changes is read again within `WATCH_S`. Who connects then gets the new certificate, and who is there keeps what
-it has. A change that cannot be used is told in the log, and the listener goes on with what it had.
+A file that changes is read again within `WATCH_S`. Who connects then gets the new certificate, and who is there keeps
+what it has. A change that cannot be used is told in the log, and the listener goes on with what it had.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def warnings_of(ssl: ListenerSsl) -> list[str]:
     found = []
     days = days_left(read_listener(ssl).material)
     if days < EXPIRES_SOON_DAYS:
-        found.append(f"listener {ssl.listener}: its certificate ({_place_of(ssl, TlsPart.CHAIN)}) expires in {days} days")
+        place = _place_of(ssl, TlsPart.CHAIN)
+        found.append(f"listener {ssl.listener}: its certificate ({place}) expires in {days} days")
     path = ssl["keystore.location"]
     if path is not None and Path(path).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         found.append(f"listener {ssl.listener}: others may read the private key in {path}; mend it: chmod 600 {path}")
@@ -114,16 +115,17 @@ def _read(ssl: ListenerSsl, name: str) -> str | None:
     try:
         with Path(path).open("rb") as file:
             text = file.read(PEM_BYTES_MAX + 1)
-        if len(text) > PEM_BYTES_MAX:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        return text.decode()
+        if len(text) <= PEM_BYTES_MAX:
+            return text.decode()
+        reason = os.strerror(errno.EFBIG)
     except UnicodeDecodeError:
         raise StartError(
             f"listener {ssl.listener}: ssl.{name}={path} is no text, so it is not PEM; if it is PKCS #12: "
             f"openssl pkcs12 -in {path} -nodes -out {path}.pem"
         ) from None
     except OSError as error:
-        raise StartError(f"listener {ssl.listener}: ssl.{name}={path}: {error.strerror}") from None
+        reason = error.strerror or ""
+    raise StartError(f"listener {ssl.listener}: ssl.{name}={path}: {reason}")
 
 
 def _unfolded(text: str) -> str:
@@ -187,7 +189,7 @@ class TlsFiles:
             except StartError as error:
                 log.error("%s; the listener goes on with what it had", error)
             else:
-                log.info("listener %s: its certificates were read again, for those who connect from now on", ssl.listener)
+                log.info("listener %s: who connects from now on gets the certificates that are there now", ssl.listener)
 
 
 def _look(ssl: ListenerSsl) -> _Seen:

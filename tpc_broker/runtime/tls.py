@@ -6,11 +6,15 @@ certificate is to give the listener another context.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker._ring import ffi, lib
+
+if TYPE_CHECKING:
+    from tpc_broker.runtime.connections import Connections
 
 _WHY_BYTES: Final = 256
 NAME_BYTES_MAX: Final = 4096
@@ -95,6 +99,39 @@ def days_left(material: TlsMaterial) -> int:
     seconds: int = lib.tpc_tls_context_expires_s(context)
     lib.tpc_tls_context_free(context)
     return seconds // 86_400
+
+
+def secure(connections: Connections, listener: int, material: TlsMaterial) -> None:
+    """Who comes to the listener from now on, which may be one that is yet to come, speaks TLS. TlsRefusedError, and then
+    nothing has changed.
+    """
+    context = make_context(material)
+    result = lib.tpc_connections_secure(connections.pointer, listener, context)
+    lib.tpc_tls_context_free(context)
+    if result < 0:
+        raise OSError(-result, f"secure: {os.strerror(-result)}")
+
+
+def peer_name(connections: Connections, connection: int, source: NameSource) -> str | None:
+    """What its verified certificate says; None: it has given none.
+
+    LookupError: there is no such name in it, or one that is no name, or the connection is gone.
+    """
+    into = ffi.new("char[]", NAME_BYTES_MAX)
+    length = lib.tpc_connection_peer_name(connections.pointer, connection, source, into, NAME_BYTES_MAX)
+    if length == 0:
+        return None
+    if length < 0:
+        raise LookupError(os.strerror(-length))
+    try:
+        return bytes(ffi.buffer(into, length)).decode()
+    except UnicodeDecodeError as error:
+        raise LookupError("it is not UTF-8") from error
+
+
+def let_speak(connections: Connections, connection: int) -> None:
+    """It is known who it is: what it says is served from now on."""
+    lib.tpc_connection_named(connections.pointer, connection)
 
 
 def error_text(error: int) -> str:
