@@ -129,6 +129,7 @@ class tpc_connection_limits(Structure):
     assembly_stall_ms_max: int
     receive_buffers_count: int
     receive_buffer_bytes: int
+    handshake_ms_max: int
     accept_retry_ms: int
     connections_per_ip_max: int
     authentication_bytes_max: int
@@ -157,6 +158,7 @@ class tpc_connection_statistics(Structure):
     pauses: int
     starvations: int
     receive_buffers_short: int
+    handshakes: int
     @property
     def closed_by_reason(self) -> Pointer[int]: ...
     @closed_by_reason.setter
@@ -760,6 +762,18 @@ class tpc_tail_batch(Structure):
     in_place_block: int
     in_place_blocks: int
 
+class tpc_tls_context(Structure): ...
+
+class tpc_tls_settings(Structure):
+    chain: Pointer[bytes]
+    key: Pointer[bytes]
+    password: Pointer[bytes]
+    trusted: Pointer[bytes]
+    ciphers: Pointer[bytes]
+    suites: Pointer[bytes]
+    client_auth: int
+    versions: int
+
 class tpc_told_aborted(Structure):
     producer_id: int
     first_offset: int
@@ -799,6 +813,7 @@ class _Lib:
     TPC_CLOSE_FRAME_EMPTY: int
     TPC_CLOSE_FRAME_NEGATIVE: int
     TPC_CLOSE_FRAME_TOO_LARGE: int
+    TPC_CLOSE_HANDSHAKE_DEADLINE: int
     TPC_CLOSE_HEADER_MALFORMED: int
     TPC_CLOSE_IDLE: int
     TPC_CLOSE_IO_ERROR: int
@@ -813,6 +828,7 @@ class _Lib:
     TPC_CLOSE_SESSION_OVER: int
     TPC_CLOSE_SHUTDOWN: int
     TPC_CLOSE_STRANGER_TOO_LARGE: int
+    TPC_CLOSE_TLS: int
     TPC_CLOSE_UNAUTHENTICATED: int
     TPC_COMMIT_ASK_IN_PLACE: int
     TPC_COMMIT_CLOSE: int
@@ -857,6 +873,7 @@ class _Lib:
     TPC_EVENT_PARTITION_ADVANCED: int
     TPC_EVENT_REQUEST: int
     TPC_EVENT_ROOM_LOW: int
+    TPC_EVENT_SECURED: int
     TPC_EVENT_STEADY: int
     TPC_EVENT_STEADY_LINK: int
     TPC_EVENT_WAIT_OVER: int
@@ -957,6 +974,20 @@ class _Lib:
     TPC_STEADY_OF_METADATA: int
     TPC_STEADY_OF_PARTITIONS: int
     TPC_STEADY_PEERS_MAX: int
+    TPC_TLS_1_2: int
+    TPC_TLS_1_3: int
+    TPC_TLS_CLIENT_NONE: int
+    TPC_TLS_CLIENT_REQUESTED: int
+    TPC_TLS_CLIENT_REQUIRED: int
+    TPC_TLS_NAME_DNS: int
+    TPC_TLS_NAME_SUBJECT: int
+    TPC_TLS_NAME_URI: int
+    TPC_TLS_PART_CHAIN: int
+    TPC_TLS_PART_CIPHERS: int
+    TPC_TLS_PART_KEY: int
+    TPC_TLS_PART_LIBRARY: int
+    TPC_TLS_PART_NONE: int
+    TPC_TLS_PART_TRUSTED: int
     def tpc_answer_bytes(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
     def tpc_answer_none(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
     def tpc_answer_slices(self, _0: tpc_connections | Null, _1: int, _2: int, _3: tpc_slice | Null, _4: int, /) -> int: ...
@@ -969,6 +1000,8 @@ class _Lib:
     def tpc_connection_expect_tokens(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
     def tpc_connection_let_in(self, _0: tpc_connections | Null, _1: int, _2: int, _3: int, _4: tpc_subject_names | Null, /) -> int: ...
     def tpc_connection_mark(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
+    def tpc_connection_named(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
+    def tpc_connection_peer_name(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
     def tpc_connection_subject(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
     def tpc_connections_adopt(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | Null, /) -> int: ...
     def tpc_connections_close_all(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> None: ...
@@ -979,6 +1012,7 @@ class _Lib:
     def tpc_connections_listener_statistics(self, _0: tpc_connections | Null, _1: tpc_listener_statistics | Null, _2: int, /) -> int: ...
     def tpc_connections_new(self, _0: tpc_ring | Null, _1: tpc_budget | Null, _2: tpc_connection_limits | Null, /) -> tpc_connections: ...
     def tpc_connections_require_subject(self, _0: tpc_connections | Null, _1: int, /) -> None: ...
+    def tpc_connections_secure(self, _0: tpc_connections | Null, _1: int, _2: tpc_tls_context | Null, /) -> int: ...
     def tpc_connections_set_echo(self, _0: tpc_connections | Null, _1: int, /) -> None: ...
     def tpc_connections_set_hot(self, _0: tpc_connections | Null, _1: Any, _2: CData | bytes, /) -> None: ...
     def tpc_connections_set_limits(self, _0: tpc_connections | Null, _1: tpc_connection_limits | Null, /) -> None: ...
@@ -1187,6 +1221,11 @@ class _Lib:
     def tpc_tail_batches_next_in_place(self, _0: tpc_tail_batch | Null, _1: int, _2: int, /) -> int: ...
     def tpc_tail_batches_release(self, _0: tpc_tail_batch | Null, _1: int, /) -> None: ...
     def tpc_tail_batches_within(self, _0: tpc_tail_batch | Null, _1: int, _2: int, /) -> int: ...
+    def tpc_tls_context_expires_s(self, _0: tpc_tls_context | Null, /) -> int: ...
+    def tpc_tls_context_free(self, _0: tpc_tls_context | Null, /) -> None: ...
+    def tpc_tls_context_new(self, _0: tpc_tls_settings | Null, _1: Pointer[int] | Null, _2: Pointer[int] | bytes | Null, _3: int, /) -> tpc_tls_context: ...
+    def tpc_tls_error_text(self, _0: int, _1: Pointer[int] | bytes | Null, _2: int, /) -> None: ...
+    def tpc_tls_is_built(self) -> int: ...
     def tpc_write_many(self, _0: tpc_file_write | Null, _1: int, /) -> None: ...
 
 class _FFI:
@@ -1418,6 +1457,12 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_tail_batch *", "tpc_tail_batch[]"], init: Any = ...) -> tpc_tail_batch: ...
     @overload
     def new(self, cdecl: Literal["tpc_tail_batch **"], init: Any = ...) -> Pointer[tpc_tail_batch]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_tls_context **"], init: Any = ...) -> Pointer[tpc_tls_context]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_tls_settings *", "tpc_tls_settings[]"], init: Any = ...) -> tpc_tls_settings: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_tls_settings **"], init: Any = ...) -> Pointer[tpc_tls_settings]: ...
     @overload
     def new(self, cdecl: Literal["tpc_told_aborted *", "tpc_told_aborted[]"], init: Any = ...) -> tpc_told_aborted: ...
     @overload

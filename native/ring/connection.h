@@ -17,6 +17,7 @@
 
 #include "ring.h"
 #include "frame.h"
+#include "tls.h"
 #include "cdef/30_connection.h"
 #include "cdef/31_identity.h"
 

@@ -1,7 +1,7 @@
 /*
  * The connections' own state, shared by connection.c (table, close, statistics), connection_accept.c,
- * connection_receive.c (bytes to frames), connection_requests.c (frames to requests) and connection_send.c (answers to
- * bytes). Nothing else includes this.
+ * connection_receive.c (bytes to frames), connection_requests.c (frames to requests), connection_send.c (answers to bytes) and
+ * connection_tls.c (what is between both and the socket of a listener with TLS). Nothing else includes this.
  *
  * What is received is framed, and each frame goes to the connection's sink; what is sent stands in its outbox, the ring of
  * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox. Whether a client
@@ -92,7 +92,7 @@ static inline tpc_slice *answer_slices(answer *it) { return it->slices ? it->sli
 struct connection;
 
 /* What a connection that wants to send waits for: the send itself, room in its socket, or a stretch of a file. */
-enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2 };
+enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2, SENDING_SEALED = 3 };
 
 /* One of them in the kernel, with references of its own: with zero copy it outlives the connection. */
 typedef struct sending {
@@ -186,6 +186,7 @@ typedef struct connection {
     uint64_t unsent_bytes;
     sending *sending;
 
+    struct tls_filter *tls;     /* NULL: what its socket carries is plain; see connection_tls.c */
     struct steady_link *steady; /* its socket is a link to another node; see steady_link.c */
     struct link *link;          /* its socket is a link; see link.c */
     struct link *carrier;       /* it has no socket: a stream of this link */
@@ -244,6 +245,7 @@ struct tpc_connections {
     uint32_t *open_shown; /* their number, for whoever places new ones; NULL: nobody wants to know */
 
     listener listeners[LISTENERS_MAX];
+    tpc_tls_context *listener_tls[LISTENERS_MAX]; /* of those that it accepts from now on; NULL: they are plain */
     uint32_t listeners_count;
     bool accepting;
     uint8_t listener_stages[LISTENERS_MAX]; /* in which its connections begin */
@@ -266,6 +268,9 @@ struct tpc_connections {
     node by_send;
     node by_assembly;
     node by_starvation;
+    node by_handshake;      /* of TLS filters, the oldest connection first */
+    int64_t handshakes_ns;  /* what handshakes have taken in this turn */
+    uint8_t *tls_scratch;   /* two records; NULL until a connection has TLS */
     uint32_t frames_leaving;    /* of requests that were given up while the kernel received into them */
     int64_t starved_at_bytes;   /* what the budget had used when the starved last tried */
     int64_t starved_at_answers; /* and what the answers held */
@@ -368,6 +373,35 @@ void receive_feed(connection *it, uint8_t *data, size_t bytes);
 /* Whether a frame can be given to its sink past those bytes. */
 bool receive_takes_frames(const connection *it);
 
+/* For connection_tls.c: as bytes that were received plainly; how many were taken. */
+size_t receive_parse(connection *it, uint8_t *data, size_t bytes);
+/* Where the next bytes of an unfinished request may be written if at least `bytes` of it are missing. NULL: they are not,
+ * or the connection is starved now. */
+uint8_t *receive_frame_room(connection *it, uint32_t bytes);
+/* They were written there. */
+void receive_in_frame(connection *it, size_t bytes);
+void receive_end_of_file(connection *it);
+
+/* connection_tls.c: of connections with a `tls`. */
+int tls_open(connection *it, tpc_tls_context *context);
+/* How many of these bytes of ciphertext were taken. */
+size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
+/* What was decrypted and had to wait. */
+void tls_take_kept(connection *it);
+/* Of any connection: whether there is something of that. */
+bool tls_keeps_bytes(const connection *it);
+/* Of any connection: it takes nothing now, until the next turn or until it has a name. */
+bool tls_waits(const connection *it);
+bool tls_waits_for_turn(const connection *it);
+bool tls_send(connection *it);
+void tls_sent(connection *it, const sending *by, uint64_t bytes);
+void tls_forget(connection *it);
+void tls_closing(connection *it);
+/* Of any connection. */
+void tls_free(connection *it);
+int64_t tls_turn(tpc_connections *connections, int64_t now_ns);
+void tls_stop(tpc_connections *connections);
+
 /* connection_requests.c */
 extern const connection_sink request_sink;
 /* The Fetch that had to wait, if there is one. */
@@ -413,6 +447,8 @@ uint32_t links_connections_count(const tpc_connections *connections);
 
 /* connection_send_file.c */
 bool send_with_files(connection *it);
+/* Reads what is next of a file into memory, where it takes its place in the answer. */
+bool send_read_stretch(connection *it, const tpc_slice *slice);
 void send_stretch_read(connection *it, sending *by, int32_t result);
 
 #endif
