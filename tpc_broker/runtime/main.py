@@ -329,7 +329,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
     text = _read_config(arguments["config"])
     try:
         file_name = f"--config {arguments['config']}"
-        given = load_settings(text, overrides, file_name=file_name).given
+        loaded = load_settings(text, overrides, file_name=file_name)
         of_listeners = listener_settings(text, overrides, file_name=file_name)
         listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
     except ConfigError as error:
@@ -340,13 +340,13 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         cores=cores,
         cpus=cpus,
         settings_text=without_comments(text),
-        settings_ignored=tuple(without_effect(given)),
+        settings_ignored=tuple(without_effect(loaded.given)),
         overrides=overrides,
         log_style=str(arguments["log_style"]),
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
-        cluster=plan_cluster(arguments, cores),
+        cluster=plan_cluster(arguments, cores, loaded.settings.cluster_links_encryption),
     )
 
 

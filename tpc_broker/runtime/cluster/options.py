@@ -16,8 +16,10 @@ from tpc_broker.runtime.options import ClusterOptions, StartError
 OTHERS_MAY_READ = 0o077
 
 
-def plan_cluster(arguments: dict[str, object], cores: int) -> ClusterOptions | None:
-    """What the command line says of the cluster; None without `--cluster`. StartError names what is wrong."""
+def plan_cluster(arguments: dict[str, object], cores: int, encryption: str = "auto") -> ClusterOptions | None:
+    """What the command line says of the cluster, and `cluster.links.encryption`; None without `--cluster`. StartError
+    names what is wrong.
+    """
     given = arguments.get("cluster")
     if given is None:
         for name in ("node_id", "seeds", "rack", "cluster_secret"):
@@ -37,7 +39,7 @@ def plan_cluster(arguments: dict[str, object], cores: int) -> ClusterOptions | N
         raise StartError(f"--rack: a name of {len(rack.encode())} bytes; at most {SWIM_NAME_BYTES_MAX} are allowed")
     seeds = _seeds(arguments.get("seeds"), address)
     path = _secret_path(arguments.get("cluster_secret"), address)
-    return ClusterOptions(node_id, address, seeds, rack, path)
+    return ClusterOptions(node_id, address, seeds, rack, path, encryption)
 
 
 def parse_address(option: str, text: str) -> SeedAddress:
@@ -94,7 +96,7 @@ def _secret_path(given: object, address: SeedAddress) -> str:
 def read_secret(path: str) -> ClusterSecret:
     """Of a file; the empty one without. StartError when it cannot be used."""
     if not path:
-        return ClusterSecret(b"")
+        return ClusterSecret(())
     try:
         with Path(path).open("rb") as file:
             mode = Path(path).stat().st_mode
