@@ -9,9 +9,9 @@ with each datagram of a life, and lives (boot ids) rise, so that a receiver take
 receiver that has just started knows nothing, and could be shown what it had received in an earlier life; membership
 claims are ordered among themselves, so that old ones change nothing (`swim.model`).
 
-Links are encrypted by keys that are derived from the secret (`runtime/cluster/sealed_links.py`); datagrams are not: whoever
-sees the network sees who is a member. Without a secret nothing is proved, and the broker listens on loopback only
-(`runtime/cluster/options.py`).
+Links are encrypted by keys that are derived from the secret (`runtime/cluster/sealed_links.py`); datagrams are not:
+whoever sees the network sees who is a member. Without a secret nothing is proved, and the broker listens on loopback
+only (`runtime/cluster/options.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from tpc_broker.limits import (
     SWIM_MEMBERS_MAX,
 )
 
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,6 +39,7 @@ MAC_BYTES: Final = 32
 _SEAL = struct.Struct(">BIQQQ")
 """Version, node, incarnation, boot id, number."""
 _SEAL_VERSION: Final = 1
+_DATAGRAM: Final = b"tpc datagram 1\0"
 WINDOW: Final = 1_024
 """So many datagrams may overtake one another."""
 
@@ -70,9 +70,9 @@ class ClusterSecret:
     @classmethod
     def from_text(cls, text: bytes) -> ClusterSecret:
         """What a file holds: a secret a line, without white space around it."""
-        keys = tuple(line.strip() for line in text.split(b"\n") if line.strip())
-        if not keys or len(keys) > CLUSTER_SECRETS_MAX:
-            raise SecretError(f"there are {len(keys)} secrets, one a line; 1 to {CLUSTER_SECRETS_MAX} are allowed")
+        keys = tuple(line.strip() for line in text.strip().split(b"\n"))
+        if len(keys) > CLUSTER_SECRETS_MAX:
+            raise SecretError(f"there are {len(keys)} secrets, one a line; at most {CLUSTER_SECRETS_MAX} are allowed")
         for key in keys:
             if not CLUSTER_SECRET_BYTES_MIN <= len(key) <= CLUSTER_SECRET_BYTES_MAX:
                 allowed = f"{CLUSTER_SECRET_BYTES_MIN} to {CLUSTER_SECRET_BYTES_MAX}"
@@ -97,14 +97,14 @@ class ClusterSecret:
     def seal(self, stamp: Stamp, content: bytes) -> bytes:
         """A datagram."""
         sealed = _SEAL.pack(_SEAL_VERSION, *stamp) + content
-        return sealed + self._mac(b"tpc datagram 1\0" + sealed)
+        return sealed + self._mac(_DATAGRAM + sealed)
 
     def unseal(self, data: bytes) -> tuple[Stamp, bytes] | None:
         """Who sealed it, and the content; None for what this secret did not seal."""
         if len(data) < CLUSTER_SEAL_BYTES:
             return None
         sealed, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
-        if not any(hmac.compare_digest(mac, each._mac(b"tpc datagram 1\0" + sealed)) for each in self._each()):
+        if not any(hmac.compare_digest(mac, _mac(key, _DATAGRAM + sealed)) for key in self.keys or (b"",)):
             return None
         version, *stamp = _SEAL.unpack_from(sealed)
         return (Stamp(*stamp), sealed[_SEAL.size :]) if version == _SEAL_VERSION else None
@@ -113,7 +113,11 @@ class ClusterSecret:
         return tuple(ClusterSecret((key,)) for key in self.keys) or (self,)
 
     def _mac(self, text: bytes) -> bytes:
-        return hmac.new(self.keys[0] if self.keys else b"", text, hashlib.sha256).digest()
+        return _mac(self.keys[0] if self.keys else b"", text)
+
+
+def _mac(key: bytes, text: bytes) -> bytes:
+    return hmac.new(key, text, hashlib.sha256).digest()
 
 
 @dataclass(slots=True)

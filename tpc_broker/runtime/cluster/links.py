@@ -363,6 +363,9 @@ class Peer:
                 self.owner.places.note_known(_address_of(stream))
                 self.refused = None
                 was_up = True
+                if isinstance(stream, SealedStream) and not stream.is_sealed:
+                    text = f"link to {self.address}: it is not encrypted, since the other end does not encrypt"
+                    self.owner.log_limiter.say(log, "not encrypted", str(self.address), text)
                 await self._serve(stream, reader, hello)
             except* (LinkRefusedError, LinkDecodeError) as group:
                 was_refused = True

@@ -42,7 +42,6 @@ from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_
 from tpc_broker.runtime.cluster.greeting import refusal_of, refusal_of_registration, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
 from tpc_broker.runtime.cluster.joining import Joining, say_what_is_waited_for
-from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
 from tpc_broker.runtime.cluster.links import Links, Peer
 from tpc_broker.runtime.cluster.members import Members
 from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import Quorum
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
     from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier
     from tpc_broker.runtime.options import ClusterOptions, CoreOptions
     from tpc_broker.storage.ports import Disk
