@@ -61,6 +61,9 @@ def link_keys(secret: ClusterSecret) -> bytes:
     return b"".join(found)
 
 
+# Rule: Nothing that one node tells another by a link is read, changed, or told again by who does not have the cluster's
+# secret; where encryption is required no link is without it. See also native/tls/links.c. Held by
+# tests/cluster/test_sealed_links.py, tests/cluster/test_encrypted_links.py.
 class LinkContexts:
     """What sessions of this node's links are made of: one for dialling, one for being dialled."""
 
