@@ -79,6 +79,7 @@ CLUSTER_SEEDS_MAX = 64
 CLUSTER_VOTERS_MAX = 5  # of the metadata; other nodes pull what those have committed
 CLUSTER_SECRET_BYTES_MIN = 16
 CLUSTER_SECRET_BYTES_MAX = 1_024
+CLUSTER_SECRETS_MAX = 4  # believed at a time, while one takes the place of another
 CLUSTER_SEAL_BYTES = 61  # around a datagram
 CLUSTER_GROUP_BYTES_MAX = 64
 LINK_GREETING_BYTES_MAX = 4 * KIB  # a frame from one who has not proved the secret

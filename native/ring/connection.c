@@ -124,8 +124,7 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
     return it;
 }
 
-/* As if it had never been there. */
-static void connection_withdraw(connection *it) {
+void connection_withdraw(connection *it) {
     node_remove(&it->attention);
     node_remove(&it->by_activity);
     node_remove(&it->by_opening);

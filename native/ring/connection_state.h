@@ -316,6 +316,8 @@ void connections_counted(tpc_connections *connections);
 /* One that nobody is told of. NULL: no memory. */
 connection *connection_make(tpc_connections *connections, int descriptor, uint16_t listener,
                             const connection_sink *sink);
+/* As if it had never been there; the descriptor is the caller's. */
+void connection_withdraw(connection *it);
 /* Tells Python that it is there. -ENOBUFS, and then it is gone. */
 int connection_announce(connection *it);
 void connection_begin_close(connection *it, int reason, int error);
@@ -384,6 +386,8 @@ void receive_end_of_file(connection *it);
 
 /* connection_tls.c: of connections with a `tls`. */
 int tls_open(connection *it, tpc_tls_context *context);
+/* One that has shaken hands elsewhere, with what was received and not decrypted there. Takes the session. -ENOMEM: it does not. */
+int tls_adopt(connection *it, tpc_tls_session *session, const uint8_t *unread, size_t unread_bytes);
 /* How many of these bytes of ciphertext were taken. */
 size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
 /* What was decrypted and had to wait. */

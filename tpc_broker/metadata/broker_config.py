@@ -59,6 +59,14 @@ class Settings(SslSettings):
     broker_rack: str | None = setting(
         "broker.rack", ConfigType.STRING, None, "Rack of this node, the same for all its cores."
     )
+    cluster_links_encryption: str = setting(
+        "cluster.links.encryption",
+        ConfigType.STRING,
+        "auto",
+        "Ours. TLS on links between nodes, by keys that the cluster's secret gives: `auto` (with every node that can), "
+        "`required` (others are refused), or `off`.",
+        valid=("auto", "required", "off"),
+    )
     node_draining: bool = setting(
         "node.draining",
         ConfigType.BOOLEAN,

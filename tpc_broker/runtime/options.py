@@ -41,6 +41,8 @@ class ClusterOptions:
     seeds: tuple[SeedAddress, ...]
     rack: str
     secret_path: str
+    encryption: str = "auto"
+    """Of links: `cluster.links.encryption`."""
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> ClusterOptions:
@@ -51,6 +53,7 @@ class ClusterOptions:
             tuple(SeedAddress(*seed) for seed in fields["seeds"]),
             fields["rack"],
             fields["secret_path"],
+            fields.get("encryption", "auto"),
         )
 
 
