@@ -17,6 +17,7 @@ from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableT
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
 from tpc_broker.metadata.records import (
+    ClientQuotaChanged,
     FeatureLevelChanged,
     NodeAddress,
     NodeRegistered,
@@ -239,10 +240,13 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     )
     alone = alone.apply(made, MetadataVersion(3))
     settings = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000"})
-    alone = alone.apply([settings], MetadataVersion(4))
+    quota = ClientQuotaChanged({"user": "u"}, {"producer_byte_rate": 9.0})
+    alone = alone.apply([settings, quota], MetadataVersion(4))
     begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))
     assert settings not in begun, "a founder of an earlier release could not read it"
     assert settings in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
+    assert quota not in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 5)
+    assert quota in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 6)
     image = ClusterImage().apply([decode_record(encode_record(each)) for each in begun], MetadataVersion(9))
     topic = image.topic("t")
     assert image.cluster_id == "old"

@@ -8,7 +8,13 @@ from tests.metadata.test_cluster_of_nodes import Nodes
 from tpc_broker.metadata.controller import CreatableTopic
 from tpc_broker.metadata.copied_node import PRODUCER_IDS_SKIPPED, as_of_one_node, partitions_on
 from tpc_broker.metadata.image import NODE_DRAINING, ClusterImage
-from tpc_broker.metadata.records import BrokerConfigChanged, ProducerIdsReserved, ResourceConfigChanged, TopicDeleted
+from tpc_broker.metadata.records import (
+    BrokerConfigChanged,
+    ClientQuotaChanged,
+    ProducerIdsReserved,
+    ResourceConfigChanged,
+    TopicDeleted,
+)
 from tpc_broker.model import (
     BrokerId,
     CoreId,
@@ -36,6 +42,7 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
         TopicDeleted(deleted), ProducerIdsReserved(CoreId(4), ProducerId(5000), 1000),
         BrokerConfigChanged(None, "log.retention.ms", "9"), BrokerConfigChanged(BrokerId(2 * 1024 + 1), "x", "own"),
         ResourceConfigChanged("group", "g", {"a": "1"}), ResourceConfigChanged("client_metrics", "m", {"b": "2"}),
+        ClientQuotaChanged({"user": "u"}, {"producer_byte_rate": 9.0}),
         BrokerConfigChanged(BrokerId(2 * 1024), NODE_DRAINING, "true"), BrokerConfigChanged(BrokerId(1024), "x", "no"),
     ])  # fmt: skip
     image = nodes.image
@@ -65,5 +72,6 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
         None: {"log.retention.ms": "9"}, BrokerId(1): {"x": "own"},
     }  # fmt: skip
     assert (alone.group_configs, alone.client_metrics_configs) == ({"g": {"a": "1"}}, {"m": {"b": "2"}})
+    assert alone.client_quotas == {(("user", "u"),): {"producer_byte_rate": 9.0}}
     assert alone.next_producer_id == 6000 + PRODUCER_IDS_SKIPPED
     assert ClusterImage().apply(alone.snapshot(), MetadataVersion(1)) == alone

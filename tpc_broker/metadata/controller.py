@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_SECURITY
 from tpc_broker.metadata.assignment_requests import (
     REPLICAS_MAX,
     Refusal,
@@ -29,6 +29,7 @@ from tpc_broker.metadata.core_counts import with_fewer_cores
 from tpc_broker.metadata.describe import ConfigEntry, describe_topic
 from tpc_broker.metadata.node_assignment import begun_anew, first_leaders, first_voters, place_over_nodes
 from tpc_broker.metadata.records import (
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -416,6 +417,8 @@ class Controller:
                 records.append(replace(record, node=node))
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
                 continue  # a founder could not read it
+            elif isinstance(record, ClientQuotaChanged) and level < FIRST_WITH_SECURITY:
+                continue
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records

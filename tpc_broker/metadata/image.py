@@ -19,6 +19,7 @@ from tpc_broker.metadata.records import (
     GROUP,
     ONLY_NODE,
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -66,6 +67,9 @@ _Value = TypeVar("_Value")
 _EMPTY_VERSION = MetadataVersion(0)
 _FIRST_PRODUCER_ID = ProducerId(0)
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+_NO_QUOTAS: Mapping[str, float] = MappingProxyType({})
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Types and names of whom quotas are, sorted by type; None: whoever has none of its own."""
 
 NODE_DRAINING = "node.draining"
 """The setting, of a node's first broker."""
@@ -200,6 +204,8 @@ class ClusterImage:
     """What was set of groups, by their ids; of a group of which nothing is, there is nothing."""
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The same of subscriptions to metrics of clients, by their names."""
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """Of clients, by Kafka's names; of an entity of which nothing is set, there is nothing."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
@@ -270,6 +276,11 @@ class ClusterImage:
         tables = ((GROUP, self.group_configs), (CLIENT_METRICS, self.client_metrics_configs))
         return [ResourceConfigChanged(kind, *each) for kind, table in tables for each in sorted(table.items())]
 
+    def quota_records(self) -> list[MetadataRecord]:
+        """The quotas of clients."""
+        entities = sorted(self.client_quotas.items(), key=lambda each: str(each[0]))
+        return [ClientQuotaChanged(dict(entity), quotas) for entity, quotas in entities]
+
     @property
     def draining(self) -> frozenset[NodeId]:
         """Nodes that are to be left without leaderships and replicas."""
@@ -289,6 +300,7 @@ class ClusterImage:
             broker_configs=dict(self.broker_configs),
             group_configs=dict(self.group_configs),
             client_metrics_configs=dict(self.client_metrics_configs),
+            client_quotas=dict(self.client_quotas),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
@@ -317,6 +329,7 @@ class ClusterImage:
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         records.extend(self.resource_records())
+        records.extend(self.quota_records())
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
 
@@ -408,6 +421,8 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.broker_configs)[record.broker] = configs
         case ResourceConfigChanged():
             _change_resource(image, record)
+        case ClientQuotaChanged():
+            _change_quotas(image, record)
         case _:
             _apply_to_topic(image, record)
     return image
@@ -421,6 +436,16 @@ def _change_resource(image: ClusterImage, record: ResourceConfigChanged) -> None
         table[record.name] = kept
     else:
         table.pop(record.name, None)
+
+
+def _change_quotas(image: ClusterImage, record: ClientQuotaChanged) -> None:
+    table, entity = _mutable(image.client_quotas), tuple(sorted(record.entity.items()))
+    quotas = {**table.get(entity, _NO_QUOTAS), **record.changes}
+    kept = {key: value for key, value in quotas.items() if value is not None}
+    if kept:
+        table[entity] = kept
+    else:
+        table.pop(entity, None)
 
 
 def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:

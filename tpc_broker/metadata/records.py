@@ -31,6 +31,11 @@ GROUP: Final = "group"
 CLIENT_METRICS: Final = "client_metrics"
 RESOURCE_KINDS: Final = (GROUP, CLIENT_METRICS)
 """That have settings of their own: `ResourceConfigChanged`."""
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = frozenset((USER, CLIENT_ID, IP))
+"""Of whom quotas are."""
 
 
 class MetadataDamagedError(Exception):
@@ -123,6 +128,18 @@ class ResourceConfigChanged:
     kind: str
     name: str
     changes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaChanged:
+    """Quotas of clients: `entity` says of whom, by type ("user", "client-id" or "ip") and name, null for whoever has
+    none of its own; `changes` are Kafka's names and new values, a null removes one.
+
+    Written from feature level 6 on.
+    """
+
+    entity: Mapping[str, str | None]
+    changes: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +266,7 @@ MetadataRecord = (
     | TopicConfigChanged
     | BrokerConfigChanged
     | ResourceConfigChanged
+    | ClientQuotaChanged
     | ProducerIdsReserved
     | CoresChanged
     | NodeRegistered
@@ -268,6 +286,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "topic_config_changed": TopicConfigChanged,
     "broker_config_changed": BrokerConfigChanged,
     "resource_config_changed": ResourceConfigChanged,
+    "client_quota_changed": ClientQuotaChanged,
     "producer_ids_reserved": ProducerIdsReserved,
     "cores_changed": CoresChanged,
     "node_registered": NodeRegistered,
@@ -314,6 +333,8 @@ def from_json(members: Any) -> MetadataRecord:
             _read_node(values)
         if record_type is ResourceConfigChanged:
             _check_resource(values)
+        if record_type is ClientQuotaChanged:
+            _check_quota(values)
         return record_type(**values)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error
@@ -348,6 +369,13 @@ def _read_node(values: dict[str, Any]) -> None:
 def _check_resource(values: dict[str, Any]) -> None:
     if values["kind"] not in RESOURCE_KINDS or not isinstance(values["changes"], dict):
         raise ValueError(f"settings of {values['kind']}")
+
+
+def _check_quota(values: dict[str, Any]) -> None:
+    entity, changes = values["entity"], values["changes"]
+    if not entity or not all(kind in ENTITY_TYPES and isinstance(name, str | None) for kind, name in entity.items()):
+        raise ValueError(f"quotas of {entity}")
+    values["changes"] = {key: None if value is None else float(value) for key, value in changes.items()}
 
 
 def encode_record(record: MetadataRecord) -> bytes:
