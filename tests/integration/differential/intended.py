@@ -69,15 +69,6 @@ INTENDED: list[Intended] = [
         ours=r"<missing>|0|2|4|5|8|30|tpc\.version",
     ),
     Intended(
-        "no-quotas",
-        "Nothing here would obey a quota, so none is taken.",
-        api="AlterClientQuotas",
-        scenario="set-quotas",
-        path=r"Entries\[.*\]\.Error(Code|Message)",
-        kafka="0|None",
-        ours="40|<text>",
-    ),
-    Intended(
         "no-users",
         "Without authentication there are no users, and none is taken.",
         api="AlterUserScramCredentials",

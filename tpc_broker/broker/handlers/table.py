@@ -250,7 +250,9 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ApiKey.OFFSET_DELETE: ApiRow(group_offsets.handle_offset_delete, shared.OF_GROUP, (_DELETE_GROUP, _READ_TOPIC)),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(quotas.handle_describe_client_quotas, LOCAL, (_CLUSTERS_CONFIGS,)),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
-        quotas.handle_alter_client_quotas, LOCAL, (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),)
+        quotas.handle_alter_client_quotas,
+        AtController(no_controller.alter_client_quotas),
+        (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),),
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
         security.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
