@@ -32,7 +32,8 @@ async def describe(node, *components, core=0, strict=False):
 
 async def test_a_quota_that_any_core_is_given_is_told_by_each_and_outlives_it(autojump_clock):
     async with running_node(cores=2) as node:
-        assert await alter(node, {"user": "a", "client-id": None}, core=1, **{BYTES: 1000.0, PERCENT: 12.5}) == (0, None)
+        pair = {"user": "a", "client-id": None}
+        assert await alter(node, pair, core=1, **{BYTES: 1000.0, PERCENT: 12.5}) == (0, None)
         assert await alter(node, {"user": None}, only=True, **{BYTES: 5.0}) == (0, None)
         told = [({"client-id": None, "user": "a"}, {BYTES: 1000.0, PERCENT: 12.5})]
         for core in (0, 1):

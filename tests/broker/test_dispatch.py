@@ -47,6 +47,7 @@ class SlowHandlers:
         self.image = SimpleNamespace(level=2)
         core = SimpleNamespace(
             view=SimpleNamespace(image=self.image), connections=connections, disk=disk,
+            quotas=SimpleNamespace(counts_time=False, told=lambda _request, _version, response: response),
             produce_now=self.produce_now, clock=self.clock, log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
         self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery, first_levels or {})

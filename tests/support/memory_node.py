@@ -75,6 +75,7 @@ class MemoryRequest:
     received_ns: int
     listener: int = 0
     fallback_reason: int = 0
+    throttle_ms: int = 0
     client_id: str | None = "a-client"
     answer: bytes | None = None
     done: trio.Event = field(default_factory=trio.Event)
@@ -93,6 +94,7 @@ class MemoryConnections:
         self.dispatcher = None
         self.is_accepting = self.takes_more = True
         self.open, self.closed, self.marks = set(), {}, {}
+        self.quotas, self.users, self.muted, self.time_spent = None, {}, [], []
         self._waiting = set()
 
     def send(self, request):
@@ -123,6 +125,18 @@ class MemoryConnections:
 
     def mark_of(self, connection):
         return self.marks.get(connection, 0)
+
+    def set_quotas(self, windows, rows, addresses):
+        self.quotas = windows, rows, addresses
+
+    def set_user(self, connection, name):
+        self.users[connection] = name
+
+    def mute(self, connection, milliseconds):
+        self.muted.append((connection, milliseconds))
+
+    def spent(self, connection, client_id, spent_ns):
+        self.time_spent.append((connection, client_id, spent_ns))
 
     def stop_accepting(self):
         self.is_accepting = False

@@ -311,6 +311,10 @@ class Dispatcher:
                     return
 
     def _handlers_result(self, request: Request) -> Handled | Awaitable[Handled]:
+        quotas = self._core.quotas
+        return quotas.timed(request, self._handle) if quotas.counts_time else self._handle(request)
+
+    def _handle(self, request: Request) -> Handled | Awaitable[Handled]:
         message = self._decode(request)
         return self._handlers[request.api_key](self._core, request, message)
 
@@ -347,6 +351,7 @@ class Dispatcher:
         version = request.api_version
         if request.api_key == ApiKey.API_VERSIONS and not api(request.api_key).is_valid(version):
             version = 0
+        response = self._core.quotas.told(request, version, response)
         header = encode_response_header(request.api_key, version, request.correlation_id)
         if isinstance(response, EncodedResponse):
             self._core.connections.answer(request, [header, response.body])

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.mutation_quotas import Charge
     from tpc_broker.metadata.settings import BrokerConfiguration
 
     Placed = Sequence[tuple[Replica, ...]]
@@ -142,6 +143,10 @@ class GrownTopic:
     error_message: str | None = None
 
 
+def _free(_partitions: int) -> None:
+    """Whoever asks has no quota."""
+
+
 class Controller:
     """Decisions for the cluster of which `image` is the state. Made anew for each decision; it only caches."""
 
@@ -192,8 +197,11 @@ class Controller:
         now_ms: int,
         *,
         validate_only: bool = False,
+        charge: Charge = _free,
     ) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
-        """CreateTopics. `topic_ids` are fresh random ids, at least one for each topic."""
+        """CreateTopics. `topic_ids` are fresh random ids, at least one for each topic. `charge`: asked before anything
+        is made, here and below, with the number of partitions (`mutation_quotas`).
+        """
         assert len(topic_ids) >= len(topics)
         records: list[MetadataRecord] = []
         results: list[CreatedTopic] = []
@@ -205,6 +213,7 @@ class Controller:
                 continue
             try:
                 record = self._created(topic, topic_id, (added_count, placed), now_ms)
+                charge(len(record.owners))
             except Refusal as refusal:
                 results.append(CreatedTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue
@@ -253,7 +262,9 @@ class Controller:
             name, topic_id, assignment.owners, now_ms, (), with_own, replicas, voters, first_leaders=leaders
         )
 
-    def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
+    def delete_topics(
+        self, topics: Sequence[DeletableTopic], *, charge: Charge = _free
+    ) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         """DeleteTopics."""
         records: list[MetadataRecord] = []
         results: list[DeletedTopic] = []
@@ -267,6 +278,8 @@ class Controller:
                 if topic.topic_id in repeated_ids:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
                 found = self._deletable(topic)
+                if found.topic_id not in both_ways:
+                    charge(found.partitions_count)
             except Refusal as refusal:
                 result = DeletedTopic(
                     name=topic.name, topic_id=topic.topic_id, error_code=refusal.code, error_message=refusal.message
@@ -290,7 +303,7 @@ class Controller:
         return records, results
 
     def create_partitions(
-        self, topics: Sequence[GrowableTopic], *, validate_only: bool = False
+        self, topics: Sequence[GrowableTopic], *, validate_only: bool = False, charge: Charge = _free
     ) -> tuple[list[MetadataRecord], list[GrownTopic]]:
         """CreatePartitions."""
         records: list[MetadataRecord] = []
@@ -307,6 +320,7 @@ class Controller:
                 continue
             try:
                 found, assignment, replicas = self._grown(topic, (added_count, placed))
+                charge(topic.count - found.partitions_count)
             except Refusal as refusal:
                 results.append(GrownTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpc_broker.foreign_protocols import FIRST_BYTES, foreign_protocol
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice
+from tpc_broker.runtime.quotas import ClientQuotasOfConnections
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +61,9 @@ def _why(reason: CloseReason, detail: int) -> tuple[str, str]:
     return REASON_TEXTS.get(reason, reason.name), f" ({os.strerror(detail)})" if detail else ""
 
 
-class ClientConnections:
+class ClientConnections(ClientQuotasOfConnections):
     def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
         self._connections = connections
 
     def serve(self, listen_fds: Sequence[int], dispatcher: Dispatcher) -> None:

@@ -65,6 +65,7 @@ typedef struct tpc_request {
     uint16_t listener;        /* number of the one that accepted its connection: what is told may differ by it */
     uint32_t header_bytes;    /* in front of the body */
     uint8_t fallback_reason;  /* enum tpc_produce_fallback: why C has left a Produce; 0: it was not asked */
+    uint32_t throttle_ms;     /* to be said in its answer; its connection takes nothing for so long (31_quota.h) */
     tpc_frame *decoded;       /* what a Produce that was left says (produce.c); NULL: that is not kept */
     struct tpc_request *next; /* for whoever owns it */
 } tpc_request;
@@ -165,7 +166,7 @@ int tpc_connections_free(tpc_connections *connections);
  * TCP_NODELAY on it, which accepted sockets inherit. A listener number >= 0 or -errno. */
 int tpc_connections_listen(tpc_connections *connections, int descriptor);
 /* Takes over an accepted or connected stream socket, as if the first listener had accepted it. 0, or -errno and the
- * descriptor stays the caller's: -EMFILE above connections_max, -EUSERS above connections_per_ip_max. */
+ * descriptor stays the caller's: -EMFILE above connections_max, -EUSERS above connections_per_ip_max, -EDQUOT above a quota. */
 int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *connection);
 /* The number of open connections is kept there from now on: memory that is shared with who places them. */
 void tpc_connections_show_open(tpc_connections *connections, uint32_t *place);

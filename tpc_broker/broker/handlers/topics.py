@@ -60,14 +60,18 @@ async def handle_create_topics(
     ]
     topic_ids = [TopicId(core.chance.uuid()) for _ in topics]
     now_ms = core.clock.wall_ms()
+    quota = core.quotas.mutation(request)
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
-        return core.controller(image).create_topics(topics, topic_ids, now_ms, validate_only=message.validate_only)
+        return core.controller(image).create_topics(
+            topics, topic_ids, now_ms, validate_only=message.validate_only, charge=quota.charge
+        )
 
     results = await core.metadata.change(decide)
     by_name = {result.name: result for result in results}
     ordered = [by_name[name] for name in dict.fromkeys(topic.name for topic in topics)]
     return messages.CreateTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
         topics=[_created(result, validate_only=message.validate_only) for result in ordered]
     )
 
@@ -109,8 +113,12 @@ async def handle_delete_topics(
         ]
     else:
         topics = [DeletableTopic(name=name) for name in message.topic_names]
-    results = await core.metadata.change(lambda image: core.controller(image).delete_topics(topics))
+    quota = core.quotas.mutation(request)
+    results = await core.metadata.change(
+        lambda image: core.controller(image).delete_topics(topics, charge=quota.charge)
+    )
     return messages.DeleteTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
         responses=[
             messages.DeleteTopicsResponse.DeletableTopicResult(
                 name=result.name,
@@ -139,10 +147,14 @@ async def handle_create_partitions(
         )
         for topic in message.topics
     ]
+    quota = core.quotas.mutation(request)
     results = await core.metadata.change(
-        lambda image: core.controller(image).create_partitions(topics, validate_only=message.validate_only)
+        lambda image: core.controller(image).create_partitions(
+            topics, validate_only=message.validate_only, charge=quota.charge
+        )
     )
     return messages.CreatePartitionsResponse(
+        throttle_time_ms=quota.throttle_ms,
         results=[
             messages.CreatePartitionsResponse.CreatePartitionsTopicResult(
                 name=result.name, error_code=int(result.error_code), error_message=result.error_message
