@@ -1,6 +1,7 @@
 """Clients above a quota: what they are told, that their connections take nothing meanwhile, and that others do.
 
-Shown by the order of what happens: a mute of days is not over while a test runs, and one of milliseconds is at some time.
+Shown by the order of what happens: a mute of days is not over while a test runs, and a short one is at some
+time.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.native_bytes import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,16 +36,14 @@ class ClientQuotasOfConnections:
 
     def __init__(self, connections: Connections) -> None:
         self._counted = connections
-        self._node_table: mmap.mmap | None = None
-        self._node_memory: Any = None
+        self._node_memory: object = None
 
     def share_quotas(self, descriptor: int, listeners: Sequence[int]) -> None:
         """Count clients of these listeners together with those of the node's other cores (`make_node_table`)."""
         size = lib.tpc_quota_table_bytes(NODE_BUCKETS)
-        self._node_table = mmap.mmap(descriptor, size)
-        self._node_memory = ffi.from_buffer(self._node_table, require_writable=True)
+        memory, _size, self._node_memory = pinned(mmap.mmap(descriptor, size), writable=True)
         bits = sum(1 << number for number in listeners)
-        _check(lib.tpc_quotas_share(self._counted.pointer, self._node_memory, size, bits))
+        _check(lib.tpc_quotas_share(self._counted.pointer, memory, size, bits))
 
     def set_quotas(
         self, windows: tuple[int, float], rows: list[QuotaRow], addresses: dict[str | None, float]
@@ -98,8 +97,8 @@ def _name(name: str | None, kept: list[Any]) -> tuple[Any, int]:
 
 
 def _bytes(data: bytes, kept: list[Any]) -> tuple[Any, int]:
-    kept.append(ffi.from_buffer(data))
-    return ffi.cast("uint8_t *", kept[-1]), len(data)
+    kept.append(ffi.new("uint8_t[]", data or b"\0"))
+    return kept[-1], len(data)
 
 
 def _packed(address: str | None) -> bytes | None:
