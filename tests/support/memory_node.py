@@ -318,15 +318,16 @@ class MemoryNode:
         await self.crash(number)
         return await self.start(number)
 
-    def send(self, number, message, version=None, *, connection=1, client_id="a-client"):
+    def send(self, number, message, version=None, *, connection=1, client_id="a-client", throttle_ms=0):
         """A request by its message; in the newest version that is offered unless another is named."""
         key = ApiKey[_api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(encode_request(key, version, message))
         request = MemoryRequest(
-            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), client_id=client_id
-        )
+            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), client_id=client_id,
+            throttle_ms=throttle_ms,
+        )  # fmt: skip
         self.lives[CoreId(number)].connections.send(request)
         return request
 
