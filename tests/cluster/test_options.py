@@ -312,5 +312,5 @@ def test_with_an_authorizer_links_are_encrypted_or_the_node_does_not_start(tmp_p
     for given in ("auto", "required"):
         assert plan_cluster(with_secret, 1, given, is_authorizing=True).encryption == "required"
     for arguments, given in ((with_secret, "off"), ({**GOOD, "cluster": "127.0.0.1:9000"}, "auto")):
-        with pytest.raises(StartError, match="authorizer.class.name: in a cluster nodes tell each other who asks"):
+        with pytest.raises(StartError, match=r"authorizer\.class\.name: in a cluster nodes tell each other who asks"):
             plan_cluster(arguments, 1, given, is_authorizing=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from tpc_broker.broker.grants_port import GrantsPort
 from tpc_broker.broker.prepared_port import PreparedAnswers
 from tpc_broker.broker.producers_port import ProducersPort, TransactionsPort
+from tpc_broker.broker.quotas_port import QuotasPort
 from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Request(Protocol):
     """Number of the listener that its connection came to: addresses in the answer are those of this listener."""
     fallback_reason: int
     """Why the data plane has left a Produce just now (`ProduceFallback`); 0: it was not asked."""
+    throttle_ms: int  # to be said in the answer, by who is connected to the client
 
     @property
     def client_id(self) -> str | None: ...
@@ -86,7 +88,7 @@ class Request(Protocol):
     def body(self) -> memoryview: ...
 
 
-class Connections(Protocol):
+class Connections(QuotasPort, Protocol):
     """All client connections of this core. Answers may come in any order and leave in the order of the requests."""
 
     def answer(self, request: Request, buffers: Sequence[Piece]) -> None:

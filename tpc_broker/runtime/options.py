@@ -144,6 +144,8 @@ class CoreOptions:
     """An eventfd(2) that the core adds to while its loop turns."""
     loads_fd: int = -1
     """The map in which it shows how many connections it has (`tpc_broker.ebpf.steering.make_loads`)."""
+    quotas_fd: int = -1
+    """Memory in which all cores count clients of shared listeners (`tpc_broker.runtime.quotas.make_node_table`)."""
     datagram_fd: int = -1
     """Its UDP socket of the port for datagrams; -1: there is none."""
     cluster: ClusterOptions | None = None
