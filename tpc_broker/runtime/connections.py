@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
-_REQUEST = Struct("=QqQQQqIiihhBxH4xB3xI16x")
+_REQUEST = Struct("=QqQQQqIiihhBxH4xB3x4xI4x16x")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
 
