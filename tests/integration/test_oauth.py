@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.auth.token_maker import ATTACKER, AUDIENCE, ISSUER, ISSUER_OF_TESTS
@@ -23,7 +23,7 @@ from tests.support.sasl_brokers import LoginLine, SaslBroker
 from tests.support.waiting import PATIENCE_S, eventually, patiently
 
 MAKER = ISSUER_OF_TESTS
-HOUR_S = 3600
+EARLY_S, LATE_S = 1_700_000_000, 4_000_000_000
 
 
 class OAuthBroker(SaslBroker):
@@ -53,19 +53,15 @@ def broker(module_tmp_path: Path) -> Iterator[OAuthBroker]:
     made.stop()
 
 
-def now_s() -> int:
-    return int(time.time())
-
-
 def token(maker: Any = MAKER, kid: str = "rsa", **changes: Any) -> bytes:
-    return maker.token(kid, **{"exp": now_s() + HOUR_S, "iat": now_s(), **changes})
+    return maker.token(kid, **{"exp": LATE_S, "iat": EARLY_S, **changes})
 
 
 def client(kind: Any, broker: OAuthBroker, make: Any = token, **more: Any) -> Any:
     """Of librdkafka, which asks `make` for a token whenever it needs one."""
 
     def give(_config: str) -> tuple[str, float]:
-        return make().decode(), time.time() + HOUR_S
+        return make().decode(), float(LATE_S)
 
     return kind({
         "bootstrap.servers": broker.sasl_bootstrap, "security.protocol": "sasl_plaintext",
@@ -102,14 +98,12 @@ def test_librdkafka_writes_and_reads_with_a_token(broker: OAuthBroker, kid: str)
 def test_a_token_of_somebody_else_lets_nobody_in(broker: OAuthBroker) -> None:
     told: list[str] = []
     admin = client(AdminClient, broker, partial(token, ATTACKER), error_cb=lambda error: told.append(error.str()))
-    with pytest.raises(KafkaException):
-        admin.list_topics(timeout=3)
     eventually(lambda: (admin.poll(0.1), told)[1], "librdkafka says why")
     assert any("invalid_token" in each or "Authentication failed" in each for each in told), told
 
 
 def test_what_is_told_of_a_token_that_is_not_believed(broker: OAuthBroker) -> None:
-    for bad in (token(ATTACKER), token(exp=now_s() - HOUR_S), token(aud="x"), token(iss="x"), b"a.b.c"):
+    for bad in (token(ATTACKER), token(exp=EARLY_S), token(aud="x"), token(iss="x"), b"a.b.c"):
         with LoginLine(broker) as line:
             answer = log_in(line, bad)
             assert (answer["ErrorCode"], answer["AuthBytes"]) == (0, b'{"status":"invalid_token"}')
@@ -132,9 +126,10 @@ def test_malformed_messages_are_refused_at_once(broker: OAuthBroker) -> None:
             assert line.authenticate(bad)["ErrorCode"] == 58
 
 
+@pytest.mark.clients  # by the real clock
 def test_42_a_token_that_has_ended_serves_nothing_more_on_an_open_connection(broker: OAuthBroker) -> None:
     with LoginLine(broker) as line:
-        answer = log_in(line, token(exp=now_s() + 5))
+        answer = log_in(line, token(exp=int(time.time()) + 5))
         assert answer["ErrorCode"] == 0
         assert 0 < answer["SessionLifetimeMs"] <= 5000
         asked = {"Topics": [], "AllowAutoTopicCreation": False}
@@ -168,7 +163,7 @@ def test_a_key_that_is_new_is_found(broker: OAuthBroker) -> None:
 
 
 def token_of_a_new_key() -> bytes:
-    return ATTACKER.token("ed", header={"kid": "new"}, exp=now_s() + HOUR_S, iat=now_s())
+    return ATTACKER.token("ed", header={"kid": "new"}, exp=LATE_S, iat=EARLY_S)
 
 
 ATTACKER_KEY = ATTACKER.key_set("ed")[len(b'{"keys": [') : -2].replace(b'"kid": "ed"', b'"kid": "new"')
