@@ -1,4 +1,4 @@
-"""Clients log in: stock ones do their work over a SASL listener, and whoever does not log in as one has to does nothing.
+"""Clients log in: stock ones do their work over a SASL listener, and who does not log in as one has to does nothing.
 
 The order of requests and the error codes beside Kafka's own are in `differential/test_sasl.py`.
 """
@@ -8,28 +8,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import socket
 import struct
-import time
 import warnings
 from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, UserScramCredentialDeletion
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient, NewTopic, UserScramCredentialDeletion
 from confluent_kafka.admin import ScramMechanism as StockMechanism
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
 from tests.client.test_security import write_and_read
+from tests.support.definitions import encode_request
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import Closed, RawConnection
 from tests.support.record_batches import Record, batch
 from tests.support.sasl_brokers import HELLO, MECHANISMS, USERS, LoginLine, SaslBroker, machine_of, make_users, scram_of
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually, let_pass, patiently, takes_at_least
 from tpc_broker.cli.main import main as tpc
 from tpc_broker.cli.profile_file import Profile, Profiles, save_profiles
 from tpc_broker.client.cluster import Cluster, ClusterSettings
@@ -44,7 +43,7 @@ UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED = 33,
 SAID_BY_SCRAM = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
 )
-REAUTH_MS = 1500
+REAUTH_MS = 2000
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +123,10 @@ def test_librdkafka(broker, topic, mechanism):
 def test_librdkafka_is_told_that_it_may_not(broker, mechanism):
     said = []
     admin = AdminClient(stock(broker, mechanism, password="wrong", error_cb=said.append))
-    with pytest.raises(KafkaException):
-        admin.list_topics(timeout=3)
-    admin.poll(1)
-    assert KafkaError._AUTHENTICATION in [error.code() for error in said]
+    for _ in patiently("the refusal is told"):
+        admin.poll(0.1)
+        if KafkaError._AUTHENTICATION in [error.code() for error in said]:
+            break
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -267,16 +266,12 @@ def end_of(broker: SaslBroker, topic: str) -> int:
 @pytest.fixture
 def made_topic(broker, topic) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    from confluent_kafka.admin import NewTopic
-
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE_S)
     return topic
 
 
 def test_a_produce_in_halves_around_a_failed_login(broker, made_topic):
     """Attempt 4."""
-    from tests.support.definitions import encode_request
-
     frame = encode_request("Produce", 9, produce(made_topic), 1, "x")
     sent = struct.pack(">i", len(frame)) + frame
     with LoginLine(broker) as line:
@@ -356,17 +351,15 @@ def test_bodies_that_announce_too_much(broker, body):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_who_is_there_is_not_told(broker, mechanism):
     """Attempt 25: the same text, as late, for a wrong password and for nobody; then it is over (attempt 18)."""
-    said, took = set(), []
+    said = set()
     for user in ("alice", "eve", "al=i,ce", "x" * 200):
         with LoginLine(broker) as line:
-            began = time.monotonic()
-            answer = line.log_in(user, "wrong", mechanism)
-            took.append(time.monotonic() - began)
+            with takes_at_least(0.09):  # the delay
+                answer = line.log_in(user, "wrong", mechanism)
             said.add((answer["ErrorCode"], answer["ErrorMessage"], answer["SessionLifetimeMs"]))
             assert is_closed(line)
     assert len(said) == 1
     assert said.pop()[0] == SASL_AUTHENTICATION_FAILED
-    assert min(took) >= 0.09, "answered when the delay is over"
 
 
 def test_salts_of_nobody_stay_the_same_over_a_restart_and_on_each_core(broker):
@@ -523,14 +516,12 @@ def test_a_session_ends_unless_it_is_renewed(brief_broker):
     """Attempt 64, and what renews it, also too late."""
     with LoginLine(brief_broker) as line:
         assert line.log_in("alice")["SessionLifetimeMs"] == REAUTH_MS
-        until = time.monotonic() + REAUTH_MS / 1000
-        while time.monotonic() < until - 0.5:
-            assert line.raw.ask("Metadata", 9, {"Topics": None})["Brokers"]
+        assert line.raw.ask("Metadata", 9, {"Topics": None})["Brokers"]
         assert line.log_in("alice")["SessionLifetimeMs"] == REAUTH_MS
-        time.sleep(REAUTH_MS / 1000 + 0.05)  # the session is over by the broker's clock
+        let_pass(REAUTH_MS / 1000 + 0.05)
         assert line.log_in("alice")["SessionLifetimeMs"] == REAUTH_MS
         assert line.raw.ask("Metadata", 9, {"Topics": None})["Brokers"]
-        time.sleep(REAUTH_MS / 1000 + 0.05)
+        let_pass(REAUTH_MS / 1000 + 0.05)
         line.raw.send("Metadata", 9, {"Topics": None})
         assert is_closed(line)
     assert counted(brief_broker, "renewed") >= 2
@@ -555,27 +546,27 @@ def test_librdkafka_goes_on_over_renewals(brief_broker, topic):
     producer = Producer(stock(brief_broker, "SCRAM-SHA-256", **{"delivery.timeout.ms": 20_000}))
     failed = []
     before = counted(brief_broker, "renewed")
-    until = time.monotonic() + PATIENCE_S
-    while counted(brief_broker, "renewed") < before + 3 and time.monotonic() < until:
+    for _ in patiently("its session is renewed"):
         producer.produce(topic, b"x", on_delivery=lambda error, _message: error and failed.append(error))
         producer.poll(0.05)
+        if counted(brief_broker, "renewed") >= before + 3:
+            break
     assert producer.flush(PATIENCE_S) == 0
     assert not failed
-    assert counted(brief_broker, "renewed") >= before + 3
 
 
 def test_a_client_that_comes_while_the_broker_starts_is_let_in_or_closed(brief_broker):
     """Attempt 70: never served without a login, from the first moment at which somebody listens."""
     brief_broker.stop()
     brief_broker.launch()
-    until = time.monotonic() + PATIENCE_S
     answers = 0
-    while answers < 3 and time.monotonic() < until:
+    for _ in patiently("it lets clients in"):
         with contextlib.suppress(OSError, Closed), LoginLine(brief_broker) as line:
             line.raw.send("Metadata", 9, {"Topics": None})
             assert line.raw.wait_closed() == b""
         with contextlib.suppress(OSError, Closed), LoginLine(brief_broker) as line:
             answer = line.log_in("alice")
             answers += answer["ErrorCode"] == 0
-    assert answers == 3
-    assert os.stat(brief_broker.data_folder / "sasl.secret").st_mode & 0o077 == 0
+        if answers == 3:
+            break
+    assert (brief_broker.data_folder / "sasl.secret").stat().st_mode & 0o077 == 0

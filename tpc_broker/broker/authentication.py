@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tpc_broker.auth.scram import Shape
     from tpc_broker.auth.session import Session
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import ConnectionState, Handled
+    from tpc_broker.broker.dispatch import ConnectionState
     from tpc_broker.broker.ports import Request
     from tpc_broker.metadata.listeners import Listener
 
@@ -132,7 +132,7 @@ class Authentication:
     # Rule: On a SASL listener nothing is handled before its client has logged in but what a login consists of, in its
     # order, and nothing at all while the metadata are not loaded. See also tpc_broker/auth/session.py,
     # tpc_broker/broker/dispatch.py. Held by tests/auth/test_session.py, tests/integration/test_sasl.py.
-    def gate(self, session: SaslSession, request: Request) -> Awaitable[Handled] | None:
+    def gate(self, session: SaslSession, request: Request) -> Awaitable[None] | None:
         """None: the request may be handled. Else what answers it and closes the connection. NotLoggedInError."""
         asked = _ASKED.get(request.api_key, Asked.OTHER)
         stage = session.stage
@@ -181,7 +181,7 @@ class Authentication:
 
     def shake_hands(
         self, session: SaslSession | None, request: Request, message: messages.SaslHandshakeRequest
-    ) -> Handled | Awaitable[None]:
+    ) -> messages.SaslHandshakeResponse | Awaitable[None]:
         code = ErrorCode.ILLEGAL_SASL_STATE
         if session is not None:
             code = session.shake_hands(message.mechanism, request.api_version, self._core.clock.monotonic_ms())
@@ -198,8 +198,8 @@ class Authentication:
 
     def take(
         self, state: ConnectionState, session: SaslSession, request: Request, message: bytes
-    ) -> Handled | Awaitable[None]:
-        """A mechanism's message, in a SaslAuthenticate or as it is."""
+    ) -> messages.SaslAuthenticateResponse | Awaitable[None] | None:
+        """A mechanism's message, in a SaslAuthenticate or as it is (then it is answered when this returns None)."""
         if len(message) > self._core.settings.sasl_server_max_receive_size:
             return self._refuse(session, request, Failed("a message above sasl.server.max.receive.size"))
         step = session.step(message)
@@ -230,7 +230,7 @@ class Authentication:
 
     def _outcome(
         self, state: ConnectionState, session: SaslSession, request: Request, step: Challenge | Done | Failed
-    ) -> Message | Awaitable[None] | None:
+    ) -> messages.SaslAuthenticateResponse | Awaitable[None] | None:
         lifetime_ms = 0
         if isinstance(step, Done):
             let_in = session.let_in(step, self._core.clock.wall_ms())

@@ -50,8 +50,8 @@ class CoreCounters(TypedDict):
     reason. `transactions`: of `TransactionStatistics`. `authentication`: of `AuthenticationStatistics`. `connections`:
     of `ConnectionStatistics`; `listeners`: of `tpc_listener_statistics`, in the order of the listeners; `closed`: by
     reason. `python_spans`: how often Python took how long between two visits of C, [i] less than 2^i us, the last one
-    all longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API, `unknown` for keys that have no name;
-    `slowest`: requests of the last two minutes.
+    all longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API,
+    `unknown` for keys that have no name; `slowest`: requests of the last two minutes.
     """
 
     broker: Numbers

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import Handled
     from tpc_broker.broker.ports import Request
 
 NOT_IN_A_LOGIN: Final = "SaslAuthenticate request received after successful authentication"
@@ -23,14 +22,14 @@ NOT_IN_A_LOGIN: Final = "SaslAuthenticate request received after successful auth
 
 def handle_sasl_handshake(
     core: Core, request: Request, message: messages.SaslHandshakeRequest
-) -> Handled | Awaitable[None]:
+) -> messages.SaslHandshakeResponse | Awaitable[None]:
     state = core.dispatcher.state_of(request.connection)
     return core.authentication.shake_hands(None if state is None else state.sasl, request, message)
 
 
 def handle_sasl_authenticate(
     core: Core, request: Request, message: messages.SaslAuthenticateRequest
-) -> Handled | Awaitable[None]:
+) -> messages.SaslAuthenticateResponse | Awaitable[None] | None:
     state = core.dispatcher.state_of(request.connection)
     if state is None or state.sasl is None or state.sasl.is_open:
         code = int(ErrorCode.ILLEGAL_SASL_STATE)
