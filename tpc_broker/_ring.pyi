@@ -129,8 +129,12 @@ class tpc_connection_limits(Structure):
     assembly_stall_ms_max: int
     receive_buffers_count: int
     receive_buffer_bytes: int
+    handshake_ms_max: int
     accept_retry_ms: int
     connections_per_ip_max: int
+    authentication_bytes_max: int
+    authentication_ms_max: int
+    strangers_bytes_max: int
 
 class tpc_connection_statistics(Structure):
     opened: int
@@ -154,6 +158,7 @@ class tpc_connection_statistics(Structure):
     pauses: int
     starvations: int
     receive_buffers_short: int
+    handshakes: int
     @property
     def closed_by_reason(self) -> Pointer[int]: ...
     @closed_by_reason.setter
@@ -241,6 +246,8 @@ class tpc_fetch(Structure):
     woken: int
     retried: int
     with_names: int
+    left_reason: int
+    subject: int
     rack: int
     reserved_bytes: int
     waiting_bytes: int
@@ -324,6 +331,16 @@ class tpc_frame(Structure):
     def data(self) -> Pointer[int]: ...
     @data.setter
     def data(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+
+class tpc_grant_statistics(Structure):
+    generation: int
+    installed: int
+    evicted: int
+    forgotten: int
+    unknown: int
+    refused_produces: int
+    refused_fetches: int
+    refused_datagrams: int
 
 class tpc_in_place_window_params(Structure):
     segment_base_offset: int
@@ -436,6 +453,7 @@ class tpc_link_statistics(Structure):
     served_bytes: int
     held_bytes: int
     pauses: int
+    refused: int
 
 class tpc_listener_statistics(Structure):
     opened: int
@@ -599,6 +617,7 @@ class tpc_request(Structure):
     listener: int
     header_bytes: int
     fallback_reason: int
+    subject: int
     decoded: tpc_frame
     next: tpc_request
 
@@ -723,6 +742,18 @@ class tpc_steady_want(Structure):
     term: int
     peer: int
 
+class tpc_subject_names(Structure):
+    principal_bytes: int
+    host_bytes: int
+    @property
+    def principal(self) -> Pointer[int]: ...
+    @principal.setter
+    def principal(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+    @property
+    def host(self) -> Pointer[int]: ...
+    @host.setter
+    def host(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+
 class tpc_tail_batch(Structure):
     slice: tpc_slice
     base_offset: int
@@ -730,6 +761,18 @@ class tpc_tail_batch(Structure):
     sequence: int
     in_place_block: int
     in_place_blocks: int
+
+class tpc_tls_context(Structure): ...
+
+class tpc_tls_settings(Structure):
+    chain: Pointer[bytes]
+    key: Pointer[bytes]
+    password: Pointer[bytes]
+    trusted: Pointer[bytes]
+    ciphers: Pointer[bytes]
+    suites: Pointer[bytes]
+    client_auth: int
+    versions: int
 
 class tpc_told_aborted(Structure):
     producer_id: int
@@ -765,10 +808,12 @@ class _Lib:
     TPC_CLOSE_AFTER_ANSWERED: int
     TPC_CLOSE_AFTER_TAKEN: int
     TPC_CLOSE_AUTHENTICATION: int
+    TPC_CLOSE_AUTHENTICATION_LATE: int
     TPC_CLOSE_BUDGET: int
     TPC_CLOSE_FRAME_EMPTY: int
     TPC_CLOSE_FRAME_NEGATIVE: int
     TPC_CLOSE_FRAME_TOO_LARGE: int
+    TPC_CLOSE_HANDSHAKE_DEADLINE: int
     TPC_CLOSE_HEADER_MALFORMED: int
     TPC_CLOSE_IDLE: int
     TPC_CLOSE_IO_ERROR: int
@@ -780,7 +825,11 @@ class _Lib:
     TPC_CLOSE_REQUEST_INVALID: int
     TPC_CLOSE_RESET: int
     TPC_CLOSE_SEND_DEADLINE: int
+    TPC_CLOSE_SESSION_OVER: int
     TPC_CLOSE_SHUTDOWN: int
+    TPC_CLOSE_STRANGER_TOO_LARGE: int
+    TPC_CLOSE_TLS: int
+    TPC_CLOSE_UNAUTHENTICATED: int
     TPC_COMMIT_ASK_IN_PLACE: int
     TPC_COMMIT_CLOSE: int
     TPC_COMMIT_CLOSED: int
@@ -814,6 +863,7 @@ class _Lib:
     TPC_EVENT_ACCEPT_FAILED: int
     TPC_EVENT_APPENDED: int
     TPC_EVENT_CLOSED: int
+    TPC_EVENT_GRANT_WANTED: int
     TPC_EVENT_JOURNAL_DURABLE: int
     TPC_EVENT_JOURNAL_FAILED: int
     TPC_EVENT_JOURNAL_SPACE: int
@@ -823,11 +873,13 @@ class _Lib:
     TPC_EVENT_PARTITION_ADVANCED: int
     TPC_EVENT_REQUEST: int
     TPC_EVENT_ROOM_LOW: int
+    TPC_EVENT_SECURED: int
     TPC_EVENT_STEADY: int
     TPC_EVENT_STEADY_LINK: int
     TPC_EVENT_WAIT_OVER: int
     TPC_EVENT_WAKE: int
     TPC_EVENT_WRITE_BEHIND_DUE: int
+    TPC_FALLBACK_AUTHORIZE: int
     TPC_FALLBACK_GAP: int
     TPC_FALLBACK_JOURNAL_FULL: int
     TPC_FALLBACK_MALFORMED: int
@@ -855,6 +907,7 @@ class _Lib:
     TPC_FEATURE_SEND_ZC: int
     TPC_FEATURE_SINGLE_ISSUER: int
     TPC_FEATURE_UNLINKAT: int
+    TPC_FETCH_FALLBACK_AUTHORIZE: int
     TPC_FETCH_FALLBACK_COLD: int
     TPC_FETCH_FALLBACK_FOLLOWER: int
     TPC_FETCH_FALLBACK_INTERNAL: int
@@ -870,6 +923,8 @@ class _Lib:
     TPC_FETCH_FALLBACK_TRANSACTIONS: int
     TPC_FETCH_FALLBACK_UNKNOWN: int
     TPC_FETCH_FALLBACK_VERSION: int
+    TPC_GRANTS_MAX: int
+    TPC_HOST_BYTES_MAX: int
     TPC_JOURNAL_ABANDON_IN_PLACE: int
     TPC_JOURNAL_BUFFERED_DSYNC: int
     TPC_JOURNAL_BUFFERED_FDATASYNC: int
@@ -895,14 +950,22 @@ class _Lib:
     TPC_PARTITION_LOG_APPEND_TIME: int
     TPC_PARTITION_PYTHON_VALIDATES: int
     TPC_PARTITION_RELAXED: int
+    TPC_PRINCIPAL_BYTES_MAX: int
     TPC_PRODUCER_BATCHES_MAX: int
     TPC_PRODUCER_ENCODED_MAX: int
     TPC_READ_BATCHES_MAX: int
+    TPC_RIGHT_READ: int
+    TPC_RIGHT_TRANSACT: int
+    TPC_RIGHT_WRITE: int
     TPC_ROLE_FOLLOWER: int
     TPC_ROLE_LEADER: int
     TPC_ROLE_NONE: int
     TPC_SLOWEST: int
     TPC_SPANS: int
+    TPC_STAGES_COUNT: int
+    TPC_STAGE_SASL: int
+    TPC_STAGE_SERVES: int
+    TPC_STAGE_TOKEN: int
     TPC_STEADY_ACK_KIND: int
     TPC_STEADY_APPEND_KIND: int
     TPC_STEADY_BEAT_MS: int
@@ -911,22 +974,45 @@ class _Lib:
     TPC_STEADY_OF_METADATA: int
     TPC_STEADY_OF_PARTITIONS: int
     TPC_STEADY_PEERS_MAX: int
+    TPC_TLS_1_2: int
+    TPC_TLS_1_3: int
+    TPC_TLS_CLIENT_NONE: int
+    TPC_TLS_CLIENT_REQUESTED: int
+    TPC_TLS_CLIENT_REQUIRED: int
+    TPC_TLS_NAME_DNS: int
+    TPC_TLS_NAME_SUBJECT: int
+    TPC_TLS_NAME_URI: int
+    TPC_TLS_PART_CHAIN: int
+    TPC_TLS_PART_CIPHERS: int
+    TPC_TLS_PART_KEY: int
+    TPC_TLS_PART_LIBRARY: int
+    TPC_TLS_PART_NONE: int
+    TPC_TLS_PART_TRUSTED: int
     def tpc_answer_bytes(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
     def tpc_answer_none(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
     def tpc_answer_slices(self, _0: tpc_connections | Null, _1: int, _2: int, _3: tpc_slice | Null, _4: int, /) -> int: ...
     def tpc_budget_free(self, _0: tpc_budget | Null, /) -> None: ...
     def tpc_budget_new(self, _0: int, /) -> tpc_budget: ...
     def tpc_commit_next_state(self, _0: int, _1: int, /) -> int: ...
+    def tpc_connection_carried_subject(self, _0: tpc_connections | Null, _1: int, _2: tpc_subject_names | Null, /) -> int: ...
     def tpc_connection_close(self, _0: tpc_connections | Null, _1: int, _2: int, _3: int, /) -> int: ...
     def tpc_connection_describe(self, _0: tpc_connections | Null, _1: int, _2: tpc_connection_info | Null, /) -> int: ...
+    def tpc_connection_expect_tokens(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
+    def tpc_connection_let_in(self, _0: tpc_connections | Null, _1: int, _2: int, _3: int, _4: tpc_subject_names | Null, /) -> int: ...
     def tpc_connection_mark(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
-    def tpc_connections_adopt(self, _0: tpc_connections | Null, _1: int, _2: Pointer[int] | Null, /) -> int: ...
+    def tpc_connection_named(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
+    def tpc_connection_peer_name(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
+    def tpc_connection_subject(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
+    def tpc_connections_adopt(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | Null, /) -> int: ...
     def tpc_connections_close_all(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> None: ...
     def tpc_connections_free(self, _0: tpc_connections | Null, /) -> int: ...
     def tpc_connections_latencies(self, _0: tpc_connections | Null, /) -> tpc_latencies: ...
     def tpc_connections_listen(self, _0: tpc_connections | Null, _1: int, /) -> int: ...
+    def tpc_connections_listener_stage(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
     def tpc_connections_listener_statistics(self, _0: tpc_connections | Null, _1: tpc_listener_statistics | Null, _2: int, /) -> int: ...
     def tpc_connections_new(self, _0: tpc_ring | Null, _1: tpc_budget | Null, _2: tpc_connection_limits | Null, /) -> tpc_connections: ...
+    def tpc_connections_require_subject(self, _0: tpc_connections | Null, _1: int, /) -> None: ...
+    def tpc_connections_secure(self, _0: tpc_connections | Null, _1: int, _2: tpc_tls_context | Null, /) -> int: ...
     def tpc_connections_set_echo(self, _0: tpc_connections | Null, _1: int, /) -> None: ...
     def tpc_connections_set_hot(self, _0: tpc_connections | Null, _1: Any, _2: CData | bytes, /) -> None: ...
     def tpc_connections_set_limits(self, _0: tpc_connections | Null, _1: tpc_connection_limits | Null, /) -> None: ...
@@ -946,6 +1032,7 @@ class _Lib:
     def tpc_disk_record_name(self, _0: int, _1: Pointer[int] | bytes | Null, _2: Pointer[int] | bytes | Null, /) -> int: ...
     def tpc_disk_record_range(self, _0: int, _1: int, _2: int, _3: int, /) -> int: ...
     def tpc_disk_record_write(self, _0: int, _1: CData | bytes, _2: int, _3: int, _4: int, /) -> int: ...
+    def tpc_fetch_again(self, _0: tpc_plane | Null, _1: tpc_request | Null, _2: tpc_fetch | Null, /) -> int: ...
     def tpc_fetch_begin(self, _0: tpc_plane | Null, _1: tpc_request | Null, _2: Pointer[tpc_fetch] | Null, /) -> int: ...
     def tpc_fetch_end(self, _0: tpc_plane | Null, _1: tpc_fetch | Null, /) -> None: ...
     def tpc_fetch_reserve(self, _0: tpc_plane | Null, _1: tpc_fetch | Null, _2: Pointer[int] | Null, /) -> int: ...
@@ -961,6 +1048,13 @@ class _Lib:
     def tpc_frame_new_forced(self, _0: tpc_budget | Null, _1: int, /) -> tpc_frame: ...
     def tpc_frame_release(self, _0: tpc_frame | Null, /) -> None: ...
     def tpc_frame_retain(self, _0: tpc_frame | Null, /) -> tpc_frame: ...
+    def tpc_grants_begin(self, _0: tpc_plane | Null, _1: int, /) -> int: ...
+    def tpc_grants_end(self, _0: tpc_plane | Null, /) -> None: ...
+    def tpc_grants_forget(self, _0: tpc_plane | Null, _1: int, /) -> int: ...
+    def tpc_grants_get_statistics(self, _0: tpc_plane | Null, _1: tpc_grant_statistics | Null, /) -> None: ...
+    def tpc_grants_install(self, _0: tpc_plane | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: int, /) -> int: ...
+    def tpc_grants_install_transactional(self, _0: tpc_plane | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: int, /) -> int: ...
+    def tpc_grants_set_datagrams(self, _0: tpc_plane | Null, _1: int, /) -> None: ...
     def tpc_journal_append(self, _0: tpc_journal | Null, _1: int, _2: Pointer[int] | bytes | Null, _3: int, _4: int, _5: int, _6: Pointer[int] | bytes | Null, _7: int, _8: Pointer[int] | Null, /) -> int: ...
     def tpc_journal_close(self, _0: tpc_journal | Null, /) -> int: ...
     def tpc_journal_durable_cursor(self, _0: tpc_journal | Null, _1: tpc_journal_cursor | Null, /) -> None: ...
@@ -1086,6 +1180,7 @@ class _Lib:
     def tpc_request_answer_none(self, _0: tpc_connections | Null, _1: tpc_request | Null, /) -> int: ...
     def tpc_request_answer_slices(self, _0: tpc_connections | Null, _1: tpc_request | Null, _2: tpc_slice | Null, _3: int, /) -> int: ...
     def tpc_request_release(self, _0: tpc_request | Null, /) -> None: ...
+    def tpc_request_set_subject(self, _0: tpc_request | Null, _1: int, /) -> None: ...
     def tpc_reserve_many(self, _0: tpc_file_space | Null, _1: int, /) -> None: ...
     def tpc_ring_abi(self) -> int: ...
     def tpc_ring_beat_on(self, _0: tpc_ring | Null, _1: int, _2: int, /) -> None: ...
@@ -1126,6 +1221,11 @@ class _Lib:
     def tpc_tail_batches_next_in_place(self, _0: tpc_tail_batch | Null, _1: int, _2: int, /) -> int: ...
     def tpc_tail_batches_release(self, _0: tpc_tail_batch | Null, _1: int, /) -> None: ...
     def tpc_tail_batches_within(self, _0: tpc_tail_batch | Null, _1: int, _2: int, /) -> int: ...
+    def tpc_tls_context_expires_s(self, _0: tpc_tls_context | Null, /) -> int: ...
+    def tpc_tls_context_free(self, _0: tpc_tls_context | Null, /) -> None: ...
+    def tpc_tls_context_new(self, _0: tpc_tls_settings | Null, _1: Pointer[int] | Null, _2: Pointer[int] | bytes | Null, _3: int, /) -> tpc_tls_context: ...
+    def tpc_tls_error_text(self, _0: int, _1: Pointer[int] | bytes | Null, _2: int, /) -> None: ...
+    def tpc_tls_is_built(self) -> int: ...
     def tpc_write_many(self, _0: tpc_file_write | Null, _1: int, /) -> None: ...
 
 class _FFI:
@@ -1219,6 +1319,10 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_frame *", "tpc_frame[]"], init: Any = ...) -> tpc_frame: ...
     @overload
     def new(self, cdecl: Literal["tpc_frame **"], init: Any = ...) -> Pointer[tpc_frame]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_grant_statistics *", "tpc_grant_statistics[]"], init: Any = ...) -> tpc_grant_statistics: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_grant_statistics **"], init: Any = ...) -> Pointer[tpc_grant_statistics]: ...
     @overload
     def new(self, cdecl: Literal["tpc_in_place_window_params *", "tpc_in_place_window_params[]"], init: Any = ...) -> tpc_in_place_window_params: ...
     @overload
@@ -1346,9 +1450,19 @@ class _FFI:
     @overload
     def new(self, cdecl: Literal["tpc_steady_want **"], init: Any = ...) -> Pointer[tpc_steady_want]: ...
     @overload
+    def new(self, cdecl: Literal["tpc_subject_names *", "tpc_subject_names[]"], init: Any = ...) -> tpc_subject_names: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_subject_names **"], init: Any = ...) -> Pointer[tpc_subject_names]: ...
+    @overload
     def new(self, cdecl: Literal["tpc_tail_batch *", "tpc_tail_batch[]"], init: Any = ...) -> tpc_tail_batch: ...
     @overload
     def new(self, cdecl: Literal["tpc_tail_batch **"], init: Any = ...) -> Pointer[tpc_tail_batch]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_tls_context **"], init: Any = ...) -> Pointer[tpc_tls_context]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_tls_settings *", "tpc_tls_settings[]"], init: Any = ...) -> tpc_tls_settings: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_tls_settings **"], init: Any = ...) -> Pointer[tpc_tls_settings]: ...
     @overload
     def new(self, cdecl: Literal["tpc_told_aborted *", "tpc_told_aborted[]"], init: Any = ...) -> tpc_told_aborted: ...
     @overload

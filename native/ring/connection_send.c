@@ -570,6 +570,7 @@ bool send_attend(connection *it) {
         return !any || !it->paused; /* what it has left may let it go on */
     }
     skip_none(it);
+    if (it->tls != NULL) return tls_send(it);
     if (it->first_sequence == it->next_sequence || answer_at(it, it->first_sequence)->state != ANSWER_READY)
         return true;
     if (answer_at(it, it->first_sequence)->holds_files) return send_with_files(it);
@@ -641,6 +642,8 @@ static void completed(connection *it, sending *by, int32_t result) {
         connection_needs_attention(it); /* an error of the socket shows when it is sent to */
     else if (by->kind == SENDING_READ)
         send_stretch_read(it, by, result);
+    else if (result >= 0 && by->kind == SENDING_SEALED)
+        tls_sent(it, by, (uint64_t)result);
     else if (result >= 0)
         sent(it, by, (uint64_t)result);
     else

@@ -1,10 +1,11 @@
 /*
  * The connections' own state, shared by connection.c (table, close, statistics), connection_accept.c,
- * connection_receive.c (bytes to frames), connection_requests.c (frames to requests) and connection_send.c (answers to
- * bytes). Nothing else includes this.
+ * connection_receive.c (bytes to frames), connection_requests.c (frames to requests), connection_send.c (answers to bytes) and
+ * connection_tls.c (what is between both and the socket of a listener with TLS). Nothing else includes this.
  *
  * What is received is framed, and each frame goes to the connection's sink; what is sent stands in its outbox, the ring of
- * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox.
+ * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox. Whether a client
+ * is served, and by whom, connection_identity.c says.
  *
  * Theory of operation. A connection does its submissions in one place, the turn hook: whatever gives it something to do
  * (an answer, room to receive again, a lost receive) puts it on the `attention` list, and the hook attends to each once.
@@ -91,7 +92,7 @@ static inline tpc_slice *answer_slices(answer *it) { return it->slices ? it->sli
 struct connection;
 
 /* What a connection that wants to send waits for: the send itself, room in its socket, or a stretch of a file. */
-enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2 };
+enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2, SENDING_SEALED = 3 };
 
 /* One of them in the kernel, with references of its own: with zero copy it outlives the connection. */
 typedef struct sending {
@@ -140,6 +141,12 @@ typedef struct connection {
     uint16_t listener; /* that accepted it */
     bool has_peer;     /* it is counted in `peers`, under `peer` */
     peer_address peer;
+    uint8_t stage;               /* enum tpc_stage */
+    bool is_watched;             /* whether it is served has to be looked at */
+    uint32_t subject;            /* whose requests these are; 0: nobody's yet */
+    int64_t session_deadline_ns; /* 0: none */
+    tpc_frame *named;            /* the subject's names, as a link carries them; NULL: they are not known */
+    int64_t stranger_bytes;      /* counted in strangers_bytes */
     uint8_t state;
     uint8_t reason;
     uint8_t close_when;  /* while FLUSHING */
@@ -179,6 +186,7 @@ typedef struct connection {
     uint64_t unsent_bytes;
     sending *sending;
 
+    struct tls_filter *tls;     /* NULL: what its socket carries is plain; see connection_tls.c */
     struct steady_link *steady; /* its socket is a link to another node; see steady_link.c */
     struct link *link;          /* its socket is a link; see link.c */
     struct link *carrier;       /* it has no socket: a stream of this link */
@@ -194,6 +202,7 @@ typedef struct connection {
     node by_send;       /* those with a send in the kernel, longest without progress first */
     node by_assembly;   /* those with an unfinished request that may go on, longest without progress first */
     node by_starvation; /* those that wait for memory, longest waiting first; in one of the two at most */
+    node by_opening;    /* those that are not let in, longest first */
     int64_t opened_ns;
     int64_t active_ns;
     int64_t send_progress_ns;
@@ -236,8 +245,13 @@ struct tpc_connections {
     uint32_t *open_shown; /* their number, for whoever places new ones; NULL: nobody wants to know */
 
     listener listeners[LISTENERS_MAX];
+    tpc_tls_context *listener_tls[LISTENERS_MAX]; /* of those that it accepts from now on; NULL: they are plain */
     uint32_t listeners_count;
     bool accepting;
+    uint8_t listener_stages[LISTENERS_MAX]; /* in which its connections begin */
+    bool requires_subject;                  /* rights are asked for */
+    node strangers;                         /* in a stage in which they are not served */
+    int64_t strangers_bytes;                /* of memory, as far as it was counted */
 
     bool multishot; /* receive with the buffer ring; else poll and receive */
     struct io_uring_buf_ring *buffer_ring;
@@ -254,6 +268,9 @@ struct tpc_connections {
     node by_send;
     node by_assembly;
     node by_starvation;
+    node by_handshake;      /* of TLS filters, the oldest connection first */
+    int64_t handshakes_ns;  /* what handshakes have taken in this turn */
+    uint8_t *tls_scratch;   /* two records; NULL until a connection has TLS */
     uint32_t frames_leaving;    /* of requests that were given up while the kernel received into them */
     int64_t starved_at_bytes;   /* what the budget had used when the starved last tried */
     int64_t starved_at_answers; /* and what the answers held */
@@ -305,6 +322,36 @@ void connection_begin_close(connection *it, int reason, int error);
 void connection_let_go(connection *it);
 void connection_touch(connection *it);
 
+/* connection_identity.c */
+/* The stage of its listener is its own. */
+void identity_begin(connection *it);
+void identity_closing(connection *it);
+void identity_free(connection *it);
+/* Closes who was not let in for too long; the instant at which to look again. */
+int64_t identity_turn(tpc_connections *connections, int64_t now_ns);
+bool identity_may_be_served(const connection *it);
+int identity_refusal(const connection *it, int16_t api_key);
+bool identity_must_wait(const connection *it);
+/* Whether streams of that listener's clients have to come with a subject. */
+bool identity_is_required(const tpc_connections *connections, uint16_t listener);
+/* What a connection that is not let in holds has changed. */
+void identity_count(connection *it);
+/* Before it takes so many bytes more. False: it is closing, since all that are not let in would hold too much. */
+bool identity_has_room(connection *it, int64_t more);
+
+/* Whether C may serve it by itself: in place, from a frame, or by a place for its bytes. */
+static inline bool connection_may_be_served(const connection *it) {
+    return !it->is_watched || identity_may_be_served(it);
+}
+
+/* Why it is to be closed instead of served, by anybody: of enum tpc_close_reason; TPC_CLOSE_NONE: it is not. */
+static inline int connection_refusal(const connection *it, int16_t api_key) {
+    return it->is_watched ? identity_refusal(it, api_key) : TPC_CLOSE_NONE;
+}
+
+/* Whether its next request stays unparsed: until the one before is answered, or until Python has said whose it is. */
+static inline bool connection_must_wait(const connection *it) { return it->is_watched && identity_must_wait(it); }
+
 /* connection_accept.c */
 void accept_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
 int64_t accept_turn(tpc_connections *connections, int64_t now_ns);
@@ -325,6 +372,35 @@ void receive_note_size(connection *it, uint32_t bytes);
 void receive_feed(connection *it, uint8_t *data, size_t bytes);
 /* Whether a frame can be given to its sink past those bytes. */
 bool receive_takes_frames(const connection *it);
+
+/* For connection_tls.c: as bytes that were received plainly; how many were taken. */
+size_t receive_parse(connection *it, uint8_t *data, size_t bytes);
+/* Where the next bytes of an unfinished request may be written if at least `bytes` of it are missing. NULL: they are not,
+ * or the connection is starved now. */
+uint8_t *receive_frame_room(connection *it, uint32_t bytes);
+/* They were written there. */
+void receive_in_frame(connection *it, size_t bytes);
+void receive_end_of_file(connection *it);
+
+/* connection_tls.c: of connections with a `tls`. */
+int tls_open(connection *it, tpc_tls_context *context);
+/* How many of these bytes of ciphertext were taken. */
+size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
+/* What was decrypted and had to wait. */
+void tls_take_kept(connection *it);
+/* Of any connection: whether there is something of that. */
+bool tls_keeps_bytes(const connection *it);
+/* Of any connection: it takes nothing now, until the next turn or until it has a name. */
+bool tls_waits(const connection *it);
+bool tls_waits_for_turn(const connection *it);
+bool tls_send(connection *it);
+void tls_sent(connection *it, const sending *by, uint64_t bytes);
+void tls_forget(connection *it);
+void tls_closing(connection *it);
+/* Of any connection. */
+void tls_free(connection *it);
+int64_t tls_turn(tpc_connections *connections, int64_t now_ns);
+void tls_stop(tpc_connections *connections);
 
 /* connection_requests.c */
 extern const connection_sink request_sink;
@@ -371,6 +447,8 @@ uint32_t links_connections_count(const tpc_connections *connections);
 
 /* connection_send_file.c */
 bool send_with_files(connection *it);
+/* Reads what is next of a file into memory, where it takes its place in the answer. */
+bool send_read_stretch(connection *it, const tpc_slice *slice);
 void send_stretch_read(connection *it, sending *by, int32_t result);
 
 #endif

@@ -42,12 +42,14 @@ class SlowHandlers:
         connections = SimpleNamespace(
             answer=lambda request, _parts: self.answered.append(request), answer_none=lambda _request: None,
             close=lambda connection, _reason: self.closed.append(connection),
+            needs_authentication=lambda _listener: False,
         )  # fmt: skip
         disk = SimpleNamespace(poll_ring=lambda: None)
         self.image = SimpleNamespace(level=2)
         core = SimpleNamespace(
             view=SimpleNamespace(image=self.image), connections=connections, disk=disk,
-            produce_now=self.produce_now, clock=self.clock, log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
+            access=SimpleNamespace(authorizer=None), produce_now=self.produce_now, clock=self.clock,
+            log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
         self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery, first_levels or {})
 
@@ -66,7 +68,7 @@ class SlowHandlers:
 
     def open(self, count):
         for connection in range(count):
-            self.dispatcher.on_opened(connection, f"127.0.0.1:{connection}")
+            self.dispatcher.on_opened(connection, f"127.0.0.1:{connection}", 0)
 
 
 HEARTBEAT = {"GroupId": "g", "GenerationId": 1, "MemberId": "m"}

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tpc_broker.auth.acls import AclBinding, Pattern, Permission
+from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.auth.principals import Principal
 from tpc_broker.error_codes import ErrorCode
@@ -26,6 +27,7 @@ from tpc_broker.metadata.records import (
     NodeRegistered,
     ResourceConfigChanged,
     TopicAssigned,
+    credential_changed,
     decode_record,
     encode_record,
 )
@@ -248,6 +250,13 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     alone = alone.apply([settings, rules], MetadataVersion(4))
     begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))
     assert settings not in begun, "a founder of an earlier release could not read it"
+    assert settings in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    anna = credential_changed("anna", mechanism, credential_of_password(mechanism, "p", b"s", 1))
+    with_user = alone.apply([anna], MetadataVersion(5))
+    for level, is_brought in ((5, False), (6, True)):
+        records = Controller(ClusterImage(), configuration).begin_cluster("old", with_user, NodeId(2), level)
+        assert (anna in records) == is_brought
     of_level_4 = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
     assert settings in of_level_4
     assert rules not in of_level_4

@@ -1,5 +1,7 @@
 """The image: replay, snapshot, bytes."""
 
+import base64
+import json
 import uuid
 from dataclasses import replace
 
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpc_broker.auth.acls import AclBinding, Pattern, Permission
+from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.auth.principals import Principal
 from tpc_broker.feature_levels import UNSAID, Levels
@@ -32,16 +35,23 @@ from tpc_broker.metadata.records import (
     NodeRemoved,
     ProducerIdsReserved,
     ResourceConfigChanged,
+    ScramCredentialChanged,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    credential_changed,
     decode_record,
     encode_record,
+    to_json,
 )
 from tpc_broker.model import NOT_HERE, MetadataVersion, Replica, TopicId, TopicPartition
 
 IDS = [TopicId(uuid.UUID(int=n)) for n in range(10, 15)]
+CREDENTIALS = {
+    (mechanism, password): credential_of_password(mechanism, password, b"salt", 1)
+    for mechanism in ScramMechanism for password in ("a", "pässword")
+}  # fmt: skip
 names = st.sampled_from(["retention.ms", "segment.ms"])
 values = st.one_of(st.none(), st.sampled_from(["1", "2"]))
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
@@ -87,6 +97,10 @@ records = st.one_of(
     st.builds(AclsChanged, st.lists(acls, max_size=4).map(tuple), st.lists(acls, max_size=2).map(tuple)),
     st.builds(FeatureLevelChanged, st.integers(2, 4), st.integers(1, 9)),
     st.builds(NodeRemoved, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(
+        lambda user, kind, credential: credential_changed(user, kind[0], CREDENTIALS[kind] if credential else None),
+        st.sampled_from(["anna", "Müller, Max=1"]), st.sampled_from(sorted(CREDENTIALS)), st.booleans(),
+    ),
 )  # fmt: skip
 
 
@@ -113,6 +127,7 @@ def live(image):
         configs,
         image.group_configs,
         image.client_metrics_configs,
+        image.scram_users,
         image.next_producer_id,
         image.producer_ids,
         image.deleted,
@@ -168,6 +183,16 @@ def test_applying_leaves_the_old_image_alone(first, second):
         assert (image.topic_by_id(topic_id) != after.topic_by_id(topic_id)) == (topic_id in changed)
 
 
+def _credential_bytes(**wrong):
+    """A record that is right but for what is named."""
+    credential = CREDENTIALS[ScramMechanism.SCRAM_SHA_256, "a"]
+    return json.dumps(to_json(credential_changed("a", ScramMechanism.SCRAM_SHA_256, credential)) | wrong).encode()
+
+
+def test_a_credential_that_is_right_is_read():
+    assert decode_record(_credential_bytes()).credential == CREDENTIALS[ScramMechanism.SCRAM_SHA_256, "a"]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -184,6 +209,18 @@ def test_applying_leaves_the_old_image_alone(first, second):
         b'{"type":"resource_config_changed","v":1,"kind":"user","name":"a","changes":{}}',
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a","changes":[]}',
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a"}',
+        b'{"type":"scram_credential_changed","v":1,"user":"","mechanism":1}',
+        b'{"type":"scram_credential_changed","v":1,"user":"a\\u0007","mechanism":1}',
+        b'{"type":"scram_credential_changed","v":1,"user":"a","mechanism":3}',
+        b'{"type":"scram_credential_changed","v":1,"user":7,"mechanism":1}',
+        b'{"type":"scram_credential_changed","v":1,"user":"a","mechanism":1,"salt":""}',
+        _credential_bytes(salt="*"),
+        _credential_bytes(salt=7),
+        _credential_bytes(salt="A" * 400),
+        _credential_bytes(stored_key="AAAA"),
+        _credential_bytes(server_key=None),
+        _credential_bytes(iterations=0),
+        _credential_bytes(iterations="9"),
         b'{"type":"acls_changed","v":1,"added":[{}]}',
         b'{"type":"acls_changed","v":1,"added":[[]],"removed":[]}',
         b'{"type":"acls_changed","v":1,"added":7}',
@@ -222,6 +259,33 @@ def test_the_format_on_the_disk_is_what_it_was():
     )
 
 
+def test_the_format_of_users_on_the_disk_is_what_it_was():
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    credential = credential_of_password(ScramMechanism.SCRAM_SHA_256, "pencil", salt, 4096)
+    record = credential_changed("user", ScramMechanism.SCRAM_SHA_256, credential)
+    assert encode_record(record) == (
+        b'{"type":"scram_credential_changed","v":1,"user":"user","mechanism":1,"salt":"W22ZaJ0SNY7soEsUEjb6gQ==",'
+        b'"iterations":4096,"stored_key":"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=",'
+        b'"server_key":"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="}'
+    )
+    assert encode_record(ScramCredentialChanged("user", 2)) == (
+        b'{"type":"scram_credential_changed","v":1,"user":"user","mechanism":2,"salt":null,"iterations":0,'
+        b'"stored_key":null,"server_key":null}'
+    )
+
+
+def test_no_text_that_is_made_of_a_credential_holds_it():
+    image = ClusterImage()
+    for (mechanism, _password), credential in CREDENTIALS.items():
+        record = credential_changed("anna", mechanism, credential)
+        image = image.apply([record], MetadataVersion(1))
+        secrets = [record.salt, record.stored_key, record.server_key, repr(credential.stored_key)]
+        for text in (repr(record), str(credential), repr(image)):
+            assert "anna" in text or "iterations" in text
+            assert not [secret for secret in secrets if secret in text]
+        with pytest.raises(MetadataDamagedError) as raised:
+            decode_record(_credential_bytes(iterations=record.stored_key))
+        assert record.stored_key not in repr(raised.value)
 def test_the_format_of_rules_of_access_on_the_disk_is_what_it_was():
     on = Resource.TOPIC, Pattern.LITERAL, "t"
     rule = AclBinding(*on, Principal("User", "a"), "*", Operation.READ, Permission.ALLOW)

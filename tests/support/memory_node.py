@@ -87,19 +87,22 @@ async def in_turn(function, /, *arguments):
 
 
 class MemoryConnections:
-    """`Connections`. A connection is a number, open from its first request on."""
+    """`Connections`. A connection is a number, open from its first request on. All are served, whoever they are; `let`
+    keeps what is said of them.
+    """
 
     def __init__(self):
         self.dispatcher = None
         self.is_accepting = self.takes_more = True
-        self.open, self.closed, self.marks = set(), {}, {}
+        self.open, self.closed, self.marks, self.let = set(), {}, {}, {}
+        self.authenticated, self.tokens, self.requires_subject = set(), set(), False
         self._waiting = set()
 
     def send(self, request):
         """As a client does. Nothing is taken any more during a drain."""
         if request.connection not in self.open:
             self.open.add(request.connection)
-            self.dispatcher.on_opened(request.connection, f"127.0.0.1:{request.connection}")
+            self.dispatcher.on_opened(request.connection, f"127.0.0.1:{request.connection}", request.listener)
         if self.takes_more:
             self._waiting.add(request)
             self.dispatcher.on_request(request)
@@ -120,6 +123,19 @@ class MemoryConnections:
             self.open.remove(connection)
             self.closed[connection] = reason
             self.dispatcher.on_closed(connection, "local", "")
+
+    def needs_authentication(self, listener):
+        return listener in self.authenticated
+
+    def let_in(self, connection, subject_number, deadline_ns):
+        if connection in self.open:
+            self.let[connection] = (subject_number, deadline_ns)
+
+    def expect_tokens(self, connection, *, on):
+        (self.tokens.add if on else self.tokens.discard)(connection)
+
+    def require_subject(self, *, on):
+        self.requires_subject = on
 
     def mark_of(self, connection):
         return self.marks.get(connection, 0)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tpc_broker import limits
 from tpc_broker.auth.acls import AclAuthorizer, RefusesAll
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
+from tpc_broker.auth.principals import SubjectNumbers
 from tpc_broker.broker.handlers.forward import ForwardedRequest
 from tpc_broker.kafka.api_keys import api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tpc_broker.auth.acls import Rules
     from tpc_broker.auth.principals import Subject
@@ -45,26 +46,56 @@ class AccessControl:
     """Of a core."""
 
     def __init__(self, core: Core) -> None:
-        settings = core.settings
         self._core = core
         self._rules: Rules | None = None
-        self.authorizer: Authorizer | None = RefusesAll() if settings.has_authorizer else None
-        """None: everybody may do everything."""
+        self._authorizer: Authorizer | None = RefusesAll() if core.settings.has_authorizer else None
+        if self._authorizer is not None:
+            core.connections.require_subject(on=True)
         self.generation = 1
         """Of the rules: what was decided in another one may not be so any more."""
         self.on_rules_changed: list[Callable[[], None]] = []
         """Called at each new generation, before anything else of its image is seen."""
+        self.on_decided: Callable[[Request, Operation, Resource, str, bool], None] = lambda *_decided: None
+        """Called with each decision about a name, in the call that decides."""
         self.refusals = 0
+        self._numbers = SubjectNumbers(self._in_use, limits.SUBJECTS_KNOWN_MAX)
+        self.number_of = self._numbers.number_of
+        """Of a subject, for C: > 0, and never that of another one. Let in at once whoever it is asked for, or it may be
+        forgotten.
+        """
+        self.subject_of_number = self._numbers.subject_of
+
+    def _in_use(self) -> Iterator[Subject]:
+        return self._core.dispatcher.subjects()
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """None: everybody may do everything."""
+        return self._authorizer
+
+    @authorizer.setter
+    def authorizer(self, authorizer: Authorizer | None) -> None:
+        """From the first one on C serves nobody of whom it does not know who it is."""
+        was_asked, self._authorizer = self._authorizer is not None, authorizer
+        is_asked = authorizer is not None
+        if is_asked != was_asked:
+            self._core.connections.require_subject(on=is_asked)
+            if is_asked:
+                self._core.dispatcher.name_all()
+        self.rules_changed()
 
     def follow(self, rules: Rules) -> None:
         """These are the rules from here on."""
-        if self.authorizer is None or rules is self._rules:
+        if self._authorizer is None or rules is self._rules:
             return
         settings = self._core.settings
         self._rules = rules
         self.authorizer = AclAuthorizer(
             rules, settings.super_principals, allows_without_rules=settings.allow_everyone_if_no_acl_found
         )
+
+    def rules_changed(self) -> None:
+        """What was decided is decided again, and whoever waits is asked about."""
         self.generation += 1
         for tell in self.on_rules_changed:
             tell()
@@ -81,15 +112,25 @@ class AccessControl:
         """`is_told`: a refusal is counted and logged, as that of something that the request names is. What is only left
         out of an answer is not.
         """
-        authorizer = self.authorizer
-        if authorizer is None or authorizer.allows(self.subject_of(request), operation, resource, name):
+        if self._authorizer is None:
             return True
-        if is_told:
+        is_allowed = self._authorizer.allows(self.subject_of(request), operation, resource, name)
+        self.on_decided(request, operation, resource, name, is_allowed)
+        if not is_allowed and is_told:
             self._tell(request, operation, resource, name)
-        return False
+        return is_allowed
 
     def allows_on_cluster(self, request: Request, operation: Operation, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME, is_told=is_told)
+
+    def allows_topic(self, request: Request, operation: Operation, name: str) -> bool:
+        return self.allows(request, operation, Resource.TOPIC, name)
+
+    def allows_group(self, request: Request, operation: Operation, group_id: str) -> bool:
+        return self.allows(request, operation, Resource.GROUP, group_id)
+
+    def allows_transaction(self, request: Request, operation: Operation, transactional_id: str) -> bool:
+        return self.allows(request, operation, Resource.TRANSACTIONAL_ID, transactional_id)
 
     def allows_some(
         self, request: Request, operation: Operation, resource: Resource, *, is_told: bool = True

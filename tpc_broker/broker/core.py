@@ -11,18 +11,20 @@ finish what is in flight → write behind → checkpoint.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
+from tpc_broker.broker.authentication import Authentication
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.grants import Grants
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import FIRST_LEVELS, HANDLERS, PROMPT_APIS, offered_at
@@ -66,9 +68,10 @@ from tpc_broker.model import (
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from tpc_broker.auth.oauthbearer import Tokens
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import (
@@ -126,6 +129,15 @@ class BrokerStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBeforeStart:
+    """Records of the metadata that somebody left for this start, while no broker ran."""
+
+    records: Sequence[MetadataRecord] = ()
+    forget: Callable[[], None] = lambda: None
+    """Called when they are durable. It blocks, for as long as a small file needs to be removed."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoreIdentity:
     """Where this core stands: its node, its number, and what clients are told."""
 
@@ -134,6 +146,8 @@ class CoreIdentity:
     listeners: tuple[Listener, ...]
     data_path: Path
     cluster_id: str
+    sasl_secret: bytes = field(default=b"", repr=False)
+    """The broker's, for users that it does not have (`auth.scram`)."""
 
 
 class Core:
@@ -167,6 +181,9 @@ class Core:
         self.in_thread = in_thread
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
+        self.given = GivenBeforeStart()
+        self.tokens: Tokens | None = None
+        """Where clients may log in by OAUTHBEARER."""
         self._cluster_id = place.cluster_id
         self._cores = place.cores
         settings = configuration.settings
@@ -205,8 +222,10 @@ class Core:
         self.coordinators = CoordinatorsOfCore(self.groups, self.transactions)
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
+        self.authentication = Authentication(self, place.listeners, place.sasl_secret)
         self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
+        self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0
@@ -266,8 +285,12 @@ class Core:
         except (MetadataDamagedError, RecordsDamagedError, ValueError) as error:  # ValueError: no sound records
             raise MetadataUnreadableError(str(error)) from error
         controller = Controller(self.metadata.loaded, self.configuration)
-        if self.cluster is None or self.metadata.loaded.cores_count:  # in a cluster: what this node brings
-            await self.metadata.commit_before_start(controller.begin(self._cluster_id, self._cores))
+        given = self.given
+        # in a cluster: what this node brings
+        if self.cluster is None or self.metadata.loaded.cores_count or given.records:
+            begun = controller.begin(self._cluster_id, self._cores)
+            await self.metadata.commit_before_start([*begun, *given.records])
+            given.forget()  # before anybody is answered: what is changed later must not be undone
         if self.cluster is not None:
             await self.metadata.start_in_cluster(self._nursery, self.configuration)
             return
@@ -475,7 +498,7 @@ class Core:
 
     def produce_now(self, request: Request) -> bool:
         """Let the data plane take a Produce; False when Python has to deal with it."""
-        return self.plane.produce(request)
+        return self.access.authorizer is None and self.plane.produce(request)
 
     def check_topic_name(self, name: str) -> ErrorCode:
         return ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.NONE

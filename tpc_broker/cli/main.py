@@ -25,6 +25,7 @@ from tpc_broker.cli.profiles import profile
 from tpc_broker.cli.send import send
 from tpc_broker.cli.topics import topic
 from tpc_broker.cli.transactions import txn
+from tpc_broker.cli.users import user
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,6 +40,7 @@ main.add_command(txn)
 main.add_command(acl)
 main.add_command(partition)
 main.add_command(config)
+main.add_command(user)
 main.add_command(info)
 main.add_command(cluster)
 main.add_command(node)

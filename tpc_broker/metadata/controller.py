@@ -39,6 +39,7 @@ from tpc_broker.metadata.records import (
     NodeRegistered,
     ProducerIdsReserved,
     ResourceConfigChanged,
+    ScramCredentialChanged,
     TopicAssigned,
     TopicCreated,
     TopicDeleted,
@@ -417,7 +418,7 @@ class Controller:
                 records.append(replace(record, node=node))
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
                 continue  # a founder could not read it
-            elif isinstance(record, AclsChanged) and level < FIRST_WITH_SECURITY:
+            elif isinstance(record, AclsChanged | ScramCredentialChanged) and level < FIRST_WITH_SECURITY:
                 continue  # the same
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tpc_broker.auth.acls import NO_RULES, Rules
+from tpc_broker.auth.credentials import ScramMechanism
 from tpc_broker.feature_levels import (
     FIRST_OF_CLUSTERS,
     FIRST_WITH_GROUPS,
@@ -40,10 +41,12 @@ from tpc_broker.metadata.records import (
     ReplicasMoved,
     ReplicasMoving,
     ResourceConfigChanged,
+    ScramCredentialChanged,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    credential_changed,
     from_json,
     to_json,
 )
@@ -68,6 +71,8 @@ from tpc_broker.routing import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tpc_broker.auth.credentials import ScramCredential
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -208,6 +213,8 @@ class ClusterImage:
     """What was set of groups, by their ids; of a group of which nothing is, there is nothing."""
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The same of subscriptions to metrics of clients, by their names."""
+    scram_users: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
+    """What is kept of the passwords of users, by name and mechanism."""
     acls: Rules = NO_RULES
     """Of access. Shared by all images between two changes of them."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
@@ -280,6 +287,10 @@ class ClusterImage:
         """Whether users, rules of access and quotas may be kept, by the level."""
         return self.level >= FIRST_WITH_SECURITY
 
+    def user_records(self) -> list[MetadataRecord]:
+        """The users."""
+        return [credential_changed(*key, credential) for key, credential in sorted(self.scram_users.items())]
+
     def resource_records(self) -> list[MetadataRecord]:
         """The settings of groups and of subscriptions to metrics."""
         tables = ((GROUP, self.group_configs), (CLIENT_METRICS, self.client_metrics_configs))
@@ -304,6 +315,7 @@ class ClusterImage:
             broker_configs=dict(self.broker_configs),
             group_configs=dict(self.group_configs),
             client_metrics_configs=dict(self.client_metrics_configs),
+            scram_users=dict(self.scram_users),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
@@ -332,6 +344,7 @@ class ClusterImage:
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         records.extend(self.resource_records())
+        records.extend(self.user_records())
         records.extend(acl_records(self.acls))
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
@@ -424,6 +437,8 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.broker_configs)[record.broker] = configs
         case ResourceConfigChanged():
             _change_resource(image, record)
+        case ScramCredentialChanged():
+            _change_user(image, record)
         case AclsChanged():
             return replace(image, acls=image.acls.changed(record.added, record.removed))
         case _:
@@ -439,6 +454,14 @@ def _change_resource(image: ClusterImage, record: ResourceConfigChanged) -> None
         table[record.name] = kept
     else:
         table.pop(record.name, None)
+
+
+def _change_user(image: ClusterImage, record: ScramCredentialChanged) -> None:
+    key, credential = (record.user, ScramMechanism(record.mechanism)), record.credential
+    if credential is None:
+        _mutable(image.scram_users).pop(key, None)
+    else:
+        _mutable(image.scram_users)[key] = credential
 
 
 def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:

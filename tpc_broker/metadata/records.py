@@ -11,12 +11,14 @@ appended at the end of the log before its start is moved there, and a crash betw
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Mapping  # noqa: TC003 - the fields of a dataclass are read at run time
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
+from tpc_broker.auth.credentials import SALT_BYTES_MAX, ScramCredential, ScramMechanism, user_name_fault
 from tpc_broker.feature_levels import UNSAID, Levels
 from tpc_broker.metadata.acl_records import AclsChanged, acl_from_json, acl_to_json
 from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionIndex, ProducerId, Replica, TopicId
@@ -242,6 +244,42 @@ class FeatureLevelChanged:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class ScramCredentialChanged:
+    """What is kept of a user's password by one mechanism (`auth.credentials.ScramMechanism`); bytes are base64. With
+    nothing in it but the name and the mechanism that user has none by this mechanism any more.
+
+    Written from feature level 6 on. It is a secret: none of its bytes is in the text of the object.
+    """
+
+    user: str
+    mechanism: int
+    salt: str | None = field(default=None, repr=False)
+    iterations: int = 0
+    stored_key: str | None = field(default=None, repr=False)
+    server_key: str | None = field(default=None, repr=False)
+
+    @property
+    def credential(self) -> ScramCredential | None:
+        """None: it is deleted."""
+        if self.salt is None or self.stored_key is None or self.server_key is None:
+            return None
+        stored, server = base64.b64decode(self.stored_key), base64.b64decode(self.server_key)
+        return ScramCredential(base64.b64decode(self.salt), self.iterations, stored, server)
+
+
+def credential_changed(
+    user: str, mechanism: ScramMechanism, credential: ScramCredential | None
+) -> ScramCredentialChanged:
+    """The record that makes it so; None: deleted."""
+    if credential is None:
+        return ScramCredentialChanged(user, int(mechanism))
+    salt, stored, server = (
+        base64.b64encode(each).decode() for each in (credential.salt, credential.stored_key, credential.server_key)
+    )
+    return ScramCredentialChanged(user, int(mechanism), salt, credential.iterations, stored, server)
+
+
 MetadataRecord = (
     ClusterCreated
     | TopicCreated
@@ -259,6 +297,7 @@ MetadataRecord = (
     | ReplicasMoving
     | ReplicasMoved
     | FeatureLevelChanged
+    | ScramCredentialChanged
     | AclsChanged
 )
 
@@ -279,6 +318,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "replicas_moving": ReplicasMoving,
     "replicas_moved": ReplicasMoved,
     "feature_level_changed": FeatureLevelChanged,
+    "scram_credential_changed": ScramCredentialChanged,
     "acls_changed": AclsChanged,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
@@ -319,6 +359,8 @@ def from_json(members: Any) -> MetadataRecord:
             _read_node(values)
         if record_type is ResourceConfigChanged:
             _check_resource(values)
+        if record_type is ScramCredentialChanged:
+            _check_credential(values)
         if record_type is AclsChanged:
             values = {name: tuple(acl_from_json(one) for one in those) for name, those in values.items()}
         return record_type(**values)
@@ -355,6 +397,24 @@ def _read_node(values: dict[str, Any]) -> None:
 def _check_resource(values: dict[str, Any]) -> None:
     if values["kind"] not in RESOURCE_KINDS or not isinstance(values["changes"], dict):
         raise ValueError(f"settings of {values['kind']}")
+
+
+def _check_credential(values: dict[str, Any]) -> None:
+    """What is wrong is told without its bytes."""
+    mechanism = ScramMechanism(values["mechanism"])
+    if user_name_fault(values["user"]) is not None:
+        raise ValueError("the name of a user")
+    texts: list[Any] = [values.get(name) for name in ("salt", "stored_key", "server_key")]
+    if texts == [None, None, None]:
+        return
+    try:
+        salt, *keys = (base64.b64decode(text, validate=True) for text in texts)
+    except (TypeError, ValueError):
+        raise ValueError("a credential that is no base64") from None
+    if len(salt) > SALT_BYTES_MAX or any(len(key) != mechanism.key_bytes for key in keys):
+        raise ValueError("a credential of another size")
+    if not isinstance(values["iterations"], int) or values["iterations"] < 1:
+        raise ValueError("iterations of a credential")
 
 
 def encode_record(record: MetadataRecord) -> bytes:

@@ -47,11 +47,11 @@ class CoreCounters(TypedDict):
     `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
     `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
     `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
-    reason. `transactions`: of `TransactionStatistics`. `connections`: of `ConnectionStatistics`; `listeners`: of
-    `tpc_listener_statistics`, in the order of the listeners; `closed`: by reason. `python_spans`: how often Python took
-    how long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same
-    of the journal's commits. `latencies`: of requests, by API, `unknown` for keys that have no name;
-    `slowest`: requests of the last two minutes.
+    reason. `transactions`: of `TransactionStatistics`. `authentication`: of `AuthenticationStatistics`. `connections`:
+    of `ConnectionStatistics`; `listeners`: of `tpc_listener_statistics`, in the order of the listeners; `closed`: by
+    reason. `python_spans`: how often Python took how long between two visits of C, [i] less than 2^i us, the last one
+    all longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API,
+    `unknown` for keys that have no name; `slowest`: requests of the last two minutes.
     """
 
     broker: Numbers
@@ -67,6 +67,7 @@ class CoreCounters(TypedDict):
     fetches: Numbers
     fetch_fallbacks: Numbers
     transactions: Numbers
+    authentication: Numbers
     connections: Numbers
     listeners: list[Numbers]
     closed: Numbers
@@ -115,6 +116,7 @@ def core_counters(
         fetches=fetches,
         fetch_fallbacks=left,
         transactions=asdict(core.transactions.statistics()),
+        authentication=asdict(core.authentication.statistics()),
         connections=counted,
         listeners=connections.listener_statistics(),
         closed={reason.name.lower(): count for reason, count in closed.items()},

@@ -83,6 +83,8 @@ class ServeOptions:
     backend: ChosenBackend = ON_IO_URING
     fallbacks: tuple[str, ...] = ()
     """What was refused up to here, and what is done instead: lines for the log."""
+    open_doors: tuple[str, ...] = ()
+    """Of listeners that everybody may use, or passwords that others may read: lines for the log."""
 
 
 class AdminAddress(NamedTuple):

@@ -36,7 +36,10 @@ NO_ANSWER = "<no answer>"
 _ANSWER_SECONDS = _PATIENCE_S = 60.0
 _PAUSE_S = 0.02
 
-_MUTATING = {"CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs"}
+_MUTATING = {
+    "CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs",
+    "AlterUserScramCredentials",
+}  # fmt: skip
 _KAFKA_SETTLING_SECONDS = 0.1
 """Kafka answers these before its broker has applied the change; ours must have applied it, so it gets no such pause."""
 
@@ -52,7 +55,7 @@ _EPOCH_FIELDS = {"LeaderEpoch", "CommittedLeaderEpoch", "Epoch"}
 _TEXT_FIELDS = {"ErrorMessage", "BatchIndexErrorMessage", "Documentation"}
 _ITEM_KEYS = (
     "Name", "Topic", "TopicId", "GroupId", "ResourceName", "Key", "MemberId", "LogDir", "ApiKey", "NodeId",
-    "PartitionIndex", "Partition", "Index", "PartitionId", "BatchIndex", "Feature",
+    "PartitionIndex", "Partition", "Index", "PartitionId", "BatchIndex", "Feature", "User",
 )  # fmt: skip
 
 

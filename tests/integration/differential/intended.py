@@ -78,15 +78,6 @@ INTENDED: list[Intended] = [
         ours="40|<text>",
     ),
     Intended(
-        "no-users",
-        "Without authentication there are no users, and none is taken.",
-        api="AlterUserScramCredentials",
-        scenario="set-scram-credentials",
-        path=r"Results\[.*\]\.Error(Code|Message)",
-        kafka="0|None",
-        ours="33|91|<text>",
-    ),
-    Intended(
         "nothing-of-share-and-streams-groups",
         "Nothing here would obey a setting of a share group or of a streams group, so none is taken.",
         api="(Incremental)?AlterConfigs",

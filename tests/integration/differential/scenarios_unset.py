@@ -1,4 +1,4 @@
-"""What neither peer has set up: ACLs, tokens, quotas, users, settings of groups and of client metrics, transactions."""
+"""What neither peer has set up: ACLs, tokens, quotas, settings of groups and of client metrics, transactions."""
 
 from __future__ import annotations
 
@@ -80,14 +80,6 @@ def client_quotas_of_nobody(d: Dialogue) -> None:
 
 
 @scenario
-def scram_credentials_of_nobody(d: Dialogue) -> None:
-    d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": None})
-    for names in ("", "a", "ba", "aa", "bacba"):
-        d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": [{"Name": name} for name in names]})
-    d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": [{"Name": ""}]})
-
-
-@scenario
 def alter_quotas_that_are_not_there(d: Dialogue) -> None:
     """What takes nothing away, and what is refused."""
 
@@ -130,40 +122,6 @@ def set_quotas(d: Dialogue) -> None:
             "Ops": [{"Key": key, "Value": 50.0, "Remove": False}],
         }
         d.anywhere.ask("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": True})
-
-
-@scenario
-def alter_scram_credentials_that_are_refused(d: Dialogue) -> None:
-    def upsertion(name: str, mechanism: int, iterations: int = 4096) -> dict[str, object]:
-        return {
-            "Name": name, "Mechanism": mechanism, "Iterations": iterations, "Salt": b"s", "SaltedPassword": b"p",
-        }  # fmt: skip
-
-    d.anywhere.ask("AlterUserScramCredentials", 0, {})
-    for name in ("a", ""):
-        for mechanism in (1, 2, 0, 3, -1):
-            gone = {"Name": name, "Mechanism": mechanism}
-            d.anywhere.ask("AlterUserScramCredentials", 0, {"Deletions": [gone]})
-            d.anywhere.ask("AlterUserScramCredentials", 0, {"Deletions": [gone, gone]})
-    for asked in (
-        [upsertion("a", 1), upsertion("a", 2)],
-        [upsertion("a", 1), upsertion("a", 2), upsertion("a", 2)],
-        [upsertion("a", 1, 4095)], [upsertion("a", 2, 4095)], [upsertion("a", 1, 16_385)], [upsertion("a", 1, -1)],
-        [upsertion("a", 0)], [upsertion("a", 3)], [upsertion("", 1)], [upsertion("a", 3, 1)],
-    ):  # fmt: skip
-        d.anywhere.ask("AlterUserScramCredentials", 0, {"Upsertions": asked})
-    both = {"Deletions": [{"Name": "a", "Mechanism": 1}], "Upsertions": [upsertion("a", 1)]}
-    d.anywhere.ask("AlterUserScramCredentials", 0, both)
-    d.anywhere.ask("DescribeUserScramCredentials", 0, {"Users": None})
-
-
-@scenario
-def set_scram_credentials(d: Dialogue) -> None:
-    user = {"Name": d.prefix, "Mechanism": 1}
-    asked = {**user, "Iterations": 4096, "Salt": b"s", "SaltedPassword": b"p"}
-    d.anywhere.ask("AlterUserScramCredentials", 0, {"Upsertions": [asked]})
-    d.anywhere.ask("AlterUserScramCredentials", 0, {"Deletions": [user]})
-    d.settle()
 
 
 @scenario

@@ -1,0 +1,24 @@
+/* What context.c, session.c and names.c of this folder share. Needs OpenSSL. */
+#ifndef TPC_TLS_CONTEXT_H
+#define TPC_TLS_CONTEXT_H
+
+#include <openssl/ssl.h>
+
+#include "tls.h"
+
+struct tpc_tls_context {
+    SSL_CTX *ssl;
+    uint32_t references;
+    uint32_t client_auth;
+};
+
+/* An error of our own among those of OpenSSL, which have a library's number above their lowest 23 bits. */
+enum { TLS_ERROR_SILENT_RECORDS = 1 };
+
+/* session.c. False: no memory. */
+bool tls_session_prepare(void);
+
+/* names.c, as tpc_tls_peer_name(). */
+int tls_name_of(const X509 *certificate, int where, char *into, size_t room);
+
+#endif
