@@ -262,7 +262,6 @@ class CoreProcessMain:
             if options.loads_fd >= 0:
                 assembly.connections.show_open(map_load(options.loads_fd, options.core))
             if not await self._begin_accepting(assembly, core, nursery):
-                nursery.cancel_scope.cancel()
                 return
             if datagrams is not None:
                 datagrams.start()
@@ -373,6 +372,7 @@ class CoreProcessMain:
             tls_files.begin()
         except StartError as error:
             await self._refuse(str(error))
+            nursery.cancel_scope.cancel()
             return False
         nursery.start_soon(tls_files.watch)
         connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
