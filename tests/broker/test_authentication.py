@@ -265,7 +265,7 @@ async def test_a_login_behind_a_login_changes_nothing(autojump_clock):
 
 
 async def test_a_message_above_the_bound_is_refused(autojump_clock):
-    async with running_node(1, (*ALL, "sasl.server.max.receive.size=12")) as node:
+    async with running_node(1, (*ALL, "sasl.server.max.receive.size=11")) as node:
         await with_anna(node)
         client = Client(node)
         await client.shake_hands("PLAIN")
