@@ -21,6 +21,7 @@ import trio
 
 from tpc_broker.auth.credentials import ScramMechanism
 from tpc_broker.auth.exchange import Done, Failed, Mechanism, Work
+from tpc_broker.auth.oauthbearer import OAuthBearerExchange
 from tpc_broker.auth.plain import PlainExchange, RecentLogins
 from tpc_broker.auth.principals import Subject
 from tpc_broker.auth.scram import ScramExchange, stand_in, usual_shape
@@ -95,6 +96,7 @@ class Authentication:
             Mechanism.PLAIN: self._plain,
             Mechanism.SCRAM_SHA_256: lambda: self._scram(ScramMechanism.SCRAM_SHA_256),
             Mechanism.SCRAM_SHA_512: lambda: self._scram(ScramMechanism.SCRAM_SHA_512),
+            Mechanism.OAUTHBEARER: self._token,
         }
         """A login's machine, by mechanism."""
         self._deriving = trio.CapacityLimiter(DERIVATIONS_MAX)
@@ -265,3 +267,7 @@ class Authentication:
             chance = self._core.chance
             self._recent = RecentLogins(chance.uuid().bytes + chance.uuid().bytes)
         return PlainExchange(self, self._recent, self._core.clock.monotonic_ms)
+
+    def _token(self) -> Exchange:
+        assert self._core.tokens is not None, "it is offered where tokens can be checked"
+        return OAuthBearerExchange(self._core.tokens)
