@@ -209,9 +209,12 @@ async def test_a_request_that_may_not_come_yet_is_not_even_decoded(autojump_cloc
     assert "does not come here in a login" in caplog.text
 
 
-async def test_produces_are_not_taken_before_a_login(autojump_clock):
+@pytest.mark.parametrize("stands_in_line", [False, True])
+async def test_produces_are_not_taken_before_a_login(autojump_clock, stands_in_line):
     async with running_node(1) as node:
         taken = []
+        if stands_in_line:
+            node[0].dispatcher._has_share = lambda: False
         node[0].produce_now = lambda request: taken.append(request) or False
         request = MemoryRequest(7, 0, 9, 1, memoryview(b""), node.clock.monotonic_ns(), LOGIN)
         Client(node).connections.send(request)
