@@ -85,15 +85,25 @@ def test_idempotent_producers_are_described(broker, topic):
         ("users", "a", "producer_byte_rate=1000", f"producer_byte_rate: {NO_QUOTAS}"),
         ("clients", "a", "request_percentage=50", f"request_percentage: {NO_QUOTAS}"),
         ("ips", "127.0.0.1", "connection_creation_rate=10", f"connection_creation_rate: {NO_QUOTAS}"),
-        ("users", "a", "SCRAM-SHA-256=[iterations=4096,password=secret]",
-         "This broker has no authentication yet, so it keeps no users."),
     ],
 )  # fmt: skip
-def test_quotas_and_users_are_refused_with_the_reason(broker, kind, name, setting, said):
+def test_quotas_are_refused_with_the_reason(broker, kind, name, setting, said):
     entity = ["--alter", "--entity-type", kind, "--entity-name", name, "--add-config", setting]
     done = run_tool("configs", "--bootstrap-server", broker.bootstrap, *entity)
     assert (done.returncode, said in done.stderr) == (1, True), done
     assert not tool(broker, "configs", "--describe", "--entity-type", kind).strip()
+
+
+def test_users_come_and_go_by_kafkas_tool(broker):
+    entity = ["--entity-type", "users", "--entity-name", "java-user"]
+    for wanted in ("SCRAM-SHA-256=[iterations=5000,password=secret]", "SCRAM-SHA-512=[password=secret]"):
+        tool(broker, "configs", "--alter", *entity, "--add-config", wanted)
+    told = tool(broker, "configs", "--describe", *entity)
+    assert "SCRAM-SHA-256=iterations=5000, SCRAM-SHA-512=iterations=4096" in told
+    assert "secret" not in told
+    for name in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        tool(broker, "configs", "--alter", *entity, "--delete-config", name)
+    assert "java-user" not in tool(broker, "configs", "--describe", "--entity-type", "users")
 
 
 def test_acls_need_an_authorizer(broker):
