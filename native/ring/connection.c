@@ -93,7 +93,9 @@ static void return_slot(tpc_connections *connections, connection *it) {
 static void discard(connection *it) {
     if (it->has_peer) peer_counts_remove(&it->owner->peers, &it->peer);
     identity_free(it);
+    quota_forget(it);
     return_slot(it->owner, it);
+    tls_free(it);
     free(it);
 }
 
@@ -123,15 +125,19 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
     return it;
 }
 
+void connection_withdraw(connection *it) {
+    node_remove(&it->attention);
+    node_remove(&it->by_activity);
+    node_remove(&it->by_opening);
+    discard(it);
+}
+
 int connection_announce(connection *it) {
     tpc_connections *connections = it->owner;
     int result =
         tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), it->descriptor, it->listener, NULL);
     if (result < 0) {
-        node_remove(&it->attention);
-        node_remove(&it->by_activity);
-        node_remove(&it->by_opening);
-        discard(it);
+        connection_withdraw(it);
         return result;
     }
     connections->statistics.opened++;
@@ -143,6 +149,7 @@ int connection_open(tpc_connections *connections, int descriptor, uint16_t liste
     bool has_peer = peer_address_of(descriptor, &peer);
     if (has_peer && peer_counts_of(&connections->peers, &peer) >= connections->limits.connections_per_ip_max)
         return -EUSERS;
+    if (has_peer && !quota_admits(connections, listener, &peer)) return -EDQUOT;
     if (has_peer && !peer_counts_add(&connections->peers, &peer)) return -ENOMEM;
     connection *it = connection_make(connections, descriptor, listener, &request_sink);
     if (it == NULL) {
@@ -152,7 +159,12 @@ int connection_open(tpc_connections *connections, int descriptor, uint16_t liste
     it->has_peer = has_peer;
     if (has_peer) it->peer = peer;
     identity_begin(it);
-    int result = connection_announce(it);
+    tpc_tls_context *context = connections->listener_tls[listener];
+    int result = context != NULL ? tls_open(it, context) : 0;
+    if (result < 0)
+        connection_withdraw(it);
+    else
+        result = connection_announce(it);
     if (result == 0 && id != NULL) *id = connection_id(it);
     return result;
 }
@@ -177,8 +189,10 @@ void connection_begin_close(connection *it, int reason, int error) {
     it->error = error;
     node_remove(&it->attention);
     node_remove(&it->by_activity);
+    quota_unmute(it);
     if (it->link != NULL || it->carrier != NULL || it->forwards) links_connection_closing(it);
     if (it->sink->closing != NULL) it->sink->closing(it);
+    if (it->tls != NULL) tls_closing(it);
     receive_forget(it);
     send_forget(it);
     identity_closing(it);
@@ -410,7 +424,9 @@ static int64_t on_turn(void *context, int64_t now_ns) {
     until_ns = earlier(until_ns, close_stuck_senders(connections, now_ns));
     until_ns = earlier(until_ns, close_idle(connections, now_ns));
     until_ns = earlier(until_ns, identity_turn(connections, now_ns));
+    until_ns = earlier(until_ns, quota_turn(connections, now_ns));
     until_ns = earlier(until_ns, relieve_starvation(connections, now_ns));
+    until_ns = earlier(until_ns, tls_turn(connections, now_ns));
     attend_all(connections);
     if (connections->links != NULL) attend_all(connections); /* the links, which got the answers of streams */
     if (node_linked(&connections->attention)) return now_ns; /* no submission entry was left */
@@ -439,6 +455,7 @@ tpc_connections *tpc_connections_new(tpc_ring *ring, tpc_budget *budget, const t
     node_init(&connections->by_send);
     node_init(&connections->by_assembly);
     node_init(&connections->by_starvation);
+    node_init(&connections->by_handshake);
     node_init(&connections->strangers);
     int result = receive_start(connections);
     if (result == 0) result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, on_turn, connections);
@@ -463,6 +480,8 @@ int tpc_connections_free(tpc_connections *connections) {
     free(connections->sendings);
     while (connections->chunks_count > 0) tpc_frame_release(connections->chunks[--connections->chunks_count]);
     peer_counts_free(&connections->peers);
+    tls_stop(connections);
+    quotas_free(connections);
     free(connections->slots);
     free(connections);
     return 0;

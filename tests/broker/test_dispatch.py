@@ -49,6 +49,7 @@ class SlowHandlers:
         core = SimpleNamespace(
             view=SimpleNamespace(image=self.image), connections=connections, disk=disk,
             access=SimpleNamespace(authorizer=None), produce_now=self.produce_now, clock=self.clock,
+            quotas=SimpleNamespace(counts_time=False, told=lambda _request, _version, response: response),
             log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
         self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery, first_levels or {})

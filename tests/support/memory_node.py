@@ -75,6 +75,7 @@ class MemoryRequest:
     received_ns: int
     listener: int = 0
     fallback_reason: int = 0
+    throttle_ms: int = 0
     client_id: str | None = "a-client"
     answer: bytes | None = None
     done: trio.Event = field(default_factory=trio.Event)
@@ -96,6 +97,7 @@ class MemoryConnections:
         self.is_accepting = self.takes_more = True
         self.open, self.closed, self.marks, self.let = set(), {}, {}, {}
         self.authenticated, self.tokens, self.requires_subject = set(), set(), False
+        self.quotas, self.users, self.muted, self.time_spent = None, {}, [], []
         self._waiting = set()
 
     def send(self, request):
@@ -139,6 +141,18 @@ class MemoryConnections:
 
     def mark_of(self, connection):
         return self.marks.get(connection, 0)
+
+    def set_quotas(self, windows, rows, addresses):
+        self.quotas = windows, rows, addresses
+
+    def set_user(self, connection, name):
+        self.users[connection] = name
+
+    def mute(self, connection, milliseconds):
+        self.muted.append((connection, milliseconds))
+
+    def spent(self, connection, client_id, spent_ns):
+        self.time_spent.append((connection, client_id, spent_ns))
 
     def stop_accepting(self):
         self.is_accepting = False
@@ -327,15 +341,18 @@ class MemoryNode:
         await self.crash(number)
         return await self.start(number)
 
-    def send(self, number, message, version=None, *, connection=1, client_id="a-client", listener=0):
+    def send(
+        self, number, message, version=None, *, connection=1, client_id="a-client", listener=0, throttle_ms=0
+    ):
         """A request by its message; in the newest version that is offered unless another is named."""
         key = ApiKey[_api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(encode_request(key, version, message))
         request = MemoryRequest(
-            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), listener, client_id=client_id
-        )
+            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), listener, client_id=client_id,
+            throttle_ms=throttle_ms,
+        )  # fmt: skip
         self.lives[CoreId(number)].connections.send(request)
         return request
 

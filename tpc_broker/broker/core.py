@@ -19,11 +19,13 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.authentication import Authentication
+from tpc_broker.broker.client_quotas import ClientQuotas
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.grants import Grants
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import FIRST_LEVELS, HANDLERS, PROMPT_APIS, offered_at
@@ -123,6 +125,8 @@ class BrokerStatistics:
     """After which the partition stayed, in a cluster."""
     machines_raised: int
     """Of coordinators: an error of this program each, after which one is loaded again from its log."""
+    refused: int
+    """What requests have named without the right to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,10 @@ class Core:
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
+        self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
+        self.quotas = ClientQuotas(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
+        self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0
@@ -407,9 +414,11 @@ class Core:
         if before.broker_configs != after.broker_configs or not before.version:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._apply_settings()
+        self.access.follow(after.acls)
         self.view.image = after
         if before.client_metrics_configs != after.client_metrics_configs:
             self.client_telemetry.follow(after.client_metrics_configs)
+        self.quotas.follow(before, after)
         told = [(each.feature_epoch, bool(each.nodes), each.cluster_id) for each in (before, after)]
         if told[0] != told[1]:
             self.plane.forget_answers(int(ApiKey.API_VERSIONS))
@@ -486,14 +495,14 @@ class Core:
         moves = self.moves.statistics
         return BrokerStatistics(
             self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count, moves.done,
-            moves.given_up, moves.taken_back, self._machines_raised,
+            moves.given_up, moves.taken_back, self._machines_raised, self.access.refusals,
         )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------
 
     def produce_now(self, request: Request) -> bool:
         """Let the data plane take a Produce; False when Python has to deal with it."""
-        return self.plane.produce(request)
+        return self.access.authorizer is None and self.plane.produce(request)
 
     def check_topic_name(self, name: str) -> ErrorCode:
         return ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.NONE

@@ -6,6 +6,7 @@
     listener.NAME.placement=load (default), cpu, source-port; of a shared one
     listener.security.protocol.map=NAME:PROTOCOL,…
     listener.name.NAME.sasl.enabled.mechanisms, listener.name.NAME.connections.max.reauth.ms; where clients log in
+    listener.name.NAME.ssl.…; of one with TLS (`tpc_broker.metadata.ssl_settings`)
 
 Names are taken in upper case, as Kafka does; one that is left out is PLAINTEXT. In mode per-core-address HOST is the
 first core's IP address, and the others count up from it, or all cores' addresses joined by `+`.
@@ -24,6 +25,7 @@ from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
 from tpc_broker.metadata.config_types import ConfigError, definitions_of
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode, Placement, SecurityProtocol
 from tpc_broker.metadata.sasl_settings import ENABLED, SaslSettings
+from tpc_broker.metadata.ssl_settings import is_ssl_setting_of_one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +40,6 @@ _SETTING: Final = re.compile(
 _OF_LOGINS: Final = re.compile(r"listener\.name\.([^.]+)\.(sasl\.enabled\.mechanisms|connections\.max\.reauth\.ms)")
 _OF_ONE: Final = re.compile(r"listener\.([^.]+)\.(mode|placement)")
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_-]*")
-_KAFKAS_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 _LOGIN_FIELDS: Final = {ENABLED: "mechanisms", "connections.max.reauth.ms": "session_ms_max"}
@@ -67,7 +68,7 @@ class _Place(NamedTuple):
 
 
 def is_listener_setting(name: str) -> bool:
-    return _SETTING.fullmatch(name) is not None
+    return _SETTING.fullmatch(name) is not None or is_ssl_setting_of_one(name)
 
 
 def plan_listeners(
@@ -212,7 +213,7 @@ def _placements(
 
 def _protocols(given: GivenText | None, places: Mapping[str, _Place]) -> dict[str, SecurityProtocol]:
     """Without a map a listener that is called as a protocol has that one, and any other PLAINTEXT."""
-    named = {name: name if name in _KAFKAS_PROTOCOLS else SecurityProtocol.PLAINTEXT for name in places}
+    named = {name: name if name in tuple(SecurityProtocol) else SecurityProtocol.PLAINTEXT for name in places}
     where = {name: f"{place.given.where} {place.given.text}" for name, place in places.items()}
     if given is not None:
         entries = [entry.partition(":") for entry in given.text.split(",") if entry.strip()]
@@ -223,10 +224,9 @@ def _protocols(given: GivenText | None, places: Mapping[str, _Place]) -> dict[st
             named[name], where[name] = mapped[name], given.where
     for name, protocol in named.items():
         if protocol not in tuple(SecurityProtocol):
-            text = "not built yet" if protocol in _KAFKAS_PROTOCOLS else "unknown"
             allowed = ", ".join(SecurityProtocol)
             raise ConfigError(
-                f"{where[name]}: listener {name}: security protocol {protocol} is {text}; allowed is {allowed}"
+                f"{where[name]}: listener {name}: security protocol {protocol} is unknown; allowed is {allowed}"
             )
     return {name: SecurityProtocol(protocol) for name, protocol in named.items()}
 

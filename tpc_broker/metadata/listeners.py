@@ -41,10 +41,12 @@ class Placement(StrEnum):
 
 
 class SecurityProtocol(StrEnum):
-    """Kafka's names. The others are refused, by name."""
+    """Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SSL = "SSL"
+    SASL_SSL = "SASL_SSL"
 
     @property
     def authenticates(self) -> bool:

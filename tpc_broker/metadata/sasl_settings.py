@@ -93,7 +93,7 @@ def check_logins(listeners: Sequence[Listener], settings: SaslSettings) -> list[
     for listener in listeners:
         is_local = all(is_loopback(address.host) for address in listener.addresses)
         if not listener.security.authenticates:
-            if not is_local:
+            if not is_local and not listener.security.encrypts:
                 warnings.append(
                     f"listener {listener.name} ({listener.summary()}) takes everybody who reaches it: "
                     f"its security protocol {listener.security} knows no users"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
-_REQUEST = Struct("=QqQQQqIiihhBxH4xB7x16x")
+_REQUEST = Struct("=QqQQQqIiihhBxH4xB3x4xI4x16x")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
 
@@ -65,6 +65,8 @@ class CloseReason(IntEnum):
     AUTHENTICATION_LATE = lib.TPC_CLOSE_AUTHENTICATION_LATE
     STRANGER_TOO_LARGE = lib.TPC_CLOSE_STRANGER_TOO_LARGE
     SESSION_OVER = lib.TPC_CLOSE_SESSION_OVER
+    TLS = lib.TPC_CLOSE_TLS
+    HANDSHAKE_DEADLINE = lib.TPC_CLOSE_HANDSHAKE_DEADLINE
 
 
 assert len(CloseReason) == lib.TPC_CLOSE_REASONS_COUNT - 1
@@ -119,6 +121,8 @@ class ConnectionLimits:
     """From the opening of a connection that has to be let in until it is."""
     strangers_bytes_max: int = limits.STRANGERS_BYTES_MAX
     """Memory of all connections that are not let in yet, outside Python; whoever holds most goes."""
+    handshake_ms_max: int = 10_000
+    """Of TLS, from the opening of a connection."""
     accept_retry_ms: int = 100
     """Rest after accepting failed for want of descriptors or memory."""
     budget_bytes: int = 512 * _MIB
@@ -153,6 +157,7 @@ class ConnectionStatistics:
     pauses: int
     starvations: int
     receive_buffers_short: int
+    handshakes: int
     requests_unanswered: int
     answer_bytes_unsent: int
     answer_bytes_held: int
@@ -188,7 +193,7 @@ class SlowRequest(NamedTuple):
     api_version: int
 
 
-_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:29]
+_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:30]
 assert _C_STATISTICS[-1] == "slots"
 _LISTENER_FIELDS: Final = ("opened", "refused", "requests", "received_bytes", "sent_bytes", "connections")
 
@@ -285,6 +290,7 @@ class Request:
         "pointer",
         "received_ns",
         "sequence",
+        "throttle_ms",
     )
 
     def __init__(self, connections: Connections, pointer: tpc_request) -> None:
@@ -306,6 +312,7 @@ class Request:
             self.flexible,
             self.listener,
             self.fallback_reason,
+            self.throttle_ms,
         ) = _REQUEST.unpack(_buffer(pointer))
 
     @property
@@ -359,6 +366,8 @@ class Connections:
         self.on_request: Callable[[Request], None] = _not_served
         self.on_closed: Callable[[int, CloseReason, int], None] = _ignore
         """`(connection, reason, errno)`; errno is 0 when there is none to tell."""
+        self.on_secured: Callable[[int, int], None] = _ignore
+        """`(connection, listener)`: whose certificate is to be looked at; it is not served until `tls.let_speak`."""
         self.on_accept_failed: Callable[[int, int], None] = _ignore
         """`(listener, errno)`: no descriptors or memory (it tries again), or the socket is no listener (it stops)."""
         bounds = self._c_limits(self.limits)
@@ -376,6 +385,7 @@ class Connections:
         ring.on_event(lib.TPC_EVENT_REQUEST, self._request)
         ring.on_event(lib.TPC_EVENT_OPENED, self._opened)
         ring.on_event(lib.TPC_EVENT_CLOSED, self._closed)
+        ring.on_event(lib.TPC_EVENT_SECURED, self._secured)
         ring.on_event(lib.TPC_EVENT_ACCEPT_FAILED, self._accept_failed)
 
     @staticmethod
@@ -403,6 +413,9 @@ class Connections:
     def _opened(self, connection: int, _descriptor: int, listener: int, _pointer: int) -> None:
         gone = lib.tpc_connection_describe(self.pointer, connection, self._info) < 0
         self.on_opened(connection, "gone" if gone else ffi.string(self._info.peer).decode(), listener)
+
+    def _secured(self, connection: int, listener: int, _b: int, _pointer: int) -> None:
+        self.on_secured(connection, listener)
 
     def _closed(self, connection: int, reason: int, error: int, _pointer: int) -> None:
         self.on_closed(connection, CloseReason(reason), error)
@@ -576,7 +589,8 @@ class Connections:
             return
         _checked(lib.tpc_connections_free(self.pointer), "free")
         self.closed = True
-        for kind in (lib.TPC_EVENT_REQUEST, lib.TPC_EVENT_OPENED, lib.TPC_EVENT_CLOSED, lib.TPC_EVENT_ACCEPT_FAILED):
+        kinds = (lib.TPC_EVENT_OPENED, lib.TPC_EVENT_CLOSED, lib.TPC_EVENT_SECURED, lib.TPC_EVENT_ACCEPT_FAILED)
+        for kind in (lib.TPC_EVENT_REQUEST, *kinds):
             self.ring.on_event(kind, None)
         lib.tpc_budget_free(self.budget)
 

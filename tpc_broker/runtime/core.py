@@ -26,7 +26,8 @@ from tpc_broker.broker.core import Core, CoreIdentity, GivenBeforeStart
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MetadataUnreadableError
 from tpc_broker.metadata.listeners import ListenerMode, shown_listeners
-from tpc_broker.metadata.settings import load_settings
+from tpc_broker.metadata.settings import listener_settings, load_settings
+from tpc_broker.metadata.ssl_settings import ssl_of_listeners
 from tpc_broker.rounds import next_round
 from tpc_broker.runtime.assembly import (
     CannotRunError,
@@ -42,6 +43,7 @@ from tpc_broker.runtime.collector import Collector
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
 from tpc_broker.runtime.data_directory import read_properties
 from tpc_broker.runtime.links import Links
+from tpc_broker.runtime.listener_tls import TlsFiles
 from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.log_limiter import LogLimiter
     from tpc_broker.broker.ports import Connections, DataPlane
     from tpc_broker.metadata.broker_config import Settings
+    from tpc_broker.runtime.client_connections import ClientConnections
     from tpc_broker.runtime.cluster.node import ClusterNodeMain
     from tpc_broker.runtime.cluster.replication import CoreReplication
     from tpc_broker.runtime.counters import CoreCounters
@@ -120,7 +123,7 @@ def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailbox
     """Only where a core may be sent what another one owns, and does not send it away: on listeners that all share, and
     by datagrams.
     """
-    shared = [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
+    shared = _shared_listeners(options)
     if not shared and (options.datagram_fd < 0 or options.cores == 1):
         return None
     links = Links(assembly.ring_connections, options.core, mailboxes)
@@ -134,9 +137,28 @@ def _authenticated(options: CoreOptions) -> frozenset[int]:
     return frozenset(number for number, each in enumerate(options.listeners) if each.security.authenticates)
 
 
+def _tls_files(options: CoreOptions, connections: ClientConnections) -> TlsFiles:
+    """Of the listeners with TLS, which are given to the connections."""
+    settings = load_settings(options.settings, options.overrides).settings
+    given = listener_settings(options.settings, options.overrides)
+    return TlsFiles(ssl_of_listeners(options.listeners, settings, given), connections.secure)
+
+
 def _sasl_secret(options: CoreOptions) -> bytes:
     """Where clients log in. StartError when it cannot be used."""
     return read_sasl_secret(Path(options.data), options.cluster) if _authenticated(options) else b""
+
+
+def _shared_listeners(options: CoreOptions) -> list[int]:
+    return [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
+
+
+def _map_shared_memory(options: CoreOptions, assembly: CoreAssembly) -> None:
+    """What cores that share a listener know of each other's clients."""
+    if options.loads_fd >= 0:
+        assembly.connections.show_open(map_load(options.loads_fd, options.core))
+    if options.quotas_fd >= 0:
+        assembly.connections.share_quotas(options.quotas_fd, _shared_listeners(options))
 
 
 def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
@@ -252,9 +274,9 @@ class CoreProcessMain:
             with in_queue(TaskQueue.MAINTENANCE):
                 nursery.start_soon(assembly.storage.run_maintenance)
             await self._join_the_others(core)
-            if options.loads_fd >= 0:
-                assembly.connections.show_open(map_load(options.loads_fd, options.core))
-            assembly.connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
+            _map_shared_memory(options, assembly)
+            if not await self._begin_accepting(assembly, core, nursery):
+                return
             if datagrams is not None:
                 datagrams.start()
             nursery.start_soon(self._follow_cores, core)
@@ -375,6 +397,20 @@ class CoreProcessMain:
         if missing := missing_users(core.given.records, core.view.image):
             log.error("%s", missing)
         return self._refused is None
+
+    async def _begin_accepting(self, assembly: CoreAssembly, core: Core, nursery: trio.Nursery) -> bool:
+        """From the listeners; False: it was refused. Who has TLS has it before anybody is accepted."""
+        options, connections = self._options, assembly.connections
+        tls_files = _tls_files(options, connections)
+        try:
+            tls_files.begin()
+        except StartError as error:
+            await self._refuse(str(error))
+            nursery.cancel_scope.cancel()
+            return False
+        nursery.start_soon(tls_files.watch)
+        connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
+        return True
 
     async def _refuse(self, reason: str) -> None:
         """What starting again does not mend."""

@@ -21,11 +21,13 @@ from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
 from tpc_broker.metadata.sasl_settings import check_logins
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
+from tpc_broker.metadata.ssl_settings import ssl_of_listeners
 from tpc_broker.runtime.backend import CHOICES, choose_backend
 from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.data_directory import closed_to_others
 from tpc_broker.runtime.fallbacks import without_pins
+from tpc_broker.runtime.listener_tls import warnings_of
 from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
@@ -50,7 +52,6 @@ Try it:
   kcat -b {address} -t hello -P <<< 'hello, log'
   kcat -b {address} -t hello -C -e
 """
-
 
 _CONFIGURATION: Final = (
     click.option(
@@ -338,10 +339,12 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         configured = load_settings(text, overrides, file_name=file_name)
         of_listeners = listener_settings(text, overrides, file_name=file_name)
         listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
-        open_doors = tuple(check_logins(listeners, configured.settings))
+        open_doors = check_logins(listeners, configured.settings)
         check_token_support(listeners, configured.settings)
+        with_tls = ssl_of_listeners(listeners, configured.settings, of_listeners)
     except ConfigError as error:
         raise StartError(str(error)) from error
+    open_doors += [warning for each in with_tls.values() for warning in warnings_of(each)]
     return ServeOptions(
         data=Path(str(arguments["data"])).expanduser().resolve(),
         listeners=listeners,
@@ -354,8 +357,13 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
-        cluster=plan_cluster(arguments, cores),
-        open_doors=open_doors,
+        cluster=plan_cluster(
+            arguments,
+            cores,
+            configured.settings.cluster_links_encryption,
+            is_authorizing=configured.settings.has_authorizer,
+        ),
+        open_doors=tuple(open_doors),
     )
 
 
