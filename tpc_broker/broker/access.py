@@ -123,14 +123,16 @@ class AccessControl:
     def allows_on_cluster(self, request: Request, operation: Operation, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME, is_told=is_told)
 
-    def allows_topic(self, request: Request, operation: Operation, name: str) -> bool:
-        return self.allows(request, operation, Resource.TOPIC, name)
+    def allows_topic(self, request: Request, operation: Operation, name: str, *, is_told: bool = True) -> bool:
+        return self.allows(request, operation, Resource.TOPIC, name, is_told=is_told)
 
-    def allows_group(self, request: Request, operation: Operation, group_id: str) -> bool:
-        return self.allows(request, operation, Resource.GROUP, group_id)
+    def allows_group(self, request: Request, operation: Operation, group_id: str, *, is_told: bool = True) -> bool:
+        return self.allows(request, operation, Resource.GROUP, group_id, is_told=is_told)
 
-    def allows_transaction(self, request: Request, operation: Operation, transactional_id: str) -> bool:
-        return self.allows(request, operation, Resource.TRANSACTIONAL_ID, transactional_id)
+    def allows_transaction(
+        self, request: Request, operation: Operation, transactional_id: str, *, is_told: bool = True
+    ) -> bool:
+        return self.allows(request, operation, Resource.TRANSACTIONAL_ID, transactional_id, is_told=is_told)
 
     def allows_some(
         self, request: Request, operation: Operation, resource: Resource, *, is_told: bool = True
