@@ -110,6 +110,8 @@ static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
     tpc_fetch_request asked;
     int result = decode(fetches, request, &asked);
     if (result < 0) return result;
+    if (request->throttle_ms && asked.session_epoch == 0)
+        asked.session_epoch = -1; /* no session is begun with nothing */
     tpc_fetch *fetch = calloc(1, sizeof *fetch);
     if (!fetch) return -ENOMEM;
     int32_t bytes_max = asked.response_bytes_max;
@@ -411,7 +413,8 @@ static int reserve_pieces(tpc_fetches *fetches, uint32_t count) {
 
 /* Encodes everything but the records into the scratch header; its length or -errno. */
 static int64_t encode(tpc_fetches *fetches, const tpc_fetch *fetch, int32_t results_count) {
-    tpc_fetch_answer answer = {.correlation_id = fetch->correlation_id,
+    tpc_fetch_answer answer = {.throttle_ms = fetch->request ? (int32_t)fetch->request->throttle_ms : 0,
+                               .correlation_id = fetch->correlation_id,
                                .session_id = fetch->session_id,
                                .version = fetch->version,
                                .error_code = (int16_t)fetch->error_code};
@@ -521,6 +524,25 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     return result < 0 ? result : (int)to.count;
 }
 
+/* Takes the fetch and its request: lays out what was chosen, and ends them. */
+static void answer_chosen(tpc_plane *plane, tpc_fetch *fetch) {
+    tpc_fetches *fetches = plane->fetches;
+    int count = lay_out(plane, fetch);
+    if (count < 0)
+        tpc_connection_close(plane->connections, fetch->connection, TPC_CLOSE_BUDGET, TPC_CLOSE_NOW);
+    else
+        tpc_answer_framed(plane->connections, fetch->connection, fetch->sequence, fetches->pieces, (uint32_t)count);
+    tpc_request_leaves_python(plane->connections, fetch->request);
+    tpc_request_release(fetch->request);
+    tpc_fetch_free(plane, fetch);
+}
+
+/* Above a quota a client gets nothing, and its session is as if it had not asked (Kafka's getThrottledResponse). */
+static void answer_nothing(tpc_plane *plane, tpc_fetch *fetch) {
+    memset(plane->fetches->chosen, 0, (size_t)fetch->parts_count);
+    answer_chosen(plane, fetch);
+}
+
 /* Takes the fetch and its request. The readings are those of this turn. */
 static void answer(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
@@ -532,14 +554,7 @@ static void answer(tpc_plane *plane, tpc_fetch *fetch) {
                                                    .has_records = reading->bytes > 0};
     }
     tpc_fetch_select(fetch, fetches->outcomes, fetches->chosen);
-    int count = lay_out(plane, fetch);
-    if (count < 0)
-        tpc_connection_close(plane->connections, fetch->connection, TPC_CLOSE_BUDGET, TPC_CLOSE_NOW);
-    else
-        tpc_answer_framed(plane->connections, fetch->connection, fetch->sequence, fetches->pieces, (uint32_t)count);
-    tpc_request_leaves_python(plane->connections, fetch->request);
-    tpc_request_release(fetch->request);
-    tpc_fetch_free(plane, fetch);
+    answer_chosen(plane, fetch);
 }
 
 enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
@@ -622,6 +637,11 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
                                  : result == -EPROTONOSUPPORT ? TPC_FETCH_FALLBACK_VERSION
                                                               : TPC_FETCH_FALLBACK_NO_MEMORY]++;
         return 0;
+    }
+    if (request->throttle_ms) {
+        answer_nothing(plane, fetch);
+        fetches->statistics.taken++;
+        return 1;
     }
     enum tpc_fetch_fallback reason = go_on(plane, request, fetch);
     if (reason) keep_for_python(fetches, fetch, reason);

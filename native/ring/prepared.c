@@ -85,6 +85,7 @@ static void put_int32(uint8_t *at, uint32_t value) {
 
 bool tpc_prepared_answer(tpc_plane *plane, const tpc_request *request) {
     const tpc_prepared *found = NULL;
+    if (request->throttle_ms) return false; /* it says so, and so is no answer for everybody */
     if (!is_alike(plane, request)) return false;
     for (unsigned i = 0; i < TPC_PREPARED_MAX && !found; i++)
         if (is_for(&plane->prepared[i], request)) found = &plane->prepared[i];

@@ -22,6 +22,7 @@ from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableT
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
 from tpc_broker.metadata.records import (
+    ClientQuotaChanged,
     FeatureLevelChanged,
     NodeAddress,
     NodeRegistered,
@@ -261,6 +262,10 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     assert settings in of_level_4
     assert rules not in of_level_4
     assert rules in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 6)
+    quota = ClientQuotaChanged({"user": "u"}, {"producer_byte_rate": 9.0})
+    with_quota = alone.apply([quota], MetadataVersion(5))
+    assert quota not in Controller(ClusterImage(), configuration).begin_cluster("old", with_quota, NodeId(2), 5)
+    assert quota in Controller(ClusterImage(), configuration).begin_cluster("old", with_quota, NodeId(2), 6)
     image = ClusterImage().apply([decode_record(encode_record(each)) for each in begun], MetadataVersion(9))
     topic = image.topic("t")
     assert image.cluster_id == "old"

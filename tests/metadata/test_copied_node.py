@@ -15,6 +15,7 @@ from tpc_broker.metadata.copied_node import PRODUCER_IDS_SKIPPED, as_of_one_node
 from tpc_broker.metadata.image import NODE_DRAINING, ClusterImage
 from tpc_broker.metadata.records import (
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ProducerIdsReserved,
     ResourceConfigChanged,
     TopicDeleted,
@@ -52,6 +53,7 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
         BrokerConfigChanged(None, "log.retention.ms", "9"), BrokerConfigChanged(BrokerId(2 * 1024 + 1), "x", "own"),
         ResourceConfigChanged("group", "g", {"a": "1"}), ResourceConfigChanged("client_metrics", "m", {"b": "2"}),
         AclsChanged((RULE,)),
+        ClientQuotaChanged({"user": "u"}, {"producer_byte_rate": 9.0}),
         BrokerConfigChanged(BrokerId(2 * 1024), NODE_DRAINING, "true"), BrokerConfigChanged(BrokerId(1024), "x", "no"),
         credential_changed("anna", ScramMechanism.SCRAM_SHA_512, ANNAS),
     ])  # fmt: skip
@@ -84,5 +86,6 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
     assert (alone.group_configs, alone.client_metrics_configs) == ({"g": {"a": "1"}}, {"m": {"b": "2"}})
     assert alone.scram_users == {("anna", ScramMechanism.SCRAM_SHA_512): ANNAS}
     assert list(alone.acls) == [RULE]
+    assert alone.client_quotas == {(("user", "u"),): {"producer_byte_rate": 9.0}}
     assert alone.next_producer_id == 6000 + PRODUCER_IDS_SKIPPED
     assert ClusterImage().apply(alone.snapshot(), MetadataVersion(1)) == alone

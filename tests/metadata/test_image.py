@@ -24,6 +24,7 @@ from tpc_broker.metadata.image import (
 from tpc_broker.metadata.records import (
     RECORD_TYPES,
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -81,6 +82,13 @@ records = st.one_of(
     st.builds(
         ResourceConfigChanged, st.sampled_from(["group", "client_metrics"]), st.sampled_from(["a", "größe"]),
         st.dictionaries(names, values, min_size=1),
+    ),
+    st.builds(
+        ClientQuotaChanged,
+        st.dictionaries(
+            st.sampled_from(["user", "client-id"]), st.sampled_from([None, "a", "größe"]), min_size=1
+        ),
+        st.dictionaries(names, st.sampled_from([None, 1.0, 2.5]), min_size=1),
     ),
     replicas.flatmap(
         lambda held: st.builds(
@@ -231,6 +239,11 @@ def test_a_credential_that_is_right_is_read():
         A_RULE.replace(b'"allow"', b'"any"'),
         A_RULE.replace(b'"*"', b"7"),
         A_RULE.replace(b'"host":"*",', b""),
+        b'{"type":"client_quota_changed","v":1,"entity":{},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"group":"a"},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":7},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":"a"},"changes":{"x":"y"}}',
+        b'{"type":"client_quota_changed","v":1,"entity":["user"],"changes":{}}',
         b"\xff",
     ],
 )
@@ -252,6 +265,11 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
     assert len(RECORD_TYPES) == 17
+    quota = ClientQuotaChanged({"user": "a", "client-id": None}, {"producer_byte_rate": 5.0, "x": None})
+    assert encode_record(quota) == (
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":"a","client-id":null},'
+        b'"changes":{"producer_byte_rate":5.0,"x":null}}'
+    )
     setting = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000", "x": None})
     assert encode_record(setting) == (
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"g",'
@@ -359,6 +377,18 @@ def test_a_group_of_which_nothing_is_set_any_more_is_not_there():
     assert image.client_metrics_configs == {"g": {"a": "3"}}
     gone = image.apply([ResourceConfigChanged("group", "g", {"b": None, "a": None})], MetadataVersion(9))
     assert (gone.group_configs, gone.client_metrics_configs) == ({"h": {"a": "4"}}, {"g": {"a": "3"}})
+
+
+def test_an_entity_without_quotas_is_not_there():
+    image = replay([
+        ClientQuotaChanged({"user": "u", "client-id": None}, {"a": 1.0, "b": 2.0}),
+        ClientQuotaChanged({"client-id": None, "user": "u"}, {"a": None}),
+        ClientQuotaChanged({"ip": "1.2.3.4"}, {"c": 3.0}),
+    ])  # fmt: skip
+    pair = (("client-id", None), ("user", "u"))
+    assert image.client_quotas == {pair: {"b": 2.0}, (("ip", "1.2.3.4"),): {"c": 3.0}}
+    gone = image.apply([ClientQuotaChanged({"user": "u", "client-id": None}, {"b": None})], MetadataVersion(9))
+    assert gone.client_quotas == {(("ip", "1.2.3.4"),): {"c": 3.0}}
 
 
 def test_a_removed_node_takes_its_settings_along_and_may_come_back_as_another():

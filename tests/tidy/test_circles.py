@@ -11,7 +11,7 @@ from tests.support.sources import tree_of
 ROOT = Path(__file__).parents[2]
 C_COMPONENTS = {
     "ring.h": {"operations", "stall", "uring_shim", "wait"},
-    "connection.h": {"connection", "connection_accept", "connection_identity", "connection_receive",
+    "connection.h": {"connection", "connection_accept", "connection_identity", "connection_quota", "connection_receive",
                      "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
     "plane.h": {"aborted", "append", "commit", "fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch",
                 "grants", "handlers", "in_place", "journal", "journal_queue", "journal_writer", "partition",

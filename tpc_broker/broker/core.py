@@ -19,6 +19,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.authentication import Authentication
+from tpc_broker.broker.client_quotas import ClientQuotas
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
@@ -151,6 +152,10 @@ class CoreIdentity:
 
 
 class Core:
+    given = GivenBeforeStart()
+    tokens: Tokens | None = None
+    """Where clients may log in by OAUTHBEARER."""
+
     def __init__(  # noqa: PLR0913, PLR0915  (a core is put together from its ports here, and nowhere else)
         self,
         place: CoreIdentity,
@@ -181,9 +186,6 @@ class Core:
         self.in_thread = in_thread
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
-        self.given = GivenBeforeStart()
-        self.tokens: Tokens | None = None
-        """Where clients may log in by OAUTHBEARER."""
         self._cluster_id = place.cluster_id
         self._cores = place.cores
         settings = configuration.settings
@@ -224,6 +226,7 @@ class Core:
         self.access = AccessControl(self)
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
         self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
+        self.quotas = ClientQuotas(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
@@ -415,6 +418,7 @@ class Core:
         self.view.image = after
         if before.client_metrics_configs != after.client_metrics_configs:
             self.client_telemetry.follow(after.client_metrics_configs)
+        self.quotas.follow(before, after)
         told = [(each.feature_epoch, bool(each.nodes), each.cluster_id) for each in (before, after)]
         if told[0] != told[1]:
             self.plane.forget_answers(int(ApiKey.API_VERSIONS))

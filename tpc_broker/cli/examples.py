@@ -51,6 +51,13 @@ TPC: Final[Examples] = {
     ),
     "user password": ("tpc user password alice",),
     "user delete": ("tpc user delete alice", "tpc user delete alice --mechanism SCRAM-SHA-256"),
+    "quota list": ("tpc quota list", "tpc quota list --user alice"),
+    "quota set": (
+        "tpc quota set --user alice producer_byte_rate=1000000 consumer_byte_rate=2000000",
+        "tpc quota set --any-user --any-client-id request_percentage=50",
+        "tpc quota set --any-ip connection_creation_rate=20",
+    ),
+    "quota remove": ("tpc quota remove --user alice consumer_byte_rate", "tpc quota remove --user alice"),
     "info": ("tpc info --bootstrap broker.example:9092", "tpc info --apis"),
     "cluster": ("tpc cluster --json",),
     "cluster start": ("tpc cluster start --nodes 3 --data ./cluster",),

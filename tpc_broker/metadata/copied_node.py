@@ -73,6 +73,7 @@ def as_of_one_node(
     records += image.resource_records()
     records += image.user_records()
     records += acl_records(image.acls)
+    records += image.quota_records()
     records.append(ProducerIdsReserved(CoreId(0), ProducerId(image.next_producer_id), PRODUCER_IDS_SKIPPED))
     return ClusterImage().apply(records, MetadataVersion(1))
 

@@ -123,7 +123,7 @@ def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailbox
     """Only where a core may be sent what another one owns, and does not send it away: on listeners that all share, and
     by datagrams.
     """
-    shared = [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
+    shared = _shared_listeners(options)
     if not shared and (options.datagram_fd < 0 or options.cores == 1):
         return None
     links = Links(assembly.ring_connections, options.core, mailboxes)
@@ -147,6 +147,18 @@ def _tls_files(options: CoreOptions, connections: ClientConnections) -> TlsFiles
 def _sasl_secret(options: CoreOptions) -> bytes:
     """Where clients log in. StartError when it cannot be used."""
     return read_sasl_secret(Path(options.data), options.cluster) if _authenticated(options) else b""
+
+
+def _shared_listeners(options: CoreOptions) -> list[int]:
+    return [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
+
+
+def _map_shared_memory(options: CoreOptions, assembly: CoreAssembly) -> None:
+    """What cores that share a listener know of each other's clients."""
+    if options.loads_fd >= 0:
+        assembly.connections.show_open(map_load(options.loads_fd, options.core))
+    if options.quotas_fd >= 0:
+        assembly.connections.share_quotas(options.quotas_fd, _shared_listeners(options))
 
 
 def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
@@ -262,10 +274,8 @@ class CoreProcessMain:
             with in_queue(TaskQueue.MAINTENANCE):
                 nursery.start_soon(assembly.storage.run_maintenance)
             await self._join_the_others(core)
-            if options.loads_fd >= 0:
-                assembly.connections.show_open(map_load(options.loads_fd, options.core))
+            _map_shared_memory(options, assembly)
             if not await self._begin_accepting(assembly, core, nursery):
-                nursery.cancel_scope.cancel()
                 return
             if datagrams is not None:
                 datagrams.start()
@@ -396,6 +406,7 @@ class CoreProcessMain:
             tls_files.begin()
         except StartError as error:
             await self._refuse(str(error))
+            nursery.cancel_scope.cancel()
             return False
         nursery.start_soon(tls_files.watch)
         connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))

@@ -52,10 +52,6 @@ Try it:
   kcat -b {address} -t hello -P <<< 'hello, log'
   kcat -b {address} -t hello -C -e
 """
-NO_AUTHORIZER_IN_CLUSTER: Final = (
-    "authorizer.class.name: a node of a cluster (--cluster) cannot have an authorizer yet: what nodes say to each "
-    "other is not encrypted, so whoever listens there could do what the rules forbid; run one node without --cluster"
-)
 
 _CONFIGURATION: Final = (
     click.option(
@@ -349,8 +345,6 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
     except ConfigError as error:
         raise StartError(str(error)) from error
     open_doors += [warning for each in with_tls.values() for warning in warnings_of(each)]
-    if arguments.get("cluster") is not None and configured.settings.has_authorizer:
-        raise StartError(NO_AUTHORIZER_IN_CLUSTER)
     return ServeOptions(
         data=Path(str(arguments["data"])).expanduser().resolve(),
         listeners=listeners,
@@ -363,7 +357,12 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
-        cluster=plan_cluster(arguments, cores),
+        cluster=plan_cluster(
+            arguments,
+            cores,
+            configured.settings.cluster_links_encryption,
+            is_authorizing=configured.settings.has_authorizer,
+        ),
         open_doors=tuple(open_doors),
     )
 

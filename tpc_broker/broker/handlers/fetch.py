@@ -76,6 +76,8 @@ async def handle_fetch(core: Core, request: Request, message: messages.FetchRequ
                 return None
         if fetch.error_code:
             return messages.FetchResponse(error_code=fetch.error_code)
+        if request.throttle_ms:  # above a quota a client gets nothing
+            return messages.FetchResponse(session_id=fetch.session_id)
         readings = await _read_enough(core, request, message, fetch)
         return None if readings is None else _response(core, request, fetch, readings)
     finally:

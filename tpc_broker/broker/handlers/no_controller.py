@@ -77,6 +77,23 @@ def incremental_alter_configs(
     )
 
 
+def alter_client_quotas(
+    _version: int, message: messages.AlterClientQuotasRequest, said: Said
+) -> messages.AlterClientQuotasResponse:
+    kind = messages.AlterClientQuotasResponse
+    return kind(
+        entries=[
+            kind.EntryData(
+                entity=[
+                    kind.EntityData(entity_type=each.entity_type, entity_name=each.entity_name) for each in entry.entity
+                ],
+                **said,
+            )
+            for entry in message.entries
+        ]
+    )
+
+
 def alter_reassignments(
     _version: int, message: messages.AlterPartitionReassignmentsRequest, said: Said
 ) -> messages.AlterPartitionReassignmentsResponse:

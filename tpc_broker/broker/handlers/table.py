@@ -288,7 +288,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
         quotas.handle_alter_client_quotas,
-        LOCAL,
+        AtController(no_controller.alter_client_quotas),
         (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),),
         refused=refusals.alter_client_quotas,
     ),
