@@ -225,7 +225,6 @@ class Core:
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
-        self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
         self.quotas = ClientQuotas(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.grants = Grants(self)

@@ -36,10 +36,12 @@ def only_allowed(row: ApiRow) -> Handler:
     if refused is None:
         return row.handler
     handler = row.handler
-    operations = tuple(need.operation for need in row.needs)
+    *others, told = (need.operation for need in row.needs)
 
     def handle(core: Core, request: Request, message: Message) -> Handled | Awaitable[Handled]:
-        if any(core.access.allows_on_cluster(request, operation) for operation in operations):
+        access = core.access
+        by_others = any(access.allows_on_cluster(request, operation, is_told=False) for operation in others)
+        if by_others or access.allows_on_cluster(request, told):
             return handler(core, request, message)
         return refused(request.api_version, message, NOT_ALLOWED)
 

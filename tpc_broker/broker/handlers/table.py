@@ -198,7 +198,9 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         first_level=FIRST_WITH_TRANSACTIONS,
         refused=refusals.write_txn_markers,
     ),
-    ApiKey.DESCRIBE_ACLS: ApiRow(acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls),
+    ApiKey.DESCRIBE_ACLS: ApiRow(
+        acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls
+    ),
     ApiKey.CREATE_ACLS: ApiRow(
         acls.handle_create_acls,
         AtController(no_controller.create_acls),
