@@ -1,10 +1,17 @@
 """cffi build of ``tpc_broker._ring``: the ring, connections, the journal and the partition table of one core.
 
-Sources are every ``native/ring/*.c`` and, linked in once more, every ``native/bytes/*.c`` (the hot path calls them
-without leaving C); the Python face is every ``native/ring/cdef/*.h``.
+Sources are every ``native/ring/*.c`` and ``native/tls/*.c`` and, linked in once more, every ``native/bytes/*.c`` (the
+hot path calls them without leaving C); the Python face is every ``cdef/*.h`` of ``native/ring`` and ``native/tls``.
+
+TLS is the system's OpenSSL, 3.0 or later, the same library that Python's own ``ssl`` is linked to. Without its headers
+everything is built all the same, and listeners with TLS are refused; ``TPC_TLS=off`` builds so on purpose.
 """
 
+import os
+import subprocess
 import sys
+import sysconfig
+import tempfile
 from pathlib import Path
 
 from cffi import FFI
@@ -14,16 +21,34 @@ from native.build_bytes import ROOT, cdef_text, extension_flags, include_text, l
 
 FOLDER = Path(__file__).resolve().parent / "ring"
 BYTES = Path(__file__).resolve().parent / "bytes"
+TLS = Path(__file__).resolve().parent / "tls"
+FOLDERS = (FOLDER, TLS, BYTES)
+_OPENSSL_3 = "#include <openssl/ssl.h>\n#if OPENSSL_VERSION_MAJOR < 3\n#error\n#endif\nint main(void) { return 0; }\n"
+
+
+def has_openssl() -> bool:
+    """Whether the compiler finds OpenSSL 3.0 or later."""
+    if os.environ.get("TPC_TLS") == "off":
+        return False
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*compiler, "-x", "c", "-", "-lssl", "-lcrypto", "-o", f"{folder}/a"]
+        done = subprocess.run(command, input=_OPENSSL_3.encode(), capture_output=True, check=False)  # noqa: S603 (ours)
+    return done.returncode == 0
+
+
+WITH_TLS = has_openssl()
 
 ffibuilder = FFI()
-ffibuilder.cdef(cdef_text(FOLDER))
+ffibuilder.cdef(cdef_text(TLS) + "\n" + cdef_text(FOLDER))
 ffibuilder.set_source(
     "tpc_broker._ring",
-    "#include <stdint.h>\n#include <stddef.h>\n#include <stdbool.h>\n" + include_text(FOLDER),
-    sources=[str(path.relative_to(ROOT)) for folder in (FOLDER, BYTES) for path in sorted(folder.glob("*.c"))],
-    include_dirs=[str(FOLDER.relative_to(ROOT)), str(BYTES.relative_to(ROOT))],
-    depends=[str(path.relative_to(ROOT)) for folder in (FOLDER, BYTES) for path in sorted(folder.rglob("*.h"))],
-    libraries=["uring"],
+    "#include <stdint.h>\n#include <stddef.h>\n#include <stdbool.h>\n" + "\n".join(map(include_text, (TLS, FOLDER))),
+    sources=[str(path.relative_to(ROOT)) for folder in FOLDERS for path in sorted(folder.glob("*.c"))],
+    include_dirs=[str(folder.relative_to(ROOT)) for folder in FOLDERS],
+    depends=[str(path.relative_to(ROOT)) for folder in FOLDERS for path in sorted(folder.rglob("*.h"))],
+    libraries=["uring", "ssl", "crypto"] if WITH_TLS else ["uring"],
+    define_macros=[("TPC_WITH_TLS", "1")] if WITH_TLS else [],
     extra_compile_args=extension_flags(),
     extra_link_args=link_flags(),
 )

@@ -367,6 +367,12 @@ class tpc_link_frame(Structure):
     kind: int
     payload: Pointer[int]
 
+class tpc_link_subject_names(Structure):
+    principal: Pointer[int]
+    host: Pointer[int]
+    principal_bytes: int
+    host_bytes: int
+
 class tpc_node_endpoint(Structure):
     host: Pointer[int]
     rack: Pointer[int]
@@ -529,6 +535,8 @@ class _Lib:
     TPC_API_FETCH: int
     TPC_API_KEYS_COUNT: int
     TPC_API_PRODUCE: int
+    TPC_API_SASL_AUTHENTICATE: int
+    TPC_API_SASL_HANDSHAKE: int
     TPC_BATCH_ARRAY_FULL: int
     TPC_BATCH_BAD_BASE_OFFSET: int
     TPC_BATCH_BAD_COUNT: int
@@ -597,8 +605,12 @@ class _Lib:
     TPC_LINK_HEADER_BYTES: int
     TPC_LINK_HELLO: int
     TPC_LINK_HELLO_BYTES: int
+    TPC_LINK_HOST_BYTES_MAX: int
     TPC_LINK_KINDS_END: int
+    TPC_LINK_PRINCIPAL_BYTES_MAX: int
     TPC_LINK_RELEASE: int
+    TPC_LINK_SUBJECT: int
+    TPC_LINK_SUBJECT_BYTES_MAX: int
     TPC_LINK_VERSION: int
     TPC_PRODUCE_VERSION_MAX: int
     TPC_PRODUCE_VERSION_MIN: int
@@ -656,6 +668,8 @@ class _Lib:
     def tpc_link_frame_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_link_frame | Null, /) -> int: ...
     def tpc_link_frame_header(self, _0: tpc_link_frame | Null, _1: Pointer[int] | bytes | Null, /) -> None: ...
     def tpc_link_hello(self, _0: int, _1: int, _2: Pointer[int] | bytes | Null, /) -> None: ...
+    def tpc_link_subject(self, _0: Pointer[int] | bytes | Null, _1: int, _2: Pointer[int] | bytes | Null, _3: int, _4: Pointer[int] | bytes | Null, /) -> int: ...
+    def tpc_link_subject_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_link_subject_names | Null, /) -> int: ...
     def tpc_produce_answer_entries(self, _0: int, _1: Pointer[int] | bytes | Null, _2: int, _3: tpc_answer_entry | Null, _4: int, /) -> int: ...
     def tpc_produce_answer_fail(self, _0: int, _1: Pointer[int] | bytes | Null, _2: int, _3: int, _4: int, /) -> None: ...
     def tpc_produce_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: int, _3: tpc_produce_request | Null, _4: tpc_produce_part | Null, _5: int, /) -> int: ...
@@ -792,6 +806,10 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_link_frame *", "tpc_link_frame[]"], init: Any = ...) -> tpc_link_frame: ...
     @overload
     def new(self, cdecl: Literal["tpc_link_frame **"], init: Any = ...) -> Pointer[tpc_link_frame]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_link_subject_names *", "tpc_link_subject_names[]"], init: Any = ...) -> tpc_link_subject_names: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_link_subject_names **"], init: Any = ...) -> Pointer[tpc_link_subject_names]: ...
     @overload
     def new(self, cdecl: Literal["tpc_node_endpoint *", "tpc_node_endpoint[]"], init: Any = ...) -> tpc_node_endpoint: ...
     @overload

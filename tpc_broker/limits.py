@@ -57,6 +57,12 @@ REQUEST_BYTES_MAX = 100 * MIB  # where socket.request.max.bytes says nothing els
 CORE_BUDGET_BYTES = 1024 * MIB
 SEND_DEADLINE_MS = 60_000
 
+# Connections that have not said who they are.
+AUTHENTICATION_BYTES_MAX = 512 * KIB  # of a request, where sasl.server.max.receive.size says nothing else
+AUTHENTICATION_MS_MAX = 10_000
+STRANGERS_BYTES_MAX = 16 * MIB  # of a core: as many as have sent a byte each of a request have little
+SUBJECTS_KNOWN_MAX = 65_536  # of a core, before those are forgotten that no connection has
+
 # Membership (SWIM).
 SWIM_DATAGRAM_BYTES_MAX = 1_400  # within one Ethernet frame, tunnels included: a fragment lost is a datagram lost
 SWIM_FRAME_BYTES_MAX = 64 * KIB  # of a stream that exchanges the whole state
@@ -73,6 +79,7 @@ CLUSTER_SEEDS_MAX = 64
 CLUSTER_VOTERS_MAX = 5  # of the metadata; other nodes pull what those have committed
 CLUSTER_SECRET_BYTES_MIN = 16
 CLUSTER_SECRET_BYTES_MAX = 1_024
+CLUSTER_SECRETS_MAX = 4  # believed at a time, while one takes the place of another
 CLUSTER_SEAL_BYTES = 61  # around a datagram
 CLUSTER_GROUP_BYTES_MAX = 64
 LINK_GREETING_BYTES_MAX = 4 * KIB  # a frame from one who has not proved the secret
@@ -91,6 +98,9 @@ GROUPS_BYTES_MAX = 256 * MIB  # of all groups of a core together
 GROUP_MEMBER_BYTES = KIB  # counted of a member, and of an id that was given out, beside what it has said
 RESOURCE_CONFIG_BYTES_MAX = 16 * KIB  # of a group's or a subscription's name and settings: all is in each core's memory
 RESOURCE_CONFIGS_BYTES_MAX = 4 * MIB  # of all of them together: some 50,000 groups that set one thing
+SCRAM_CREDENTIALS_MAX = 20_000  # some 6 MiB of the metadata, 18 at most
+QUOTA_ENTITIES_MAX = 65_536  # users, client ids, pairs of them and addresses with quotas: all is in each core's memory
+QUOTA_NAME_BYTES_MAX = 512  # of a user, client id or address of theirs
 CLIENT_METRICS_SUBSCRIPTIONS_MAX = 200  # every new instance is matched with each of them
 LINK_REQUESTS_MAX = 256  # under way to one node, and from one node
 LINK_GREETINGS_MAX = 64  # connections that have not proved the secret yet: from strangers, and as many from nodes

@@ -26,6 +26,7 @@ typedef struct {
     uint64_t life;
 } hello;
 
+_Static_assert(TPC_LINK_SUBJECT_BYTES_MAX == 2 + TPC_LINK_PRINCIPAL_BYTES_MAX + TPC_LINK_HOST_BYTES_MAX, "all of it");
 _Static_assert(sizeof(header) == TPC_LINK_HEADER_BYTES && sizeof(hello) == TPC_LINK_HELLO_BYTES, "as documented");
 
 int tpc_link_frame_decode(const uint8_t *bytes, size_t bytes_count, tpc_link_frame *out) {
@@ -66,4 +67,39 @@ void tpc_link_hello(uint32_t core, uint64_t life, uint8_t *out) {
     tpc_link_frame frame = {.kind = TPC_LINK_HELLO, .payload_bytes = sizeof said};
     tpc_link_frame_header(&frame, out);
     memcpy(out + 4 + sizeof(header), &said, sizeof said);
+}
+
+static bool is_text(const uint8_t *bytes, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (bytes[i] < 0x20 || bytes[i] == 0x7f) return false;
+    return true;
+}
+
+static bool is_name(const tpc_link_subject_names *it) {
+    return it->principal_bytes > 0 && it->principal_bytes <= TPC_LINK_PRINCIPAL_BYTES_MAX &&
+           it->host_bytes <= TPC_LINK_HOST_BYTES_MAX && is_text(it->principal, it->principal_bytes) &&
+           is_text(it->host, it->host_bytes);
+}
+
+uint32_t tpc_link_subject(const uint8_t *principal, uint32_t principal_bytes, const uint8_t *host, uint32_t host_bytes,
+                          uint8_t *out) {
+    const tpc_link_subject_names names = {principal, host, principal_bytes, host_bytes};
+    uint16_t length = (uint16_t)principal_bytes;
+    if (!is_name(&names)) return 0;
+    memcpy(out, &length, sizeof length);
+    memcpy(out + sizeof length, principal, principal_bytes);
+    memcpy(out + sizeof length + principal_bytes, host, host_bytes);
+    return (uint32_t)sizeof length + principal_bytes + host_bytes;
+}
+
+int tpc_link_subject_decode(const uint8_t *payload, size_t payload_bytes, tpc_link_subject_names *out) {
+    uint16_t length;
+    if (payload_bytes < sizeof length || payload_bytes > TPC_LINK_SUBJECT_BYTES_MAX) return -EBADMSG;
+    memcpy(&length, payload, sizeof length);
+    if (length > payload_bytes - sizeof length) return -EBADMSG;
+    *out = (tpc_link_subject_names){.principal = payload + sizeof length,
+                                    .principal_bytes = length,
+                                    .host = payload + sizeof length + length,
+                                    .host_bytes = (uint32_t)(payload_bytes - sizeof length - length)};
+    return is_name(out) ? 0 : -EBADMSG;
 }

@@ -92,7 +92,10 @@ static void return_slot(tpc_connections *connections, connection *it) {
 
 static void discard(connection *it) {
     if (it->has_peer) peer_counts_remove(&it->owner->peers, &it->peer);
+    identity_free(it);
+    quota_forget(it);
     return_slot(it->owner, it);
+    tls_free(it);
     free(it);
 }
 
@@ -115,19 +118,26 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
     node_init(&it->by_send);
     node_init(&it->by_assembly);
     node_init(&it->by_starvation);
+    node_init(&it->by_opening);
     it->opened_ns = tpc_ring_now_ns(connections->ring);
     connection_touch(it);
     connection_needs_attention(it);
     return it;
 }
 
+void connection_withdraw(connection *it) {
+    node_remove(&it->attention);
+    node_remove(&it->by_activity);
+    node_remove(&it->by_opening);
+    discard(it);
+}
+
 int connection_announce(connection *it) {
     tpc_connections *connections = it->owner;
-    int result = tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), it->descriptor, 0, NULL);
+    int result =
+        tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), it->descriptor, it->listener, NULL);
     if (result < 0) {
-        node_remove(&it->attention);
-        node_remove(&it->by_activity);
-        discard(it);
+        connection_withdraw(it);
         return result;
     }
     connections->statistics.opened++;
@@ -139,6 +149,7 @@ int connection_open(tpc_connections *connections, int descriptor, uint16_t liste
     bool has_peer = peer_address_of(descriptor, &peer);
     if (has_peer && peer_counts_of(&connections->peers, &peer) >= connections->limits.connections_per_ip_max)
         return -EUSERS;
+    if (has_peer && !quota_admits(connections, listener, &peer)) return -EDQUOT;
     if (has_peer && !peer_counts_add(&connections->peers, &peer)) return -ENOMEM;
     connection *it = connection_make(connections, descriptor, listener, &request_sink);
     if (it == NULL) {
@@ -147,7 +158,13 @@ int connection_open(tpc_connections *connections, int descriptor, uint16_t liste
     }
     it->has_peer = has_peer;
     if (has_peer) it->peer = peer;
-    int result = connection_announce(it);
+    identity_begin(it);
+    tpc_tls_context *context = connections->listener_tls[listener];
+    int result = context != NULL ? tls_open(it, context) : 0;
+    if (result < 0)
+        connection_withdraw(it);
+    else
+        result = connection_announce(it);
     if (result == 0 && id != NULL) *id = connection_id(it);
     return result;
 }
@@ -172,10 +189,13 @@ void connection_begin_close(connection *it, int reason, int error) {
     it->error = error;
     node_remove(&it->attention);
     node_remove(&it->by_activity);
+    quota_unmute(it);
     if (it->link != NULL || it->carrier != NULL || it->forwards) links_connection_closing(it);
     if (it->sink->closing != NULL) it->sink->closing(it);
+    if (it->tls != NULL) tls_closing(it);
     receive_forget(it);
     send_forget(it);
+    identity_closing(it);
     if (it->carrier == NULL) {
         make_close_abortive(it);
         shutdown(it->descriptor, SHUT_RDWR);
@@ -218,9 +238,10 @@ void connection_let_go(connection *it) {
     if (it->operations == 0 && it->state == CONNECTION_CLOSING) finish_close(it);
 }
 
-int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *id) {
+int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint32_t listener, uint64_t *id) {
+    if (listener >= LISTENERS_MAX) return -EINVAL;
     if (connections_of_clients(connections) >= connections->limits.connections_max) return -EMFILE;
-    return connection_open(connections, descriptor, 0, id);
+    return connection_open(connections, descriptor, (uint16_t)listener, id);
 }
 
 static void flush_and_close(connection *it, int reason, int when) {
@@ -402,7 +423,10 @@ static int64_t on_turn(void *context, int64_t now_ns) {
     int64_t until_ns = accept_turn(connections, now_ns);
     until_ns = earlier(until_ns, close_stuck_senders(connections, now_ns));
     until_ns = earlier(until_ns, close_idle(connections, now_ns));
+    until_ns = earlier(until_ns, identity_turn(connections, now_ns));
+    until_ns = earlier(until_ns, quota_turn(connections, now_ns));
     until_ns = earlier(until_ns, relieve_starvation(connections, now_ns));
+    until_ns = earlier(until_ns, tls_turn(connections, now_ns));
     attend_all(connections);
     if (connections->links != NULL) attend_all(connections); /* the links, which got the answers of streams */
     if (node_linked(&connections->attention)) return now_ns; /* no submission entry was left */
@@ -431,6 +455,8 @@ tpc_connections *tpc_connections_new(tpc_ring *ring, tpc_budget *budget, const t
     node_init(&connections->by_send);
     node_init(&connections->by_assembly);
     node_init(&connections->by_starvation);
+    node_init(&connections->by_handshake);
+    node_init(&connections->strangers);
     int result = receive_start(connections);
     if (result == 0) result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, on_turn, connections);
     if (result < 0) {
@@ -454,6 +480,8 @@ int tpc_connections_free(tpc_connections *connections) {
     free(connections->sendings);
     while (connections->chunks_count > 0) tpc_frame_release(connections->chunks[--connections->chunks_count]);
     peer_counts_free(&connections->peers);
+    tls_stop(connections);
+    quotas_free(connections);
     free(connections->slots);
     free(connections);
     return 0;

@@ -103,6 +103,7 @@ void receive_note_size(connection *it, uint32_t bytes) {
         it->large_credit -= it->large_credit > 0;
         return;
     }
+    if (it->tls != NULL) return; /* ciphertext is not what belongs into a frame */
     it->large_credit = LARGE_REQUESTS_CREDIT;
     if (it->multishot_armed) connection_needs_attention(it);
 }
@@ -143,14 +144,17 @@ static void end_starvation(connection *it) {
 
 /* A link's frame may hold a request, or an answer. */
 static int64_t frame_bytes_max(const connection *it) {
-    return it->sink->is_forced ? INT32_MAX : it->owner->limits.request_bytes_max;
+    const tpc_connection_limits *limits = &it->owner->limits;
+    if (it->stage != TPC_STAGE_SERVES && limits->authentication_bytes_max < limits->request_bytes_max)
+        return limits->authentication_bytes_max;
+    return it->sink->is_forced ? INT32_MAX : limits->request_bytes_max;
 }
 
-static int check_length(int64_t announced, int64_t bytes_max) {
+static int check_length(const connection *it, int64_t announced) {
     if (announced < 0) return TPC_CLOSE_FRAME_NEGATIVE;
     if (announced == 0) return TPC_CLOSE_FRAME_EMPTY;
-    if (announced > bytes_max) return TPC_CLOSE_FRAME_TOO_LARGE;
-    return TPC_CLOSE_NONE;
+    if (announced <= frame_bytes_max(it)) return TPC_CLOSE_NONE;
+    return announced <= it->owner->limits.request_bytes_max ? TPC_CLOSE_STRANGER_TOO_LARGE : TPC_CLOSE_FRAME_TOO_LARGE;
 }
 
 /* The length field, which may come in pieces. How many bytes it took; `announced` is set when it is whole. */
@@ -163,7 +167,7 @@ static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
     uint32_t raw;
     memcpy(&raw, it->length_field, sizeof raw);
     int64_t announced = (int32_t)__builtin_bswap32(raw);
-    int reason = check_length(announced, frame_bytes_max(it));
+    int reason = check_length(it, announced);
     if (reason != TPC_CLOSE_NONE)
         connection_begin_close(it, reason, (int)announced);
     else
@@ -215,6 +219,7 @@ static int make_room(connection *it, const uint8_t *data, size_t bytes) {
     if (capacity < FRAME_FIRST_BYTES) capacity = FRAME_FIRST_BYTES;
     if (capacity < 2ull * it->largest_bytes) capacity = 2ull * it->largest_bytes;
     if (capacity > it->announced) capacity = it->announced;
+    if (!identity_has_room(it, (int64_t)capacity - (it->partial != NULL ? it->partial->capacity : 0))) return -ENOBUFS;
     if (it->partial != NULL) return tpc_frame_resize(&it->partial, (uint32_t)capacity + it->lead);
     it->partial = first_frame(it, (uint32_t)capacity, data, bytes);
     if (it->partial == NULL) return -ENOBUFS;
@@ -278,6 +283,22 @@ static size_t parse(connection *it, uint8_t *data, size_t bytes) {
     return position;
 }
 
+size_t receive_parse(connection *it, uint8_t *data, size_t bytes) { return parse(it, data, bytes); }
+
+uint8_t *receive_frame_room(connection *it, uint32_t bytes) {
+    if (it->partial == NULL || it->announced - have_bytes(it) < bytes) return NULL;
+    if (make_room(it, NULL, bytes) == 0) return it->partial->data + it->partial->length;
+    if (it->state == CONNECTION_OPEN) receive_starve(it);
+    return NULL;
+}
+
+void receive_in_frame(connection *it, size_t bytes) { arrived_in_frame(it, bytes); }
+
+/* What a connection receives: how many bytes were taken. */
+static size_t take(connection *it, uint8_t *data, size_t bytes) {
+    return it->tls != NULL ? tls_take(it, data, bytes) : parse(it, data, bytes);
+}
+
 /* ------------------------------------------------------------------------------------------------ parked bytes */
 
 static void park(connection *it, const uint8_t *data, size_t bytes) {
@@ -307,8 +328,10 @@ static void bytes_arrived(connection *it, uint8_t *data, size_t bytes) {
     it->owner->statistics.received_bytes += bytes;
     it->owner->statistics.receives++;
     connection_touch(it);
-    size_t taken = it->backlog == NULL && !it->paused && !it->starved ? parse(it, data, bytes) : 0;
-    if (taken < bytes && it->state == CONNECTION_OPEN) park(it, data + taken, bytes - taken);
+    size_t taken = it->backlog == NULL && !it->paused && !it->starved ? take(it, data, bytes) : 0;
+    if (taken < bytes && it->state == CONNECTION_OPEN && identity_has_room(it, (int64_t)(bytes - taken)))
+        park(it, data + taken, bytes - taken);
+    identity_count(it);
 }
 
 void receive_feed(connection *it, uint8_t *data, size_t bytes) {
@@ -328,21 +351,24 @@ static void bytes_arrived_in_frame(connection *it, size_t bytes) {
     it->owner->statistics.receives++;
     connection_touch(it);
     arrived_in_frame(it, bytes);
+    identity_count(it);
 }
 
 /* The backlog is detached while it is parsed: a handler may close the connection, which frees what is attached. */
 static void parse_backlog(connection *it) {
     tpc_frame *backlog = it->backlog;
     uint32_t position = it->backlog_position;
-    if (backlog == NULL) return;
+    if (it->tls != NULL) tls_take_kept(it);
+    if (backlog == NULL || it->paused || it->starved || it->state != CONNECTION_OPEN) return;
     it->backlog = NULL;
-    position += (uint32_t)parse(it, backlog->data + position, backlog->length - position);
+    position += (uint32_t)take(it, backlog->data + position, backlog->length - position);
     if (position < backlog->length && it->state == CONNECTION_OPEN) {
         it->backlog = backlog;
         it->backlog_position = position;
     } else {
         tpc_frame_release(backlog);
     }
+    identity_count(it);
 }
 
 static bool may_go_on(connection *it) {
@@ -413,6 +439,7 @@ bool receive_attend(connection *it) {
     requests_take_deferred(it);
     if (it->deferred == NULL) parse_backlog(it);
     if (it->state != CONNECTION_OPEN) return true;
+    if (tls_waits(it)) return cancel(it) && !tls_waits_for_turn(it);
     if (!it->starved) end_starvation(it);
     if (it->paused || it->starved) return cancel(it);
     if (it->end_of_file) {
@@ -429,6 +456,7 @@ void receive_forget(connection *it) {
         it->receiving_forgotten = true;
         it->owner->frames_leaving++;
     }
+    if (it->tls != NULL) tls_forget(it);
     tpc_frame_release(it->partial);
     tpc_frame_release(it->backlog);
     tpc_frame_release(it->deferred);
@@ -450,9 +478,9 @@ static void ended(connection *it, int error) {
     connection_begin_close(it, reset ? TPC_CLOSE_RESET : TPC_CLOSE_IO_ERROR, error);
 }
 
-static void at_end_of_file(connection *it) {
+void receive_end_of_file(connection *it) {
     it->end_of_file = true;
-    if (it->backlog == NULL && it->deferred == NULL) connection_begin_close(it, TPC_CLOSE_PEER, 0);
+    if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it)) connection_begin_close(it, TPC_CLOSE_PEER, 0);
 }
 
 /* Receives without waiting, large requests straight into their frame. Whether there may be more. */
@@ -460,7 +488,7 @@ static bool receive_once(connection *it) {
     uint8_t *into = it->owner->scratch;
     size_t room = SCRATCH_BYTES;
     size_t missing = it->partial != NULL ? it->announced - have_bytes(it) : 0;
-    bool direct = missing > SCRATCH_BYTES && make_room(it, NULL, SCRATCH_BYTES) == 0;
+    bool direct = it->tls == NULL && missing > SCRATCH_BYTES && make_room(it, NULL, SCRATCH_BYTES) == 0;
     if (direct) {
         into = it->partial->data + it->partial->length;
         room = it->partial->capacity - it->partial->length;
@@ -471,7 +499,7 @@ static bool receive_once(connection *it) {
         return false;
     }
     if (received == 0) {
-        at_end_of_file(it);
+        receive_end_of_file(it);
         return false;
     }
     if (!direct) {
@@ -500,7 +528,7 @@ static void on_received(connection *it, int32_t result, uint32_t flags) {
         bytes_arrived(it, connections->buffers + (size_t)buffer * connections->limits.receive_buffer_bytes,
                       (size_t)result);
     } else if (result == 0) {
-        at_end_of_file(it);
+        receive_end_of_file(it);
     } else {
         if (result == -ENOBUFS) connections->statistics.receive_buffers_short++;
         ended(it, -result);
@@ -512,7 +540,7 @@ static void on_received_into_frame(connection *it, int32_t result) {
     if (result > 0)
         bytes_arrived_in_frame(it, (size_t)result);
     else if (result == 0)
-        at_end_of_file(it);
+        receive_end_of_file(it);
     else
         ended(it, -result);
 }

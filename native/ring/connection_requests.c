@@ -4,7 +4,8 @@
  * A request that lies whole in what was received is first shown to the borrowed handler, which may take it without anything
  * being allocated for it. Any other comes in a frame of its own, and goes to the hot handler or to Python.
  *
- * A Fetch whose turn has not come stops its connection: nothing is made for who does not read.
+ * A Fetch whose turn has not come stops its connection: nothing is made for who does not read. Whether a connection is served
+ * at all is asked here, for every way that a request may take (connection_identity.c).
  */
 #include "connection_state.h"
 
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 
 #include "bytes.h"
+
+void tpc_request_set_subject(tpc_request *request, uint32_t subject) { request->subject = subject; }
 
 void tpc_request_release(tpc_request *request) {
     tpc_frame_release(request->frame);
@@ -21,8 +24,8 @@ void tpc_request_release(tpc_request *request) {
 
 /* Decodes the header of a whole request. 0, or a negative number: nobody can answer this. */
 static int read_request(const connection *it, tpc_frame *frame, uint8_t *bytes, uint32_t length, tpc_request *out) {
-    tpc_request_header header;
-    int result = tpc_request_header_decode(bytes, length, &header);
+    tpc_request_header header = {.api_key = -1, .client_id_bytes = -1}; /* a token has none */
+    int result = it->stage == TPC_STAGE_TOKEN ? 0 : tpc_request_header_decode(bytes, length, &header);
     if (result == -ENOSYS) { /* an unknown API: whoever takes it says so, or closes; nobody can read more of it */
         header.client_id = NULL;
         header.client_id_bytes = -1;
@@ -44,6 +47,7 @@ static int read_request(const connection *it, tpc_frame *frame, uint8_t *bytes, 
         .api_version = header.api_version,
         .flexible = header.flexible,
         .listener = it->listener,
+        .subject = it->subject,
         .header_bytes = (uint32_t)header.body_position,
     };
     return result;
@@ -62,6 +66,12 @@ static tpc_request *make_request(connection *it, tpc_frame *frame) {
     return request;
 }
 
+void tpc_request_enters_python(tpc_connections *connections, tpc_request *request) {
+    connection *it = connection_find(connections, request->connection);
+    request->in_python = 1;
+    if (it != NULL) it->requests_in_python++;
+}
+
 void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request) {
     if (!request->in_python) return;
     request->in_python = 0;
@@ -73,8 +83,9 @@ void tpc_request_leaves_python(tpc_connections *connections, tpc_request *reques
 static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
     tpc_connections *connections = it->owner;
     tpc_request request;
-    if (connections->borrowed == NULL || it->requests_in_python > 0) return false;
-    if (read_request(it, NULL, bytes, length, &request) < 0 || send_reserve_answer(it, &request, length) < 0)
+    if (connections->borrowed == NULL || it->requests_in_python > 0 || !connection_may_be_served(it)) return false;
+    if (read_request(it, NULL, bytes, length, &request) < 0 || quota_counts(it, &request) ||
+        send_reserve_answer(it, &request, length) < 0)
         return false;
     if (!connections->borrowed(connections->borrowed_context, &request)) {
         it->left_reason = request.fallback_reason;
@@ -115,14 +126,15 @@ static bool may_fetch(const connection *it) {
 static bool above_bounds(const connection *it) {
     const tpc_connection_limits *limits = &it->owner->limits;
     int64_t taken = it->next_sequence - it->first_sequence;
-    return it->deferred != NULL || taken >= limits->pipelined_requests_max ||
+    return it->deferred != NULL || it->muted_place || connection_must_wait(it) ||
+           taken >= limits->pipelined_requests_max ||
            it->held_bytes >= limits->receive_share_bytes;
 }
 
 static bool below_low_marks(const connection *it) {
     const tpc_connection_limits *limits = &it->owner->limits;
     int64_t taken = it->next_sequence - it->first_sequence;
-    bool waits = it->deferred != NULL && !may_fetch(it);
+    bool waits = it->muted_place || (it->deferred != NULL && !may_fetch(it)) || connection_must_wait(it);
     return !waits && taken <= limits->pipelined_requests_max / 2 && it->held_bytes <= limits->receive_share_bytes / 2;
 }
 
@@ -143,21 +155,31 @@ static void deliver(connection *it, tpc_frame *frame) {
     tpc_connections *connections = it->owner;
     tpc_request *request = make_request(it, frame);
     if (request == NULL) return;
+    int refusal = connection_refusal(it, request->api_key);
+    if (refusal != TPC_CLOSE_NONE) {
+        tpc_request_release(request);
+        connection_begin_close(it, refusal, 0);
+        return;
+    }
     request->fallback_reason = it->left_reason;
     it->left_reason = 0;
     if (defer(it, request)) {
         free(request);
         return;
     }
-    if (send_reserve_answer(it, request, frame->length) < 0) goto no_memory;
+    uint32_t bytes = frame->length;
+    if (send_reserve_answer(it, request, bytes) < 0) goto no_memory;
     it->requests++;
     connections->statistics.requests++;
+    quota_take(it, request, bytes, send_last_reserved(it));
+    int64_t began_ns = quota_time_begins(it);
     if (connections->hot != NULL && it->requests_in_python == 0 && !request->fallback_reason &&
-        connections->hot(connections->hot_context, request)) {
+        connection_may_be_served(it) && connections->hot(connections->hot_context, request)) {
         connections->statistics.requests_hot++;
+        quota_time_ends(it, began_ns);
         return;
     }
-    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, frame->length,
+    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, bytes,
                             request) == 0) {
         request->in_python = 1;
         it->requests_in_python++;
@@ -177,7 +199,7 @@ void requests_take_deferred(connection *it) {
 
 static bool align_request(connection *it, const uint8_t *data, size_t bytes, uint32_t *residue) {
     const tpc_connections *connections = it->owner;
-    return connections->alignment != NULL &&
+    return connections->alignment != NULL && connection_may_be_served(it) &&
            connections->alignment(connections->alignment_context, data, bytes, residue);
 }
 

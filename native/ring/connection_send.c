@@ -57,6 +57,8 @@ int send_reserve_answer(connection *it, const tpc_request *request, uint32_t req
     return 0;
 }
 
+answer *send_last_reserved(const connection *it) { return answer_at(it, it->next_sequence - 1); }
+
 void send_unreserve_answer(connection *it) {
     it->next_sequence--;
     it->requests_unanswered--;
@@ -191,6 +193,7 @@ static uint64_t memory_bytes_of(answer *of) {
 static void answered(connection *it, answer *place, int64_t sequence, uint8_t state, uint64_t bytes) {
     tpc_connections *connections = it->owner;
     latency_note(it, place, bytes);
+    if (place->fetch_quota != NULL) quota_fetched(it, place->fetch_quota, bytes);
     place->state = state;
     place->bytes = bytes;
     place->memory_bytes = memory_bytes_of(place);
@@ -570,6 +573,7 @@ bool send_attend(connection *it) {
         return !any || !it->paused; /* what it has left may let it go on */
     }
     skip_none(it);
+    if (it->tls != NULL) return tls_send(it);
     if (it->first_sequence == it->next_sequence || answer_at(it, it->first_sequence)->state != ANSWER_READY)
         return true;
     if (answer_at(it, it->first_sequence)->holds_files) return send_with_files(it);
@@ -641,6 +645,8 @@ static void completed(connection *it, sending *by, int32_t result) {
         connection_needs_attention(it); /* an error of the socket shows when it is sent to */
     else if (by->kind == SENDING_READ)
         send_stretch_read(it, by, result);
+    else if (result >= 0 && by->kind == SENDING_SEALED)
+        tls_sent(it, by, (uint64_t)result);
     else if (result >= 0)
         sent(it, by, (uint64_t)result);
     else

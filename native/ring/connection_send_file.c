@@ -93,7 +93,7 @@ static bool wait_writable(connection *it) {
     return true;
 }
 
-static bool read_stretch(connection *it, const tpc_slice *slice) {
+bool send_read_stretch(connection *it, const tpc_slice *slice) {
     uint32_t bytes = slice->length - it->head_offset;
     if (bytes > STAGED_BYTES_MAX) bytes = send_has_room(it->owner) ? STAGED_BYTES_MAX : STAGED_BYTES_MIN;
     sending *to = send_take(it->owner);
@@ -170,7 +170,7 @@ bool send_with_files(connection *it) {
         bool is_file = slice->frame->holds_file;
         int64_t sent = is_file ? send_file(it, slice, left_bytes) : send_memory(it, head);
         if (sent == -EAGAIN) return wait_writable(it);
-        if (sent == -ENODATA) return read_stretch(it, slice);
+        if (sent == -ENODATA) return send_read_stretch(it, slice);
         if (sent == -EINTR) continue;
         if (sent < 0) {
             send_broke(it, (int)-sent);

@@ -1,10 +1,11 @@
 /*
  * The connections' own state, shared by connection.c (table, close, statistics), connection_accept.c,
- * connection_receive.c (bytes to frames), connection_requests.c (frames to requests) and connection_send.c (answers to
- * bytes). Nothing else includes this.
+ * connection_receive.c (bytes to frames), connection_requests.c (frames to requests), connection_send.c (answers to bytes) and
+ * connection_tls.c (what is between both and the socket of a listener with TLS). Nothing else includes this.
  *
  * What is received is framed, and each frame goes to the connection's sink; what is sent stands in its outbox, the ring of
- * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox.
+ * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox. Whether a client
+ * is served, and by whom, connection_identity.c says.
  *
  * Theory of operation. A connection does its submissions in one place, the turn hook: whatever gives it something to do
  * (an answer, room to receive again, a lost receive) puts it on the `attention` list, and the hook attends to each once.
@@ -23,6 +24,7 @@
 
 #include "connection.h"
 #include "peer_counts.h"
+#include "quota.h"
 
 enum {
     TPC_BUFFER_GROUP_CONNECTIONS = 1,
@@ -79,7 +81,8 @@ typedef struct {
     uint64_t memory_bytes; /* of them: not in files */
     uint32_t count;
     uint32_t request_bytes;
-    int64_t received_ns; /* when the request was whole */
+    tpc_quota_bucket *fetch_quota; /* of a Fetch: where its bytes count; NULL: nowhere */
+    int64_t received_ns;           /* when the request was whole */
     int16_t api_key;
     int16_t api_version;
     bool holds_files; /* some slices are stretches of files; there are at least two then */
@@ -91,7 +94,7 @@ static inline tpc_slice *answer_slices(answer *it) { return it->slices ? it->sli
 struct connection;
 
 /* What a connection that wants to send waits for: the send itself, room in its socket, or a stretch of a file. */
-enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2 };
+enum sending_kind { SENDING_BYTES = 0, SENDING_POLL = 1, SENDING_READ = 2, SENDING_SEALED = 3 };
 
 /* One of them in the kernel, with references of its own: with zero copy it outlives the connection. */
 typedef struct sending {
@@ -140,6 +143,12 @@ typedef struct connection {
     uint16_t listener; /* that accepted it */
     bool has_peer;     /* it is counted in `peers`, under `peer` */
     peer_address peer;
+    uint8_t stage;               /* enum tpc_stage */
+    bool is_watched;             /* whether it is served has to be looked at */
+    uint32_t subject;            /* whose requests these are; 0: nobody's yet */
+    int64_t session_deadline_ns; /* 0: none */
+    tpc_frame *named;            /* the subject's names, as a link carries them; NULL: they are not known */
+    int64_t stranger_bytes;      /* counted in strangers_bytes */
     uint8_t state;
     uint8_t reason;
     uint8_t close_when;  /* while FLUSHING */
@@ -179,6 +188,7 @@ typedef struct connection {
     uint64_t unsent_bytes;
     sending *sending;
 
+    struct tls_filter *tls;     /* NULL: what its socket carries is plain; see connection_tls.c */
     struct steady_link *steady; /* its socket is a link to another node; see steady_link.c */
     struct link *link;          /* its socket is a link; see link.c */
     struct link *carrier;       /* it has no socket: a stream of this link */
@@ -194,6 +204,7 @@ typedef struct connection {
     node by_send;       /* those with a send in the kernel, longest without progress first */
     node by_assembly;   /* those with an unfinished request that may go on, longest without progress first */
     node by_starvation; /* those that wait for memory, longest waiting first; in one of the two at most */
+    node by_opening;    /* those that are not let in, longest first */
     int64_t opened_ns;
     int64_t active_ns;
     int64_t send_progress_ns;
@@ -202,6 +213,13 @@ typedef struct connection {
     int64_t refused_ns;
     int16_t refusal; /* of a Produce, then; see tpc_connection_refusal() */
     uint32_t mark;   /* of a prepared answer (prepared.c); 0: none */
+
+    struct quota_client *quota; /* what counts for it (connection_quota.c); NULL: that was not looked up */
+    uint8_t *user;              /* who is behind it; NULL: nobody has said */
+    uint32_t user_bytes;
+    uint32_t muted_place;   /* 1 + its place in the heap of the muted; 0: it is not muted */
+    int64_t muted_until_ns; /* meanwhile it takes no request */
+
     uint64_t requests;
     uint64_t received_bytes;
     uint64_t sent_bytes;
@@ -236,8 +254,13 @@ struct tpc_connections {
     uint32_t *open_shown; /* their number, for whoever places new ones; NULL: nobody wants to know */
 
     listener listeners[LISTENERS_MAX];
+    tpc_tls_context *listener_tls[LISTENERS_MAX]; /* of those that it accepts from now on; NULL: they are plain */
     uint32_t listeners_count;
     bool accepting;
+    uint8_t listener_stages[LISTENERS_MAX]; /* in which its connections begin */
+    bool requires_subject;                  /* rights are asked for */
+    node strangers;                         /* in a stage in which they are not served */
+    int64_t strangers_bytes;                /* of memory, as far as it was counted */
 
     bool multishot; /* receive with the buffer ring; else poll and receive */
     struct io_uring_buf_ring *buffer_ring;
@@ -254,6 +277,9 @@ struct tpc_connections {
     node by_send;
     node by_assembly;
     node by_starvation;
+    node by_handshake;      /* of TLS filters, the oldest connection first */
+    int64_t handshakes_ns;  /* what handshakes have taken in this turn */
+    uint8_t *tls_scratch;   /* two records; NULL until a connection has TLS */
     uint32_t frames_leaving;    /* of requests that were given up while the kernel received into them */
     int64_t starved_at_bytes;   /* what the budget had used when the starved last tried */
     int64_t starved_at_answers; /* and what the answers held */
@@ -270,6 +296,7 @@ struct tpc_connections {
     void *alignment_context;
     struct links *links;   /* NULL: there are none */
     uint32_t steady_links; /* connections to other nodes */
+    struct quotas *quotas; /* NULL: none was ever set */
     tpc_connection_statistics statistics;
     tpc_latencies latencies;
 };
@@ -290,7 +317,7 @@ static inline void connection_needs_attention(connection *it) {
 connection *connection_find(tpc_connections *connections, uint64_t id);
 /* The connection of a completion; the kernel still worked for it, so it is there. */
 connection *connection_of_completion(tpc_connections *connections, uint64_t user_data);
-/* -EUSERS: its address has as many as it may have. */
+/* -EUSERS: its address has as many as it may have; -EDQUOT: as many new ones as its quota gives. */
 int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id);
 /* Without links and their streams. */
 uint32_t connections_of_clients(const tpc_connections *connections);
@@ -299,11 +326,43 @@ void connections_counted(tpc_connections *connections);
 /* One that nobody is told of. NULL: no memory. */
 connection *connection_make(tpc_connections *connections, int descriptor, uint16_t listener,
                             const connection_sink *sink);
+/* As if it had never been there; the descriptor is the caller's. */
+void connection_withdraw(connection *it);
 /* Tells Python that it is there. -ENOBUFS, and then it is gone. */
 int connection_announce(connection *it);
 void connection_begin_close(connection *it, int reason, int error);
 void connection_let_go(connection *it);
 void connection_touch(connection *it);
+
+/* connection_identity.c */
+/* The stage of its listener is its own. */
+void identity_begin(connection *it);
+void identity_closing(connection *it);
+void identity_free(connection *it);
+/* Closes who was not let in for too long; the instant at which to look again. */
+int64_t identity_turn(tpc_connections *connections, int64_t now_ns);
+bool identity_may_be_served(const connection *it);
+int identity_refusal(const connection *it, int16_t api_key);
+bool identity_must_wait(const connection *it);
+/* Whether streams of that listener's clients have to come with a subject. */
+bool identity_is_required(const tpc_connections *connections, uint16_t listener);
+/* What a connection that is not let in holds has changed. */
+void identity_count(connection *it);
+/* Before it takes so many bytes more. False: it is closing, since all that are not let in would hold too much. */
+bool identity_has_room(connection *it, int64_t more);
+
+/* Whether C may serve it by itself: in place, from a frame, or by a place for its bytes. */
+static inline bool connection_may_be_served(const connection *it) {
+    return !it->is_watched || identity_may_be_served(it);
+}
+
+/* Why it is to be closed instead of served, by anybody: of enum tpc_close_reason; TPC_CLOSE_NONE: it is not. */
+static inline int connection_refusal(const connection *it, int16_t api_key) {
+    return it->is_watched ? identity_refusal(it, api_key) : TPC_CLOSE_NONE;
+}
+
+/* Whether its next request stays unparsed: until the one before is answered, or until Python has said whose it is. */
+static inline bool connection_must_wait(const connection *it) { return it->is_watched && identity_must_wait(it); }
 
 /* connection_accept.c */
 void accept_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
@@ -326,10 +385,60 @@ void receive_feed(connection *it, uint8_t *data, size_t bytes);
 /* Whether a frame can be given to its sink past those bytes. */
 bool receive_takes_frames(const connection *it);
 
+/* For connection_tls.c: as bytes that were received plainly; how many were taken. */
+size_t receive_parse(connection *it, uint8_t *data, size_t bytes);
+/* Where the next bytes of an unfinished request may be written if at least `bytes` of it are missing. NULL: they are not,
+ * or the connection is starved now. */
+uint8_t *receive_frame_room(connection *it, uint32_t bytes);
+/* They were written there. */
+void receive_in_frame(connection *it, size_t bytes);
+void receive_end_of_file(connection *it);
+
+/* connection_tls.c: of connections with a `tls`. */
+int tls_open(connection *it, tpc_tls_context *context);
+/* One that has shaken hands elsewhere, with what was received and not decrypted there. Takes the session. -ENOMEM: it does not. */
+int tls_adopt(connection *it, tpc_tls_session *session, const uint8_t *unread, size_t unread_bytes);
+/* How many of these bytes of ciphertext were taken. */
+size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
+/* What was decrypted and had to wait. */
+void tls_take_kept(connection *it);
+/* Of any connection: whether there is something of that. */
+bool tls_keeps_bytes(const connection *it);
+/* Of any connection: it takes nothing now, until the next turn or until it has a name. */
+bool tls_waits(const connection *it);
+bool tls_waits_for_turn(const connection *it);
+bool tls_send(connection *it);
+void tls_sent(connection *it, const sending *by, uint64_t bytes);
+void tls_forget(connection *it);
+void tls_closing(connection *it);
+/* Of any connection. */
+void tls_free(connection *it);
+int64_t tls_turn(tpc_connections *connections, int64_t now_ns);
+void tls_stop(tpc_connections *connections);
+
 /* connection_requests.c */
 extern const connection_sink request_sink;
 /* The Fetch that had to wait, if there is one. */
 void requests_take_deferred(connection *it);
+
+/* connection_quota.c */
+void quotas_free(tpc_connections *connections);
+/* Whether anything counts what this client does. */
+bool quota_counts(connection *it, const tpc_request *request);
+/* A whole request, about to be answered: counts it, and mutes its connection if it is above a quota. */
+void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *place_of_answer);
+/* The answer to a Fetch, in bytes. */
+void quota_fetched(connection *it, tpc_quota_bucket *bucket, uint64_t bytes);
+/* Around the part of a request that C does. */
+int64_t quota_time_begins(const connection *it);
+void quota_time_ends(connection *it, int64_t began_ns);
+/* Whether one more connection of an address may come; then it counts. */
+bool quota_admits(tpc_connections *connections, uint16_t listener, const peer_address *peer);
+/* It is closing: it stands in no list any more. */
+void quota_unmute(connection *it);
+/* It is about to be freed. */
+void quota_forget(connection *it);
+int64_t quota_turn(tpc_connections *connections, int64_t now_ns);
 
 /* connection_send.c */
 void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
@@ -341,6 +450,8 @@ bool send_is_flushed(const connection *it);
 /* False: what nobody reads holds so much that nothing is made for a further Fetch. */
 bool send_has_room(const tpc_connections *connections);
 int send_reserve_answer(connection *it, const tpc_request *request, uint32_t request_bytes);
+/* The place that was reserved last. */
+answer *send_last_reserved(const connection *it);
 /* Takes back the last reservation. */
 void send_unreserve_answer(connection *it);
 
@@ -371,6 +482,8 @@ uint32_t links_connections_count(const tpc_connections *connections);
 
 /* connection_send_file.c */
 bool send_with_files(connection *it);
+/* Reads what is next of a file into memory, where it takes its place in the answer. */
+bool send_read_stretch(connection *it, const tpc_slice *slice);
 void send_stretch_read(connection *it, sending *by, int32_t result);
 
 #endif

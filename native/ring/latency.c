@@ -37,7 +37,7 @@ void latency_note(connection *it, const answer *place, uint64_t answer_bytes) {
         api->spans[span_of(took_ns)]++;
         api->sum_ns += (uint64_t)took_ns;
     }
-    if (took_ns <= latencies->floor_ns || TPC_API_MAY_WAIT(place->api_key)) return;
+    if (took_ns <= latencies->floor_ns || place->api_key < 0 || TPC_API_MAY_WAIT(place->api_key)) return;
     *fastest_of(latencies->slowest) = (tpc_slow_request){.took_ns = took_ns,
                                                          .answered_ns = now_ns,
                                                          .connection = connection_id(it),

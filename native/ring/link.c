@@ -19,6 +19,7 @@ enum {
     CORES_MAX = 1024,
     SHARE_BYTES = 64 << 20,
     DATAGRAMS_LEVEL = 2,
+    SUBJECTS_LEVEL = 3,
     DATAGRAMS_UNSENT_BYTES_MAX = 1 << 20
 };
 
@@ -206,9 +207,15 @@ bool links_send_answers(connection *it) {
     return any;
 }
 
-static connection *open_stream(link *it, const tpc_link_frame *frame) {
+/* `named`: NULL, or taken. */
+static connection *open_stream(link *it, const tpc_link_frame *frame, tpc_frame *named) {
     connection *made = connection_make(it->owner->connections, -1, frame->detail, &request_sink);
-    if (!made) return NULL;
+    if (!made) {
+        tpc_frame_release(named);
+        return NULL;
+    }
+    made->named = named;
+    identity_begin(made);
     made->carrier = it;
     made->client = frame->stream;
     made->client_core = it->core;
@@ -233,21 +240,71 @@ static bool take_in_its_frame(connection *stream, const tpc_link_frame *said, tp
     return true;
 }
 
+static bool may_be_of_a_stream(const link *it, const tpc_link_frame *said) {
+    return !it->dialled && said->stream && (uint32_t)said->stream < TPC_LINK_PLACES_MAX;
+}
+
+/* The one whose client had this client's place. */
+static void close_one_before(link *it, uint64_t client) {
+    const link_stream *place = find_slot(it, client);
+    if (place && place->connection) connection_begin_close(place->connection, TPC_CLOSE_PEER, 0);
+}
+
+/* NULL: no memory. */
+static link_stream *place_stream(link *it, const tpc_link_frame *said, tpc_frame *named) {
+    connection *made = open_stream(it, said, named);
+    link_stream *place = made ? begin_stream(it, said->stream) : NULL;
+    if (!place && made) connection_begin_close(made, TPC_CLOSE_BUDGET, ENOMEM);
+    if (place) place->connection = made;
+    return place;
+}
+
+/* One that was not opened: its client is closed. */
+static void refuse_stream(link *it, const tpc_link_frame *said) {
+    it->owner->statistics.refused++;
+    push_control(it, TPC_LINK_CLOSE, said->stream, 0, TPC_CLOSE_AUTHENTICATION);
+}
+
+/* Rule: What a core does for another core's client it does by the rights of the subject that the other has named before
+ * the first request. Where rights are asked for, or at a listener that asks for authentication, a stream without one is
+ * refused, and so is one that is named twice. See also native/ring/connection_identity.c. Held by
+ * tests/runtime/test_link_subjects.py. */
+static bool take_subject(link *it, const tpc_link_frame *said) {
+    tpc_link_subject_names names;
+    if (!may_be_of_a_stream(it, said)) return false;
+    const link_stream *opened = find_stream(it, said->stream);
+    if (opened) {
+        it->owner->statistics.refused++;
+        connection_begin_close(opened->connection, TPC_CLOSE_AUTHENTICATION, 0);
+        return true;
+    }
+    close_one_before(it, said->stream);
+    if (tpc_link_subject_decode(said->payload, said->payload_bytes, &names) < 0) {
+        refuse_stream(it, said);
+        return true;
+    }
+    tpc_frame *named = tpc_frame_new_forced(it->owner->connections->budget, said->payload_bytes);
+    if (!named) return false;
+    memcpy(named->data, said->payload, said->payload_bytes);
+    return place_stream(it, said, named) != NULL;
+}
+
 /* Rule: Requests that are forwarded keep the order of their client's connection. The end of a link that takes
  * answers never stops receiving. Why: docs/decisions/2026-11-22-links-between-cores.md. See also
  * native/ring/forward.c. Held by tests/runtime/test_links.py, tests/runtime/test_links_fetch.py. */
 /* False: the other end does not keep to the protocol. `frame`: NULL when the bytes are only lent. */
 static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame) {
-    if (it->dialled || !said->stream || (uint32_t)said->stream >= TPC_LINK_PLACES_MAX) return false;
-    link_stream *place = find_slot(it, said->stream);
-    if (!place || place->client != said->stream) {
-        if (place && place->connection) connection_begin_close(place->connection, TPC_CLOSE_PEER, 0);
+    if (!may_be_of_a_stream(it, said)) return false;
+    link_stream *place = find_stream(it, said->stream);
+    if (!place) {
+        close_one_before(it, said->stream);
         if (said->sequence) return true; /* this end has closed it, and the other will hear of that */
-        connection *made = open_stream(it, said);
-        place = made ? begin_stream(it, said->stream) : NULL;
-        if (!place && made) connection_begin_close(made, TPC_CLOSE_BUDGET, ENOMEM);
+        if (identity_is_required(it->owner->connections, said->detail)) {
+            refuse_stream(it, said);
+            return true;
+        }
+        place = place_stream(it, said, NULL);
         if (!place) return false;
-        place->connection = made;
     }
     connection *stream = place->connection;
     if (said->sequence != stream->carried) return false;
@@ -319,6 +376,8 @@ static bool take(link *it, const tpc_link_frame *said, tpc_frame *frame) {
     case TPC_LINK_FORWARD_PRODUCE:
     case TPC_LINK_FORWARD_FETCH:
         return take_request(it, said, frame);
+    case TPC_LINK_SUBJECT:
+        return take_subject(it, said);
     case TPC_LINK_ANSWER:
         return take_answer(it, said, frame);
     case TPC_LINK_RELEASE:
@@ -383,12 +442,31 @@ static const connection_sink link_sink = {.take_bytes = link_takes_bytes,
 
 /* ---- calls ---- */
 
+static bool is_told(const link *it, const connection *from) {
+    return from->named != NULL && it->feature_level >= SUBJECTS_LEVEL;
+}
+
+static bool may_be_told(const link *it, const connection *from) {
+    return is_told(it, from) || !identity_is_required(from->owner, from->listener);
+}
+
+/* Before a stream's first request: for whom it is, when that is known. False: the link has closed. */
+static bool tell_subject(link *it, const connection *from) {
+    tpc_link_frame frame = {.kind = TPC_LINK_SUBJECT, .stream = connection_id(from), .detail = from->listener};
+    if (!is_told(it, from)) return true;
+    const tpc_slice names = tpc_slice_of(from->named, from->named->data, from->named->length);
+    return push(it, &frame, false, &names, 1) == 0;
+}
+
 int tpc_link_send(tpc_connections *connections, uint32_t core, uint64_t client, uint16_t listener, uint8_t kind,
                   const tpc_slice *slices, uint32_t count, tpc_link_call *call) {
     link *it = tpc_link_is_up(connections, core) ? connections->links->dialled[core] : NULL;
     connection *from = connection_find(connections, client);
     link_stream *stream = it && from ? find_stream(it, client) : NULL;
-    if (!stream && it && from && from->state != CONNECTION_CLOSING) stream = begin_stream(it, client);
+    if (!stream && it && from && from->state != CONNECTION_CLOSING) {
+        stream = may_be_told(it, from) ? begin_stream(it, client) : NULL;
+        if (stream && !tell_subject(it, from)) stream = NULL; /* it has closed, and the stream with it */
+    }
     if (!stream || from->state == CONNECTION_CLOSING) {
         release_all(slices, count);
         if (connections->links) connections->links->statistics.failed++;

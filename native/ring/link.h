@@ -11,6 +11,9 @@
  * order, Python's queue, and what a connection may have under way are there what they are for clients. It has no budget of its
  * own to wait for at the link: what the link brings is charged without asking, and its bound is the link's share.
  *
+ * A stream has the subject of its client, which the core that it came to has to say before its first request, in a frame of
+ * its own. Whoever owns a partition so decides by the rights of who asks, and not by those of the core that passed it on.
+ *
  * The answers of a stream come in the order of its requests. A link that ends fails what is under way on it; nothing is
  * ever sent twice.
  */

@@ -326,6 +326,20 @@ static int run_columns(const input *in) {
     return walk.stop == TPC_COLUMNS_END ? 0 : 1;
 }
 
+/* Names that were understood are all that was said, and are said in the same way again. */
+static int run_subject(const tpc_link_frame *frame) {
+    tpc_link_subject_names names;
+    uint8_t again[TPC_LINK_SUBJECT_BYTES_MAX];
+    int result = tpc_link_subject_decode(frame->payload, frame->payload_bytes, &names);
+    require(result == 0 || result == -EBADMSG, "subject result");
+    if (result) return result;
+    touch(names.principal, names.principal_bytes);
+    touch(names.host, names.host_bytes);
+    uint32_t bytes = tpc_link_subject(names.principal, names.principal_bytes, names.host, names.host_bytes, again);
+    require(bytes == frame->payload_bytes && memcmp(again, frame->payload, bytes) == 0, "a subject as it was");
+    return 0;
+}
+
 static int run_link(const input *in) {
     tpc_link_frame frame;
     int result = tpc_link_frame_decode(in->bytes, in->size + lie, &frame);
@@ -335,7 +349,7 @@ static int run_link(const input *in) {
     uint8_t written[4 + TPC_LINK_HEADER_BYTES];
     tpc_link_frame_header(&frame, written);
     require(memcmp(written + 4, in->bytes, TPC_LINK_HEADER_BYTES) == 0, "a header as it was");
-    return 0;
+    return frame.kind == TPC_LINK_SUBJECT ? run_subject(&frame) : 0;
 }
 
 /* What is told of the partitions lies behind one another, inside of the answer. */

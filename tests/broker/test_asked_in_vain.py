@@ -67,7 +67,7 @@ async def test_that_the_connection_is_closed_is_not_said_again(autojump_clock, c
             await request.done.wait()
             connections.dispatcher.on_closed(connection, "its request could not be carried out", "")
         assert len(lines_of(caplog)) == 1
-        connections.dispatcher.on_opened(3, "127.0.0.1:3")
+        connections.dispatcher.on_opened(3, "127.0.0.1:3", 0)
         connections.dispatcher.on_closed(3, "its request could not be carried out", "")
         assert lines_of(caplog)[1:] == ["127.0.0.1:3: connection closed: its request could not be carried out"]
 
@@ -87,20 +87,3 @@ async def test_transactions_are_refused_in_the_clearest_words_and_logged(autojum
         assert (await node.ask(0, asked, 5)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         said = "a producer with a transactional.id is refused: the cluster is at a feature level that has none"
         assert lines_of(caplog) == [f"127.0.0.1:1: {said} {WHO}"]
-
-
-async def test_quotas_and_users_are_refused_and_logged(autojump_clock, caplog):
-    async with running_node(cores=1) as node:
-        kind = messages.AlterClientQuotasRequest
-        entity, taken_away = [kind.EntityData(entity_type="user", entity_name=None)], kind.OpData(remove=True)
-        await node.ask(0, kind(entries=[kind.EntryData(entity=entity, ops=[taken_away])]))
-        assert lines_of(caplog) == []
-        wanted = [kind.OpData(key="request_percentage", value=50.0)]
-        await node.ask(0, kind(entries=[kind.EntryData(entity=entity, ops=wanted)]))
-        kind = messages.AlterUserScramCredentialsRequest
-        upsertion = kind.ScramCredentialUpsertion(name="a", mechanism=1, iterations=4096, salted_password=b"secret")
-        await node.ask(0, kind(upsertions=[upsertion]))
-        assert lines_of(caplog) == [
-            f"127.0.0.1:1: a quota is refused: there are none yet {WHO}",
-            f"127.0.0.1:1: a user's credential is refused: there is no authentication yet {WHO}",
-        ]

@@ -42,12 +42,15 @@ class SlowHandlers:
         connections = SimpleNamespace(
             answer=lambda request, _parts: self.answered.append(request), answer_none=lambda _request: None,
             close=lambda connection, _reason: self.closed.append(connection),
+            needs_authentication=lambda _listener: False,
         )  # fmt: skip
         disk = SimpleNamespace(poll_ring=lambda: None)
         self.image = SimpleNamespace(level=2)
         core = SimpleNamespace(
             view=SimpleNamespace(image=self.image), connections=connections, disk=disk,
-            produce_now=self.produce_now, clock=self.clock, log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
+            access=SimpleNamespace(authorizer=None), produce_now=self.produce_now, clock=self.clock,
+            quotas=SimpleNamespace(counts_time=False, told=lambda _request, _version, response: response),
+            log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
         self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery, first_levels or {})
 
@@ -66,7 +69,7 @@ class SlowHandlers:
 
     def open(self, count):
         for connection in range(count):
-            self.dispatcher.on_opened(connection, f"127.0.0.1:{connection}")
+            self.dispatcher.on_opened(connection, f"127.0.0.1:{connection}", 0)
 
 
 HEARTBEAT = {"GroupId": "g", "GenerationId": 1, "MemberId": "m"}
@@ -138,7 +141,7 @@ async def test_the_data_plane_is_not_asked_again_for_what_only_python_decides():
             world.open(1)
             request = world.send(0, ApiKey.PRODUCE, body, version=3, fallback_reason=reason)
             await turns_until(lambda: handled)
-            is_final = reason in {1, 2, 3, 4, 5, 9, 11}
+            is_final = reason in {1, 2, 3, 4, 5, 9, 11, 12}
             assert world.asked_c == ([] if is_final else [request]), reason
             assert handled.pop() == (request, None), "it is not decoded here either"
             nursery.cancel_scope.cancel()

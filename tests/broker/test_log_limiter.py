@@ -138,18 +138,18 @@ def first_of_a_tls_client():
 )
 async def test_who_speaks_another_protocol_is_told_so_once_a_minute(caplog, first, what, advice):
     async with trio.open_nursery() as nursery:
-        bench, connections = SlowHandlers(nursery, {}), SimpleNamespace(listen=lambda descriptor: descriptor)
-        ClientConnections(connections).serve((), bench.dispatcher)
+        bench, connections = SlowHandlers(nursery, {}), SimpleNamespace(carried_subject=lambda _connection: None)
+        ClientConnections(connections).serve((), bench.dispatcher, None)
         assert foreign_protocol(first) == what
         for number in range(145):
-            connections.on_opened(number, f"127.0.0.1:{50_000 + number}")
+            connections.on_opened(number, f"127.0.0.1:{50_000 + number}", 0)
             connections.on_closed(number, CloseReason.FRAME_TOO_LARGE, int.from_bytes(first, "big"))
         (line,) = caplog.messages
         assert line.startswith("127.0.0.1:50000: connection closed: ")
         assert what in line
         assert advice in line
         assert "larger" not in line
-        connections.on_opened(200, "127.0.0.1:60000")
+        connections.on_opened(200, "127.0.0.1:60000", 0)
         connections.on_closed(200, CloseReason.FRAME_TOO_LARGE, 200_000_000)
         too_large = "it announced a request larger than socket.request.max.bytes (200000000 bytes)"
         assert caplog.messages[1:] == [f"127.0.0.1:60000: connection closed: {too_large}"]

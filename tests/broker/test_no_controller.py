@@ -72,3 +72,16 @@ def test_reassignments_have_one_error_for_all(name, error, code):
         body = b"".join(codec(f"{name}Response", version).encode_parts(answer))
         decoded = codec(f"{name}Response", version).decode(memoryview(body))
         assert (decoded.error_code, decoded.error_message) == (code, str(error))
+
+
+@ERRORS
+def test_each_user_that_was_to_be_changed_is_answered_once(error, code):
+    kind = messages.AlterUserScramCredentialsRequest
+    asked = kind(
+        deletions=[kind.ScramCredentialDeletion(name=name, mechanism=1) for name in "ab"],
+        upsertions=[kind.ScramCredentialUpsertion(name=name, mechanism=1) for name in "bc"],
+    )
+    answer = ROWS[ApiKey.ALTER_USER_SCRAM_CREDENTIALS].place.without(0, asked, what_is_said(error))
+    body = b"".join(codec("AlterUserScramCredentialsResponse", 0).encode_parts(answer))
+    decoded = codec("AlterUserScramCredentialsResponse", 0).decode(memoryview(body))
+    assert [(each.user, each.error_code) for each in decoded.results] == [("a", code), ("b", code), ("c", code)]

@@ -1,5 +1,7 @@
 """The image: replay, snapshot, bytes."""
 
+import base64
+import json
 import uuid
 from dataclasses import replace
 
@@ -7,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
+from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.image import (
     DELETIONS_REMEMBERED_MAX,
     REMOVALS_REMEMBERED_MAX,
@@ -17,6 +24,7 @@ from tpc_broker.metadata.image import (
 from tpc_broker.metadata.records import (
     RECORD_TYPES,
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -28,20 +36,36 @@ from tpc_broker.metadata.records import (
     NodeRemoved,
     ProducerIdsReserved,
     ResourceConfigChanged,
+    ScramCredentialChanged,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    credential_changed,
     decode_record,
     encode_record,
+    to_json,
 )
 from tpc_broker.model import NOT_HERE, MetadataVersion, Replica, TopicId, TopicPartition
 
 IDS = [TopicId(uuid.UUID(int=n)) for n in range(10, 15)]
+CREDENTIALS = {
+    (mechanism, password): credential_of_password(mechanism, password, b"salt", 1)
+    for mechanism in ScramMechanism for password in ("a", "pässword")
+}  # fmt: skip
 names = st.sampled_from(["retention.ms", "segment.ms"])
 values = st.one_of(st.none(), st.sampled_from(["1", "2"]))
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 replicas = owners.map(lambda cores: tuple((Replica(core + 5, core),) for core in cores))
+acls = st.builds(
+    AclBinding, st.sampled_from(Resource), st.sampled_from(Pattern), st.sampled_from(["a", "größe", "*"]),
+    st.sampled_from([Principal("User", "a:b"), Principal("User", "*"), Principal("Group", "")]),
+    st.sampled_from(["*", "::1"]), st.sampled_from(Operation), st.sampled_from(Permission),
+)  # fmt: skip
+A_RULE = (
+    b'{"type":"acls_changed","v":1,"added":[{"resource":"topic","pattern":"literal","name":"t","principal":"User:a",'
+    b'"host":"*","operation":"read","permission":"allow"}],"removed":[]}'
+)
 # A topic id keeps its name for ever, and a name belongs to one live topic at a time: as the controller has it.
 records = st.one_of(
     st.builds(ClusterCreated, st.just("c")),
@@ -59,6 +83,13 @@ records = st.one_of(
         ResourceConfigChanged, st.sampled_from(["group", "client_metrics"]), st.sampled_from(["a", "größe"]),
         st.dictionaries(names, values, min_size=1),
     ),
+    st.builds(
+        ClientQuotaChanged,
+        st.dictionaries(
+            st.sampled_from(["user", "client-id"]), st.sampled_from([None, "a", "größe"]), min_size=1
+        ),
+        st.dictionaries(names, st.sampled_from([None, 1.0, 2.5]), min_size=1),
+    ),
     replicas.flatmap(
         lambda held: st.builds(
             TopicAssigned, st.sampled_from(IDS), st.just(tuple(each[0].core for each in held)), st.just(()),
@@ -71,8 +102,13 @@ records = st.one_of(
         st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
         st.sampled_from([UNSAID, Levels(2, 3)]),
     ),
+    st.builds(AclsChanged, st.lists(acls, max_size=4).map(tuple), st.lists(acls, max_size=2).map(tuple)),
     st.builds(FeatureLevelChanged, st.integers(2, 4), st.integers(1, 9)),
     st.builds(NodeRemoved, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(
+        lambda user, kind, credential: credential_changed(user, kind[0], CREDENTIALS[kind] if credential else None),
+        st.sampled_from(["anna", "Müller, Max=1"]), st.sampled_from(sorted(CREDENTIALS)), st.booleans(),
+    ),
 )  # fmt: skip
 
 
@@ -99,12 +135,14 @@ def live(image):
         configs,
         image.group_configs,
         image.client_metrics_configs,
+        image.scram_users,
         image.next_producer_id,
         image.producer_ids,
         image.deleted,
         image.nodes,
         image.removed,
         image.moving,
+        image.acls,
         (image.feature_level, image.feature_epoch),
     )
 
@@ -153,6 +191,16 @@ def test_applying_leaves_the_old_image_alone(first, second):
         assert (image.topic_by_id(topic_id) != after.topic_by_id(topic_id)) == (topic_id in changed)
 
 
+def _credential_bytes(**wrong):
+    """A record that is right but for what is named."""
+    credential = CREDENTIALS[ScramMechanism.SCRAM_SHA_256, "a"]
+    return json.dumps(to_json(credential_changed("a", ScramMechanism.SCRAM_SHA_256, credential)) | wrong).encode()
+
+
+def test_a_credential_that_is_right_is_read():
+    assert decode_record(_credential_bytes()).credential == CREDENTIALS[ScramMechanism.SCRAM_SHA_256, "a"]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -169,6 +217,33 @@ def test_applying_leaves_the_old_image_alone(first, second):
         b'{"type":"resource_config_changed","v":1,"kind":"user","name":"a","changes":{}}',
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a","changes":[]}',
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"a"}',
+        b'{"type":"scram_credential_changed","v":1,"user":"","mechanism":1}',
+        b'{"type":"scram_credential_changed","v":1,"user":"a\\u0007","mechanism":1}',
+        b'{"type":"scram_credential_changed","v":1,"user":"a","mechanism":3}',
+        b'{"type":"scram_credential_changed","v":1,"user":7,"mechanism":1}',
+        b'{"type":"scram_credential_changed","v":1,"user":"a","mechanism":1,"salt":""}',
+        _credential_bytes(salt="*"),
+        _credential_bytes(salt=7),
+        _credential_bytes(salt="A" * 400),
+        _credential_bytes(stored_key="AAAA"),
+        _credential_bytes(server_key=None),
+        _credential_bytes(iterations=0),
+        _credential_bytes(iterations="9"),
+        b'{"type":"acls_changed","v":1,"added":[{}]}',
+        b'{"type":"acls_changed","v":1,"added":[[]],"removed":[]}',
+        b'{"type":"acls_changed","v":1,"added":7}',
+        A_RULE.replace(b"User:a", b"a"),
+        A_RULE.replace(b'"topic"', b'"planet"'),
+        A_RULE.replace(b'"literal"', b'"match"'),
+        A_RULE.replace(b'"read"', b'"any"'),
+        A_RULE.replace(b'"allow"', b'"any"'),
+        A_RULE.replace(b'"*"', b"7"),
+        A_RULE.replace(b'"host":"*",', b""),
+        b'{"type":"client_quota_changed","v":1,"entity":{},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"group":"a"},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":7},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":"a"},"changes":{"x":"y"}}',
+        b'{"type":"client_quota_changed","v":1,"entity":["user"],"changes":{}}',
         b"\xff",
     ],
 )
@@ -189,12 +264,61 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 16
+    assert len(RECORD_TYPES) == 17
+    quota = ClientQuotaChanged({"user": "a", "client-id": None}, {"producer_byte_rate": 5.0, "x": None})
+    assert encode_record(quota) == (
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":"a","client-id":null},'
+        b'"changes":{"producer_byte_rate":5.0,"x":null}}'
+    )
     setting = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000", "x": None})
     assert encode_record(setting) == (
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"g",'
         b'"changes":{"consumer.session.timeout.ms":"50000","x":null}}'
     )
+
+
+def test_the_format_of_users_on_the_disk_is_what_it_was():
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    credential = credential_of_password(ScramMechanism.SCRAM_SHA_256, "pencil", salt, 4096)
+    record = credential_changed("user", ScramMechanism.SCRAM_SHA_256, credential)
+    assert encode_record(record) == (
+        b'{"type":"scram_credential_changed","v":1,"user":"user","mechanism":1,"salt":"W22ZaJ0SNY7soEsUEjb6gQ==",'
+        b'"iterations":4096,"stored_key":"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=",'
+        b'"server_key":"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="}'
+    )
+    assert encode_record(ScramCredentialChanged("user", 2)) == (
+        b'{"type":"scram_credential_changed","v":1,"user":"user","mechanism":2,"salt":null,"iterations":0,'
+        b'"stored_key":null,"server_key":null}'
+    )
+
+
+def test_no_text_that_is_made_of_a_credential_holds_it():
+    image = ClusterImage()
+    for (mechanism, _password), credential in CREDENTIALS.items():
+        record = credential_changed("anna", mechanism, credential)
+        image = image.apply([record], MetadataVersion(1))
+        secrets = [record.salt, record.stored_key, record.server_key, repr(credential.stored_key)]
+        for text in (repr(record), str(credential), repr(image)):
+            assert "anna" in text or "iterations" in text
+            assert not [secret for secret in secrets if secret in text]
+        with pytest.raises(MetadataDamagedError) as raised:
+            decode_record(_credential_bytes(iterations=record.stored_key))
+        assert record.stored_key not in repr(raised.value)
+def test_the_format_of_rules_of_access_on_the_disk_is_what_it_was():
+    on = Resource.TOPIC, Pattern.LITERAL, "t"
+    rule = AclBinding(*on, Principal("User", "a"), "*", Operation.READ, Permission.ALLOW)
+    assert encode_record(AclsChanged((rule,), ())) == A_RULE
+    assert decode_record(A_RULE) == AclsChanged((rule,), ())
+
+
+def test_rules_of_access_are_shared_by_images_until_they_change():
+    rule = decode_record(A_RULE).added[0]
+    image = replay([AclsChanged((rule,), ())])
+    assert list(image.acls) == [rule]
+    later = image.apply([TopicCreated("t", IDS[0], (0,), 5)], MetadataVersion(9))
+    assert later.acls is image.acls
+    gone = later.apply([AclsChanged((), (rule, rule))], MetadataVersion(10))
+    assert (list(gone.acls), list(image.acls)) == ([], [rule])
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
@@ -253,6 +377,18 @@ def test_a_group_of_which_nothing_is_set_any_more_is_not_there():
     assert image.client_metrics_configs == {"g": {"a": "3"}}
     gone = image.apply([ResourceConfigChanged("group", "g", {"b": None, "a": None})], MetadataVersion(9))
     assert (gone.group_configs, gone.client_metrics_configs) == ({"h": {"a": "4"}}, {"g": {"a": "3"}})
+
+
+def test_an_entity_without_quotas_is_not_there():
+    image = replay([
+        ClientQuotaChanged({"user": "u", "client-id": None}, {"a": 1.0, "b": 2.0}),
+        ClientQuotaChanged({"client-id": None, "user": "u"}, {"a": None}),
+        ClientQuotaChanged({"ip": "1.2.3.4"}, {"c": 3.0}),
+    ])  # fmt: skip
+    pair = (("client-id", None), ("user", "u"))
+    assert image.client_quotas == {pair: {"b": 2.0}, (("ip", "1.2.3.4"),): {"c": 3.0}}
+    gone = image.apply([ClientQuotaChanged({"user": "u", "client-id": None}, {"b": None})], MetadataVersion(9))
+    assert gone.client_quotas == {(("ip", "1.2.3.4"),): {"c": 3.0}}
 
 
 def test_a_removed_node_takes_its_settings_along_and_may_come_back_as_another():

@@ -47,7 +47,12 @@ def datagrams():
 
 def link_frames():
     hello = b"TLNK" + struct.pack("<HHIIQ", 1, 0, 3, 0, 99)
-    return [struct.pack("<BBHIQ", 1, 1, 0, 0, 0) + hello, struct.pack("<BBHIQ", 1, 2, 1, 7, 5 << 32) + b"\0\0\0\4body"]
+    subject = struct.pack("<H", 10) + b"User:alice" + b"10.0.0.1"
+    return [
+        struct.pack("<BBHIQ", 1, 1, 0, 0, 0) + hello,
+        struct.pack("<BBHIQ", 1, 2, 1, 7, 5 << 32) + b"\0\0\0\4body",
+        struct.pack("<BBHIQ", 1, 8, 1, 0, 5 << 32) + subject,
+    ]
 
 
 def answer(version, flexible_from, body):

@@ -35,7 +35,7 @@ def test_one_request_and_its_answer(make_connections):
     assert bench.connections.answer(request, b"\0\0\0\x4d", b"answer")
     bench.turn()
     assert bench.read(client, 14) == b"\0\0\0\x0a\0\0\0\x4danswer"
-    assert bench.opened == [(request.connection, name_of(client))]
+    assert bench.opened == [(request.connection, name_of(client), 0)]
 
 
 def test_a_request_carries_the_listener_that_its_connection_came_to(make_connections):

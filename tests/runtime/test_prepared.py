@@ -75,7 +75,7 @@ def test_a_connection_keeps_the_mark_of_what_it_was_given_last(bench):
                                  (other, b"?", b"by hand")):  # fmt: skip
         ask(bench, client, body)
         assert bench.read_frame(client)[4:] == answer
-    marks, ids = bench.connections.mark_of, [connection for connection, _peer in bench.opened]
+    marks, ids = bench.connections.mark_of, [connection for connection, *_told in bench.opened]
     assert list(map(marks, ids)) == [2**32 - 1, 2]
     assert prepare(bench, b"again", mark=3) == 0
     ask(bench, asks)

@@ -75,6 +75,7 @@ class MemoryRequest:
     received_ns: int
     listener: int = 0
     fallback_reason: int = 0
+    throttle_ms: int = 0
     client_id: str | None = "a-client"
     answer: bytes | None = None
     done: trio.Event = field(default_factory=trio.Event)
@@ -87,19 +88,23 @@ async def in_turn(function, /, *arguments):
 
 
 class MemoryConnections:
-    """`Connections`. A connection is a number, open from its first request on."""
+    """`Connections`. A connection is a number, open from its first request on. All are served, whoever they are; `let`
+    keeps what is said of them.
+    """
 
     def __init__(self):
         self.dispatcher = None
         self.is_accepting = self.takes_more = True
-        self.open, self.closed, self.marks = set(), {}, {}
+        self.open, self.closed, self.marks, self.let = set(), {}, {}, {}
+        self.authenticated, self.tokens, self.requires_subject = set(), set(), False
+        self.quotas, self.users, self.muted, self.time_spent = None, {}, [], []
         self._waiting = set()
 
     def send(self, request):
         """As a client does. Nothing is taken any more during a drain."""
         if request.connection not in self.open:
             self.open.add(request.connection)
-            self.dispatcher.on_opened(request.connection, f"127.0.0.1:{request.connection}")
+            self.dispatcher.on_opened(request.connection, f"127.0.0.1:{request.connection}", request.listener)
         if self.takes_more:
             self._waiting.add(request)
             self.dispatcher.on_request(request)
@@ -121,8 +126,33 @@ class MemoryConnections:
             self.closed[connection] = reason
             self.dispatcher.on_closed(connection, "local", "")
 
+    def needs_authentication(self, listener):
+        return listener in self.authenticated
+
+    def let_in(self, connection, subject_number, deadline_ns):
+        if connection in self.open:
+            self.let[connection] = (subject_number, deadline_ns)
+
+    def expect_tokens(self, connection, *, on):
+        (self.tokens.add if on else self.tokens.discard)(connection)
+
+    def require_subject(self, *, on):
+        self.requires_subject = on
+
     def mark_of(self, connection):
         return self.marks.get(connection, 0)
+
+    def set_quotas(self, windows, rows, addresses):
+        self.quotas = windows, rows, addresses
+
+    def set_user(self, connection, name):
+        self.users[connection] = name
+
+    def mute(self, connection, milliseconds):
+        self.muted.append((connection, milliseconds))
+
+    def spent(self, connection, client_id, spent_ns):
+        self.time_spent.append((connection, client_id, spent_ns))
 
     def stop_accepting(self):
         self.is_accepting = False
@@ -304,15 +334,16 @@ class MemoryNode:
         await self.crash(number)
         return await self.start(number)
 
-    def send(self, number, message, version=None, *, connection=1, client_id="a-client"):
+    def send(self, number, message, version=None, *, connection=1, client_id="a-client", throttle_ms=0):
         """A request by its message; in the newest version that is offered unless another is named."""
         key = ApiKey[_api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(encode_request(key, version, message))
         request = MemoryRequest(
-            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), client_id=client_id
-        )
+            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), client_id=client_id,
+            throttle_ms=throttle_ms,
+        )  # fmt: skip
         self.lives[CoreId(number)].connections.send(request)
         return request
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 USER: Final = "User"
 """The only type of principal that connections have; rules may name others, which nobody is."""
@@ -28,3 +31,48 @@ class Subject(NamedTuple):
 
     principal: Principal
     host: str
+
+
+NOBODY: Final = Subject(Principal("", ""), "")
+"""In place of the subject of a connection that is closed, or has not said who it is: no rule names it."""
+
+
+class SubjectNumbers:
+    """Small numbers for subjects, by which C knows them: of one core, and while its process lives. A number is never
+    used again; one that no connection has may be forgotten, and then its subject gets another.
+    """
+
+    def __init__(self, in_use: Callable[[], Iterable[Subject]], count_max: int) -> None:
+        """`in_use`: those that are kept when there are more than `count_max`, of which there should be fewer."""
+        self._in_use = in_use
+        self._count_max = self._next_look = count_max
+        self._numbers: dict[Subject, int] = {}
+        self._subjects: dict[int, Subject] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number_of(self, subject: Subject) -> int:
+        """> 0. ValueError: it is nobody."""
+        number = self._numbers.get(subject)
+        if number is None:
+            if subject == NOBODY:
+                raise ValueError("nobody has no number")
+            if len(self._numbers) >= self._next_look:
+                self._forget_unused()
+            self._last = number = self._last + 1
+            self._numbers[subject] = number
+            self._subjects[number] = subject
+        return number
+
+    def subject_of(self, number: int) -> Subject:
+        """NOBODY: no such number is known any more."""
+        return self._subjects.get(number, NOBODY)
+
+    def _forget_unused(self) -> None:
+        """The next look is at twice as many, so that looking costs little for each subject."""
+        kept = set(self._in_use())
+        self._numbers = {subject: number for subject, number in self._numbers.items() if subject in kept}
+        self._subjects = {number: subject for subject, number in self._numbers.items()}
+        self._next_look = max(self._count_max, 2 * len(self._numbers))

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker import limits
-from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject
+from tpc_broker.auth.principals import ANONYMOUS, NOBODY, Subject
+from tpc_broker.broker.authentication import RAW_TOKEN, NotLoggedInError
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.ports import PYTHON_DECIDES
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
@@ -44,13 +45,14 @@ from tpc_broker.kafka.protocol import encode_response_header
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
+    from tpc_broker.auth.session import SaslSession
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
 log = logging.getLogger(__name__)
 
-TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA)})
-"""librdkafka 2.16 sends bytes behind a Metadata request; Kafka does not look there. Elsewhere they are refused."""
+TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA), int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)})
+"""librdkafka 2.16 sends bytes behind these; Kafka does not look there. Elsewhere they are refused."""
 
 READ_BY_THE_PLANE = frozenset({int(ApiKey.PRODUCE)})
 """Not decoded here: the handler asks the data plane what it has read (`ProducePort.asked`)."""
@@ -60,8 +62,6 @@ Handled = Message | EncodedResponse | None
 Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
 """Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
 
-NOBODY = Subject(Principal("", ""), "")
-"""In place of the subject of a connection that is closed: no rule names it."""
 _OF_ANY_LEVEL: Mapping[ApiKey, int] = MappingProxyType({})
 
 SHARE_NS = 2_000_000
@@ -78,10 +78,25 @@ class ConnectionState:
 
     peer: str
     subject: Subject
+    """NOBODY: it has not said who it is."""
+    listener: int
+    is_named: bool = False
+    """C knows its subject by number."""
+    sasl: SaslSession | None = None
+    """Of a client that logs in."""
     queue: deque[Request] | None = None
     """What comes behind the request that is under way, or all of it while that stands in line; None: there is none."""
     is_given_up: bool = False
     """And the log has said why."""
+
+    @property
+    def host(self) -> str:
+        return _host(self.peer)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether any request is, and not only what logs a client in."""
+        return self.sasl is None or self.sasl.is_served
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +141,41 @@ class Dispatcher:
 
     # -- called by the connections, inside a turn; they never wait ---------------------------------------------------
 
-    def on_opened(self, connection: int, peer: str) -> None:
-        self._connections[connection] = ConnectionState(peer, Subject(ANONYMOUS, _host(peer)))
+    def on_opened(self, connection: int, peer: str, listener: int, carried: Subject | None = None) -> None:
+        """`carried`: for whom it is, of a stream of another core's requests; that core has let its client in."""
+        core, sasl = self._core, None
+        if carried is not None:
+            subject = carried
+        elif core.connections.needs_authentication(listener):
+            subject, sasl = NOBODY, core.authentication.session_of(listener)
+        else:
+            subject = Subject(ANONYMOUS, _host(peer))
+        self._connections[connection] = state = ConnectionState(peer, subject, listener, sasl=sasl)
+        if carried is not None or core.access.authorizer is not None:
+            self._name(connection, state)
+
+    def let_in(self, connection: int, subject: Subject, deadline_ns: int) -> None:
+        """Somebody has shown who it is, until then (monotonic; 0: for good); before it is answered."""
+        state = self._connections.get(connection)
+        if state is not None:
+            state.subject = subject
+            self._name(connection, state, deadline_ns)
+
+    def name_all(self) -> None:
+        """Rights are asked for from now on: C has to know who is who."""
+        for connection, state in self._connections.items():
+            if not state.is_named:
+                self._name(connection, state)
+
+    def subjects(self) -> Iterator[Subject]:
+        """Of the connections that are open, as often as they have them."""
+        return (state.subject for state in self._connections.values())
+
+    def _name(self, connection: int, state: ConnectionState, deadline_ns: int = 0) -> None:
+        if state.subject == NOBODY:
+            return
+        state.is_named = True
+        self._core.connections.let_in(connection, self._core.access.number_of(state.subject), deadline_ns)
 
     def on_closed(self, connection: int, reason: str, detail: str) -> None:
         state = self._connections.pop(connection, None)
@@ -151,7 +199,7 @@ class Dispatcher:
             state.queue.append(request)
             return
         is_produce = request.api_key == ApiKey.PRODUCE and request.fallback_reason not in PYTHON_DECIDES
-        if is_produce and self._core.produce_now(request):
+        if is_produce and state.is_served and self._core.produce_now(request):
             return
         state.queue = deque()
         if self._has_share():
@@ -167,6 +215,16 @@ class Dispatcher:
     def subject_of(self, connection: int) -> Subject:
         state = self._connections.get(connection)
         return state.subject if state is not None else NOBODY
+
+    def told_versions(self, connection: int) -> None:
+        """ApiVersions was answered without an error."""
+        state = self._connections.get(connection)
+        if state is not None and state.sasl is not None:
+            state.sasl.told_versions()
+
+    def state_of(self, connection: int) -> ConnectionState | None:
+        """None: it is closed."""
+        return self._connections.get(connection)
 
     def is_open(self, connection: int) -> bool:
         return connection in self._connections
@@ -261,7 +319,7 @@ class Dispatcher:
             state.queue = None
             return
         request = state.queue.popleft()
-        if request.api_key == ApiKey.PRODUCE and self._core.produce_now(request):
+        if request.api_key == ApiKey.PRODUCE and state.is_served and self._core.produce_now(request):
             self._go_on(state)
         else:
             self._begin(state, request)
@@ -269,9 +327,9 @@ class Dispatcher:
     def _begin(self, state: ConnectionState, request: Request) -> None:
         """One request of a connection; the next one waits until this one is answered."""
         try:
-            result = self._handlers_result(request)
+            result = self._handlers_result(state, request)
             if not inspect.isawaitable(result):
-                self._respond(request, result)
+                self.respond(request, result)
                 self._go_on(state)
                 return
         except Exception as error:  # the connection is given up; everybody else goes on
@@ -287,7 +345,7 @@ class Dispatcher:
 
     async def _finish(self, state: ConnectionState, request: Request, result: Awaitable[Handled]) -> None:
         try:
-            self._respond(request, await result)
+            self.respond(request, await result)
         except Exception as error:  # the connection is given up; everybody else goes on
             self._give_up(state, request, error)
         finally:
@@ -310,7 +368,19 @@ class Dispatcher:
                 if self._requests == requests_before and not self._prompt:
                     return
 
-    def _handlers_result(self, request: Request) -> Handled | Awaitable[Handled]:
+    def _handlers_result(self, state: ConnectionState, request: Request) -> Handled | Awaitable[Handled]:
+        quotas = self._core.quotas
+        if quotas.counts_time:
+            return quotas.timed(request, lambda request: self._handle(state, request))
+        return self._handle(state, request)
+
+    def _handle(self, state: ConnectionState, request: Request) -> Handled | Awaitable[Handled]:
+        if state.sasl is not None:
+            ended = self._core.authentication.gate(state.sasl, request)
+            if ended is not None:
+                return ended
+            if request.api_key == RAW_TOKEN:
+                return self._core.authentication.take(state, state.sasl, request, bytes(request.body))
         message = self._decode(request)
         return self._handlers[request.api_key](self._core, request, message)
 
@@ -341,12 +411,14 @@ class Dispatcher:
         first = self._first_levels.get(key)
         return first is not None and self._core.view.image.level < first
 
-    def _respond(self, request: Request, response: Handled) -> None:
+    def respond(self, request: Request, response: Handled) -> None:
+        """None: its handler has."""
         if response is None:
             return
         version = request.api_version
         if request.api_key == ApiKey.API_VERSIONS and not api(request.api_key).is_valid(version):
             version = 0
+        response = self._core.quotas.told(request, version, response)
         header = encode_response_header(request.api_key, version, request.correlation_id)
         if isinstance(response, EncodedResponse):
             self._core.connections.answer(request, [header, response.body])
@@ -354,12 +426,23 @@ class Dispatcher:
         parts = codec(api(request.api_key).response_name, version).encode_parts(response)
         self._core.connections.answer(request, [header, *parts])
 
+    def answer_last(self, request: Request, response: Message | None) -> None:
+        """Nothing that comes behind is looked at. None: it has no answer."""
+        state = self._connections.get(request.connection)
+        if state is not None:
+            state.is_given_up = True
+        if response is None:
+            self._core.connections.answer_none(request)
+        else:
+            self.respond(request, response)
+        self._core.connections.close(request.connection, "refused")
+
     def _give_up(self, state: ConnectionState, request: Request, error: Exception) -> None:
         client = f" (client id {shortened(request.client_id)})" if request.client_id else ""
         if isinstance(error, RefusedRequestError):
             self._refused += 1
             self.note_in_vain(request, error.what, f"request refused, connection closed: {error}")
-        elif isinstance(error, DecodeError):
+        elif isinstance(error, DecodeError | NotLoggedInError):
             self._refused += 1
             self.complain(state.peer, "request refused, connection closed", f": {error}{client}")
         else:

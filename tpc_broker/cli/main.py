@@ -21,9 +21,11 @@ from tpc_broker.cli.partitions import partition
 from tpc_broker.cli.pipeline import pipeline
 from tpc_broker.cli.produce import produce
 from tpc_broker.cli.profiles import profile
+from tpc_broker.cli.quotas import quota
 from tpc_broker.cli.send import send
 from tpc_broker.cli.topics import topic
 from tpc_broker.cli.transactions import txn
+from tpc_broker.cli.users import user
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,6 +39,8 @@ main.add_command(group)
 main.add_command(txn)
 main.add_command(partition)
 main.add_command(config)
+main.add_command(user)
+main.add_command(quota)
 main.add_command(info)
 main.add_command(cluster)
 main.add_command(node)

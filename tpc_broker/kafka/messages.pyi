@@ -3467,12 +3467,36 @@ class SaslAuthenticateRequest(Message):
         auth_bytes: Bytes = ...,
     ) -> None: ...
 
+class SaslAuthenticateResponse(Message):
+    error_code: int
+    error_message: str | None
+    auth_bytes: Bytes
+    session_lifetime_ms: int
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        error_message: str | None = ...,
+        auth_bytes: Bytes = ...,
+        session_lifetime_ms: int = ...,
+    ) -> None: ...
+
 class SaslHandshakeRequest(Message):
     mechanism: str
     def __init__(
         self,
         *,
         mechanism: str = ...,
+    ) -> None: ...
+
+class SaslHandshakeResponse(Message):
+    error_code: int
+    mechanisms: list[str]
+    def __init__(
+        self,
+        *,
+        error_code: int = ...,
+        mechanisms: Sequence[str] = ...,
     ) -> None: ...
 
 class SyncGroupRequest(Message):

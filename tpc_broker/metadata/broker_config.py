@@ -22,6 +22,7 @@ from tpc_broker.metadata.config_types import (
     setting,
     unknown_name,
 )
+from tpc_broker.metadata.quota_settings import QuotaSettings
 from tpc_broker.metadata.topic_config import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -30,7 +31,6 @@ from tpc_broker.metadata.topic_config import (
     TIMESTAMP_TYPES,
     TopicConfig,
 )
-from tpc_broker.metadata.transaction_settings import TransactionSettings
 from tpc_broker.model import NODE_ID_MAX
 from tpc_broker.task_queue import SHARES_DEFAULT, SHARES_MAX, SHARES_MIN, TaskQueue
 
@@ -44,7 +44,7 @@ _FALL_BACK: Final = "What a topic has that does not set its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(TransactionSettings):
+class Settings(QuotaSettings):
     """Values of every broker setting, by their Python names."""
 
     # The node and how it is reached.
@@ -58,6 +58,14 @@ class Settings(TransactionSettings):
     )
     broker_rack: str | None = setting(
         "broker.rack", ConfigType.STRING, None, "Rack of this node, the same for all its cores."
+    )
+    cluster_links_encryption: str = setting(
+        "cluster.links.encryption",
+        ConfigType.STRING,
+        "auto",
+        "Ours. TLS on links between nodes, by keys that the cluster's secret gives: `auto` (with every node that can), "
+        "`required` (others are refused), or `off`.",
+        valid=("auto", "required", "off"),
     )
     node_draining: bool = setting(
         "node.draining",
@@ -632,6 +640,8 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = {
     "controller.quorum.bootstrap.servers": "one node needs no quorum",
     "controller.listener.names": "the controller has no listener of its own",
     "zookeeper.connect": "there is no ZooKeeper",
+    "ssl.keystore.password": "the key store is PEM; the password of the key in it is ssl.key.password",
+    "ssl.truststore.password": "the trust store is PEM, which has none",
     "inter.broker.listener.name": "nodes do not speak to each other yet",
     "offsets.topic.replication.factor": "the offsets topic has one replica per node",
 }

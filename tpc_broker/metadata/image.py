@@ -13,12 +13,22 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_TRANSACTIONS, SPOKEN
+from tpc_broker.auth.acls import NO_RULES, Rules
+from tpc_broker.auth.credentials import ScramMechanism
+from tpc_broker.feature_levels import (
+    FIRST_OF_CLUSTERS,
+    FIRST_WITH_GROUPS,
+    FIRST_WITH_SECURITY,
+    FIRST_WITH_TRANSACTIONS,
+    SPOKEN,
+)
+from tpc_broker.metadata.acl_records import AclsChanged, acl_records
 from tpc_broker.metadata.records import (
     CLIENT_METRICS,
     GROUP,
     ONLY_NODE,
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -32,10 +42,12 @@ from tpc_broker.metadata.records import (
     ReplicasMoved,
     ReplicasMoving,
     ResourceConfigChanged,
+    ScramCredentialChanged,
     TopicAssigned,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    credential_changed,
     from_json,
     to_json,
 )
@@ -61,11 +73,16 @@ from tpc_broker.routing import Assignment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from tpc_broker.auth.credentials import ScramCredential
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _EMPTY_VERSION = MetadataVersion(0)
 _FIRST_PRODUCER_ID = ProducerId(0)
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+_NO_QUOTAS: Mapping[str, float] = MappingProxyType({})
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Types and names of whom quotas are, sorted by type; None: whoever has none of its own."""
 
 NODE_DRAINING = "node.draining"
 """The setting, of a node's first broker."""
@@ -200,6 +217,12 @@ class ClusterImage:
     """What was set of groups, by their ids; of a group of which nothing is, there is nothing."""
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The same of subscriptions to metrics of clients, by their names."""
+    scram_users: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
+    """What is kept of the passwords of users, by name and mechanism."""
+    acls: Rules = NO_RULES
+    """Of access. Shared by all images between two changes of them."""
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """Of clients, by Kafka's names; of an entity of which nothing is set, there is nothing."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
@@ -265,10 +288,24 @@ class ClusterImage:
         """Whether there are transactions, by the level."""
         return self.level >= FIRST_WITH_TRANSACTIONS
 
+    @property
+    def knows_security(self) -> bool:
+        """Whether users, rules of access and quotas may be kept, by the level."""
+        return self.level >= FIRST_WITH_SECURITY
+
+    def user_records(self) -> list[MetadataRecord]:
+        """The users."""
+        return [credential_changed(*key, credential) for key, credential in sorted(self.scram_users.items())]
+
     def resource_records(self) -> list[MetadataRecord]:
         """The settings of groups and of subscriptions to metrics."""
         tables = ((GROUP, self.group_configs), (CLIENT_METRICS, self.client_metrics_configs))
         return [ResourceConfigChanged(kind, *each) for kind, table in tables for each in sorted(table.items())]
+
+    def quota_records(self) -> list[MetadataRecord]:
+        """The quotas of clients."""
+        entities = sorted(self.client_quotas.items(), key=lambda each: str(each[0]))
+        return [ClientQuotaChanged(dict(entity), quotas) for entity, quotas in entities]
 
     @property
     def draining(self) -> frozenset[NodeId]:
@@ -289,6 +326,8 @@ class ClusterImage:
             broker_configs=dict(self.broker_configs),
             group_configs=dict(self.group_configs),
             client_metrics_configs=dict(self.client_metrics_configs),
+            scram_users=dict(self.scram_users),
+            client_quotas=dict(self.client_quotas),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
@@ -317,6 +356,9 @@ class ClusterImage:
         for broker, configs in self.broker_configs.items():
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         records.extend(self.resource_records())
+        records.extend(self.user_records())
+        records.extend(acl_records(self.acls))
+        records.extend(self.quota_records())
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
 
@@ -408,6 +450,12 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.broker_configs)[record.broker] = configs
         case ResourceConfigChanged():
             _change_resource(image, record)
+        case ScramCredentialChanged():
+            _change_user(image, record)
+        case AclsChanged():
+            return replace(image, acls=image.acls.changed(record.added, record.removed))
+        case ClientQuotaChanged():
+            _change_quotas(image, record)
         case _:
             _apply_to_topic(image, record)
     return image
@@ -421,6 +469,24 @@ def _change_resource(image: ClusterImage, record: ResourceConfigChanged) -> None
         table[record.name] = kept
     else:
         table.pop(record.name, None)
+
+
+def _change_user(image: ClusterImage, record: ScramCredentialChanged) -> None:
+    key, credential = (record.user, ScramMechanism(record.mechanism)), record.credential
+    if credential is None:
+        _mutable(image.scram_users).pop(key, None)
+    else:
+        _mutable(image.scram_users)[key] = credential
+
+
+def _change_quotas(image: ClusterImage, record: ClientQuotaChanged) -> None:
+    table, entity = _mutable(image.client_quotas), tuple(sorted(record.entity.items()))
+    quotas = {**table.get(entity, _NO_QUOTAS), **record.changes}
+    kept = {key: value for key, value in quotas.items() if value is not None}
+    if kept:
+        table[entity] = kept
+    else:
+        table.pop(entity, None)
 
 
 def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:

@@ -5,6 +5,8 @@
     listener.NAME.mode=per-core-port (default), per-core-address, shared
     listener.NAME.placement=load (default), cpu, source-port; of a shared one
     listener.security.protocol.map=NAME:PROTOCOL,…
+    listener.name.NAME.sasl.enabled.mechanisms, listener.name.NAME.connections.max.reauth.ms; where clients log in
+    listener.name.NAME.ssl.…; of one with TLS (`tpc_broker.metadata.ssl_settings`)
 
 Names are taken in upper case, as Kafka does; one that is left out is PLAINTEXT. In mode per-core-address HOST is the
 first core's IP address, and the others count up from it, or all cores' addresses joined by `+`.
@@ -16,12 +18,14 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from tpc_broker import limits
 from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
-from tpc_broker.metadata.config_types import ConfigError
+from tpc_broker.metadata.config_types import ConfigError, definitions_of
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode, Placement, SecurityProtocol
+from tpc_broker.metadata.sasl_settings import ENABLED, SaslSettings
+from tpc_broker.metadata.ssl_settings import is_ssl_setting_of_one
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,10 +35,15 @@ DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 
 _SETTING: Final = re.compile(
     r"listeners|advertised\.listeners|listener\.security\.protocol\.map|listener\.[^.]+\.(mode|placement)"
+    r"|listener\.name\.[^.]+\.(sasl\.enabled\.mechanisms|connections\.max\.reauth\.ms)"
 )
+_OF_LOGINS: Final = re.compile(r"listener\.name\.([^.]+)\.(sasl\.enabled\.mechanisms|connections\.max\.reauth\.ms)")
 _OF_ONE: Final = re.compile(r"listener\.([^.]+)\.(mode|placement)")
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_-]*")
-_KAFKAS_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+_LOGIN_FIELDS: Final = {ENABLED: "mechanisms", "connections.max.reauth.ms": "session_ms_max"}
+_LOGIN_ROWS: Final = definitions_of(SaslSettings)
 
 
 _Choice = TypeVar("_Choice", ListenerMode, Placement)
@@ -59,7 +68,7 @@ class _Place(NamedTuple):
 
 
 def is_listener_setting(name: str) -> bool:
-    return _SETTING.fullmatch(name) is not None
+    return _SETTING.fullmatch(name) is not None or is_ssl_setting_of_one(name)
 
 
 def plan_listeners(
@@ -82,6 +91,7 @@ def plan_listeners(
     modes = _choices("mode", ListenerMode, settings, places)
     placements = _placements(settings, places, modes)
     protocols = _protocols(settings.get("listener.security.protocol.map"), places)
+    logins = _logins(settings, protocols)
     listeners = []
     for name, place in places.items():
         spread = _SPREADS[modes.get(name, ListenerMode.PER_CORE_PORT)]
@@ -100,6 +110,7 @@ def plan_listeners(
                 spread(name, told, cores) if told else addresses,
                 protocols[name],
                 placements.get(name, Placement.LOAD),
+                **logins[name],
             )
         )
     _check_overlap(listeners)
@@ -202,7 +213,7 @@ def _placements(
 
 def _protocols(given: GivenText | None, places: Mapping[str, _Place]) -> dict[str, SecurityProtocol]:
     """Without a map a listener that is called as a protocol has that one, and any other PLAINTEXT."""
-    named = {name: name if name in _KAFKAS_PROTOCOLS else SecurityProtocol.PLAINTEXT for name in places}
+    named = {name: name if name in tuple(SecurityProtocol) else SecurityProtocol.PLAINTEXT for name in places}
     where = {name: f"{place.given.where} {place.given.text}" for name, place in places.items()}
     if given is not None:
         entries = [entry.partition(":") for entry in given.text.split(",") if entry.strip()]
@@ -213,12 +224,31 @@ def _protocols(given: GivenText | None, places: Mapping[str, _Place]) -> dict[st
             named[name], where[name] = mapped[name], given.where
     for name, protocol in named.items():
         if protocol not in tuple(SecurityProtocol):
-            text = "not built yet" if protocol in _KAFKAS_PROTOCOLS else "unknown"
             allowed = ", ".join(SecurityProtocol)
             raise ConfigError(
-                f"{where[name]}: listener {name}: security protocol {protocol} is {text}; allowed is {allowed}"
+                f"{where[name]}: listener {name}: security protocol {protocol} is unknown; allowed is {allowed}"
             )
     return {name: SecurityProtocol(protocol) for name, protocol in named.items()}
+
+
+def _logins(settings: Mapping[str, GivenText], protocols: Mapping[str, SecurityProtocol]) -> dict[str, dict[str, Any]]:
+    """What `Listener` has of logins, by listener, where that is said of one alone."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in protocols}
+    for setting, (where, text) in settings.items():
+        match = _OF_LOGINS.fullmatch(setting)
+        if match is None:
+            continue
+        name = match[1].upper()
+        if name not in protocols:
+            raise ConfigError(f"{where}: there is no listener {name}")
+        if not protocols[name].authenticates:
+            raise ConfigError(f"{where}: nobody logs in to listener {name}: its security protocol is {protocols[name]}")
+        try:
+            value = _LOGIN_ROWS[match[2]].parse(text)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        found[name][_LOGIN_FIELDS[match[2]]] = value
+    return found
 
 
 def _among(places: Mapping[str, _Place]) -> str:

@@ -41,9 +41,22 @@ class Placement(StrEnum):
 
 
 class SecurityProtocol(StrEnum):
-    """Kafka's names. The others are refused, by name."""
+    """Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SSL = "SSL"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether clients have to log in (SASL)."""
+        return self.value.startswith("SASL_")
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether all is inside of TLS."""
+        return self.value.endswith("SSL")
 
 
 class Address(NamedTuple):
@@ -65,6 +78,10 @@ class Listener:
     security: SecurityProtocol = SecurityProtocol.PLAINTEXT
     placement: Placement = Placement.LOAD
     """Of a shared one."""
+    mechanisms: tuple[str, ...] | None = None
+    """By which clients may log in; None: as the broker's settings say."""
+    session_ms_max: int | None = None
+    """Until a client has to log in again, likewise."""
 
     def summary(self) -> str:
         """What clients are told, for people: such as `127.0.0.1:9092-9095`."""
@@ -83,6 +100,8 @@ class Listener:
             advertised=tuple(Address(*each) for each in fields["advertised"]),
             security=SecurityProtocol(fields["security"]),
             placement=Placement(fields["placement"]),
+            mechanisms=None if fields["mechanisms"] is None else tuple(fields["mechanisms"]),
+            session_ms_max=fields["session_ms_max"],
         )
 
 

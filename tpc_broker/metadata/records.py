@@ -11,13 +11,16 @@ appended at the end of the log before its start is moved there, and a crash betw
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Mapping  # noqa: TC003 - the fields of a dataclass are read at run time
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
+from tpc_broker.auth.credentials import SALT_BYTES_MAX, ScramCredential, ScramMechanism, user_name_fault
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged, acl_from_json, acl_to_json
 from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionIndex, ProducerId, Replica, TopicId
 
 RECORD_VERSION: Final = 1
@@ -31,6 +34,11 @@ GROUP: Final = "group"
 CLIENT_METRICS: Final = "client_metrics"
 RESOURCE_KINDS: Final = (GROUP, CLIENT_METRICS)
 """That have settings of their own: `ResourceConfigChanged`."""
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = frozenset((USER, CLIENT_ID, IP))
+"""Of whom quotas are."""
 
 
 class MetadataDamagedError(Exception):
@@ -123,6 +131,18 @@ class ResourceConfigChanged:
     kind: str
     name: str
     changes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaChanged:
+    """Quotas of clients: `entity` says of whom, by type ("user", "client-id" or "ip") and name, null for whoever has
+    none of its own; `changes` are Kafka's names and new values, a null removes one.
+
+    Written from feature level 6 on.
+    """
+
+    entity: Mapping[str, str | None]
+    changes: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +261,42 @@ class FeatureLevelChanged:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class ScramCredentialChanged:
+    """What is kept of a user's password by one mechanism (`auth.credentials.ScramMechanism`); bytes are base64. With
+    nothing in it but the name and the mechanism that user has none by this mechanism any more.
+
+    Written from feature level 6 on. It is a secret: none of its bytes is in the text of the object.
+    """
+
+    user: str
+    mechanism: int
+    salt: str | None = field(default=None, repr=False)
+    iterations: int = 0
+    stored_key: str | None = field(default=None, repr=False)
+    server_key: str | None = field(default=None, repr=False)
+
+    @property
+    def credential(self) -> ScramCredential | None:
+        """None: it is deleted."""
+        if self.salt is None or self.stored_key is None or self.server_key is None:
+            return None
+        stored, server = base64.b64decode(self.stored_key), base64.b64decode(self.server_key)
+        return ScramCredential(base64.b64decode(self.salt), self.iterations, stored, server)
+
+
+def credential_changed(
+    user: str, mechanism: ScramMechanism, credential: ScramCredential | None
+) -> ScramCredentialChanged:
+    """The record that makes it so; None: deleted."""
+    if credential is None:
+        return ScramCredentialChanged(user, int(mechanism))
+    salt, stored, server = (
+        base64.b64encode(each).decode() for each in (credential.salt, credential.stored_key, credential.server_key)
+    )
+    return ScramCredentialChanged(user, int(mechanism), salt, credential.iterations, stored, server)
+
+
 MetadataRecord = (
     ClusterCreated
     | TopicCreated
@@ -249,6 +305,7 @@ MetadataRecord = (
     | TopicConfigChanged
     | BrokerConfigChanged
     | ResourceConfigChanged
+    | ClientQuotaChanged
     | ProducerIdsReserved
     | CoresChanged
     | NodeRegistered
@@ -258,6 +315,8 @@ MetadataRecord = (
     | ReplicasMoving
     | ReplicasMoved
     | FeatureLevelChanged
+    | ScramCredentialChanged
+    | AclsChanged
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -268,6 +327,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "topic_config_changed": TopicConfigChanged,
     "broker_config_changed": BrokerConfigChanged,
     "resource_config_changed": ResourceConfigChanged,
+    "client_quota_changed": ClientQuotaChanged,
     "producer_ids_reserved": ProducerIdsReserved,
     "cores_changed": CoresChanged,
     "node_registered": NodeRegistered,
@@ -277,6 +337,8 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "replicas_moving": ReplicasMoving,
     "replicas_moved": ReplicasMoved,
     "feature_level_changed": FeatureLevelChanged,
+    "scram_credential_changed": ScramCredentialChanged,
+    "acls_changed": AclsChanged,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 
@@ -294,6 +356,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
             continue
         if part.name == "is_cancelled" and not value:
             continue
+        if isinstance(record, AclsChanged):
+            value = [acl_to_json(binding) for binding in value]
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members
 
@@ -314,6 +378,12 @@ def from_json(members: Any) -> MetadataRecord:
             _read_node(values)
         if record_type is ResourceConfigChanged:
             _check_resource(values)
+        if record_type is ScramCredentialChanged:
+            _check_credential(values)
+        if record_type is AclsChanged:
+            values = {name: tuple(acl_from_json(one) for one in those) for name, those in values.items()}
+        if record_type is ClientQuotaChanged:
+            _check_quota(values)
         return record_type(**values)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error
@@ -348,6 +418,29 @@ def _read_node(values: dict[str, Any]) -> None:
 def _check_resource(values: dict[str, Any]) -> None:
     if values["kind"] not in RESOURCE_KINDS or not isinstance(values["changes"], dict):
         raise ValueError(f"settings of {values['kind']}")
+
+
+def _check_credential(values: dict[str, Any]) -> None:
+    """What is wrong is told without its bytes."""
+    mechanism = ScramMechanism(values["mechanism"])
+    if user_name_fault(values["user"]) is not None:
+        raise ValueError("the name of a user")
+    texts: list[Any] = [values.get(name) for name in ("salt", "stored_key", "server_key")]
+    if texts == [None, None, None]:
+        return
+    try:
+        salt, *keys = (base64.b64decode(text, validate=True) for text in texts)
+    except (TypeError, ValueError):
+        raise ValueError("a credential that is no base64") from None
+    if len(salt) > SALT_BYTES_MAX or any(len(key) != mechanism.key_bytes for key in keys):
+        raise ValueError("a credential of another size")
+    if not isinstance(values["iterations"], int) or values["iterations"] < 1:
+        raise ValueError("iterations of a credential")
+def _check_quota(values: dict[str, Any]) -> None:
+    entity, changes = values["entity"], values["changes"]
+    if not entity or not all(kind in ENTITY_TYPES and isinstance(name, str | None) for kind, name in entity.items()):
+        raise ValueError(f"quotas of {entity}")
+    values["changes"] = {key: None if value is None else float(value) for key, value in changes.items()}
 
 
 def encode_record(record: MetadataRecord) -> bytes:

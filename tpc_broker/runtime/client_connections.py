@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tpc_broker.auth.principal_mapping import NoPrincipalError
+from tpc_broker.auth.principals import USER, Principal, Subject
 from tpc_broker.foreign_protocols import FIRST_BYTES, foreign_protocol
-from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice
+from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice, Stage
+from tpc_broker.runtime.quotas import ClientQuotasOfConnections
+from tpc_broker.runtime.tls import error_text, let_speak, peer_name, secure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from tpc_broker.broker.access import AccessControl
     from tpc_broker.broker.dispatch import Dispatcher
     from tpc_broker.runtime.connections import Request
+    from tpc_broker.runtime.listener_tls import ListenerTls, Naming
 
 JOINED_BYTES_MAX = 4096
 TOO_LARGE = "it announced a request larger than socket.request.max.bytes"
@@ -29,16 +36,29 @@ REASON_TEXTS = {
     CloseReason.BUDGET: "memory was short and it held an unfinished request",
     CloseReason.SEND_DEADLINE: "it did not take its answers in time",
     CloseReason.REQUEST_INVALID: "its request could not be carried out",
+    CloseReason.TLS: "its TLS could not be taken",
+    CloseReason.HANDSHAKE_DEADLINE: "its TLS handshake took too long",
+    CloseReason.AUTHENTICATION: "it was not let in",
+    CloseReason.UNAUTHENTICATED: (
+        "it asked for something before it had said who it is (is its security.protocol that of this listener?)"
+    ),
+    CloseReason.AUTHENTICATION_LATE: "it did not say who it is in time",
+    CloseReason.STRANGER_TOO_LARGE: (
+        "it announced a request larger than sasl.server.max.receive.size before it had said who it is"
+    ),
+    CloseReason.SESSION_OVER: "its session was over, and it had not authenticated again",
 }
 
 
-LENGTH_REASONS = frozenset({CloseReason.FRAME_TOO_LARGE, CloseReason.FRAME_NEGATIVE})
+LENGTH_REASONS = frozenset({
+    CloseReason.FRAME_TOO_LARGE, CloseReason.FRAME_NEGATIVE, CloseReason.STRANGER_TOO_LARGE,
+})  # fmt: skip
 
 
 FOREIGN_TEXTS = {
     "TLS": (
-        "it sent a TLS hello, and this broker has no TLS: let the client use security.protocol=PLAINTEXT, "
-        "or put a proxy that ends TLS in front"
+        "it sent a TLS hello to a listener without TLS: let the client use security.protocol=PLAINTEXT (or "
+        "SASL_PLAINTEXT), or the port of a listener with SSL"
     ),
     "HTTP": (
         "it sent an HTTP request to a port for Kafka clients: metrics and health are at --admin HOST:PORT, "
@@ -57,17 +77,43 @@ def _why(reason: CloseReason, detail: int) -> tuple[str, str]:
     if reason in LENGTH_REASONS:
         foreign = foreign_protocol(detail.to_bytes(FIRST_BYTES, "big", signed=True))
         return (REASON_TEXTS[reason], f" ({detail} bytes)") if foreign is None else (FOREIGN_TEXTS[foreign], "")
+    if reason is CloseReason.TLS:
+        return REASON_TEXTS[reason], f" ({error_text(detail)})"
     return REASON_TEXTS.get(reason, reason.name), f" ({os.strerror(detail)})" if detail else ""
 
 
-class ClientConnections:
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+def subject_of_names(principal: bytes, host: bytes) -> Subject:
+    """What another core has said; what is no UTF-8 is nobody that a rule could name."""
+    kind, _, name = principal.decode(errors="replace").partition(":")
+    return Subject(Principal(kind, name), host.decode(errors="replace"))
 
-    def serve(self, listen_fds: Sequence[int], dispatcher: Dispatcher) -> None:
-        """Accept from the sockets of all listeners, in their order, and hand everything to the dispatcher."""
+
+class ClientConnections(ClientQuotasOfConnections):
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self._connections = connections
+        self._authenticated: frozenset[int] = frozenset()
+        self._namings: dict[int, Naming] = {}
+
+    def serve(
+        self,
+        listen_fds: Sequence[int],
+        dispatcher: Dispatcher,
+        access: AccessControl,
+        authenticated: Collection[int] = (),
+    ) -> None:
+        """Accept from the sockets of all listeners, in their order, and hand everything to the dispatcher.
+        `authenticated`: numbers of the listeners whose clients have to say who they are.
+        """
         connections = self._connections
-        connections.on_opened = dispatcher.on_opened
+        self._access = access
+        self._authenticated = frozenset(authenticated)
+        for number in self._authenticated:
+            connections.begin_in(number, Stage.SASL)
+        connections.on_opened = lambda connection, peer, listener: dispatcher.on_opened(
+            connection, peer, listener, self._carried_subject(connection)
+        )
+        connections.on_secured = partial(self._name, dispatcher)
         connections.on_request = dispatcher.on_request
         connections.on_closed = lambda connection, reason, detail: dispatcher.on_closed(
             connection, *_why(reason, detail)
@@ -75,6 +121,46 @@ class ClientConnections:
         for number, descriptor in enumerate(listen_fds):
             listener = connections.listen(descriptor)
             assert listener == number
+
+    def secure(self, number: int, listener: ListenerTls) -> None:
+        """Who comes to that listener from now on speaks TLS, and has its name from its certificate."""
+        secure(self._connections, number, listener.material)
+        if listener.naming is not None:
+            self._namings[number] = listener.naming
+
+    def _name(self, dispatcher: Dispatcher, connection: int, listener: int) -> None:
+        """Who it is that has made a handshake. Who gave no certificate, or is to log in, stays who it was."""
+        state, naming = dispatcher.state_of(connection), self._namings.get(listener)
+        if state is None or naming is None:
+            self._connections.close(connection, CloseReason.AUTHENTICATION)
+            return
+        try:
+            certified = peer_name(self._connections, connection, naming.source)
+            name = None if certified is None else naming.mapping.name_of(certified)
+        except (LookupError, NoPrincipalError) as error:
+            dispatcher.complain(state.peer, "connection closed: its certificate names nobody", f" ({error})")
+            self._connections.close(connection, CloseReason.LOCAL)
+            return
+        if name is not None and not self.needs_authentication(listener):
+            dispatcher.let_in(connection, Subject(Principal(USER, name), state.host), 0)
+        let_speak(self._connections, connection)
+
+    def _carried_subject(self, connection: int) -> Subject | None:
+        names = self._connections.carried_subject(connection)
+        return None if names is None else subject_of_names(*names)
+
+    def needs_authentication(self, listener: int) -> bool:
+        return listener in self._authenticated
+
+    def require_subject(self, *, on: bool) -> None:
+        self._connections.require_subject(on=on)
+
+    def let_in(self, connection: int, subject_number: int, deadline_ns: int) -> None:
+        subject = self._access.subject_of_number(subject_number)
+        self._connections.let_in(connection, subject_number, deadline_ns, str(subject.principal), subject.host)
+
+    def expect_tokens(self, connection: int, *, on: bool) -> None:
+        self._connections.expect_tokens(connection, on=on)
 
     def show_open(self, place: memoryview) -> None:
         """See `Connections.show_open`."""

@@ -63,6 +63,7 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
         connections_max=connections_max(settings),
         connections_per_ip_max=connections_per_ip_max(settings),
         request_bytes_max=settings.socket_request_max_bytes,
+        authentication_bytes_max=settings.sasl_server_max_receive_size,
         pipelined_requests_max=limits.PIPELINED_REQUESTS_MAX,
         send_deadline_ms=limits.SEND_DEADLINE_MS,
         idle_ms_max=max(0, settings.connections_max_idle_ms),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
-_REQUEST = Struct("=QqQQQqIiihhBxH4xB7x16x")
+_REQUEST = Struct("=QqQQQqIiihhBxH4xB3x4xI4x16x")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
 
@@ -61,9 +61,23 @@ class CloseReason(IntEnum):
     REQUEST_INVALID = lib.TPC_CLOSE_REQUEST_INVALID
     SHUTDOWN = lib.TPC_CLOSE_SHUTDOWN
     AUTHENTICATION = lib.TPC_CLOSE_AUTHENTICATION
+    UNAUTHENTICATED = lib.TPC_CLOSE_UNAUTHENTICATED
+    AUTHENTICATION_LATE = lib.TPC_CLOSE_AUTHENTICATION_LATE
+    STRANGER_TOO_LARGE = lib.TPC_CLOSE_STRANGER_TOO_LARGE
+    SESSION_OVER = lib.TPC_CLOSE_SESSION_OVER
+    TLS = lib.TPC_CLOSE_TLS
+    HANDSHAKE_DEADLINE = lib.TPC_CLOSE_HANDSHAKE_DEADLINE
 
 
 assert len(CloseReason) == lib.TPC_CLOSE_REASONS_COUNT - 1
+
+
+class Stage(IntEnum):
+    """What a connection may do; see `native/ring/connection_identity.c`."""
+
+    SERVES = lib.TPC_STAGE_SERVES
+    SASL = lib.TPC_STAGE_SASL
+    TOKEN = lib.TPC_STAGE_TOKEN
 
 
 class CloseWhen(IntEnum):
@@ -101,6 +115,14 @@ class ConnectionLimits:
     receive_buffers_count: int = 256
     """A power of two."""
     receive_buffer_bytes: int = 16 * 1024
+    authentication_bytes_max: int = limits.AUTHENTICATION_BYTES_MAX
+    """Of one request of a connection that is not let in yet."""
+    authentication_ms_max: int = limits.AUTHENTICATION_MS_MAX
+    """From the opening of a connection that has to be let in until it is."""
+    strangers_bytes_max: int = limits.STRANGERS_BYTES_MAX
+    """Memory of all connections that are not let in yet, outside Python; whoever holds most goes."""
+    handshake_ms_max: int = 10_000
+    """Of TLS, from the opening of a connection."""
     accept_retry_ms: int = 100
     """Rest after accepting failed for want of descriptors or memory."""
     budget_bytes: int = 512 * _MIB
@@ -135,6 +157,7 @@ class ConnectionStatistics:
     pauses: int
     starvations: int
     receive_buffers_short: int
+    handshakes: int
     requests_unanswered: int
     answer_bytes_unsent: int
     answer_bytes_held: int
@@ -170,7 +193,7 @@ class SlowRequest(NamedTuple):
     api_version: int
 
 
-_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:29]
+_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:30]
 assert _C_STATISTICS[-1] == "slots"
 _LISTENER_FIELDS: Final = ("opened", "refused", "requests", "received_bytes", "sent_bytes", "connections")
 
@@ -267,6 +290,7 @@ class Request:
         "pointer",
         "received_ns",
         "sequence",
+        "throttle_ms",
     )
 
     def __init__(self, connections: Connections, pointer: tpc_request) -> None:
@@ -288,6 +312,7 @@ class Request:
             self.flexible,
             self.listener,
             self.fallback_reason,
+            self.throttle_ms,
         ) = _REQUEST.unpack(_buffer(pointer))
 
     @property
@@ -336,11 +361,13 @@ class Connections:
         """Raise `OSError` when memory is missing, `ValueError` for bounds that contradict each other."""
         self.ring = ring
         self.limits = limits if limits is not None else ConnectionLimits()
-        self.on_opened: Callable[[int, str], None] = _ignore
-        """`(connection, peer)`"""
+        self.on_opened: Callable[[int, str, int], None] = _ignore
+        """`(connection, peer, listener)`"""
         self.on_request: Callable[[Request], None] = _not_served
         self.on_closed: Callable[[int, CloseReason, int], None] = _ignore
         """`(connection, reason, errno)`; errno is 0 when there is none to tell."""
+        self.on_secured: Callable[[int, int], None] = _ignore
+        """`(connection, listener)`: whose certificate is to be looked at; it is not served until `tls.let_speak`."""
         self.on_accept_failed: Callable[[int, int], None] = _ignore
         """`(listener, errno)`: no descriptors or memory (it tries again), or the socket is no listener (it stops)."""
         bounds = self._c_limits(self.limits)
@@ -354,9 +381,11 @@ class Connections:
         self.closed = False
         self._forgotten = 0
         self._info = ffi.new("tpc_connection_info *")
+        self._names = ffi.new("tpc_subject_names *")
         ring.on_event(lib.TPC_EVENT_REQUEST, self._request)
         ring.on_event(lib.TPC_EVENT_OPENED, self._opened)
         ring.on_event(lib.TPC_EVENT_CLOSED, self._closed)
+        ring.on_event(lib.TPC_EVENT_SECURED, self._secured)
         ring.on_event(lib.TPC_EVENT_ACCEPT_FAILED, self._accept_failed)
 
     @staticmethod
@@ -381,9 +410,12 @@ class Connections:
     def _request(self, _connection: int, _sequence: int, _frame_bytes: int, pointer: int) -> None:
         self.on_request(Request(self, _cast(_REQUEST_POINTER, pointer)))
 
-    def _opened(self, connection: int, _descriptor: int, _b: int, _pointer: int) -> None:
+    def _opened(self, connection: int, _descriptor: int, listener: int, _pointer: int) -> None:
         gone = lib.tpc_connection_describe(self.pointer, connection, self._info) < 0
-        self.on_opened(connection, "gone" if gone else ffi.string(self._info.peer).decode())
+        self.on_opened(connection, "gone" if gone else ffi.string(self._info.peer).decode(), listener)
+
+    def _secured(self, connection: int, listener: int, _b: int, _pointer: int) -> None:
+        self.on_secured(connection, listener)
 
     def _closed(self, connection: int, reason: int, error: int, _pointer: int) -> None:
         self.on_closed(connection, CloseReason(reason), error)
@@ -397,13 +429,13 @@ class Connections:
         """Accept from a listening stream socket, which stays the caller's; the listener's number."""
         return _checked(lib.tpc_connections_listen(self.pointer, fd), "listen")
 
-    def adopt(self, fd: int) -> int:
-        """Take over a connected stream socket in blocking mode; the connection's id.
+    def adopt(self, fd: int, listener: int = 0) -> int:
+        """Take over a connected stream socket in blocking mode, as one of that listener's; the connection's id.
 
         `OSError` EMFILE above connections_max, EUSERS above connections_per_ip_max: then it stays the caller's.
         """
         out = ffi.new("uint64_t *")
-        _checked(lib.tpc_connections_adopt(self.pointer, fd, out), "adopt")
+        _checked(lib.tpc_connections_adopt(self.pointer, fd, listener, out), "adopt")
         connection: int = out[0]
         return connection
 
@@ -415,6 +447,47 @@ class Connections:
     def stop_accepting(self) -> None:
         """For good. The listening sockets may be closed once :attr:`quiet`, or after the ring."""
         lib.tpc_connections_stop_accepting(self.pointer)
+
+    # ------------------------------------------------------------------------------------------ who they are
+
+    def begin_in(self, listener: int, stage: Stage) -> None:
+        """In which stage connections of a listener begin from now on; its number may be one that is yet to come."""
+        _checked(lib.tpc_connections_listener_stage(self.pointer, listener, stage), "stage")
+
+    def require_subject(self, *, on: bool) -> None:
+        """Whether nobody is served without a subject; streams of other cores that have none end."""
+        lib.tpc_connections_require_subject(self.pointer, on)
+
+    def let_in(self, connection: int, number: int, deadline_ns: int, principal: str, host: str) -> bool:
+        """Serve a connection from now on, as that subject (a number > 0, and how other cores are told); past the
+        deadline (monotonic; 0: none) only what renews it. Again, to renew it. False: it is gone. `OSError` EINVAL: the
+        names are longer than `TPC_PRINCIPAL_BYTES_MAX` or `TPC_HOST_BYTES_MAX`, or have control bytes.
+        """
+        names, who, where = self._names, principal.encode(), host.encode()
+        if len(who) > lib.TPC_PRINCIPAL_BYTES_MAX or len(where) > lib.TPC_HOST_BYTES_MAX:
+            raise OSError(errno.EINVAL, "let in: a name that is too long")
+        names.principal_bytes, names.host_bytes = len(who), len(where)
+        ffi.memmove(names.principal, who, len(who))
+        ffi.memmove(names.host, where, len(where))
+        result = lib.tpc_connection_let_in(self.pointer, connection, number, deadline_ns, names)
+        return result != -errno.ENOTCONN and _checked(result, "let in") == 0
+
+    def expect_tokens(self, connection: int, *, on: bool) -> bool:
+        """Whether what comes of one that is not let in are tokens of a mechanism, of API -1. False: it is gone."""
+        result: int = lib.tpc_connection_expect_tokens(self.pointer, connection, on)
+        return result == 0
+
+    def carried_subject(self, connection: int) -> tuple[bytes, bytes] | None:
+        """Principal and host of the client that a stream is for; `None`: it is no stream, or its core did not say."""
+        if lib.tpc_connection_carried_subject(self.pointer, connection, self._names) < 0:
+            return None
+        names = self._names
+        principal, host = _buffer(names.principal, names.principal_bytes), _buffer(names.host, names.host_bytes)
+        return bytes(principal), bytes(host)
+
+    def subject_number_of(self, connection: int) -> int:
+        """0: nobody yet, or it is gone."""
+        return int(lib.tpc_connection_subject(self.pointer, connection))
 
     # ------------------------------------------------------------------------------------------ answers
 
@@ -516,7 +589,8 @@ class Connections:
             return
         _checked(lib.tpc_connections_free(self.pointer), "free")
         self.closed = True
-        for kind in (lib.TPC_EVENT_REQUEST, lib.TPC_EVENT_OPENED, lib.TPC_EVENT_CLOSED, lib.TPC_EVENT_ACCEPT_FAILED):
+        kinds = (lib.TPC_EVENT_OPENED, lib.TPC_EVENT_CLOSED, lib.TPC_EVENT_SECURED, lib.TPC_EVENT_ACCEPT_FAILED)
+        for kind in (lib.TPC_EVENT_REQUEST, *kinds):
             self.ring.on_event(kind, None)
         lib.tpc_budget_free(self.budget)
 

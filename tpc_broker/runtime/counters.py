@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.links import link_statistics
+from tpc_broker.runtime.quotas import quota_statistics
 from tpc_broker.runtime.trio_ring import current_task_queues
 
 if TYPE_CHECKING:
@@ -45,13 +46,14 @@ class CoreCounters(TypedDict):
     `ReplicaFindings`, likewise. `storage`: of
     `JournalledStorage.counters`. `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
     `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
-    `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
+    `tpc_forward_statistics`. `quotas`: of `quota_statistics`.
+    `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
     `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
-    reason. `transactions`: of `TransactionStatistics`. `connections`: of `ConnectionStatistics`; `listeners`: of
-    `tpc_listener_statistics`, in the order of the listeners; `closed`: by reason. `python_spans`: how often Python took
-    how long between two visits of C, [i] less than 2^i us, the last one all longer times too; `commit_spans`: the same
-    of the journal's commits. `latencies`: of requests, by API, `unknown` for keys that have no name;
-    `slowest`: requests of the last two minutes.
+    reason. `transactions`: of `TransactionStatistics`. `authentication`: of `AuthenticationStatistics`. `connections`:
+    of `ConnectionStatistics`; `listeners`: of `tpc_listener_statistics`, in the order of the listeners; `closed`: by
+    reason. `python_spans`: how often Python took how long between two visits of C, [i] less than 2^i us, the last one
+    all longer times too; `commit_spans`: the same of the journal's commits. `latencies`: of requests, by API,
+    `unknown` for keys that have no name; `slowest`: requests of the last two minutes.
     """
 
     broker: Numbers
@@ -60,6 +62,7 @@ class CoreCounters(TypedDict):
     storage: Numbers
     queues: dict[str, Numbers]
     links: Numbers
+    quotas: Numbers
     forwards: Numbers
     datagrams: Numbers
     plane: Numbers
@@ -67,6 +70,7 @@ class CoreCounters(TypedDict):
     fetches: Numbers
     fetch_fallbacks: Numbers
     transactions: Numbers
+    authentication: Numbers
     connections: Numbers
     listeners: list[Numbers]
     closed: Numbers
@@ -108,6 +112,7 @@ def core_counters(
         storage=storage.counters(),
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),
+        quotas=quota_statistics(connections),
         forwards=plane.forward_statistics(),
         datagrams=plane.datagram_statistics(),
         plane=plane.plane_statistics(),
@@ -115,6 +120,7 @@ def core_counters(
         fetches=fetches,
         fetch_fallbacks=left,
         transactions=asdict(core.transactions.statistics()),
+        authentication=asdict(core.authentication.statistics()),
         connections=counted,
         listeners=connections.listener_statistics(),
         closed={reason.name.lower(): count for reason, count in closed.items()},

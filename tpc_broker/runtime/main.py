@@ -19,12 +19,15 @@ from tpc_broker import __version__
 from tpc_broker.cli.examples import TPC_BROKER, add_examples
 from tpc_broker.metadata.config_types import ConfigError
 from tpc_broker.metadata.listener_settings import DEFAULT_LISTEN, plan_listeners
+from tpc_broker.metadata.sasl_settings import check_logins
 from tpc_broker.metadata.settings import listener_settings, load_settings, without_comments, without_effect
+from tpc_broker.metadata.ssl_settings import ssl_of_listeners
 from tpc_broker.runtime.backend import CHOICES, choose_backend
 from tpc_broker.runtime.cluster.options import plan_cluster
 from tpc_broker.runtime.data_commands import COMMANDS, refuse
 from tpc_broker.runtime.data_directory import closed_to_others
 from tpc_broker.runtime.fallbacks import without_pins
+from tpc_broker.runtime.listener_tls import warnings_of
 from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
@@ -37,6 +40,8 @@ from tpc_broker.runtime.supervisor import (
     RELOAD_SIGNAL,
     Supervisor,
 )
+from tpc_broker.runtime.token_support import check_token_support
+from tpc_broker.runtime.user_commands import user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +52,6 @@ Try it:
   kcat -b {address} -t hello -P <<< 'hello, log'
   kcat -b {address} -t hello -C -e
 """
-
 
 _CONFIGURATION: Final = (
     click.option(
@@ -152,6 +156,7 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
     cluster = options.cluster
     if as_json:
         told = {"good": True, "cores": options.cores, "listeners": places, "settings": settings}
+        told["warnings"] = options.open_doors
         told |= {"without_effect": options.settings_ignored, "cluster": None}
         if cluster is not None:
             seeds = [str(seed) for seed in cluster.seeds]
@@ -164,6 +169,8 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
         founds = "a founder" if cluster.address in cluster.seeds else "no founder"
         seeds_text = ", ".join(map(str, cluster.seeds))
         click.echo(f"Node {cluster.node_id} of a cluster at {cluster.address}, {founds}; seeds: {seeds_text}.")
+    for warning in options.open_doors:
+        click.echo(f"Warning: {warning}.")
     for name, value in settings.items():
         click.echo(f"  {name}={value}{'  (without effect here)' if name in options.settings_ignored else ''}")
 
@@ -285,7 +292,7 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
         refuse(str(error))
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, user):
     main.add_command(command)
 add_examples(main, TPC_BROKER)
 
@@ -329,24 +336,34 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
     text = _read_config(arguments["config"])
     try:
         file_name = f"--config {arguments['config']}"
-        given = load_settings(text, overrides, file_name=file_name).given
+        configured = load_settings(text, overrides, file_name=file_name)
         of_listeners = listener_settings(text, overrides, file_name=file_name)
         listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
+        open_doors = check_logins(listeners, configured.settings)
+        check_token_support(listeners, configured.settings)
+        with_tls = ssl_of_listeners(listeners, configured.settings, of_listeners)
     except ConfigError as error:
         raise StartError(str(error)) from error
+    open_doors += [warning for each in with_tls.values() for warning in warnings_of(each)]
     return ServeOptions(
         data=Path(str(arguments["data"])).expanduser().resolve(),
         listeners=listeners,
         cores=cores,
         cpus=cpus,
         settings_text=without_comments(text),
-        settings_ignored=tuple(without_effect(given)),
+        settings_ignored=tuple(without_effect(configured.given)),
         overrides=overrides,
         log_style=str(arguments["log_style"]),
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
-        cluster=plan_cluster(arguments, cores),
+        cluster=plan_cluster(
+            arguments,
+            cores,
+            configured.settings.cluster_links_encryption,
+            is_authorizing=configured.settings.has_authorizer,
+        ),
+        open_doors=tuple(open_doors),
     )
 
 

@@ -53,6 +53,7 @@ from tpc_broker.runtime.logs import end_logging
 from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import ON_IO_URING, CoreOptions, ServeOptions, StartError
+from tpc_broker.runtime.sasl_secret import make_secret
 from tpc_broker.runtime.status import serve_control, serve_status
 
 if TYPE_CHECKING:
@@ -153,9 +154,12 @@ class Supervisor:
             log.log(level, "the backend is %s", described(options.backend))
             for fallback in (*options.fallbacks, *find_fallbacks(options.data)):
                 log.warning("%s", fallback)
+            for open_door in options.open_doors:
+                log.warning("%s", open_door)
             self._mailbox_names, self._mailbox_listeners = make_mailbox_listeners(options.cores)
             await self._recover_if_cores_changed(data)
             data.write_cores(options.cores)
+            self._make_sasl_secret()
             async with trio.open_nursery() as nursery:
                 self._stop = nursery.cancel_scope
                 await nursery.start(self._watch_signals, nursery)
@@ -179,6 +183,14 @@ class Supervisor:
                  "" if options.cluster is None else " of a cluster", options.cores, options.data)  # fmt: skip
         if options.settings_ignored:
             log.info("settings without effect here: %s", ", ".join(options.settings_ignored))
+
+    def _make_sasl_secret(self) -> None:
+        """Where clients log in."""
+        if any(listener.security.authenticates for listener in self._options.listeners):
+            try:
+                make_secret(self._options.data)
+            except OSError as error:
+                raise StartError(f"{self._options.data}: {error.strerror}") from error
 
     def _settings(self) -> Settings:
         return load_settings(self._options.settings_text, self._options.overrides).settings
@@ -260,6 +272,7 @@ class Supervisor:
             recover_only=recover_only,
             beats_fd=beats_fd,
             loads_fd=self._listening.loads_fd,
+            quotas_fd=self._listening.quotas_fd,
             datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
             backend=self._options.backend.name,
             cluster=self._options.cluster,
@@ -278,7 +291,7 @@ class Supervisor:
             undo.callback(os.close, beats_fd)
             options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
             descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
-            descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
+            descriptors += [each for each in (options.loads_fd, options.quotas_fd, options.datagram_fd) if each >= 0]
             descriptors += options.cluster_fds
             process, life_fd = _start_core_process(options, descriptors)
             undo.pop_all()

@@ -1,6 +1,7 @@
 /* Strings are pointers into the frame with their length; -1 (and NULL) is null. Nothing is copied, nothing allocated. */
 
 enum { TPC_API_KEYS_COUNT = 95, TPC_API_PRODUCE = 0, TPC_API_FETCH = 1, TPC_API_API_VERSIONS = 18 };
+enum { TPC_API_SASL_HANDSHAKE = 17, TPC_API_SASL_AUTHENTICATE = 36 };
 
 enum {
     TPC_PRODUCE_VERSION_MIN = 3,

@@ -14,11 +14,17 @@ enum tpc_close_reason {
     TPC_CLOSE_BUDGET = 8,        /* memory was short and this one kept an unfinished request without sending */
     TPC_CLOSE_SEND_DEADLINE = 9, /* the peer took no byte of its answers for send_deadline_ms */
     TPC_CLOSE_IDLE = 10,
-    TPC_CLOSE_IO_ERROR = 11,        /* any other errno */
-    TPC_CLOSE_REQUEST_INVALID = 12, /* the broker could not make sense of the body, or acks=0 met an error */
-    TPC_CLOSE_SHUTDOWN = 13,        /* the core is stopping */
-    TPC_CLOSE_AUTHENTICATION = 14,
-    TPC_CLOSE_REASONS_COUNT = 15
+    TPC_CLOSE_IO_ERROR = 11,            /* any other errno */
+    TPC_CLOSE_REQUEST_INVALID = 12,     /* the broker could not make sense of the body, or acks=0 met an error */
+    TPC_CLOSE_SHUTDOWN = 13,            /* the core is stopping */
+    TPC_CLOSE_AUTHENTICATION = 14,      /* it was not let in */
+    TPC_CLOSE_UNAUTHENTICATED = 15,     /* it asked for something before it was let in */
+    TPC_CLOSE_AUTHENTICATION_LATE = 16, /* it was not let in within authentication_ms_max */
+    TPC_CLOSE_STRANGER_TOO_LARGE = 17,  /* announced length above authentication_bytes_max, before it was let in */
+    TPC_CLOSE_SESSION_OVER = 18,        /* it asked for something past the deadline of its session (KIP-368) */
+    TPC_CLOSE_TLS = 19,                 /* what came was not TLS, or was refused; see tpc_tls_error_text() */
+    TPC_CLOSE_HANDSHAKE_DEADLINE = 20,  /* the handshake of TLS took too long */
+    TPC_CLOSE_REASONS_COUNT = 21
 };
 
 enum tpc_close_when {
@@ -40,8 +46,12 @@ typedef struct {
     uint32_t assembly_stall_ms_max; /* an unfinished request may stand still this long while memory is short */
     uint32_t receive_buffers_count; /* a power of two */
     uint32_t receive_buffer_bytes;
-    uint32_t accept_retry_ms;        /* pause after EMFILE and the like */
-    uint32_t connections_per_ip_max; /* of one address; handled as connections_max */
+    uint32_t handshake_ms_max;       /* of TLS, from the opening of the connection */
+    uint32_t accept_retry_ms;          /* pause after EMFILE and the like */
+    uint32_t connections_per_ip_max;   /* of one address; handled as connections_max */
+    uint32_t authentication_bytes_max; /* of one request of a connection that is not let in yet */
+    uint32_t authentication_ms_max;    /* from its opening until it must be let in */
+    uint64_t strangers_bytes_max;      /* of memory, of all that are not let in yet */
 } tpc_connection_limits;
 
 /*
@@ -65,6 +75,8 @@ typedef struct tpc_request {
     uint16_t listener;        /* number of the one that accepted its connection: what is told may differ by it */
     uint32_t header_bytes;    /* in front of the body */
     uint8_t fallback_reason;  /* enum tpc_produce_fallback: why C has left a Produce; 0: it was not asked */
+    uint32_t subject;         /* who has sent it; 0: nobody, or not known yet */
+    uint32_t throttle_ms;     /* to be said in its answer; its connection takes nothing for so long (31_quota.h) */
     tpc_frame *decoded;       /* what a Produce that was left says (produce.c); NULL: that is not kept */
     struct tpc_request *next; /* for whoever owns it */
 } tpc_request;
@@ -91,7 +103,8 @@ typedef struct {
     uint64_t pauses;                /* receiving stopped because of a bound of the connection */
     uint64_t starvations;           /* receiving stopped because the budget was used up */
     uint64_t receive_buffers_short; /* the kernel found no provided buffer */
-    uint64_t closed_by_reason[15];
+    uint64_t handshakes;            /* of TLS, that were brought to an end */
+    uint64_t closed_by_reason[21];
     uint64_t requests_unanswered; /* now */
     uint64_t answer_bytes_unsent; /* now */
     uint64_t answer_bytes_held;   /* now: in memory, those that Python is making included */
@@ -164,9 +177,21 @@ int tpc_connections_free(tpc_connections *connections);
 /* Accepts from a listening socket, which stays the caller's and open until after tpc_connections_stop_accepting(). Sets
  * TCP_NODELAY on it, which accepted sockets inherit. A listener number >= 0 or -errno. */
 int tpc_connections_listen(tpc_connections *connections, int descriptor);
-/* Takes over an accepted or connected stream socket, as if the first listener had accepted it. 0, or -errno and the
- * descriptor stays the caller's: -EMFILE above connections_max, -EUSERS above connections_per_ip_max. */
-int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint64_t *connection);
+/*
+ * Who comes to a listener from now on, which may be one that is yet to come, speaks TLS by this context. The connections that
+ * are there keep what they have. 0 or -EINVAL: no such number. Where the context asks clients for certificates, TPC_EVENT_SECURED comes when a handshake is whole, and nothing of
+ * the connection is served until tpc_connection_named().
+ */
+int tpc_connections_secure(tpc_connections *connections, uint32_t listener, tpc_tls_context *context);
+/* As text without a zero at its end: its length. 0: it gave no certificate; -ENOENT: it has no such name; -ENAMETOOLONG;
+ * -ENOTCONN. `where` is of enum tpc_tls_name. */
+int tpc_connection_peer_name(tpc_connections *connections, uint64_t connection, int where, char *into, uint32_t room);
+/* It is known who it is. 0 or -ENOTCONN. */
+int tpc_connection_named(tpc_connections *connections, uint64_t connection);
+/* Takes over an accepted or connected stream socket, as if that listener had accepted it. 0, or -errno and the descriptor
+ * stays the caller's: -EINVAL: no such number; -EMFILE above connections_max, -EUSERS above
+ * connections_per_ip_max, -EDQUOT above a quota. */
+int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint32_t listener, uint64_t *connection);
 /* The number of open connections is kept there from now on: memory that is shared with who places them. */
 void tpc_connections_show_open(tpc_connections *connections, uint32_t *place);
 void tpc_connections_stop_accepting(tpc_connections *connections);
@@ -207,6 +232,9 @@ uint32_t tpc_connections_listener_statistics(const tpc_connections *connections,
 const tpc_latencies *tpc_connections_latencies(const tpc_connections *connections);
 /* Changes bounds while running; buffers and slots stay as they were made. */
 void tpc_connections_set_limits(tpc_connections *connections, const tpc_connection_limits *limits);
+
+/* Of one that came before its connection was let in (31_identity.h): who asks. */
+void tpc_request_set_subject(tpc_request *request, uint32_t subject);
 
 /* The hot handler (see connection.h); NULL: none. */
 typedef int (*tpc_hot_handler)(void *context, tpc_request *request);

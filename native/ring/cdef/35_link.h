@@ -15,6 +15,7 @@ typedef struct {
     uint64_t served_bytes;
     uint64_t held_bytes; /* now: of these, not answered yet */
     uint64_t pauses;     /* receiving stopped because they were too many */
+    uint64_t refused;    /* streams that came with no subject, two, or one that was malformed */
 } tpc_link_statistics;
 
 /* More than a core has places for connections, its clients' and those of the node's other cores. A stream is numbered by its

@@ -36,7 +36,10 @@ NO_ANSWER = "<no answer>"
 _ANSWER_SECONDS = _PATIENCE_S = 60.0
 _PAUSE_S = 0.02
 
-_MUTATING = {"CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs"}
+_MUTATING = {
+    "CreateTopics", "DeleteTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs",
+    "AlterUserScramCredentials",
+}  # fmt: skip
 _KAFKA_SETTLING_SECONDS = 0.1
 """Kafka answers these before its broker has applied the change; ours must have applied it, so it gets no such pause."""
 
@@ -52,7 +55,7 @@ _EPOCH_FIELDS = {"LeaderEpoch", "CommittedLeaderEpoch", "Epoch"}
 _TEXT_FIELDS = {"ErrorMessage", "BatchIndexErrorMessage", "Documentation"}
 _ITEM_KEYS = (
     "Name", "Topic", "TopicId", "GroupId", "ResourceName", "Key", "MemberId", "LogDir", "ApiKey", "NodeId",
-    "PartitionIndex", "Partition", "Index", "PartitionId", "BatchIndex", "Feature",
+    "PartitionIndex", "Partition", "Index", "PartitionId", "BatchIndex", "Feature", "User",
 )  # fmt: skip
 
 
@@ -484,6 +487,15 @@ class Normaliser:
         for entry in values["Entries"]:
             entry["Entity"].sort(key=lambda one: one["EntityType"])
         values["Entries"].sort(key=lambda entry: str(entry["Entity"]))
+        return values
+
+    def _DescribeClientQuotas(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """In no order."""
+        for entry in values["Entries"] or ():
+            entry["Entity"].sort(key=lambda one: one["EntityType"])
+            entry["Values"].sort(key=lambda one: one["Key"])
+        if values["Entries"]:
+            values["Entries"].sort(key=lambda entry: str(entry["Entity"]))
         return values
 
     def _DescribeProducers(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802

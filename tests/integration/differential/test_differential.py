@@ -20,6 +20,7 @@ from tests.integration.differential import (
     scenarios_protocol,
     scenarios_topics,
     scenarios_unset,
+    scenarios_users,
 )
 from tests.integration.differential.comparison import DIFFERENCES_SHOWN_MAX, Referee, Side
 from tests.integration.differential.dialogue import SCENARIOS, first_epoch_of, warm_up
@@ -36,6 +37,7 @@ assert scenarios_groups
 assert scenarios_protocol
 assert scenarios_topics
 assert scenarios_unset
+assert scenarios_users
 
 _AGAINST_KAFKA = os.environ.get("TPC_TEST_BROKER") == "kafka"
 _CORES = [1] if _AGAINST_KAFKA else [1, 2]

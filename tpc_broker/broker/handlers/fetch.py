@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.confirmed import BESIDE_S, CONFIRM_S, Confirmed, confirm
+from tpc_broker.broker.fetch_port import FetchOutcome
 from tpc_broker.broker.partition import Partition
-from tpc_broker.broker.ports import FetchOutcome
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Fetch, FetchPart, Request
+    from tpc_broker.broker.fetch_port import Fetch, FetchPart
+    from tpc_broker.broker.ports import Request
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.storage.ports import Bounds
 
@@ -66,10 +67,17 @@ class Reading:
 
 async def handle_fetch(core: Core, request: Request, message: messages.FetchRequest) -> messages.FetchResponse | None:
     """Answer a Fetch of any version; waits up to ``max_wait_ms`` for ``min_bytes``."""
+    core.grants.name(request)
     fetch = core.plane.begin_fetch(request)
     try:
+        if fetch.lacks_rights:
+            core.grants.decide_fetch(request, fetch)
+            if fetch.go_on():
+                return None
         if fetch.error_code:
             return messages.FetchResponse(error_code=fetch.error_code)
+        if request.throttle_ms:  # above a quota a client gets nothing
+            return messages.FetchResponse(session_id=fetch.session_id)
         readings = await _read_enough(core, request, message, fetch)
         return None if readings is None else _response(core, request, fetch, readings)
     finally:

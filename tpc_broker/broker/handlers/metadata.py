@@ -80,6 +80,7 @@ def handle_api_versions(
         return messages.ApiVersionsResponse(error_code=int(fault))
     response = messages.ApiVersionsResponse(api_keys=[_api_version(key) for key in core.offered_apis])
     tell_features(core, response, request.api_version)
+    core.dispatcher.told_versions(request.connection)
     if request.api_version < SOFTWARE_VERSION:
         return _for_everybody(core, request, response)
     software = (message.client_software_name, message.client_software_version)
@@ -133,7 +134,9 @@ def handle_metadata(
         response = _begin_metadata(core, request)
         in_order = [image.topics[topic_id] for _name, topic_id in sorted(image.ids.items())]
         response.topics = [
-            _topic_metadata(core, request, topic) for topic in in_order if _may_describe(core, request, topic.name)
+            _topic_metadata(core, request, topic)
+            for topic in in_order
+            if _may_describe(core, request, topic.name, is_told=False)
         ]
         response = _completed(core, request, response, message)
         return _for_everybody(core, request, response) if core.access.authorizer is None else response
@@ -146,8 +149,8 @@ def handle_metadata(
     return _told(core, request, message, asked, {})
 
 
-def _may_describe(core: Core, request: Request, name: str) -> bool:
-    return core.access.allows_topic(request, Operation.DESCRIBE, name)
+def _may_describe(core: Core, request: Request, name: str, *, is_told: bool = True) -> bool:
+    return core.access.allows_topic(request, Operation.DESCRIBE, name, is_told=is_told)
 
 
 def _begin_metadata(core: Core, request: Request) -> messages.MetadataResponse:
@@ -226,7 +229,7 @@ def _completed(
 def _on_cluster(core: Core, request: Request) -> int:
     """What may be done is told to who may see the cluster; nothing to others."""
     access = core.access
-    if not access.allows_on_cluster(request, Operation.DESCRIBE):
+    if not access.allows_on_cluster(request, Operation.DESCRIBE, is_told=False):
         return 0
     return access.bits(request, Resource.CLUSTER, CLUSTER_NAME, ON_CLUSTER)
 
@@ -321,7 +324,7 @@ def handle_describe_cluster(
             for endpoint in core.view.endpoints(request.listener)
         ],
     )
-    if not core.access.allows_on_cluster(request, Operation.DESCRIBE):
+    if not core.access.allows_on_cluster(request, Operation.DESCRIBE, is_told=False):
         return response
     asked = request_tags(request, message)
     if LOADS_TAG in asked:

@@ -40,7 +40,7 @@ REFUSAL_WAIT_MS_MAX = 1_000
 TRIED_AGAIN: Final = frozenset(
     {
         ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP,
-        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY,
+        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY, ProduceFallback.AUTHORIZE,
     }
 )  # fmt: skip
 """Reasons to leave a Produce that is to be taken with other verdicts, or later."""
@@ -63,6 +63,7 @@ class _Hold:
 
     core: Core
     request: Request
+    asked: AskedProduce
     refused: dict[int, ErrorCode] = field(default_factory=dict)
     """What the client may not write, by the place in the request."""
     has_waited: bool = False
@@ -81,11 +82,15 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     asked = core.plane.asked(request)
     if isinstance(asked, ProduceFallback):
         raise _unreadable(request, asked)
+    if request.fallback_reason == ProduceFallback.AUTHORIZE:
+        core.grants.decide_produce(request, asked)
+        if core.produce_now(request):
+            return
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
     verification = Verification(core, request, asked)
     verification.errors.update(refused := _refused(core, request, asked))
     try:
-        await _carry_out(_Hold(core, request, refused), asked, deadline_ms, verification)
+        await _carry_out(_Hold(core, request, asked, refused), deadline_ms, verification)
     finally:
         verification.end()
 
@@ -132,18 +137,18 @@ def _is_transactional(request: Request, part: AskedPart) -> bool:
     return part.records_bytes > ATTRIBUTES_PLACE and bool(request.body[attributes] & TRANSACTIONAL_BIT)
 
 
-def _sizes(hold: _Hold, parts: list[AskedPart]) -> Counter[_Part]:
+def _sizes(hold: _Hold) -> Counter[_Part]:
     """Bytes of all that a partition gets: it may be named twice."""
     sizes: Counter[_Part] = Counter()
-    for place, part in enumerate(parts):
+    for place, part in enumerate(hold.asked.parts):
         if place not in hold.refused:
             sizes[part.topic, part.partition] += part.records_bytes
     return sizes
 
 
-async def _carry_out(hold: _Hold, asked: AskedProduce, deadline_ms: int, verification: Verification) -> None:
-    core, request, parts = hold.core, hold.request, asked.parts
-    sizes = _sizes(hold, parts)
+async def _carry_out(hold: _Hold, deadline_ms: int, verification: Verification) -> None:
+    core, request, parts = hold.core, hold.request, hold.asked.parts
+    sizes = _sizes(hold)
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
@@ -158,7 +163,7 @@ async def _carry_out(hold: _Hold, asked: AskedProduce, deadline_ms: int, verific
         ]
         if hold.is_over():
             break
-        verdicts = _final(hold, asked, verification, verdicts)
+        verdicts = _final(hold, verification, verdicts)
         left = core.plane.produce_with(request, verdicts, core.view.endpoints(request.listener))
         if left is ProduceFallback.NONE:
             return
@@ -174,15 +179,13 @@ async def _carry_out(hold: _Hold, asked: AskedProduce, deadline_ms: int, verific
         elif left is ProduceFallback.VERIFY:
             await _ask_coordinator(hold, verification, deadline_ms)
         else:
-            await _wait_room(core, left)
+            await _prepare(hold, left)
     core.connections.answer_none(request)
 
 
-def _final(
-    hold: _Hold, asked: AskedProduce, verification: Verification, verdicts: list[Verdict | None]
-) -> list[Verdict | None]:
+def _final(hold: _Hold, verification: Verification, verdicts: list[Verdict | None]) -> list[Verdict | None]:
     """With what the client may not write as this is called."""
-    hold.refused |= _refused(hold.core, hold.request, asked)
+    hold.refused |= _refused(hold.core, hold.request, hold.asked)
     verification.errors.update(hold.refused)
     return [
         Verdict(hold.refused[place]) if place in hold.refused else _verified(verification, place, verdict)
@@ -211,8 +214,13 @@ def _verified(verification: Verification, index: int, verdict: Verdict | None) -
     return replace(verdict, guard=guard) if guard else verdict
 
 
-async def _wait_room(core: Core, left: ProduceFallback) -> None:
-    if left is ProduceFallback.JOURNAL_FULL:
+async def _prepare(hold: _Hold, left: ProduceFallback) -> None:
+    """What the data plane lacks: rights that it does not know, as after a change of the rules, or room."""
+    core = hold.core
+    if left is ProduceFallback.AUTHORIZE:
+        await trio.sleep(ROOM_RETRY_S)
+        core.grants.decide_produce(hold.request, hold.asked)
+    elif left is ProduceFallback.JOURNAL_FULL:
         await core.partitions.wait_journal_room()
     else:
         await trio.sleep(COMMIT_RETRY_S if left is ProduceFallback.UNCOMMITTED else ROOM_RETRY_S)

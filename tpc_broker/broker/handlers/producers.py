@@ -46,7 +46,7 @@ def _refusal(core: Core, request: Request, transactional_id: str | None) -> Erro
     if transactional_id is not None:
         is_allowed = access.allows_transaction(request, Operation.WRITE, transactional_id)
         return ErrorCode.NONE if is_allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    is_allowed = access.allows_on_cluster(request, Operation.IDEMPOTENT_WRITE) or access.allows_some(
+    is_allowed = access.allows_on_cluster(request, Operation.IDEMPOTENT_WRITE, is_told=False) or access.allows_some(
         request, Operation.WRITE, Resource.TOPIC
     )
     return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -1,80 +1,23 @@
-"""ACLs, delegation tokens and SCRAM credentials, of which a broker without authorizer and authentication has none.
+"""Delegation tokens, of which a broker has none.
 
 The answers are those of Kafka where they are not set up: clients know them, and go on without.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
-from tpc_broker.kafka.errors import DecodeError
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
-    _Filter = messages.DescribeAclsRequest | messages.DeleteAclsRequest.DeleteAclsFilter
-
-UNKNOWN = 0
-"""Of a kind of resource, pattern, operation or permission: no client may ask for it."""
 USER, ANONYMOUS = "User", "ANONYMOUS"
-NO_AUTHORIZER = "No Authorizer is configured."
-NO_AUTHENTICATION = "This broker has no authentication yet, so it keeps no users."
-ASKED_FOR_USERS = "users"
 NO_TIME = -1
 REQUESTER_VERSION = 3
 """CreateDelegationToken tells who asked from here on, besides whose token it is."""
-ITERATIONS_LEAST, ITERATIONS_MOST = 4096, 16_384
-SCRAM_SHA_256, SCRAM_SHA_512 = 1, 2
-
-# -- ACLs --------------------------------------------------------------------------------------------------------------
-
-
-def handle_describe_acls(
-    _core: Core, _request: Request, message: messages.DescribeAclsRequest
-) -> messages.DescribeAclsResponse:
-    _check_filter(message)
-    return messages.DescribeAclsResponse(
-        error_code=int(ErrorCode.SECURITY_DISABLED), error_message="No Authorizer is configured on the broker"
-    )
-
-
-def handle_create_acls(
-    _core: Core, _request: Request, message: messages.CreateAclsRequest
-) -> messages.CreateAclsResponse:
-    for one in message.creations:
-        _check(one.resource_type, one.resource_pattern_type, one.operation, one.permission_type)
-    result = messages.CreateAclsResponse.AclCreationResult
-    code = int(ErrorCode.SECURITY_DISABLED)
-    return messages.CreateAclsResponse(
-        results=[result(error_code=code, error_message=NO_AUTHORIZER) for _ in message.creations]
-    )
-
-
-def handle_delete_acls(
-    _core: Core, _request: Request, message: messages.DeleteAclsRequest
-) -> messages.DeleteAclsResponse:
-    for one in message.filters:
-        _check_filter(one)
-    result = messages.DeleteAclsResponse.DeleteAclsFilterResult
-    code = int(ErrorCode.SECURITY_DISABLED)
-    return messages.DeleteAclsResponse(
-        filter_results=[result(error_code=code, error_message=NO_AUTHORIZER) for _ in message.filters]
-    )
-
-
-def _check_filter(asked: _Filter) -> None:
-    _check(asked.resource_type_filter, asked.pattern_type_filter, asked.operation, asked.permission_type)
-
-
-def _check(*kinds: int) -> None:
-    """As in Kafka the connection is closed."""
-    if UNKNOWN in kinds:
-        raise DecodeError("an ACL of unknown resource, pattern, operation or permission")
-
 
 # -- delegation tokens -------------------------------------------------------------------------------------------------
 
@@ -116,74 +59,3 @@ def handle_describe_delegation_token(
     _core: Core, _request: Request, _message: messages.DescribeDelegationTokenRequest
 ) -> messages.DescribeDelegationTokenResponse:
     return messages.DescribeDelegationTokenResponse(error_code=int(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED))
-
-
-# -- users -------------------------------------------------------------------------------------------------------------
-
-
-def handle_describe_user_scram_credentials(
-    _core: Core, _request: Request, message: messages.DescribeUserScramCredentialsRequest
-) -> messages.DescribeUserScramCredentialsResponse:
-    asked = Counter(user.name for user in message.users or ())
-    return messages.DescribeUserScramCredentialsResponse(
-        error_message="", results=[_no_user(name, times) for name, times in sorted(asked.items())]
-    )
-
-
-def _no_user(name: str, times: int) -> messages.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult:
-    code, why = ErrorCode.RESOURCE_NOT_FOUND, f"Attempt to describe a user credential that does not exist: {name}"
-    if times > 1:
-        code = ErrorCode.DUPLICATE_RESOURCE
-        why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
-    return messages.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult(
-        user=name, error_code=int(code), error_message=why
-    )
-
-
-def handle_alter_user_scram_credentials(
-    core: Core, request: Request, message: messages.AlterUserScramCredentialsRequest
-) -> messages.AlterUserScramCredentialsResponse:
-    """Checked as Kafka checks it; one change for each user. There is none to be deleted, and none is taken."""
-    faults: dict[str, tuple[ErrorCode, str]] = {}
-    for one in message.deletions:
-        missing = ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
-        faults.setdefault(one.name, _scram_fault(one.name, one.mechanism) or missing)
-    wanted: set[str] = set()
-    for upsertion in message.upsertions:
-        name = upsertion.name
-        if name in wanted:
-            wanted.remove(name)
-            why = "A user credential cannot be altered twice in the same request"
-            faults[name] = ErrorCode.DUPLICATE_RESOURCE, why
-        elif name not in faults:
-            fault = _scram_fault(name, upsertion.mechanism) or _iterations_fault(upsertion.iterations)
-            if fault is None:
-                wanted.add(name)
-            else:
-                faults[name] = fault
-    if wanted:
-        core.dispatcher.note_in_vain(
-            request, ASKED_FOR_USERS, "a user's credential is refused: there is no authentication yet"
-        )
-    refused = dict.fromkeys(wanted, (ErrorCode.UNSUPPORTED_SASL_MECHANISM, NO_AUTHENTICATION))
-    kind = messages.AlterUserScramCredentialsResponse
-    return kind(
-        results=[
-            kind.AlterUserScramCredentialsResult(user=name, error_code=int(code), error_message=why)
-            for name, (code, why) in sorted((faults | refused).items())
-        ]
-    )
-
-
-def _scram_fault(name: str, mechanism: int) -> tuple[ErrorCode, str] | None:
-    if not name:
-        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"
-    if mechanism not in {SCRAM_SHA_256, SCRAM_SHA_512}:
-        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
-    return None
-
-
-def _iterations_fault(iterations: int) -> tuple[ErrorCode, str] | None:
-    if ITERATIONS_LEAST <= iterations <= ITERATIONS_MOST:
-        return None
-    return ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too {'few' if iterations < ITERATIONS_LEAST else 'many'} iterations"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.handlers import (
+    acls,
     client_metrics,
     configs,
     consumer_groups,
@@ -28,6 +29,8 @@ from tpc_broker.broker.handlers import (
     quotas,
     reassignments,
     refusals,
+    sasl,
+    scram_users,
     security,
     shared,
     topic_pages,
@@ -65,6 +68,7 @@ def _of_each_kind(operation: Operation) -> tuple[Need, ...]:
     )
 
 
+_BEFORE_IT_IS_KNOWN = "asked before it is known who asks"
 _OF_ITSELF = "a client says it of itself, when it is asked to"
 _OF_TOKENS_OWNER = "the token's owner and renewers may, nobody else"
 
@@ -124,7 +128,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         ),
     ),
     ApiKey.API_VERSIONS: ApiRow(
-        metadata.handle_api_versions, LOCAL, (), free_because="asked before it is known who asks"
+        metadata.handle_api_versions, LOCAL, (), free_because=_BEFORE_IT_IS_KNOWN
+    ),
+    ApiKey.SASL_HANDSHAKE: ApiRow(
+        sasl.handle_sasl_handshake, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
     ),
     ApiKey.CREATE_TOPICS: ApiRow(
         topics.handle_create_topics,
@@ -191,11 +198,19 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         first_level=FIRST_WITH_TRANSACTIONS,
         refused=refusals.write_txn_markers,
     ),
-    ApiKey.DESCRIBE_ACLS: ApiRow(
-        security.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls
+    ApiKey.DESCRIBE_ACLS: ApiRow(acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls),
+    ApiKey.CREATE_ACLS: ApiRow(
+        acls.handle_create_acls,
+        AtController(no_controller.create_acls),
+        (_ALTER_CLUSTER,),
+        refused=no_controller.create_acls,
     ),
-    ApiKey.CREATE_ACLS: ApiRow(security.handle_create_acls, LOCAL, (_ALTER_CLUSTER,), refused=refusals.create_acls),
-    ApiKey.DELETE_ACLS: ApiRow(security.handle_delete_acls, LOCAL, (_ALTER_CLUSTER,), refused=refusals.delete_acls),
+    ApiKey.DELETE_ACLS: ApiRow(
+        acls.handle_delete_acls,
+        AtController(no_controller.delete_acls),
+        (_ALTER_CLUSTER,),
+        refused=no_controller.delete_acls,
+    ),
     ApiKey.DESCRIBE_CONFIGS: ApiRow(configs.handle_describe_configs, LOCAL, _of_each_kind(Operation.DESCRIBE_CONFIGS)),
     ApiKey.ALTER_CONFIGS: ApiRow(
         topics.handle_alter_configs,
@@ -207,6 +222,9 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.DESCRIBE_LOG_DIRS: ApiRow(
         log_dirs.handle_describe_log_dirs, shared.OF_LOG_DIRS, (_DESCRIBE_CLUSTER,), refused=refusals.describe_log_dirs
+    ),
+    ApiKey.SASL_AUTHENTICATE: ApiRow(
+        sasl.handle_sasl_authenticate, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
     ),
     ApiKey.CREATE_PARTITIONS: ApiRow(
         topics.handle_create_partitions,
@@ -255,7 +273,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         reassignments.handle_list_partition_reassignments,
         AtController(no_controller.list_reassignments),
         (_DESCRIBE_CLUSTER,),
-        refused=refusals.list_reassignments,
+        refused=no_controller.list_reassignments,
     ),
     ApiKey.TXN_OFFSET_COMMIT: ApiRow(
         group_offsets.handle_txn_offset_commit,
@@ -270,34 +288,34 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
         quotas.handle_alter_client_quotas,
-        LOCAL,
+        AtController(no_controller.alter_client_quotas),
         (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),),
         refused=refusals.alter_client_quotas,
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
-        security.handle_describe_user_scram_credentials,
+        scram_users.handle_describe_user_scram_credentials,
         LOCAL,
         (_DESCRIBE_CLUSTER,),
         refused=refusals.describe_user_scram_credentials,
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(
-        security.handle_alter_user_scram_credentials,
-        LOCAL,
+        scram_users.handle_alter_user_scram_credentials,
+        AtController(no_controller.alter_users),
         (_ALTER_CLUSTER,),
-        refused=refusals.alter_user_scram_credentials,
+        refused=no_controller.alter_users,
     ),
     ApiKey.DESCRIBE_QUORUM: ApiRow(
         quorum.handle_describe_quorum,
         AtController(no_controller.describe_quorum),
         (_DESCRIBE_CLUSTER,),
         Throttle.NONE,
-        refused=refusals.describe_quorum,
+        refused=no_controller.describe_quorum,
     ),
     ApiKey.UPDATE_FEATURES: ApiRow(
         features.handle_update_features,
         AtController(no_controller.update_features),
         (_ALTER_CLUSTER,),
-        refused=refusals.update_features,
+        refused=no_controller.update_features,
     ),
     ApiKey.DESCRIBE_CLUSTER: ApiRow(
         metadata.handle_describe_cluster,
@@ -309,7 +327,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         nodes.handle_unregister_broker,
         AtController(no_controller.unregister_broker),
         (_ALTER_CLUSTER,),
-        refused=refusals.unregister_broker,
+        refused=no_controller.unregister_broker,
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
         transactions.handle_describe_transactions,

@@ -48,8 +48,8 @@ def _parted(
 
 def may_create(core: Core, request: Request, name: str) -> bool:
     """A topic of that name."""
-    access = core.access
-    return access.allows_on_cluster(request, Operation.CREATE) or access.allows_topic(request, Operation.CREATE, name)
+    access, create = core.access, Operation.CREATE
+    return access.allows_on_cluster(request, create, is_told=False) or access.allows_topic(request, create, name)
 
 
 def creatable(
@@ -68,7 +68,7 @@ def deletable(
 ) -> tuple[list[DeletableTopic], list[DeletedTopic]]:
     """Who may not see a topic is told neither whether there is one of that name, nor the name behind an id."""
     access = core.access
-    if access.allows_on_cluster(request, Operation.DELETE):
+    if access.allows_on_cluster(request, Operation.DELETE, is_told=False):
         return list(topics), []
 
     def refused(topic: DeletableTopic) -> DeletedTopic | None:

@@ -65,12 +65,13 @@ async def handle_create_topics(
     ]
     topic_ids = [TopicId(core.chance.uuid()) for _ in topics]
     now_ms = core.clock.wall_ms()
+    quota = core.quotas.mutation(request)
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
         allowed, refused = creatable(core, request, topics)
         ids = topic_ids[: len(allowed)]
         records, made = core.controller(image).create_topics(
-            allowed, ids, now_ms, validate_only=message.validate_only
+            allowed, ids, now_ms, validate_only=message.validate_only, charge=quota.charge
         )
         return records, [*made, *refused]
 
@@ -78,14 +79,15 @@ async def handle_create_topics(
     by_name = {result.name: result for result in results}
     ordered = [by_name[name] for name in dict.fromkeys(topic.name for topic in topics)]
     return messages.CreateTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
         topics=[
             _created(
                 result,
                 validate_only=message.validate_only,
-                tells_configs=core.access.allows_topic(request, Operation.DESCRIBE_CONFIGS, result.name),
+                tells_configs=core.access.allows_topic(request, Operation.DESCRIBE_CONFIGS, result.name, is_told=False),
             )
             for result in ordered
-        ]
+        ],
     )
 
 
@@ -139,14 +141,16 @@ async def handle_delete_topics(
         ]
     else:
         topics = [DeletableTopic(name=name) for name in message.topic_names]
+    quota = core.quotas.mutation(request)
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         allowed, refused = deletable(core, request, image, topics)
-        records, deleted = core.controller(image).delete_topics(allowed)
+        records, deleted = core.controller(image).delete_topics(allowed, charge=quota.charge)
         return records, [*deleted, *refused]
 
     results = await core.metadata.change(decide)
     return messages.DeleteTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
         responses=[
             messages.DeleteTopicsResponse.DeletableTopicResult(
                 name=result.name,
@@ -175,14 +179,18 @@ async def handle_create_partitions(
         )
         for topic in message.topics
     ]
+    quota = core.quotas.mutation(request)
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[GrownTopic]]:
         allowed, refused = growable(core, request, topics)
-        records, grown = core.controller(image).create_partitions(allowed, validate_only=message.validate_only)
+        records, grown = core.controller(image).create_partitions(
+            allowed, validate_only=message.validate_only, charge=quota.charge
+        )
         return records, [*grown, *refused]
 
     results = await core.metadata.change(decide)
     return messages.CreatePartitionsResponse(
+        throttle_time_ms=quota.throttle_ms,
         results=[
             messages.CreatePartitionsResponse.CreatePartitionsTopicResult(
                 name=result.name, error_code=int(result.error_code), error_message=result.error_message

@@ -1,0 +1,97 @@
+"""Users that log in by SCRAM: described, made, changed and deleted (KIP-554).
+
+The password does not leave the client: the broker gets it salted and hashed, and keeps less than that.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.errors import RefusedError, refusal_of
+from tpc_broker.client.requests import in_any_version
+from tpc_broker.kafka import ApiKey, ErrorCode, messages
+
+MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+"""By Kafka's numbers."""
+NAMES: Final = {number: name for name, number in MECHANISMS.items()}
+_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+ITERATIONS: Final = 8192
+"""Where nothing is said: within Kafka's bounds, and twice the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """`mechanisms`: by name, with the iterations of each."""
+
+    name: str
+    mechanisms: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NewCredential:
+    """Of one user by one mechanism. `salt`: random bytes, new for each."""
+
+    user: str
+    mechanism: str
+    password: str = field(repr=False)
+    salt: bytes = field(repr=False)
+    iterations: int = ITERATIONS
+
+
+def describe_users(cluster: Cluster, names: Sequence[str] = ()) -> list[User]:
+    """Those of these names that there are, or all; by name."""
+    kind = messages.DescribeUserScramCredentialsRequest
+    users = [kind.UserName(name=name) for name in dict.fromkeys(names)]
+    message = kind(users=users or None)
+
+    def ask() -> list[User]:
+        answer = cluster.any_connection().call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, in_any_version(message))
+        if answer.error_code:
+            raise refusal_of(answer, "users")
+        found = []
+        for one in answer.results:
+            if one.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+                continue
+            if one.error_code:
+                raise refusal_of(one, f"user {one.user!r}")
+            mechanisms = {NAMES.get(each.mechanism, str(each.mechanism)): each for each in one.credential_infos}
+            found.append(User(one.user, {name: each.iterations for name, each in sorted(mechanisms.items())}))
+        return sorted(found, key=lambda user: user.name)
+
+    return cluster.answered(ask)
+
+
+def set_credential(cluster: Cluster, wanted: NewCredential) -> None:
+    """RefusedError: the broker does not take it."""
+    salted = hashlib.pbkdf2_hmac(
+        _HASHES[wanted.mechanism], wanted.password.encode(), wanted.salt, wanted.iterations
+    )  # fmt: skip
+    kind = messages.AlterUserScramCredentialsRequest
+    upsertion = kind.ScramCredentialUpsertion(
+        name=wanted.user, mechanism=MECHANISMS[wanted.mechanism], iterations=wanted.iterations, salt=wanted.salt,
+        salted_password=salted,
+    )  # fmt: skip
+    _alter(cluster, kind(upsertions=[upsertion]))
+
+
+def delete_credentials(cluster: Cluster, user: str, mechanisms: Iterable[str]) -> None:
+    """One after the other: a request changes a user once. What is gone already is left out."""
+    kind = messages.AlterUserScramCredentialsRequest
+    for mechanism in mechanisms:
+        try:
+            _alter(cluster, kind(deletions=[kind.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[mechanism])]))
+        except RefusedError as error:
+            if error.code != ErrorCode.RESOURCE_NOT_FOUND:
+                raise
+
+
+def _alter(cluster: Cluster, message: messages.AlterUserScramCredentialsRequest) -> None:
+    def ask() -> None:
+        answer = cluster.any_connection().call(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, in_any_version(message))
+        for one in answer.results:
+            if one.error_code:
+                raise refusal_of(one, f"user {one.user!r}")
+
+    cluster.answered(ask)
