@@ -15,7 +15,6 @@ from tests.support.rights import (
     ANSWERED_IN_PART,
     CONFIGS,
     CREATE,
-    DELETE,
     DESCRIBE,
     OF_ABSENT_TOPICS,
     OF_CLUSTER,
