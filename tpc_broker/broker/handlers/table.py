@@ -127,9 +127,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
             Need(Operation.DESCRIBE, Resource.CLUSTER, "in its place, for all"),
         ),
     ),
-    ApiKey.API_VERSIONS: ApiRow(
-        metadata.handle_api_versions, LOCAL, (), free_because=_BEFORE_IT_IS_KNOWN
-    ),
+    ApiKey.API_VERSIONS: ApiRow(metadata.handle_api_versions, LOCAL, (), free_because=_BEFORE_IT_IS_KNOWN),
     ApiKey.SASL_HANDSHAKE: ApiRow(
         sasl.handle_sasl_handshake, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
     ),
@@ -198,7 +196,9 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         first_level=FIRST_WITH_TRANSACTIONS,
         refused=refusals.write_txn_markers,
     ),
-    ApiKey.DESCRIBE_ACLS: ApiRow(acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls),
+    ApiKey.DESCRIBE_ACLS: ApiRow(
+        acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls
+    ),
     ApiKey.CREATE_ACLS: ApiRow(
         acls.handle_create_acls,
         AtController(no_controller.create_acls),
