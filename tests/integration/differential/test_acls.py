@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.differential import scenarios_acls
+from tests.integration.differential import scenarios_acls, scenarios_rights
 from tests.integration.differential.access_dialogue import ACCESS_SCENARIOS, SETTINGS, AccessDialogue, begin
 from tests.integration.differential.comparison import DIFFERENCES_SHOWN_MAX, Referee, Side
 from tests.integration.differential.intended import INTENDED
@@ -19,6 +19,7 @@ from tests.support.server_process import Broker
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
 assert scenarios_acls
+assert scenarios_rights
 
 _AGAINST_KAFKA = os.environ.get("TPC_TEST_BROKER") == "kafka"
 _CORES = [1] if _AGAINST_KAFKA else [1, 2]

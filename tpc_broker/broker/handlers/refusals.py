@@ -119,7 +119,8 @@ def alter_reassignments(
             kind.ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
-                    kind.ReassignablePartitionResponse(partition_index=one.partition_index) for one in topic.partitions
+                    kind.ReassignablePartitionResponse(partition_index=one.partition_index, **said)
+                    for one in topic.partitions
                 ],
             )
             for topic in message.topics
