@@ -40,7 +40,7 @@ REFUSAL_WAIT_MS_MAX = 1_000
 TRIED_AGAIN: Final = frozenset(
     {
         ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP,
-        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY,
+        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY, ProduceFallback.AUTHORIZE,
     }
 )  # fmt: skip
 """Reasons to leave a Produce that is to be taken with other verdicts, or later."""
