@@ -151,6 +151,15 @@ def test_a_row_whose_answer_is_refused_as_a_whole_needs_the_cluster_only():
             assert row.refused.__annotations__["return"] == row.handler.__annotations__["return"]
 
 
+async def test_the_data_plane_asks_who_asks_with_an_authorizer(autojump_clock):
+    async with node_with() as node:
+        access, plane = node[0].access, node[0].plane
+        access.authorizer = OnlyThese()
+        assert plane.generation == access.generation
+        access.authorizer = None
+        assert plane.generation is None
+
+
 async def test_who_asks_is_whoever_the_connection_is_of_on_every_core(autojump_clock):
     async with running_node(cores=2) as node:
         for core in range(2):
