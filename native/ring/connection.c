@@ -93,6 +93,7 @@ static void return_slot(tpc_connections *connections, connection *it) {
 static void discard(connection *it) {
     if (it->has_peer) peer_counts_remove(&it->owner->peers, &it->peer);
     identity_free(it);
+    quota_forget(it);
     return_slot(it->owner, it);
     tls_free(it);
     free(it);
@@ -124,8 +125,7 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
     return it;
 }
 
-/* As if it had never been there. */
-static void connection_withdraw(connection *it) {
+void connection_withdraw(connection *it) {
     node_remove(&it->attention);
     node_remove(&it->by_activity);
     node_remove(&it->by_opening);
@@ -149,6 +149,7 @@ int connection_open(tpc_connections *connections, int descriptor, uint16_t liste
     bool has_peer = peer_address_of(descriptor, &peer);
     if (has_peer && peer_counts_of(&connections->peers, &peer) >= connections->limits.connections_per_ip_max)
         return -EUSERS;
+    if (has_peer && !quota_admits(connections, listener, &peer)) return -EDQUOT;
     if (has_peer && !peer_counts_add(&connections->peers, &peer)) return -ENOMEM;
     connection *it = connection_make(connections, descriptor, listener, &request_sink);
     if (it == NULL) {
@@ -188,6 +189,7 @@ void connection_begin_close(connection *it, int reason, int error) {
     it->error = error;
     node_remove(&it->attention);
     node_remove(&it->by_activity);
+    quota_unmute(it);
     if (it->link != NULL || it->carrier != NULL || it->forwards) links_connection_closing(it);
     if (it->sink->closing != NULL) it->sink->closing(it);
     if (it->tls != NULL) tls_closing(it);
@@ -422,6 +424,7 @@ static int64_t on_turn(void *context, int64_t now_ns) {
     until_ns = earlier(until_ns, close_stuck_senders(connections, now_ns));
     until_ns = earlier(until_ns, close_idle(connections, now_ns));
     until_ns = earlier(until_ns, identity_turn(connections, now_ns));
+    until_ns = earlier(until_ns, quota_turn(connections, now_ns));
     until_ns = earlier(until_ns, relieve_starvation(connections, now_ns));
     until_ns = earlier(until_ns, tls_turn(connections, now_ns));
     attend_all(connections);
@@ -478,6 +481,7 @@ int tpc_connections_free(tpc_connections *connections) {
     while (connections->chunks_count > 0) tpc_frame_release(connections->chunks[--connections->chunks_count]);
     peer_counts_free(&connections->peers);
     tls_stop(connections);
+    quotas_free(connections);
     free(connections->slots);
     free(connections);
     return 0;

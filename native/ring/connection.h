@@ -21,6 +21,8 @@
 #include "cdef/30_connection.h"
 #include "cdef/31_identity.h"
 
+/* The request is Python's: those behind it are not answered in C before it. */
+void tpc_request_enters_python(tpc_connections *connections, tpc_request *request);
 /* The request is answered, or C takes it over: those behind it may be answered in C again. Twice is allowed. */
 void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request);
 

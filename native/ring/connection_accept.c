@@ -74,7 +74,7 @@ static void accepted(tpc_connections *connections, const listener *it, int descr
         result = connection_open(connections, descriptor, number, NULL);
     if (result == 0) return;
     if (connections->accepting) {
-        connections->statistics.refused++;
+        connections->statistics.refused += result != -EDQUOT; /* a quota counts those itself */
         if (result == -EUSERS) connections->statistics.refused_per_ip++;
         connections->listeners[number].ended.refused++;
     }

@@ -14,6 +14,8 @@
 
 #include "bytes.h"
 
+void tpc_request_set_subject(tpc_request *request, uint32_t subject) { request->subject = subject; }
+
 void tpc_request_release(tpc_request *request) {
     tpc_frame_release(request->frame);
     tpc_frame_release(request->decoded);
@@ -45,6 +47,7 @@ static int read_request(const connection *it, tpc_frame *frame, uint8_t *bytes, 
         .api_version = header.api_version,
         .flexible = header.flexible,
         .listener = it->listener,
+        .subject = it->subject,
         .header_bytes = (uint32_t)header.body_position,
     };
     return result;
@@ -63,6 +66,12 @@ static tpc_request *make_request(connection *it, tpc_frame *frame) {
     return request;
 }
 
+void tpc_request_enters_python(tpc_connections *connections, tpc_request *request) {
+    connection *it = connection_find(connections, request->connection);
+    request->in_python = 1;
+    if (it != NULL) it->requests_in_python++;
+}
+
 void tpc_request_leaves_python(tpc_connections *connections, tpc_request *request) {
     if (!request->in_python) return;
     request->in_python = 0;
@@ -75,7 +84,8 @@ static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
     tpc_connections *connections = it->owner;
     tpc_request request;
     if (connections->borrowed == NULL || it->requests_in_python > 0 || !connection_may_be_served(it)) return false;
-    if (read_request(it, NULL, bytes, length, &request) < 0 || send_reserve_answer(it, &request, length) < 0)
+    if (read_request(it, NULL, bytes, length, &request) < 0 || quota_counts(it, &request) ||
+        send_reserve_answer(it, &request, length) < 0)
         return false;
     if (!connections->borrowed(connections->borrowed_context, &request)) {
         it->left_reason = request.fallback_reason;
@@ -116,14 +126,15 @@ static bool may_fetch(const connection *it) {
 static bool above_bounds(const connection *it) {
     const tpc_connection_limits *limits = &it->owner->limits;
     int64_t taken = it->next_sequence - it->first_sequence;
-    return it->deferred != NULL || connection_must_wait(it) || taken >= limits->pipelined_requests_max ||
+    return it->deferred != NULL || it->muted_place || connection_must_wait(it) ||
+           taken >= limits->pipelined_requests_max ||
            it->held_bytes >= limits->receive_share_bytes;
 }
 
 static bool below_low_marks(const connection *it) {
     const tpc_connection_limits *limits = &it->owner->limits;
     int64_t taken = it->next_sequence - it->first_sequence;
-    bool waits = (it->deferred != NULL && !may_fetch(it)) || connection_must_wait(it);
+    bool waits = it->muted_place || (it->deferred != NULL && !may_fetch(it)) || connection_must_wait(it);
     return !waits && taken <= limits->pipelined_requests_max / 2 && it->held_bytes <= limits->receive_share_bytes / 2;
 }
 
@@ -156,15 +167,19 @@ static void deliver(connection *it, tpc_frame *frame) {
         free(request);
         return;
     }
-    if (send_reserve_answer(it, request, frame->length) < 0) goto no_memory;
+    uint32_t bytes = frame->length;
+    if (send_reserve_answer(it, request, bytes) < 0) goto no_memory;
     it->requests++;
     connections->statistics.requests++;
+    quota_take(it, request, bytes, send_last_reserved(it));
+    int64_t began_ns = quota_time_begins(it);
     if (connections->hot != NULL && it->requests_in_python == 0 && !request->fallback_reason &&
         connection_may_be_served(it) && connections->hot(connections->hot_context, request)) {
         connections->statistics.requests_hot++;
+        quota_time_ends(it, began_ns);
         return;
     }
-    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, frame->length,
+    if (tpc_ring_push_event(connections->ring, TPC_EVENT_REQUEST, request->connection, request->sequence, bytes,
                             request) == 0) {
         request->in_python = 1;
         it->requests_in_python++;

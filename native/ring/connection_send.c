@@ -57,6 +57,8 @@ int send_reserve_answer(connection *it, const tpc_request *request, uint32_t req
     return 0;
 }
 
+answer *send_last_reserved(const connection *it) { return answer_at(it, it->next_sequence - 1); }
+
 void send_unreserve_answer(connection *it) {
     it->next_sequence--;
     it->requests_unanswered--;
@@ -191,6 +193,7 @@ static uint64_t memory_bytes_of(answer *of) {
 static void answered(connection *it, answer *place, int64_t sequence, uint8_t state, uint64_t bytes) {
     tpc_connections *connections = it->owner;
     latency_note(it, place, bytes);
+    if (place->fetch_quota != NULL) quota_fetched(it, place->fetch_quota, bytes);
     place->state = state;
     place->bytes = bytes;
     place->memory_bytes = memory_bytes_of(place);

@@ -24,6 +24,7 @@
 
 #include "connection.h"
 #include "peer_counts.h"
+#include "quota.h"
 
 enum {
     TPC_BUFFER_GROUP_CONNECTIONS = 1,
@@ -80,7 +81,8 @@ typedef struct {
     uint64_t memory_bytes; /* of them: not in files */
     uint32_t count;
     uint32_t request_bytes;
-    int64_t received_ns; /* when the request was whole */
+    tpc_quota_bucket *fetch_quota; /* of a Fetch: where its bytes count; NULL: nowhere */
+    int64_t received_ns;           /* when the request was whole */
     int16_t api_key;
     int16_t api_version;
     bool holds_files; /* some slices are stretches of files; there are at least two then */
@@ -211,6 +213,13 @@ typedef struct connection {
     int64_t refused_ns;
     int16_t refusal; /* of a Produce, then; see tpc_connection_refusal() */
     uint32_t mark;   /* of a prepared answer (prepared.c); 0: none */
+
+    struct quota_client *quota; /* what counts for it (connection_quota.c); NULL: that was not looked up */
+    uint8_t *user;              /* who is behind it; NULL: nobody has said */
+    uint32_t user_bytes;
+    uint32_t muted_place;   /* 1 + its place in the heap of the muted; 0: it is not muted */
+    int64_t muted_until_ns; /* meanwhile it takes no request */
+
     uint64_t requests;
     uint64_t received_bytes;
     uint64_t sent_bytes;
@@ -287,6 +296,7 @@ struct tpc_connections {
     void *alignment_context;
     struct links *links;   /* NULL: there are none */
     uint32_t steady_links; /* connections to other nodes */
+    struct quotas *quotas; /* NULL: none was ever set */
     tpc_connection_statistics statistics;
     tpc_latencies latencies;
 };
@@ -307,7 +317,7 @@ static inline void connection_needs_attention(connection *it) {
 connection *connection_find(tpc_connections *connections, uint64_t id);
 /* The connection of a completion; the kernel still worked for it, so it is there. */
 connection *connection_of_completion(tpc_connections *connections, uint64_t user_data);
-/* -EUSERS: its address has as many as it may have. */
+/* -EUSERS: its address has as many as it may have; -EDQUOT: as many new ones as its quota gives. */
 int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id);
 /* Without links and their streams. */
 uint32_t connections_of_clients(const tpc_connections *connections);
@@ -316,6 +326,8 @@ void connections_counted(tpc_connections *connections);
 /* One that nobody is told of. NULL: no memory. */
 connection *connection_make(tpc_connections *connections, int descriptor, uint16_t listener,
                             const connection_sink *sink);
+/* As if it had never been there; the descriptor is the caller's. */
+void connection_withdraw(connection *it);
 /* Tells Python that it is there. -ENOBUFS, and then it is gone. */
 int connection_announce(connection *it);
 void connection_begin_close(connection *it, int reason, int error);
@@ -384,6 +396,8 @@ void receive_end_of_file(connection *it);
 
 /* connection_tls.c: of connections with a `tls`. */
 int tls_open(connection *it, tpc_tls_context *context);
+/* One that has shaken hands elsewhere, with what was received and not decrypted there. Takes the session. -ENOMEM: it does not. */
+int tls_adopt(connection *it, tpc_tls_session *session, const uint8_t *unread, size_t unread_bytes);
 /* How many of these bytes of ciphertext were taken. */
 size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
 /* What was decrypted and had to wait. */
@@ -407,6 +421,25 @@ extern const connection_sink request_sink;
 /* The Fetch that had to wait, if there is one. */
 void requests_take_deferred(connection *it);
 
+/* connection_quota.c */
+void quotas_free(tpc_connections *connections);
+/* Whether anything counts what this client does. */
+bool quota_counts(connection *it, const tpc_request *request);
+/* A whole request, about to be answered: counts it, and mutes its connection if it is above a quota. */
+void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *place_of_answer);
+/* The answer to a Fetch, in bytes. */
+void quota_fetched(connection *it, tpc_quota_bucket *bucket, uint64_t bytes);
+/* Around the part of a request that C does. */
+int64_t quota_time_begins(const connection *it);
+void quota_time_ends(connection *it, int64_t began_ns);
+/* Whether one more connection of an address may come; then it counts. */
+bool quota_admits(tpc_connections *connections, uint16_t listener, const peer_address *peer);
+/* It is closing: it stands in no list any more. */
+void quota_unmute(connection *it);
+/* It is about to be freed. */
+void quota_forget(connection *it);
+int64_t quota_turn(tpc_connections *connections, int64_t now_ns);
+
 /* connection_send.c */
 void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
 /* Submits what is answered in order. False: no submission entry was left. */
@@ -417,6 +450,8 @@ bool send_is_flushed(const connection *it);
 /* False: what nobody reads holds so much that nothing is made for a further Fetch. */
 bool send_has_room(const tpc_connections *connections);
 int send_reserve_answer(connection *it, const tpc_request *request, uint32_t request_bytes);
+/* The place that was reserved last. */
+answer *send_last_reserved(const connection *it);
 /* Takes back the last reservation. */
 void send_unreserve_answer(connection *it);
 

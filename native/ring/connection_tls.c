@@ -49,15 +49,40 @@ typedef struct tls_filter {
 
 /* ------------------------------------------------------------------------------------------------ its life */
 
-int tls_open(connection *it, tpc_tls_context *context) {
+static tls_filter *make_filter(connection *it) {
     tpc_connections *connections = it->owner;
     if (connections->tls_scratch == NULL) connections->tls_scratch = malloc(2 * TLS_RECORD_BYTES);
     tls_filter *tls = connections->tls_scratch != NULL ? calloc(1, sizeof *tls) : NULL;
-    if (tls == NULL) return -ENOMEM;
-    tls->context = tpc_tls_context_keep(context);
+    if (tls == NULL) return NULL;
     tls->owner = it;
     node_init(&tls->by_handshake);
-    node_to_tail(&connections->by_handshake, &tls->by_handshake);
+    return tls;
+}
+
+int tls_open(connection *it, tpc_tls_context *context) {
+    tls_filter *tls = make_filter(it);
+    if (tls == NULL) return -ENOMEM;
+    tls->context = tpc_tls_context_keep(context);
+    node_to_tail(&it->owner->by_handshake, &tls->by_handshake);
+    it->tls = tls;
+    return 0;
+}
+
+int tls_adopt(connection *it, tpc_tls_session *session, const uint8_t *unread, size_t unread_bytes) {
+    tls_filter *tls = make_filter(it);
+    if (tls == NULL) return -ENOMEM;
+    if (unread_bytes > 0) {
+        it->backlog = tpc_frame_new_forced(it->owner->budget, (uint32_t)unread_bytes);
+        if (it->backlog == NULL) {
+            free(tls);
+            return -ENOMEM;
+        }
+        memcpy(it->backlog->data, unread, unread_bytes);
+        it->backlog->length = (uint32_t)unread_bytes;
+        it->backlog_position = 0;
+    }
+    tls->session = session;
+    tls->is_up = tls->is_named = true;
     it->tls = tls;
     return 0;
 }

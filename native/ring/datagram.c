@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include "bytes.h"
+#include "grants.h"
 
 enum {
     BUFFER_GROUP = 0xfe00,
@@ -407,6 +408,23 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
     return is_out ? TPC_ERROR_INVALID_TIMESTAMP : TPC_ERROR_NONE;
 }
 
+/*
+ * Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's, and it has to have
+ * the right to write. What Python has not decided yet is refused as if there were no room, after which it is tried again.
+ */
+static int16_t refusal(tpc_datagrams *it, tpc_partition *partition) {
+    tpc_plane *plane = it->plane;
+    uint32_t subject = plane->datagrams_subject;
+    enum tpc_grant found = subject ? tpc_grants_ask(plane, partition, subject, TPC_RIGHT_WRITE) : TPC_GRANT_REFUSED;
+    if (found == TPC_GRANT_ALLOWED) return TPC_ERROR_NONE;
+    plane->grant_statistics.refused_datagrams++;
+    if (found == TPC_GRANT_REFUSED) return TPC_ERROR_TOPIC_AUTHORIZATION_FAILED;
+    if (partition->wanted_generation != plane->grants_generation &&
+        tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, partition->handle, subject, 0, NULL) == 0)
+        partition->wanted_generation = plane->grants_generation;
+    return TPC_ERROR_KAFKA_STORAGE_ERROR;
+}
+
 /* For a partition of this core. */
 static void take_own(tpc_datagrams *it, const datagram_route *route, const address *from, tpc_datagram *said) {
     tpc_partition *partition = tpc_partition_identified(it->plane, route->id, (int32_t)said->partition);
@@ -415,7 +433,8 @@ static void take_own(tpc_datagrams *it, const datagram_route *route, const addre
         answer(it, from, said, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
         return;
     }
-    int16_t error_code = check(it, partition, said);
+    int16_t error_code = tpc_grants_count(it->plane) ? refusal(it, partition) : TPC_ERROR_NONE;
+    if (!error_code) error_code = check(it, partition, said);
     if (error_code) {
         it->statistics.invalid++;
         answer(it, from, said, error_code);
@@ -444,7 +463,9 @@ static void take(tpc_datagrams *it, const address *from, const uint8_t *bytes, u
         const datagram_route *route = route_of(it, said.topic);
         if (!route || said.partition >= route->count) {
             it->statistics.unknown++;
-            answer(it, from, &said, TPC_ERROR_UNKNOWN_TOPIC_OR_PARTITION);
+            answer(it, from, &said, /* who may write nothing does not hear either which topics there are */
+                   tpc_grants_count(it->plane) ? TPC_ERROR_TOPIC_AUTHORIZATION_FAILED
+                                               : TPC_ERROR_UNKNOWN_TOPIC_OR_PARTITION);
         } else if (route->cores[said.partition] == it->core) {
             take_own(it, route, from, &said);
         } else if (was_forwarded) {

@@ -6,6 +6,7 @@
  * memory or in a segment; only a little is copied beside the answer's own fields.
  */
 #include "forward.h"
+#include "grants.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -37,7 +38,8 @@ tpc_fetches *tpc_fetches_new(void) {
 void tpc_fetches_free(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;
     tpc_fetch_forget_parked(plane);
-    while (fetches->left) tpc_fetch_end(plane, fetches->left);
+    for (uint32_t i = 0; i < TPC_FETCH_LEFT_BUCKETS; i++)
+        while (fetches->left[i]) tpc_fetch_end(plane, fetches->left[i]);
     tpc_fetch_sessions_free(&fetches->sessions);
     free(fetches->decoded), free(fetches->forgotten), free(fetches->readings), free(fetches->outcomes);
     free(fetches->parked_by_slot);
@@ -108,10 +110,13 @@ static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
     tpc_fetch_request asked;
     int result = decode(fetches, request, &asked);
     if (result < 0) return result;
+    if (request->throttle_ms && asked.session_epoch == 0)
+        asked.session_epoch = -1; /* no session is begun with nothing */
     tpc_fetch *fetch = calloc(1, sizeof *fetch);
     if (!fetch) return -ENOMEM;
     int32_t bytes_max = asked.response_bytes_max;
     *fetch = (tpc_fetch){.connection = request->connection,
+                         .subject = request->subject,
                          .sequence = request->sequence,
                          .request = request,
                          .frame = tpc_frame_retain(request->frame),
@@ -239,6 +244,21 @@ static enum tpc_fetch_fallback read_visible(tpc_plane *plane, const tpc_fetch *f
                                                                                     : TPC_FETCH_FALLBACK_NONE;
 }
 
+/* Rule: Who reads is asked about in each attempt, so a Fetch that waits gets no record that came when its subject had lost the right
+ * to read, nor any from before. See also native/ring/grants.h. Held by tests/runtime/test_grants.py,
+ * tests/runtime/test_grants_random.py. */
+/* Whether the partition is not to be read: it is refused, or *reason says that Python has to decide. */
+static __attribute__((noinline)) bool lacks_right(tpc_plane *plane, const tpc_fetch *fetch, tpc_partition *partition,
+                                                  tpc_fetch_reading *reading, enum tpc_fetch_fallback *reason) {
+    enum tpc_grant found = tpc_grants_ask(plane, partition, fetch->subject, TPC_RIGHT_READ);
+    *reason = found == TPC_GRANT_UNKNOWN ? TPC_FETCH_FALLBACK_AUTHORIZE : TPC_FETCH_FALLBACK_NONE;
+    if (found != TPC_GRANT_REFUSED) return found == TPC_GRANT_UNKNOWN;
+    plane->grant_statistics.refused_fetches++;
+    reading->error_code = TPC_ERROR_TOPIC_AUTHORIZATION_FAILED;
+    reading->aborted_count = 0; /* null is for partitions that were read */
+    return true;
+}
+
 static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetch, tpc_fetch_asked *asked,
                                          int64_t left_bytes, bool may_exceed, tpc_fetch_reading *reading) {
     tpc_partition *partition = tpc_fetch_partition_of(plane, asked);
@@ -248,7 +268,9 @@ static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetc
         tell_deleted(asked, reading);
         return TPC_FETCH_FALLBACK_NONE;
     }
-    enum tpc_fetch_fallback reason = examine(fetch, asked, partition);
+    enum tpc_fetch_fallback reason;
+    if (partition && tpc_grants_count(plane) && lacks_right(plane, fetch, partition, reading, &reason)) return reason;
+    reason = examine(fetch, asked, partition);
     if (reason) return reason;
     reading->partition = partition;
     reading->high_watermark = partition->high_watermark;
@@ -391,7 +413,8 @@ static int reserve_pieces(tpc_fetches *fetches, uint32_t count) {
 
 /* Encodes everything but the records into the scratch header; its length or -errno. */
 static int64_t encode(tpc_fetches *fetches, const tpc_fetch *fetch, int32_t results_count) {
-    tpc_fetch_answer answer = {.correlation_id = fetch->correlation_id,
+    tpc_fetch_answer answer = {.throttle_ms = fetch->request ? (int32_t)fetch->request->throttle_ms : 0,
+                               .correlation_id = fetch->correlation_id,
                                .session_id = fetch->session_id,
                                .version = fetch->version,
                                .error_code = (int16_t)fetch->error_code};
@@ -501,6 +524,25 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     return result < 0 ? result : (int)to.count;
 }
 
+/* Takes the fetch and its request: lays out what was chosen, and ends them. */
+static void answer_chosen(tpc_plane *plane, tpc_fetch *fetch) {
+    tpc_fetches *fetches = plane->fetches;
+    int count = lay_out(plane, fetch);
+    if (count < 0)
+        tpc_connection_close(plane->connections, fetch->connection, TPC_CLOSE_BUDGET, TPC_CLOSE_NOW);
+    else
+        tpc_answer_framed(plane->connections, fetch->connection, fetch->sequence, fetches->pieces, (uint32_t)count);
+    tpc_request_leaves_python(plane->connections, fetch->request);
+    tpc_request_release(fetch->request);
+    tpc_fetch_free(plane, fetch);
+}
+
+/* Above a quota a client gets nothing, and its session is as if it had not asked (Kafka's getThrottledResponse). */
+static void answer_nothing(tpc_plane *plane, tpc_fetch *fetch) {
+    memset(plane->fetches->chosen, 0, (size_t)fetch->parts_count);
+    answer_chosen(plane, fetch);
+}
+
 /* Takes the fetch and its request. The readings are those of this turn. */
 static void answer(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
@@ -512,14 +554,7 @@ static void answer(tpc_plane *plane, tpc_fetch *fetch) {
                                                    .has_records = reading->bytes > 0};
     }
     tpc_fetch_select(fetch, fetches->outcomes, fetches->chosen);
-    int count = lay_out(plane, fetch);
-    if (count < 0)
-        tpc_connection_close(plane->connections, fetch->connection, TPC_CLOSE_BUDGET, TPC_CLOSE_NOW);
-    else
-        tpc_answer_framed(plane->connections, fetch->connection, fetch->sequence, fetches->pieces, (uint32_t)count);
-    tpc_request_leaves_python(plane->connections, fetch->request);
-    tpc_request_release(fetch->request);
-    tpc_fetch_free(plane, fetch);
+    answer_chosen(plane, fetch);
 }
 
 enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
@@ -537,16 +572,22 @@ enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch
 
 /* ---- between C and Python ---- */
 
+static tpc_fetch **left_bucket(tpc_fetches *fetches, uint64_t connection) {
+    return &fetches->left[(uint32_t)connection % TPC_FETCH_LEFT_BUCKETS]; /* by its slot */
+}
+
 /* Python will ask for it by connection and sequence, which no other request ever has. */
 static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
+    tpc_fetch **bucket = left_bucket(fetches, fetch->connection);
     fetches->statistics.left[reason]++;
     tpc_fetch_charge_python(fetches, fetch);
     fetch->state = TPC_FETCH_IN_PYTHON;
+    fetch->left_reason = (uint8_t)reason;
     fetch->request = NULL;
     fetch->previous = NULL;
-    fetch->next = fetches->left;
-    if (fetches->left) fetches->left->previous = fetch;
-    fetches->left = fetch;
+    fetch->next = *bucket;
+    if (*bucket) (*bucket)->previous = fetch;
+    *bucket = fetch;
     fetches->left_count++;
 }
 
@@ -557,16 +598,39 @@ void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_fall
     if (tpc_request_to_python(plane->connections, request) < 0) tpc_fetch_end(plane, fetch);
 }
 
-static tpc_fetch *find_left(const tpc_fetches *fetches, const tpc_request *request) {
-    tpc_fetch *at = fetches->left;
+static tpc_fetch *find_left(tpc_fetches *fetches, const tpc_request *request) {
+    tpc_fetch *at = *left_bucket(fetches, request->connection);
     while (at && (at->connection != request->connection || at->sequence != request->sequence)) at = at->next;
     return at;
+}
+
+/* To an answer, or into the wait; otherwise why it is Python's. */
+static enum tpc_fetch_fallback go_on(tpc_plane *plane, const tpc_request *request, tpc_fetch *fetch) {
+    tpc_fetches *fetches = plane->fetches;
+    bool forwards = tpc_forwards(plane, request);
+    if (forwards) tpc_fetch_may_wait(fetches, fetch); /* where it must not, it has no deadline any more */
+    if (forwards && tpc_forward_fetch(plane, fetch)) {
+        fetches->statistics.taken++;
+        return TPC_FETCH_FALLBACK_NONE;
+    }
+    enum tpc_fetch_fallback reason = TPC_FETCH_FALLBACK_NONE;
+    bool last = plane->forwarding && tpc_connection_is_released(plane->connections, fetch->connection, fetch->sequence);
+    enum tpc_fetch_outcome_kind found = tpc_fetch_attempt(plane, fetch, last, &reason);
+    if (found == TPC_FETCH_TOO_LITTLE && !tpc_fetch_may_wait(fetches, fetch))
+        found = tpc_fetch_attempt(plane, fetch, true, &reason);
+    if (found == TPC_FETCH_TOO_LITTLE && tpc_fetch_park(plane, fetch) < 0) return TPC_FETCH_FALLBACK_NO_MEMORY;
+    fetches->statistics.taken += !reason;
+    return reason;
 }
 
 int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
     tpc_fetches *fetches = plane->fetches;
     tpc_fetch *fetch = find_left(fetches, request);
     if (fetch) return 0;
+    if (tpc_grants_count(plane) && !request->subject) { /* whose session it may have is not known yet */
+        fetches->statistics.left[TPC_FETCH_FALLBACK_AUTHORIZE]++;
+        return 0;
+    }
     int result = begin(plane, request, &fetch);
     if (result < 0) {
         fetches->statistics.left[result == -EBADMSG           ? TPC_FETCH_FALLBACK_MALFORMED
@@ -574,36 +638,18 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
                                                               : TPC_FETCH_FALLBACK_NO_MEMORY]++;
         return 0;
     }
-    bool forwards = tpc_forwards(plane, request);
-    if (forwards) tpc_fetch_may_wait(fetches, fetch); /* where it must not, it has no deadline any more */
-    if (forwards && tpc_forward_fetch(plane, fetch)) {
+    if (request->throttle_ms) {
+        answer_nothing(plane, fetch);
         fetches->statistics.taken++;
         return 1;
     }
-    enum tpc_fetch_fallback reason;
-    bool last = plane->forwarding && tpc_connection_is_released(plane->connections, fetch->connection, fetch->sequence);
-    enum tpc_fetch_outcome_kind found = tpc_fetch_attempt(plane, fetch, last, &reason);
-    if (found == TPC_FETCH_TOO_LITTLE && !tpc_fetch_may_wait(fetches, fetch))
-        found = tpc_fetch_attempt(plane, fetch, true, &reason);
-    switch (found) {
-    case TPC_FETCH_ANSWERED:
-        break;
-    case TPC_FETCH_TOO_LITTLE:
-        if (tpc_fetch_park(plane, fetch) < 0) {
-            keep_for_python(fetches, fetch, TPC_FETCH_FALLBACK_NO_MEMORY);
-            return 0;
-        }
-        break;
-    case TPC_FETCH_NOT_HERE:
-        keep_for_python(fetches, fetch, reason);
-        return 0;
-    }
-    fetches->statistics.taken++;
-    return 1;
+    enum tpc_fetch_fallback reason = go_on(plane, request, fetch);
+    if (reason) keep_for_python(fetches, fetch, reason);
+    return !reason;
 }
 
 static void unlink_left(tpc_fetches *fetches, tpc_fetch *fetch) {
-    *(fetch->previous ? &fetch->previous->next : &fetches->left) = fetch->next;
+    *(fetch->previous ? &fetch->previous->next : left_bucket(fetches, fetch->connection)) = fetch->next;
     if (fetch->next) fetch->next->previous = fetch->previous;
     fetches->left_count--;
 }
@@ -614,6 +660,7 @@ int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
         int result = begin(plane, request, &fetch);
         if (result < 0) return result;
         fetch->request = NULL;
+        if (tpc_grants_count(plane)) fetch->left_reason = TPC_FETCH_FALLBACK_AUTHORIZE; /* C was not asked */
         tpc_fetch_charge_python(plane->fetches, fetch);
     } else {
         unlink_left(plane->fetches, fetch);
@@ -623,53 +670,21 @@ int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
     return 0;
 }
 
-int tpc_fetch_reserve(tpc_plane *plane, tpc_fetch *fetch, int64_t *bytes_max) {
-    int64_t bytes = 0, allowed_bytes;
-    tpc_fetch_unreserve(plane, fetch);
-    for (int32_t i = 0; i < fetch->parts_count; i++)
-        bytes += fetch->parts[i]->bytes_max > 0 ? fetch->parts[i]->bytes_max : 0;
-    if (bytes > fetch->response_bytes_max) bytes = fetch->response_bytes_max > 0 ? fetch->response_bytes_max : 0;
-    allowed_bytes = tpc_answers_reserve(plane->connections, bytes);
-    if (allowed_bytes < 0) return (int)allowed_bytes;
-    fetch->reserved_bytes = allowed_bytes;
-    *bytes_max = allowed_bytes < bytes ? allowed_bytes : fetch->response_bytes_max;
+int tpc_fetch_again(tpc_plane *plane, tpc_request *request, tpc_fetch *fetch) {
+    if (fetch->error_code || reserve_readings(plane->fetches, fetch->parts_count) < 0) return 0;
+    fetch->request = request;
+    tpc_request_leaves_python(plane->connections, request);
+    enum tpc_fetch_fallback reason = go_on(plane, request, fetch);
+    if (!reason) return 1;
+    tpc_request_enters_python(plane->connections, request);
+    plane->fetches->statistics.left[reason]++;
+    fetch->left_reason = (uint8_t)reason;
+    fetch->request = NULL;
     return 0;
-}
-
-void tpc_fetch_unreserve(tpc_plane *plane, tpc_fetch *fetch) {
-    tpc_answers_unreserve(plane->connections, fetch->reserved_bytes);
-    fetch->reserved_bytes = 0;
 }
 
 void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetch_unreserve(plane, fetch);
     if (fetch->state == TPC_FETCH_IN_PYTHON) unlink_left(plane->fetches, fetch);
     tpc_fetch_free(plane, fetch);
-}
-
-int tpc_plane_set_fetch_limits(tpc_plane *plane, int32_t response_bytes_max, uint32_t sessions_max,
-                               int64_t eviction_ms) {
-    if (response_bytes_max < 0) return -EINVAL;
-    plane->fetches->response_bytes_max = response_bytes_max;
-    plane->fetches->sessions.slots_max = sessions_max;
-    plane->fetches->sessions.eviction_ms = eviction_ms;
-    return 0;
-}
-
-void tpc_plane_set_fetch_session_bytes(tpc_plane *plane, int64_t bytes_max) {
-    plane->fetches->sessions.bytes_max = plane->fetches->waiting_bytes_max = bytes_max;
-}
-
-void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches->sessions.chance = seed ? seed : 1; }
-
-void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics) {
-    const tpc_fetches *fetches = plane->fetches;
-    *statistics = fetches->statistics;
-    statistics->windows = fetches->windows.count;
-    statistics->sessions = fetches->sessions.count;
-    statistics->session_partitions = fetches->sessions.parts_count;
-    statistics->sessions_evicted = fetches->sessions.evicted;
-    statistics->sessions_refused = fetches->sessions.refused;
-    statistics->session_bytes = fetches->sessions.bytes;
-    statistics->waiting_bytes = fetches->waiting_bytes;
 }

@@ -16,7 +16,7 @@
 #include "plane.h"
 #include "cdef/55_fetch.h"
 
-enum { TPC_FETCH_WHEEL_SLOTS = 1024, TPC_READ_COMMITTED = 1 };
+enum { TPC_FETCH_WHEEL_SLOTS = 1024, TPC_FETCH_LEFT_BUCKETS = 1024, TPC_READ_COMMITTED = 1 };
 
 enum tpc_fetch_state { TPC_FETCH_FRESH = 0, TPC_FETCH_PARKED = 1, TPC_FETCH_IN_PYTHON = 2 };
 
@@ -44,6 +44,7 @@ typedef struct tpc_fetch_session {
     uint32_t references; /* the table's, and fetches' under way */
     int32_t session_id;
     int32_t expected_epoch;
+    uint32_t subject; /* that has made it */
     bool uses_topic_ids;
     int64_t last_used_ms;
 } tpc_fetch_session;
@@ -54,6 +55,7 @@ typedef struct tpc_fetch_sessions {
     uint32_t buckets_count;
     uint32_t count;
     uint32_t slots_max;
+    bool are_owned; /* subjects are asked about: a session is its own subject's */
     int64_t eviction_ms;
     uint64_t chance;
     uint64_t evicted;
@@ -118,7 +120,8 @@ typedef struct tpc_fetches {
     uint64_t wheel_used[TPC_FETCH_WHEEL_SLOTS / 64];
     int64_t wheel_ms; /* slots up to here were looked at */
     tpc_fetch *woken_first, *woken_last;
-    tpc_fetch *left;
+    tpc_fetch *left
+        [TPC_FETCH_LEFT_BUCKETS]; /* with Python, which has not asked for them yet; by the slots of their connections */
     uint32_t left_count;
     int64_t waiting_bytes, waiting_bytes_max;
     tpc_fetch_statistics statistics;

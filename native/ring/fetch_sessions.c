@@ -12,6 +12,8 @@
  *   any other epoch  incremental; the id must be known (70), the epoch the expected one (71), and topics named the way
  *                    the session names them, by id or by name (106)
  *
+ * Where subjects are asked about (grants.h) a session is of the one that has made it: to any other its id is not known.
+ *
  * The table has a fixed number of slots, and what all sessions together keep has a bound (bytes_max), looked at before memory
  * is taken. Where either is reached the least recently used session is given up, when that was unused for eviction_ms;
  * else the new consumer goes without a session, which costs it bytes and nothing else. A session that would grow beyond the
@@ -201,6 +203,14 @@ static tpc_fetch_session *find_session(const tpc_fetch_sessions *sessions, int32
     return (tpc_fetch_session *)tpc_fetch_session_find(sessions, session_id);
 }
 
+/* Rule: A fetch session's id is of use to the subject that has made it only, where subjects are asked about: another one neither
+ * reads by it nor ends it, and does not hear that there is one. Held by tests/runtime/test_grants.py. */
+static tpc_fetch_session *find_own(const tpc_fetch_sessions *sessions, int32_t session_id, const tpc_fetch *fetch) {
+    tpc_fetch_session *found = find_session(sessions, session_id);
+    if (!found || !sessions->are_owned) return found;
+    return fetch->subject && found->subject == fetch->subject ? found : NULL;
+}
+
 static void release_session(tpc_fetch_session *session) {
     if (--session->references > 0) return;
     session->owner->bytes -= bytes_of_session(session->buckets_count);
@@ -363,6 +373,7 @@ static int full(tpc_fetch_sessions *sessions, const tpc_fetch_part *asked, int32
         hold_part(fetch, known);
     }
     session->session_id = session_id;
+    session->subject = fetch->subject;
     session->bucket_next = *bucket_of(sessions, session_id);
     *bucket_of(sessions, session_id) = session;
     recency_append(sessions, session);
@@ -441,7 +452,7 @@ static int incremental(tpc_fetch_sessions *sessions, tpc_fetch_session *session,
 int tpc_fetch_find_context(tpc_fetch_sessions *sessions, const tpc_fetch_request *request, bool by_id,
                            const tpc_fetch_part *asked, const tpc_fetch_forgotten *forgotten, int64_t now_ms,
                            tpc_fetch *fetch) {
-    tpc_fetch_session *session = find_session(sessions, request->session_id);
+    tpc_fetch_session *session = find_own(sessions, request->session_id, fetch);
     if (request->session_epoch == EPOCH_INITIAL || request->session_epoch == EPOCH_FINAL) {
         if (session) end_session(sessions, session);
         if (request->session_epoch == EPOCH_FINAL) return sessionless(asked, request->parts_count, fetch);

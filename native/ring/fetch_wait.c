@@ -226,6 +226,13 @@ void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition) {
     attempt_woken(plane);
 }
 
+static void rights_changed(tpc_plane *plane) {
+    tpc_fetches *fetches = plane->fetches;
+    for (uint32_t slot = 0; slot < TPC_FETCH_WHEEL_SLOTS; slot++)
+        for (tpc_fetch *fetch = fetches->wheel[slot]; fetch; fetch = fetch->next) mark(fetches, fetch);
+    attempt_woken(plane);
+}
+
 static void withdrawn(tpc_plane *plane, tpc_partition *partition) {
     wake_watching(plane, partition);
     while (partition->fetch_waits) unwatch(partition->fetch_waits);
@@ -242,6 +249,7 @@ void tpc_fetch_release(tpc_plane *plane, uint64_t connection) {
 
 const tpc_plane_observer tpc_fetch_observer = {.partition_committed = partition_committed,
                                                .advanced = attempt_woken,
+                                               .rights_changed = rights_changed,
                                                .disarmed = tpc_fetch_look_again,
                                                .withdrawn = withdrawn};
 
@@ -258,10 +266,12 @@ void tpc_fetch_forget_parked(tpc_plane *plane) {
 }
 
 static void forget_left_of_gone(tpc_plane *plane) {
-    for (tpc_fetch *fetch = plane->fetches->left, *next; fetch; fetch = next) {
-        next = fetch->next;
-        if (!tpc_connection_is_open(plane->connections, fetch->connection)) tpc_fetch_end(plane, fetch);
-    }
+    if (!plane->fetches->left_count) return;
+    for (uint32_t i = 0; i < TPC_FETCH_LEFT_BUCKETS; i++)
+        for (tpc_fetch *fetch = plane->fetches->left[i], *next; fetch; fetch = next) {
+            next = fetch->next;
+            if (!tpc_connection_is_open(plane->connections, fetch->connection)) tpc_fetch_end(plane, fetch);
+        }
 }
 
 /* Whether anybody was answered. */
@@ -286,7 +296,7 @@ int64_t tpc_fetch_turn(void *context, int64_t now_ns) {
     int64_t now_ms = now_ns / NS_PER_MS;
     bool answered = false;
     if (!fetches->statistics.parked_now) {
-        if (fetches->left && now_ms - fetches->wheel_ms > TPC_FETCH_WHEEL_SLOTS) {
+        if (fetches->left_count && now_ms - fetches->wheel_ms > TPC_FETCH_WHEEL_SLOTS) {
             fetches->wheel_ms = now_ms;
             forget_left_of_gone(plane);
         }

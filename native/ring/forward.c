@@ -399,7 +399,7 @@ static size_t put_answer(tpc_forwarded *it, const tpc_produce_request *asked, co
         for (; i < end; i++) put_entry(&writer, it, i, parts[i].partition);
         wire_put_no_tags(&writer, flexible);
     }
-    wire_put_i32(&writer, 0); /* throttle time */
+    wire_put_i32(&writer, (int32_t)it->request.throttle_ms);
     wire_put_no_tags(&writer, flexible);
     return writer.bytes;
 }
@@ -408,7 +408,7 @@ static void answer_produce(tpc_forwarded *it) {
     tpc_plane *plane = it->plane;
     tpc_produce_request asked;
     tpc_slice answer = {0};
-    if (it->parts_count == 1 && it->parts[0].outcome == TPC_LINK_ANSWERED) {
+    if (it->parts_count == 1 && it->parts[0].outcome == TPC_LINK_ANSWERED && !it->request.throttle_ms) {
         answer = tpc_slice_of(it->parts[0].answer.frame, it->parts[0].answer.data, it->parts[0].answer.length);
     } else {
         tpc_produce_part *parts = decode_again(it, &asked);

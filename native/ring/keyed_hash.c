@@ -33,8 +33,12 @@ static inline void take(sip *state, uint64_t word) {
 }
 
 uint64_t tpc_keyed_hash(uint64_t number, const uint8_t *bytes, size_t count) {
-    sip state = {key[0] ^ 0x736f6d6570736575ull, key[1] ^ 0x646f72616e646f6dull, key[0] ^ 0x6c7967656e657261ull,
-                 key[1] ^ 0x7465646279746573ull};
+    return tpc_keyed_hash_with(key, number, bytes, count);
+}
+
+uint64_t tpc_keyed_hash_with(const uint64_t seed[2], uint64_t number, const uint8_t *bytes, size_t count) {
+    sip state = {seed[0] ^ 0x736f6d6570736575ull, seed[1] ^ 0x646f72616e646f6dull, seed[0] ^ 0x6c7967656e657261ull,
+                 seed[1] ^ 0x7465646279746573ull};
     uint64_t word, last = (uint64_t)(sizeof number + count) << 56;
     take(&state, number);
     for (; count >= sizeof word; bytes += sizeof word, count -= sizeof word) {

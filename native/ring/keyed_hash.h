@@ -12,5 +12,7 @@
 
 /* Of the number, and of the bytes behind it. */
 uint64_t tpc_keyed_hash(uint64_t number, const uint8_t *bytes, size_t count);
+/* The same with another key, of 16 bytes. */
+uint64_t tpc_keyed_hash_with(const uint64_t seed[2], uint64_t number, const uint8_t *bytes, size_t count);
 
 #endif

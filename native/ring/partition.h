@@ -35,6 +35,13 @@ typedef struct {
     tpc_commit_wait *first, *last;
 } tpc_commit_waits;
 
+/* What the subject that asked last has been granted (grants.h). */
+typedef struct {
+    uint64_t generation; /* 0: nobody has */
+    uint32_t subject;
+    uint8_t known, allowed; /* enum tpc_right */
+} tpc_granted;
+
 typedef struct tpc_partition {
     uint64_t handle;
     struct tpc_partition *name_next; /* chains of the two hash tables */
@@ -64,6 +71,8 @@ typedef struct tpc_partition {
     int32_t segment_bytes_max;
     uint32_t flags;
     bool watched;
+    tpc_granted granted;
+    uint64_t wanted_generation; /* in which Python was asked to decide about datagrams */
 
     /* The tail: a circular array of runs of batches, oldest first; the first tail_clean of them are written behind. */
     tpc_tail_batch *tail;
@@ -246,6 +255,11 @@ typedef struct {
 
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
                    tpc_batch_report *report, tpc_append_result *result);
+
+/* produce_errors.c: the records that are refused, in an answer's place of a partition. */
+void tpc_produce_tell_bad_records(const tpc_batch_report *report, tpc_produce_result *result);
+void tpc_produce_tell_keyless(const tpc_produce_verdict *verdict, const tpc_partition *partition,
+                              tpc_produce_result *result);
 
 /* aborted.c: those that reach into [offset, upto), by markers, one after the other from *place = tpc_aborted_place(...) on. */
 uint32_t tpc_aborted_place(const tpc_partition *partition, int64_t offset);

@@ -46,9 +46,10 @@ static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *req
     tpc_frame *frame;
     uint8_t *room = tpc_answer_room(plane->connections, pending->connection, &room_bytes, &frame);
     if (!room) return -1;
+    int32_t throttle_ms = (int32_t)request->throttle_ms;
     int64_t bytes =
-        tpc_produce_encode(request->api_version, request->correlation_id, 0, scratch->results, pending->parts_count,
-                           endpoints, endpoints_count, room, room_bytes, scratch->places);
+        tpc_produce_encode(request->api_version, request->correlation_id, throttle_ms, scratch->results,
+                           pending->parts_count, endpoints, endpoints_count, room, room_bytes, scratch->places);
     if (bytes > 0 && bytes <= room_bytes) {
         pending->answer = tpc_answer_take(frame, (uint32_t)bytes);
     } else {
@@ -57,8 +58,9 @@ static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *req
             tpc_connection_close(plane->connections, pending->connection, TPC_CLOSE_IO_ERROR, TPC_CLOSE_NOW);
             return -1;
         }
-        tpc_produce_encode(request->api_version, request->correlation_id, 0, scratch->results, pending->parts_count,
-                           endpoints, endpoints_count, frame->data, (size_t)bytes, scratch->places);
+        tpc_produce_encode(request->api_version, request->correlation_id, throttle_ms, scratch->results,
+                           pending->parts_count, endpoints, endpoints_count, frame->data, (size_t)bytes,
+                           scratch->places);
         pending->answer = (tpc_slice){.frame = frame, .data = frame->data, .length = (uint32_t)bytes};
     }
     for (int32_t i = 0; i < pending->parts_count; i++) {

@@ -51,6 +51,8 @@ void tpc_plane_publish_partition_committed(tpc_plane *plane, tpc_partition *part
 
 void tpc_plane_publish_advanced(tpc_plane *plane) { PUBLISH(plane, advanced, plane); }
 
+void tpc_plane_publish_rights_changed(tpc_plane *plane) { PUBLISH(plane, rights_changed, plane); }
+
 void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition) {
     PUBLISH(plane, disarmed, plane, partition);
 }
@@ -120,6 +122,7 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_partitions_free(plane);
     tpc_steady_end(plane);
     tpc_prepared_free(plane);
+    free(plane->grants);
     tpc_fetches_free(plane);
     tpc_tail_free_spare(plane);
     for (tpc_undo_record *at = plane->undo_first, *next; at; at = next) {

@@ -12,6 +12,7 @@
 #include "partition.h"
 #include "pool.h"
 #include "prepared.h"
+#include "cdef/58_grants.h"
 
 /* Members may be NULL. None of them may append. */
 typedef struct tpc_plane_observer {
@@ -21,6 +22,8 @@ typedef struct tpc_plane_observer {
     void (*partition_committed)(tpc_plane *plane, tpc_partition *partition);
     /* Everything that moves together has moved: whoever looks at several partitions looks now. */
     void (*advanced)(tpc_plane *plane);
+    /* Who may read or write what is other than it was (grants.h): whoever waits is asked about now. */
+    void (*rights_changed)(tpc_plane *plane);
     /* The partition has no role any more. */
     void (*disarmed)(tpc_plane *plane, tpc_partition *partition);
     /* The partition is in the table no more, and about to be freed. It was disarmed before. */
@@ -42,6 +45,7 @@ typedef struct {
     int32_t capacity;
     tpc_produce_part *parts;
     tpc_partition **partitions; /* NULL: not in the table */
+    bool *refused;              /* its right to write; only where subjects are asked about */
     uint32_t *lengths;          /* of what is to be appended */
     tpc_produce_result *results;
     uint32_t *places;
@@ -126,6 +130,11 @@ struct tpc_plane {
     tpc_prepared prepared[TPC_PREPARED_MAX];
     uint64_t prepared_count; /* ever */
 
+    struct tpc_grants *grants;  /* grants.h; NULL: nobody is asked about */
+    uint64_t grants_generation; /* of the rules, or of the last ones that there were; it never falls */
+    uint32_t datagrams_subject; /* 0: nobody's */
+    tpc_grant_statistics grant_statistics;
+
     struct tpc_forwarding *forwarding; /* forward.h; NULL: nothing is sent to other cores */
 
     struct tpc_fetches *fetches; /* sessions, parked fetches: fetch.h */
@@ -149,6 +158,7 @@ void tpc_plane_observe(tpc_plane *plane, const tpc_plane_observer *observer);
 void tpc_plane_publish_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes);
 void tpc_plane_publish_partition_committed(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_advanced(tpc_plane *plane);
+void tpc_plane_publish_rights_changed(tpc_plane *plane);
 void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_withdrawn(tpc_plane *plane, tpc_partition *partition);
 

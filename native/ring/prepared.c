@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "plane.h"
+#include "grants.h"
 #include "cdef/57_prepared.h"
 
 enum { HEADER_BYTES = 8 }; /* length, correlation id */
@@ -16,6 +16,12 @@ static bool is_for(const tpc_prepared *it, const tpc_request *request) {
     return it->frame && it->api_key == request->api_key && it->api_version == request->api_version &&
            it->listener == request->listener && it->body_bytes == request->body_bytes &&
            memcmp(it->body, request->body, request->body_bytes) == 0;
+}
+
+/* Where subjects are asked about, what is told of topics is different for each: who sees an answer was asked about before it was
+ * made. */
+static bool is_alike(const tpc_plane *plane, const tpc_request *request) {
+    return !tpc_grants_count(plane) || request->api_key == TPC_API_API_VERSIONS;
 }
 
 static void drop(tpc_prepared *it) {
@@ -42,6 +48,7 @@ static tpc_prepared *place_for(tpc_plane *plane, const tpc_request *request) {
 int tpc_plane_prepare_answer(tpc_plane *plane, const tpc_request *request, const uint8_t *answer, uint32_t answer_bytes,
                              uint32_t mark) {
     if (mark) tpc_connection_set_mark(plane->connections, request->connection, mark);
+    if (!is_alike(plane, request)) return -EACCES;
     if (request->body_bytes > TPC_PREPARED_BODY_BYTES_MAX) return -EMSGSIZE;
     tpc_prepared *place = place_for(plane, request);
     if (!place) return -ENOBUFS;
@@ -78,6 +85,8 @@ static void put_int32(uint8_t *at, uint32_t value) {
 
 bool tpc_prepared_answer(tpc_plane *plane, const tpc_request *request) {
     const tpc_prepared *found = NULL;
+    if (request->throttle_ms) return false; /* it says so, and so is no answer for everybody */
+    if (!is_alike(plane, request)) return false;
     for (unsigned i = 0; i < TPC_PREPARED_MAX && !found; i++)
         if (is_for(&plane->prepared[i], request)) found = &plane->prepared[i];
     if (!found) return false;

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "forward.h"
+#include "grants.h"
 
 enum { VERSION_WITH_TOPIC_IDS = 13 };
 
@@ -258,6 +259,7 @@ typedef struct {
     int32_t refused_code;                /* of the whole request: acks, transactions; 0: none */
     uint32_t records_bytes;
     bool has_transactional; /* batch */
+    bool has_refused;       /* partition, by the right to write: scratch.refused[] */
 } survey;
 
 static int leave(tpc_plane *plane, enum tpc_produce_fallback reason) {
@@ -268,7 +270,7 @@ static int leave(tpc_plane *plane, enum tpc_produce_fallback reason) {
 
 void tpc_produce_scratch_free(tpc_produce_scratch *scratch) {
     free(scratch->parts), free(scratch->partitions), free(scratch->lengths), free(scratch->results);
-    free(scratch->places), free(scratch->asked);
+    free(scratch->places), free(scratch->asked), free(scratch->refused);
     *scratch = (tpc_produce_scratch){0};
 }
 
@@ -278,12 +280,13 @@ static int make_scratch(tpc_produce_scratch *scratch, int32_t capacity) {
     *scratch = (tpc_produce_scratch){.capacity = capacity,
                                      .parts = malloc(parts * sizeof *scratch->parts),
                                      .partitions = malloc(parts * sizeof *scratch->partitions),
+                                     .refused = malloc(parts * sizeof *scratch->refused),
                                      .lengths = malloc(parts * sizeof *scratch->lengths),
                                      .results = malloc(parts * sizeof *scratch->results),
                                      .places = malloc(parts * sizeof *scratch->places),
                                      .asked = malloc(parts * sizeof *scratch->asked)};
     if (scratch->parts && scratch->partitions && scratch->lengths && scratch->results && scratch->places &&
-        scratch->asked)
+        scratch->asked && scratch->refused)
         return 0;
     tpc_produce_scratch_free(scratch);
     return -ENOMEM;
@@ -402,18 +405,46 @@ static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request
     return lacks_verdict(plane, request, about, i) ? TPC_FALLBACK_GAP : TPC_FALLBACK_NONE;
 }
 
+static void look_up_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
+    tpc_produce_scratch *scratch = &plane->scratch;
+    for (int32_t i = 0; i < about->request.parts_count; i++) {
+        const tpc_produce_part *part = &scratch->parts[i];
+        scratch->partitions[i] = partition_of_part(plane, part, request->api_version);
+        if (!tpc_records_transactional(part->records, part->records_bytes)) continue;
+        about->has_transactional = true;
+        if (!plane->takes_transactions) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    }
+}
+
+static __attribute__((noinline)) enum tpc_produce_fallback authorize(tpc_plane *plane, const tpc_request *request,
+                                                                     survey *about) {
+    enum tpc_grant found = TPC_GRANT_ALLOWED;
+    if (about->has_transactional && !about->refused_code)
+        found = tpc_grants_ask_transactional(plane, about->request.transactional_id,
+                                             about->request.transactional_id_bytes, request->subject);
+    if (found == TPC_GRANT_UNKNOWN) return TPC_FALLBACK_AUTHORIZE;
+    if (found == TPC_GRANT_REFUSED) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    bool are_known =
+        tpc_grants_survey(plane, request->subject, about->verdicts, about->request.parts_count, &about->has_refused);
+    return are_known ? TPC_FALLBACK_NONE : TPC_FALLBACK_AUTHORIZE;
+}
+
+static bool is_refused(const tpc_plane *plane, const survey *about, int32_t i) {
+    return about->has_refused && plane->scratch.refused[i];
+}
+
 static enum tpc_produce_fallback survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
     tpc_produce_scratch *scratch = &plane->scratch;
     uint32_t appends = 0;
     plane->surveys++;
+    look_up_parts(plane, request, about);
+    if (tpc_grants_count(plane)) {
+        enum tpc_produce_fallback reason = authorize(plane, request, about);
+        if (reason) return reason;
+    }
     for (int32_t i = 0; i < about->request.parts_count; i++) {
         const tpc_produce_part *part = &scratch->parts[i];
-        scratch->partitions[i] = partition_of_part(plane, part, request->api_version);
-        if (tpc_records_transactional(part->records, part->records_bytes)) {
-            about->has_transactional = true;
-            if (!plane->takes_transactions) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-        }
-        if (about->verdicts && about->verdicts[i].error_code) continue;
+        if (is_refused(plane, about, i) || (about->verdicts && about->verdicts[i].error_code)) continue;
         enum tpc_produce_fallback reason = survey_part(plane, request, about, i);
         if (reason) return reason;
         scratch->lengths[appends] = part->records_bytes > 0 ? (uint32_t)part->records_bytes : 0;
@@ -424,23 +455,6 @@ static enum tpc_produce_fallback survey_parts(tpc_plane *plane, const tpc_reques
 }
 
 /* ---- the second pass ---- */
-
-static void tell_bad_records(const tpc_batch_report *report, tpc_produce_result *result) {
-    static const char message[] = "One or more records have been rejected";
-    int32_t count =
-        report->bad_records_count < TPC_BATCH_BAD_RECORDS_MAX ? report->bad_records_count : TPC_BATCH_BAD_RECORDS_MAX;
-    tpc_record_error *errors = count > 0 ? calloc((size_t)count, sizeof *errors) : NULL;
-    if (!errors) return;
-    const char *reason = tpc_batch_reason_text(report->reason);
-    for (int32_t i = 0; i < count; i++)
-        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason,
-                                       .message_bytes = (int32_t)strlen(reason),
-                                       .batch_index = report->bad_records[i]};
-    result->record_errors = errors;
-    result->record_errors_count = count;
-    result->error_message = (const uint8_t *)message;
-    result->error_message_bytes = (int32_t)sizeof message - 1;
-}
 
 static int16_t code_of_failure(int error) {
     return error == -EMSGSIZE ? TPC_ERROR_MESSAGE_TOO_LARGE : TPC_ERROR_KAFKA_STORAGE_ERROR;
@@ -487,7 +501,7 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     result->error_code = (int16_t)appended.error_code;
     result->log_start_offset = report.flags & TPC_BATCH_TELLS_LOG_START ? partition->log_start_offset : -1;
     if (appended.error_code) {
-        tell_bad_records(&report, result);
+        tpc_produce_tell_bad_records(&report, result);
         return;
     }
     bool is_said_right = appended.base_offset >= 0 && appended.base_offset < appended.next_offset &&
@@ -518,30 +532,18 @@ static void begin_result(tpc_produce_result *result, const tpc_produce_part *par
     memcpy(result->topic_id, part->topic_id, sizeof result->topic_id);
 }
 
-/* A compacted topic's refusal names the records (KIP-467) and, as the log was asked, tells where it starts. */
-static void tell_keyless(const tpc_produce_verdict *verdict, const tpc_partition *partition,
-                         tpc_produce_result *result) {
-    static const char reason[] = "A record of a compacted topic needs a key";
-    static const char message[] = "One or more records have been rejected";
-    result->error_message = (const uint8_t *)message;
-    result->error_message_bytes = (int32_t)sizeof message - 1;
-    result->log_start_offset = partition ? partition->log_start_offset : -1;
-    tpc_record_error *errors = calloc((size_t)verdict->keyless_count, sizeof *errors);
-    if (!errors) return;
-    for (int32_t i = 0; i < verdict->keyless_count; i++)
-        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason,
-                                       .message_bytes = (int32_t)sizeof reason - 1,
-                                       .batch_index = verdict->keyless[i]};
-    result->record_errors = errors;
-    result->record_errors_count = verdict->keyless_count;
-}
-
 /* What Kafka decides before the log is asked: a verdict about the topic stands, the acks come before the leader. */
-static bool settled_before(const survey *about, int32_t i, const tpc_partition *partition, tpc_produce_result *result) {
+static bool settled_before(tpc_plane *plane, const survey *about, int32_t i, tpc_produce_result *result) {
+    const tpc_partition *partition = plane->scratch.partitions[i];
     const tpc_produce_verdict *verdict = about->verdicts ? &about->verdicts[i] : NULL;
     bool leadership = verdict && verdict->error_code == TPC_ERROR_NOT_LEADER_OR_FOLLOWER;
-    if (about->refused_code == TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ||
-        (about->refused_code && (!verdict || !verdict->error_code || leadership))) {
+    bool is_transactional_id = about->refused_code == TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    if (!is_transactional_id && is_refused(plane, about, i)) {
+        plane->grant_statistics.refused_produces++;
+        result->error_code = TPC_ERROR_TOPIC_AUTHORIZATION_FAILED;
+        return true;
+    }
+    if (is_transactional_id || (about->refused_code && (!verdict || !verdict->error_code || leadership))) {
         result->error_code = (int16_t)about->refused_code;
         return true;
     }
@@ -551,7 +553,7 @@ static bool settled_before(const survey *about, int32_t i, const tpc_partition *
     result->leader_epoch = verdict->leader_epoch;
     result->error_message = verdict->error_message;
     result->error_message_bytes = verdict->error_message_bytes;
-    if (verdict->keyless_count > 0) tell_keyless(verdict, partition, result);
+    if (verdict->keyless_count > 0) tpc_produce_tell_keyless(verdict, partition, result);
     return true;
 }
 
@@ -570,7 +572,7 @@ static void produce_parts(tpc_plane *plane, const tpc_request *request, tpc_pend
     tpc_produce_scratch *scratch = &plane->scratch;
     for (int32_t i = 0; i < about->request.parts_count; i++) {
         begin_result(&scratch->results[i], &scratch->parts[i]);
-        if (settled_before(about, i, scratch->partitions[i], &scratch->results[i]))
+        if (settled_before(plane, about, i, &scratch->results[i]))
             tpc_produce_refused(plane, request->connection, scratch->partitions[i], scratch->results[i].error_code);
         else
             produce_part(plane, request, pending, i, about);

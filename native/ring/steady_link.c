@@ -352,7 +352,8 @@ static const connection_sink steady_sink = {.take_bytes = steady_takes_bytes,
 
 /* ---- life ---- */
 
-int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, uint64_t *link) {
+int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, tpc_tls_session *tls, const uint8_t *unread,
+                     size_t unread_bytes, uint64_t *link) {
     tpc_steady_links *all = plane->steady;
     uint32_t slot = 0;
     while (slot < all->links_count && all->links[slot]) slot++;
@@ -360,7 +361,8 @@ int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, uint64_t *l
     if (slot == STEADY_LINKS_MAX) return -EMFILE;
     steady_link *it = calloc(1, sizeof *it);
     connection *made = it ? connection_make(plane->connections, descriptor, 0, &steady_sink) : NULL;
-    if (!made) {
+    if (!made || (tls && tls_adopt(made, tls, unread, unread_bytes) < 0)) {
+        if (made) connection_withdraw(made);
         free(it);
         return -ENOMEM;
     }

@@ -30,6 +30,7 @@ tpc_tls_context *tpc_tls_context_keep(tpc_tls_context *context) {
 void tpc_tls_context_free(tpc_tls_context *context) {
     if (context == NULL || --context->references > 0) return;
     SSL_CTX_free(context->ssl);
+    OPENSSL_cleanse(context, sizeof *context);
     free(context);
 }
 

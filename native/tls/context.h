@@ -6,10 +6,19 @@
 
 #include "tls.h"
 
+/* Of links between nodes; see links.c. */
+typedef struct {
+    uint8_t name[TPC_TLS_KEY_NAME_BYTES];
+    uint8_t key[TPC_TLS_KEY_BYTES];
+} tls_key;
+
 struct tpc_tls_context {
     SSL_CTX *ssl;
     uint32_t references;
     uint32_t client_auth;
+    bool dials;
+    uint32_t keys_count;
+    tls_key keys[TPC_TLS_KEYS_MAX];
 };
 
 /* An error of our own among those of OpenSSL, which have a library's number above their lowest 23 bits. */

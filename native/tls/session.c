@@ -118,7 +118,10 @@ tpc_tls_session *tpc_tls_session_new(tpc_tls_context *context) {
     BIO_set_data(bio, session);
     BIO_set_init(bio, 1);
     SSL_set_bio(session->ssl, bio, bio);
-    SSL_set_accept_state(session->ssl);
+    if (context->dials)
+        SSL_set_connect_state(session->ssl);
+    else
+        SSL_set_accept_state(session->ssl);
     SSL_set_msg_callback(session->ssl, on_message);
     SSL_set_msg_callback_arg(session->ssl, session);
     session->context = tpc_tls_context_keep(context);

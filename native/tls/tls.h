@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "cdef/33_tls.h"
+#include "cdef/34_tls_links.h"
 
 enum {
     TLS_RECORD_BYTES = 16384,      /* of plaintext in one record, at most */

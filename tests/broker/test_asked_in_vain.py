@@ -87,16 +87,3 @@ async def test_transactions_are_refused_in_the_clearest_words_and_logged(autojum
         assert (await node.ask(0, asked, 5)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         said = "a producer with a transactional.id is refused: the cluster is at a feature level that has none"
         assert lines_of(caplog) == [f"127.0.0.1:1: {said} {WHO}"]
-
-
-async def test_quotas_are_refused_and_logged(autojump_clock, caplog):
-    async with running_node(cores=1) as node:
-        kind = messages.AlterClientQuotasRequest
-        entity, taken_away = [kind.EntityData(entity_type="user", entity_name=None)], kind.OpData(remove=True)
-        await node.ask(0, kind(entries=[kind.EntryData(entity=entity, ops=[taken_away])]))
-        assert lines_of(caplog) == []
-        wanted = [kind.OpData(key="request_percentage", value=50.0)]
-        await node.ask(0, kind(entries=[kind.EntryData(entity=entity, ops=wanted)]))
-        assert lines_of(caplog) == [
-            f"127.0.0.1:1: a quota is refused: there are none yet {WHO}",
-        ]

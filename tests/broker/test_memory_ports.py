@@ -10,7 +10,7 @@ import pytest
 from tests.support.memory_core import MemoryStorage
 from tests.support.memory_node import MemoryChance, MemoryClock, MemoryConnections, MemoryMailboxes
 from tests.support.memory_plane import MemoryFetch, MemoryPlane
-from tpc_broker.broker import ports
+from tpc_broker.broker import fetch_port, ports
 
 PAIRS = [
     (ports.Clock, MemoryClock),
@@ -20,7 +20,8 @@ PAIRS = [
     (ports.FetchPort, MemoryPlane),
     (ports.PreparedAnswers, MemoryPlane),
     (ports.Forwarding, MemoryPlane),
-    (ports.Fetch, MemoryFetch),
+    (ports.GrantsPort, MemoryPlane),
+    (fetch_port.Fetch, MemoryFetch),
     (ports.CoreStorage, MemoryStorage),
 ]
 

@@ -34,6 +34,7 @@ ELSEWHERE: Final = {
     "tpc send": "to a broker with --datagram: tests/cli/test_send.py",
     "tpc completion": "it prints a shell's script: tests/cli/test_tpc.py",
     "tpc info --bootstrap broker.example": "the address is not ours; `tpc info` is run",
+    "tpc quota": "others of this cluster would obey them: tests/cli/test_quotas.py",
     "tpc profile": "they are run in their order, with a folder of their own: tests/cli/test_profiles.py",
     "tpc topic list --profile": "the same",
     "tpc node remove": "a node that is gone for good: tests/cluster/test_leaving.py",

@@ -44,7 +44,7 @@ def streams(there: str, here: str):
 
 def links_of(node: int, surroundings=SYSTEM) -> Links:
     hello = Hello("cluster", NodeId(node), 1, 1, CoreId(0), "127.0.0.1", 1, "0")
-    return Links(lambda: hello, ClusterSecret(b"secret" * 6), lambda _hello: None, surroundings)
+    return Links(lambda: hello, ClusterSecret((b"secret" * 6,)), lambda _hello: None, surroundings)
 
 
 @asynccontextmanager
@@ -118,7 +118,7 @@ def test_where_nobody_listens_is_told_from_where_nobody_answers():
     told: list[Address] = []
 
     async def look(ports):
-        links = ReplicaLinks(HERE, never, ClusterSecret(b"secret" * 6))
+        links = ReplicaLinks(HERE, never, ClusterSecret((b"secret" * 6,)))
         links.on_refused = told.append
         async with trio.open_nursery() as nursery:
             await nursery.start(links.run, None)

@@ -301,3 +301,16 @@ def test_who_votes_whatever_becomes_of_a_change():
     assert certain_voters([after], emptied) == {1, 2, 3}
     assert certain_voters([Config(voters(10, 20), voters(10, 20, 30))], registered(10, 20, 30)) == {1, 2}
     assert certain_voters([], emptied) == set()
+
+
+def test_with_an_authorizer_links_are_encrypted_or_the_node_does_not_start(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
+    with_secret = {**GOOD, "cluster_secret": str(secret)}
+    assert plan_cluster(with_secret, 1).encryption == "auto"
+    for given in ("auto", "required"):
+        assert plan_cluster(with_secret, 1, given, is_authorizing=True).encryption == "required"
+    for arguments, given in ((with_secret, "off"), ({**GOOD, "cluster": "127.0.0.1:9000"}, "auto")):
+        with pytest.raises(StartError, match=r"authorizer\.class\.name: in a cluster nodes tell each other who asks"):
+            plan_cluster(arguments, 1, given, is_authorizing=True)

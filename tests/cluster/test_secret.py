@@ -8,18 +8,18 @@ import pytest
 
 from tpc_broker.cluster.secret import WINDOW, ClusterSecret, Opener, ReplayWindow, Sealer, SecretError, Stamp
 
-SECRET = ClusterSecret(b"0123456789abcdef")
-OTHER = ClusterSecret(b"0123456789abcdeg")
+SECRET = ClusterSecret((b"0123456789abcdef",))
+OTHER = ClusterSecret((b"0123456789abcdeg",))
 ONE, TWO = b"1" * 32, b"2" * 32
 
 
 def test_a_proof_is_good_for_one_connection_and_one_side():
     mac = SECRET.proof(ONE, TWO, of_dialler=True)
-    assert SECRET.is_proof(mac, ONE, TWO, of_dialler=True)
-    assert not SECRET.is_proof(mac, ONE, TWO, of_dialler=False), "reflected"
-    assert not SECRET.is_proof(mac, TWO, ONE, of_dialler=True)
-    assert not SECRET.is_proof(mac, ONE, b"3" * 32, of_dialler=True), "replayed"
-    assert not OTHER.is_proof(mac, ONE, TWO, of_dialler=True)
+    assert SECRET.proven_by(mac, ONE, TWO, of_dialler=True)
+    assert not SECRET.proven_by(mac, ONE, TWO, of_dialler=False), "reflected"
+    assert not SECRET.proven_by(mac, TWO, ONE, of_dialler=True)
+    assert not SECRET.proven_by(mac, ONE, b"3" * 32, of_dialler=True), "replayed"
+    assert not OTHER.proven_by(mac, ONE, TWO, of_dialler=True)
 
 
 def test_a_datagram_of_another_secret_is_none():

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.durability.conftest import against_kafka
-from tests.durability.earlier_data import ADDED, DATA, WANTED, expected_of, kinds_in
+from tests.durability.earlier_data import ACCESS, ADDED, DATA, WANTED, expected_of, kinds_in
 from tests.durability.test_repair import consume, numbered, produce
 from tests.support.broker_process import TpcBroker
 from tests.support.waiting import LOOK_S
@@ -71,7 +71,7 @@ def unpacked(archive, folder):
     with tarfile.open(archive) as files:
         files.extractall(folder, filter="data")
     expected = json.loads((folder / "expected.json").read_text())
-    return TpcBroker(folder, 2), {**ADDED, **expected}
+    return TpcBroker(folder, 2, ACCESS), {**ADDED, **expected}
 
 
 @pytest.mark.parametrize("archive", LEVELS, ids=lambda path: path.name.removesuffix(".tar.xz"))

@@ -37,7 +37,6 @@ pytestmark = pytest.mark.clients
 DISTURBANCES: Final = 12
 REFUSED: Final = {
     "describe_transactions": "TransactionalIdNotFoundError",  # before it is made by fencing it
-    "alter_client_quotas": "InvalidConfigurationError",
     "alter_partition_reassignments": "InvalidReplicaAssignmentError",  # to a node that there is not
     "alter_replica_log_dirs": "LogDirNotFoundError",
     "alter_user_scram_credentials": "ResourceNotFoundError",
@@ -53,7 +52,7 @@ REFUSED: Final = {
     "remove_members_from_consumer_group_with_options": "UnknownMemberIdError",
     "unregister_controller": "UnsupportedVersionError",
 }
-"""By function of Admin, in a broker without quotas and security: the error as the client names it."""
+"""By function of Admin, in a broker without security: the error as the client names it."""
 SAYS: Final = {
     "create_partitions": r"\(\)",
     "describe_cluster": r"Node \{ id: \d,.*Node \{ id: \d,",

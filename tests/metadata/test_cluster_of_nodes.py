@@ -9,15 +9,20 @@ from dataclasses import replace
 
 import pytest
 
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
 from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_WITH_NAMED_LEADERS, FIRST_WITH_TRANSACTIONS
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.config_control import AlterableConfig, AlterableResource, ConfigController
 from tpc_broker.metadata.controller import Controller, CreatableTopic, GrowableTopic
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.node_control import remove_node
 from tpc_broker.metadata.records import (
+    ClientQuotaChanged,
     FeatureLevelChanged,
     NodeAddress,
     NodeRegistered,
@@ -241,7 +246,9 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     )
     alone = alone.apply(made, MetadataVersion(3))
     settings = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000"})
-    alone = alone.apply([settings], MetadataVersion(4))
+    topic = Resource.TOPIC, Pattern.LITERAL, "t"
+    rules = AclsChanged((AclBinding(*topic, Principal("User", "a"), "*", Operation.READ, Permission.ALLOW),))
+    alone = alone.apply([settings, rules], MetadataVersion(4))
     begun = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2))
     assert settings not in begun, "a founder of an earlier release could not read it"
     assert settings in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
@@ -251,6 +258,14 @@ def test_a_cluster_begins_with_what_one_node_has_had():
     for level, is_brought in ((5, False), (6, True)):
         records = Controller(ClusterImage(), configuration).begin_cluster("old", with_user, NodeId(2), level)
         assert (anna in records) == is_brought
+    of_level_4 = Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 4)
+    assert settings in of_level_4
+    assert rules not in of_level_4
+    assert rules in Controller(ClusterImage(), configuration).begin_cluster("old", alone, NodeId(2), 6)
+    quota = ClientQuotaChanged({"user": "u"}, {"producer_byte_rate": 9.0})
+    with_quota = alone.apply([quota], MetadataVersion(5))
+    assert quota not in Controller(ClusterImage(), configuration).begin_cluster("old", with_quota, NodeId(2), 5)
+    assert quota in Controller(ClusterImage(), configuration).begin_cluster("old", with_quota, NodeId(2), 6)
     image = ClusterImage().apply([decode_record(encode_record(each)) for each in begun], MetadataVersion(9))
     topic = image.topic("t")
     assert image.cluster_id == "old"

@@ -5,12 +5,17 @@ from __future__ import annotations
 import uuid
 
 from tests.metadata.test_cluster_of_nodes import Nodes
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
 from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.controller import CreatableTopic
 from tpc_broker.metadata.copied_node import PRODUCER_IDS_SKIPPED, as_of_one_node, partitions_on
 from tpc_broker.metadata.image import NODE_DRAINING, ClusterImage
 from tpc_broker.metadata.records import (
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ProducerIdsReserved,
     ResourceConfigChanged,
     TopicDeleted,
@@ -29,6 +34,9 @@ from tpc_broker.model import (
 
 NODE = NodeId(2)
 ANNAS = credential_of_password(ScramMechanism.SCRAM_SHA_512, "password", b"salt", 1)
+RULE = AclBinding(
+    Resource.TOPIC, Pattern.LITERAL, "all", Principal("User", "a"), "*", Operation.READ, Permission.ALLOW
+)
 
 
 def test_topics_stay_and_what_is_of_the_cluster_goes():
@@ -44,6 +52,8 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
         TopicDeleted(deleted), ProducerIdsReserved(CoreId(4), ProducerId(5000), 1000),
         BrokerConfigChanged(None, "log.retention.ms", "9"), BrokerConfigChanged(BrokerId(2 * 1024 + 1), "x", "own"),
         ResourceConfigChanged("group", "g", {"a": "1"}), ResourceConfigChanged("client_metrics", "m", {"b": "2"}),
+        AclsChanged((RULE,)),
+        ClientQuotaChanged({"user": "u"}, {"producer_byte_rate": 9.0}),
         BrokerConfigChanged(BrokerId(2 * 1024), NODE_DRAINING, "true"), BrokerConfigChanged(BrokerId(1024), "x", "no"),
         credential_changed("anna", ScramMechanism.SCRAM_SHA_512, ANNAS),
     ])  # fmt: skip
@@ -75,5 +85,7 @@ def test_topics_stay_and_what_is_of_the_cluster_goes():
     }  # fmt: skip
     assert (alone.group_configs, alone.client_metrics_configs) == ({"g": {"a": "1"}}, {"m": {"b": "2"}})
     assert alone.scram_users == {("anna", ScramMechanism.SCRAM_SHA_512): ANNAS}
+    assert list(alone.acls) == [RULE]
+    assert alone.client_quotas == {(("user", "u"),): {"producer_byte_rate": 9.0}}
     assert alone.next_producer_id == 6000 + PRODUCER_IDS_SKIPPED
     assert ClusterImage().apply(alone.snapshot(), MetadataVersion(1)) == alone

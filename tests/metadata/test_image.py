@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpc_broker.auth.acls import AclBinding, Pattern, Permission
 from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.auth.principals import Principal
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.image import (
     DELETIONS_REMEMBERED_MAX,
     REMOVALS_REMEMBERED_MAX,
@@ -20,6 +24,7 @@ from tpc_broker.metadata.image import (
 from tpc_broker.metadata.records import (
     RECORD_TYPES,
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -52,6 +57,15 @@ names = st.sampled_from(["retention.ms", "segment.ms"])
 values = st.one_of(st.none(), st.sampled_from(["1", "2"]))
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 replicas = owners.map(lambda cores: tuple((Replica(core + 5, core),) for core in cores))
+acls = st.builds(
+    AclBinding, st.sampled_from(Resource), st.sampled_from(Pattern), st.sampled_from(["a", "größe", "*"]),
+    st.sampled_from([Principal("User", "a:b"), Principal("User", "*"), Principal("Group", "")]),
+    st.sampled_from(["*", "::1"]), st.sampled_from(Operation), st.sampled_from(Permission),
+)  # fmt: skip
+A_RULE = (
+    b'{"type":"acls_changed","v":1,"added":[{"resource":"topic","pattern":"literal","name":"t","principal":"User:a",'
+    b'"host":"*","operation":"read","permission":"allow"}],"removed":[]}'
+)
 # A topic id keeps its name for ever, and a name belongs to one live topic at a time: as the controller has it.
 records = st.one_of(
     st.builds(ClusterCreated, st.just("c")),
@@ -69,6 +83,13 @@ records = st.one_of(
         ResourceConfigChanged, st.sampled_from(["group", "client_metrics"]), st.sampled_from(["a", "größe"]),
         st.dictionaries(names, values, min_size=1),
     ),
+    st.builds(
+        ClientQuotaChanged,
+        st.dictionaries(
+            st.sampled_from(["user", "client-id"]), st.sampled_from([None, "a", "größe"]), min_size=1
+        ),
+        st.dictionaries(names, st.sampled_from([None, 1.0, 2.5]), min_size=1),
+    ),
     replicas.flatmap(
         lambda held: st.builds(
             TopicAssigned, st.sampled_from(IDS), st.just(tuple(each[0].core for each in held)), st.just(()),
@@ -81,6 +102,7 @@ records = st.one_of(
         st.just((("EXTERNAL", (NodeAddress("h", 2), NodeAddress("h", 3))),)),
         st.sampled_from([UNSAID, Levels(2, 3)]),
     ),
+    st.builds(AclsChanged, st.lists(acls, max_size=4).map(tuple), st.lists(acls, max_size=2).map(tuple)),
     st.builds(FeatureLevelChanged, st.integers(2, 4), st.integers(1, 9)),
     st.builds(NodeRemoved, st.integers(0, 3), st.integers(0, 3)),
     st.builds(
@@ -120,6 +142,7 @@ def live(image):
         image.nodes,
         image.removed,
         image.moving,
+        image.acls,
         (image.feature_level, image.feature_epoch),
     )
 
@@ -206,6 +229,21 @@ def test_a_credential_that_is_right_is_read():
         _credential_bytes(server_key=None),
         _credential_bytes(iterations=0),
         _credential_bytes(iterations="9"),
+        b'{"type":"acls_changed","v":1,"added":[{}]}',
+        b'{"type":"acls_changed","v":1,"added":[[]],"removed":[]}',
+        b'{"type":"acls_changed","v":1,"added":7}',
+        A_RULE.replace(b"User:a", b"a"),
+        A_RULE.replace(b'"topic"', b'"planet"'),
+        A_RULE.replace(b'"literal"', b'"match"'),
+        A_RULE.replace(b'"read"', b'"any"'),
+        A_RULE.replace(b'"allow"', b'"any"'),
+        A_RULE.replace(b'"*"', b"7"),
+        A_RULE.replace(b'"host":"*",', b""),
+        b'{"type":"client_quota_changed","v":1,"entity":{},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"group":"a"},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":7},"changes":{}}',
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":"a"},"changes":{"x":"y"}}',
+        b'{"type":"client_quota_changed","v":1,"entity":["user"],"changes":{}}',
         b"\xff",
     ],
 )
@@ -227,6 +265,11 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
     assert len(RECORD_TYPES) == 17
+    quota = ClientQuotaChanged({"user": "a", "client-id": None}, {"producer_byte_rate": 5.0, "x": None})
+    assert encode_record(quota) == (
+        b'{"type":"client_quota_changed","v":1,"entity":{"user":"a","client-id":null},'
+        b'"changes":{"producer_byte_rate":5.0,"x":null}}'
+    )
     setting = ResourceConfigChanged("group", "g", {"consumer.session.timeout.ms": "50000", "x": None})
     assert encode_record(setting) == (
         b'{"type":"resource_config_changed","v":1,"kind":"group","name":"g",'
@@ -261,6 +304,21 @@ def test_no_text_that_is_made_of_a_credential_holds_it():
         with pytest.raises(MetadataDamagedError) as raised:
             decode_record(_credential_bytes(iterations=record.stored_key))
         assert record.stored_key not in repr(raised.value)
+def test_the_format_of_rules_of_access_on_the_disk_is_what_it_was():
+    on = Resource.TOPIC, Pattern.LITERAL, "t"
+    rule = AclBinding(*on, Principal("User", "a"), "*", Operation.READ, Permission.ALLOW)
+    assert encode_record(AclsChanged((rule,), ())) == A_RULE
+    assert decode_record(A_RULE) == AclsChanged((rule,), ())
+
+
+def test_rules_of_access_are_shared_by_images_until_they_change():
+    rule = decode_record(A_RULE).added[0]
+    image = replay([AclsChanged((rule,), ())])
+    assert list(image.acls) == [rule]
+    later = image.apply([TopicCreated("t", IDS[0], (0,), 5)], MetadataVersion(9))
+    assert later.acls is image.acls
+    gone = later.apply([AclsChanged((), (rule, rule))], MetadataVersion(10))
+    assert (list(gone.acls), list(image.acls)) == ([], [rule])
 
 
 def test_the_format_of_a_cluster_of_nodes_on_the_disk_is_what_it_was():
@@ -319,6 +377,18 @@ def test_a_group_of_which_nothing_is_set_any_more_is_not_there():
     assert image.client_metrics_configs == {"g": {"a": "3"}}
     gone = image.apply([ResourceConfigChanged("group", "g", {"b": None, "a": None})], MetadataVersion(9))
     assert (gone.group_configs, gone.client_metrics_configs) == ({"h": {"a": "4"}}, {"g": {"a": "3"}})
+
+
+def test_an_entity_without_quotas_is_not_there():
+    image = replay([
+        ClientQuotaChanged({"user": "u", "client-id": None}, {"a": 1.0, "b": 2.0}),
+        ClientQuotaChanged({"client-id": None, "user": "u"}, {"a": None}),
+        ClientQuotaChanged({"ip": "1.2.3.4"}, {"c": 3.0}),
+    ])  # fmt: skip
+    pair = (("client-id", None), ("user", "u"))
+    assert image.client_quotas == {pair: {"b": 2.0}, (("ip", "1.2.3.4"),): {"c": 3.0}}
+    gone = image.apply([ClientQuotaChanged({"user": "u", "client-id": None}, {"b": None})], MetadataVersion(9))
+    assert gone.client_quotas == {(("ip", "1.2.3.4"),): {"c": 3.0}}
 
 
 def test_a_removed_node_takes_its_settings_along_and_may_come_back_as_another():

@@ -69,6 +69,7 @@ class FetchBench(PlaneBench):
         endpoint = SimpleNamespace(broker_id=BROKER_ID, host="here", port=9092, rack=None)
         self.core = SimpleNamespace(
             plane=self.face, partitions=self, core_id=0, replicated=None,
+            grants=SimpleNamespace(name=lambda _request: None),
             view=SimpleNamespace(
                 leader_of=lambda _listener, _topic, _index: (BROKER_ID, 0), endpoints=lambda _listener: [endpoint],
                 endpoint=lambda _listener, _core: endpoint,
@@ -119,6 +120,8 @@ class FetchBench(PlaneBench):
         except DecodeError:
             self.connections.answer_none(request)
             self.connections.close(request.connection, CloseReason.REQUEST_INVALID, CloseWhen.AFTER_ANSWERED)
+            return
+        if response is None:  # C has it again
             return
         header = encode_response_header(ApiKey.FETCH, request.api_version, request.correlation_id)
         parts = codec("FetchResponse", request.api_version).encode_parts(response)

@@ -13,6 +13,7 @@ from typing import ClassVar
 import trio
 
 from tests.support.memory_plane import MemoryFiles, MemoryPlane
+from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.view import ClusterView, Leader
 from tpc_broker.log.checkpoint import PartitionCheckpoint, Release
@@ -242,6 +243,7 @@ class MemoryCore:
         listener = Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, _ADDRESSES, _ADDRESSES)
         self.view = ClusterView(0, CORES, (listener,), None)
         self.view.core = self.core_id
+        self.access = AccessControl(self)
         self.replicated = None
         self.configuration = load_settings()
         self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)

@@ -16,7 +16,8 @@ from typing import Any
 import trio
 
 from tests.support.memory_guards import MemoryGuards, is_of_open, judged
-from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, FetchOutcome, FetchPart, ProduceFallback
+from tpc_broker.broker.fetch_port import FetchOutcome, FetchPart
+from tpc_broker.broker.ports import AppendResult, AskedPart, AskedProduce, ProduceFallback, Verdict
 from tpc_broker.broker.producers_port import KnownAborted, ToldProducer
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
@@ -103,6 +104,7 @@ class MemoryFetch:
     """`Fetch`, without a session."""
 
     error_code = session_id = 0
+    lacks_rights = False
 
     def __init__(self, plane, request, now_ms):
         message = decode_request(ApiKey.FETCH, request.api_version, request.body)
@@ -131,6 +133,9 @@ class MemoryFetch:
 
     def unreserve(self):
         self.is_reserved = False
+
+    def go_on(self):
+        return False
 
     def end(self):
         self._plane.fetches.remove(self)
@@ -168,6 +173,8 @@ class MemoryPlane:
         self.refuses: list[ProduceFallback] = []
         self.fetches, self.prepared, self.marks, self.owners, self.datagram_owners = set(), {}, {}, {}, {}
         self.fetch_limits = None
+        self.grants = self.generation = None
+        self.named, self.datagrams_subject = {}, 0
         self.uses = {}
         self._connections, self._clock = connections, clock
         self._handles = 0
@@ -238,9 +245,32 @@ class MemoryPlane:
                 parts.append(AskedPart(key, part.index, body.index(records), len(records)))
         return AskedProduce(parts, message.timeout_ms, message.transactional_id)
 
+    def _authorized(self, request, verdicts):
+        """With what the rights refuse; None: not all of them are known."""
+        if self.grants is None:
+            return verdicts
+        subject, asked, judged = self.named.get(request.connection), self.asked(request), []
+        for part, verdict in zip(asked.parts, verdicts, strict=True):
+            handle = self._handle_of(part.topic, part.partition)
+            records = bytes(request.body[part.records_place : part.records_place + part.records_bytes])
+            wanted = [] if handle is None or verdict.error_code else [(self._files[handle].key.topic_id, 29)]
+            if records and decode_header(records).is_transactional:
+                wanted.append((asked.transactional_id, 53))
+            for name, code in wanted:
+                is_allowed = self.grants.get((subject, name, True), None if name is not None else False)
+                if is_allowed is None:
+                    return None
+                if not is_allowed:
+                    verdict = Verdict(ErrorCode(code))  # noqa: PLW2901
+            judged.append(verdict)
+        return judged
+
     def produce_with(self, request, verdicts, endpoints):
         if self.refuses:
             return self.refuses.pop(0)
+        verdicts = self._authorized(request, verdicts)
+        if verdicts is None:
+            return ProduceFallback.AUTHORIZE
         version, message = request.api_version, decode_request(ApiKey.PRODUCE, request.api_version, request.body)
         response, ends, parts = messages.ProduceResponse(), {}, {}
         pending, told = iter(verdicts), set()
@@ -377,6 +407,35 @@ class MemoryPlane:
             timestamp_ms=self._clock.wall_ms() if self._clock is not None else 0,
         ))  # fmt: skip
 
+    # -- GrantsPort: as `native/ring/grants.c`, for Produce ------------------------------------------------------------
+
+    def begin_grants(self, generation):
+        self.grants, self.generation = {}, generation
+
+    def end_grants(self):
+        self.grants = self.generation = None
+
+    def forget_grants(self, generation):
+        assert generation > self.generation
+        self.grants, self.generation = {}, generation
+
+    def grant(self, generation, subject, topic_id, *, writes, is_allowed):
+        if generation == self.generation:
+            self.grants[subject, topic_id, writes] = is_allowed
+
+    def grant_transactional(self, generation, subject, transactional_id, *, is_allowed):
+        if generation == self.generation:
+            self.grants[subject, transactional_id, True] = is_allowed
+
+    def name_subject(self, request, subject):
+        self.named[request.connection] = subject
+
+    def set_datagrams_subject(self, subject):
+        self.datagrams_subject = subject
+
+    def on_grant_wanted(self, callback):
+        self.want_grant = callback
+
     # -- FetchPort ----------------------------------------------------------------------------------------------------
 
     def begin_fetch(self, request):
@@ -438,6 +497,9 @@ class MemoryPlane:
         self.prepared[asked], self.marks[asked] = answer, mark
         if mark and self._connections is not None:
             self._connections.marks[request.connection] = mark
+
+    def set_hot(self, *, on):
+        self.is_hot = on
 
     def forget_answers(self, api_key):
         self.prepared = {asked: answer for asked, answer in self.prepared.items() if asked[0] != api_key}

@@ -69,6 +69,7 @@ class Left(IntEnum):
     UNCOMMITTED = lib.TPC_FALLBACK_UNCOMMITTED
     """Try again when something is committed, or another replica leads."""
     VERIFY = lib.TPC_FALLBACK_VERIFY
+    AUTHORIZE = lib.TPC_FALLBACK_AUTHORIZE
     """A transactional batch: ask its coordinator, then :meth:`Plane.produce_with` a guard."""
 
 

@@ -35,6 +35,7 @@ from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime import assembly
 from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
+from tpc_broker.runtime.cluster.sealed_links import Handed
 from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
 from tpc_broker.runtime.options import CoreOptions
 from tpc_broker.runtime.steady_plane import Machine
@@ -140,7 +141,7 @@ class ReplicaCore:
         """A link for the steady state, as `replica_links` makes one."""
         descriptor = sock.detach()
         link = SteadyLink(other.address, other.boot, dialled, takes_beats=self.cores.has_beats)
-        self.ask(lambda: self.driver.adopt_steady(descriptor, link))
+        self.ask(lambda: self.driver.adopt_steady(Handed(descriptor), link))
 
     def is_carried(self):
         return self.ask(lambda: self.driver.core.groups[GROUP].carried)

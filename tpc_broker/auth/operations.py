@@ -7,8 +7,9 @@ from typing import Final
 
 
 class Operation(IntEnum):
-    """The number is also the operation's bit in Kafka's bit fields (KIP-430)."""
+    """The number is also the operation's bit in Kafka's bit fields (KIP-430). ALL is of rules, never asked for."""
 
+    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -21,6 +22,7 @@ class Operation(IntEnum):
     IDEMPOTENT_WRITE = 12
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
 
 
 class Resource(IntEnum):

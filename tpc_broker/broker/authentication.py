@@ -21,6 +21,7 @@ import trio
 
 from tpc_broker.auth.credentials import ScramMechanism
 from tpc_broker.auth.exchange import Done, Failed, Mechanism, Work
+from tpc_broker.auth.oauthbearer import OAuthBearerExchange
 from tpc_broker.auth.plain import PlainExchange, RecentLogins
 from tpc_broker.auth.principals import Subject
 from tpc_broker.auth.scram import ScramExchange, stand_in, usual_shape
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from tpc_broker.auth.scram import Shape
     from tpc_broker.auth.session import Session
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import ConnectionState, Handled
+    from tpc_broker.broker.dispatch import ConnectionState
     from tpc_broker.broker.ports import Request
     from tpc_broker.metadata.listeners import Listener
 
@@ -95,6 +96,7 @@ class Authentication:
             Mechanism.PLAIN: self._plain,
             Mechanism.SCRAM_SHA_256: lambda: self._scram(ScramMechanism.SCRAM_SHA_256),
             Mechanism.SCRAM_SHA_512: lambda: self._scram(ScramMechanism.SCRAM_SHA_512),
+            Mechanism.OAUTHBEARER: self._token,
         }
         """A login's machine, by mechanism."""
         self._deriving = trio.CapacityLimiter(DERIVATIONS_MAX)
@@ -130,7 +132,7 @@ class Authentication:
     # Rule: On a SASL listener nothing is handled before its client has logged in but what a login consists of, in its
     # order, and nothing at all while the metadata are not loaded. See also tpc_broker/auth/session.py,
     # tpc_broker/broker/dispatch.py. Held by tests/auth/test_session.py, tests/integration/test_sasl.py.
-    def gate(self, session: SaslSession, request: Request) -> Awaitable[Handled] | None:
+    def gate(self, session: SaslSession, request: Request) -> Awaitable[None] | None:
         """None: the request may be handled. Else what answers it and closes the connection. NotLoggedInError."""
         asked = _ASKED.get(request.api_key, Asked.OTHER)
         stage = session.stage
@@ -265,3 +267,7 @@ class Authentication:
             chance = self._core.chance
             self._recent = RecentLogins(chance.uuid().bytes + chance.uuid().bytes)
         return PlainExchange(self, self._recent, self._core.clock.monotonic_ms)
+
+    def _token(self) -> Exchange:
+        assert self._core.tokens is not None, "it is offered where tokens can be checked"
+        return OAuthBearerExchange(self._core.tokens)

@@ -1,7 +1,7 @@
 """What a client may do to a resource, as the bit fields that Metadata, DescribeCluster and DescribeGroups carry.
 
-There are no access rules yet, so everything that makes sense for the kind of resource is allowed (KIP-430). A bit's
-number is the operation's code in Kafka's ACLs.
+Here is everything that makes sense for a kind of resource (KIP-430), of which `access.AccessControl.bits` leaves what
+is allowed. A bit's number is the operation's code in Kafka's ACLs.
 """
 
 from __future__ import annotations

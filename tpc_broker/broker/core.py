@@ -19,11 +19,13 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.authentication import Authentication
+from tpc_broker.broker.client_quotas import ClientQuotas
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.grants import Grants
 from tpc_broker.broker.group_service import GroupService
 from tpc_broker.broker.handlers.forward import serve_forwarded
 from tpc_broker.broker.handlers.table import FIRST_LEVELS, HANDLERS, PROMPT_APIS, offered_at
@@ -67,9 +69,10 @@ from tpc_broker.model import (
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from tpc_broker.auth.oauthbearer import Tokens
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import (
@@ -122,6 +125,17 @@ class BrokerStatistics:
     """After which the partition stayed, in a cluster."""
     machines_raised: int
     """Of coordinators: an error of this program each, after which one is loaded again from its log."""
+    refused: int
+    """What requests have named without the right to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBeforeStart:
+    """Records of the metadata that somebody left for this start, while no broker ran."""
+
+    records: Sequence[MetadataRecord] = ()
+    forget: Callable[[], None] = lambda: None
+    """Called when they are durable. It blocks, for as long as a small file needs to be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +152,10 @@ class CoreIdentity:
 
 
 class Core:
+    given = GivenBeforeStart()
+    tokens: Tokens | None = None
+    """Where clients may log in by OAUTHBEARER."""
+
     def __init__(  # noqa: PLR0913, PLR0915  (a core is put together from its ports here, and nowhere else)
         self,
         place: CoreIdentity,
@@ -207,7 +225,10 @@ class Core:
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
+        self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
+        self.quotas = ClientQuotas(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
+        self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
         serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
         self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0
@@ -267,8 +288,12 @@ class Core:
         except (MetadataDamagedError, RecordsDamagedError, ValueError) as error:  # ValueError: no sound records
             raise MetadataUnreadableError(str(error)) from error
         controller = Controller(self.metadata.loaded, self.configuration)
-        if self.cluster is None or self.metadata.loaded.cores_count:  # in a cluster: what this node brings
-            await self.metadata.commit_before_start(controller.begin(self._cluster_id, self._cores))
+        given = self.given
+        # in a cluster: what this node brings
+        if self.cluster is None or self.metadata.loaded.cores_count or given.records:
+            begun = controller.begin(self._cluster_id, self._cores)
+            await self.metadata.commit_before_start([*begun, *given.records])
+            given.forget()  # before anybody is answered: what is changed later must not be undone
         if self.cluster is not None:
             await self.metadata.start_in_cluster(self._nursery, self.configuration)
             return
@@ -389,9 +414,11 @@ class Core:
         if before.broker_configs != after.broker_configs or not before.version:
             self.configuration = self._started_with.altered(after.configs_of_broker(None), here)
             self._apply_settings()
+        self.access.follow(after.acls)
         self.view.image = after
         if before.client_metrics_configs != after.client_metrics_configs:
             self.client_telemetry.follow(after.client_metrics_configs)
+        self.quotas.follow(before, after)
         told = [(each.feature_epoch, bool(each.nodes), each.cluster_id) for each in (before, after)]
         if told[0] != told[1]:
             self.plane.forget_answers(int(ApiKey.API_VERSIONS))
@@ -468,14 +495,14 @@ class Core:
         moves = self.moves.statistics
         return BrokerStatistics(
             self._asked_of_wrong_core, self._requests_forwarded, self.partitions.offline_count, moves.done,
-            moves.given_up, moves.taken_back, self._machines_raised,
+            moves.given_up, moves.taken_back, self._machines_raised, self.access.refusals,
         )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------
 
     def produce_now(self, request: Request) -> bool:
         """Let the data plane take a Produce; False when Python has to deal with it."""
-        return self.plane.produce(request)
+        return self.access.authorizer is None and self.plane.produce(request)
 
     def check_topic_name(self, name: str) -> ErrorCode:
         return ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.NONE

@@ -369,6 +369,12 @@ class Dispatcher:
                     return
 
     def _handlers_result(self, state: ConnectionState, request: Request) -> Handled | Awaitable[Handled]:
+        quotas = self._core.quotas
+        if quotas.counts_time:
+            return quotas.timed(request, lambda request: self._handle(state, request))
+        return self._handle(state, request)
+
+    def _handle(self, state: ConnectionState, request: Request) -> Handled | Awaitable[Handled]:
         if state.sasl is not None:
             ended = self._core.authentication.gate(state.sasl, request)
             if ended is not None:
@@ -412,6 +418,7 @@ class Dispatcher:
         version = request.api_version
         if request.api_key == ApiKey.API_VERSIONS and not api(request.api_key).is_valid(version):
             version = 0
+        response = self._core.quotas.told(request, version, response)
         header = encode_response_header(request.api_key, version, request.correlation_id)
         if isinstance(response, EncodedResponse):
             self._core.connections.answer(request, [header, response.body])

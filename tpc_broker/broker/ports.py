@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from tpc_broker.broker.grants_port import GrantsPort
+from tpc_broker.broker.identity_port import IdentityPort
 from tpc_broker.broker.prepared_port import PreparedAnswers
 from tpc_broker.broker.producers_port import ProducersPort, TransactionsPort
+from tpc_broker.broker.quotas_port import QuotasPort
 from tpc_broker.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from tpc_broker.broker.fetch_port import Fetch
     from tpc_broker.broker.payloads import Answer, MailboxHandler, NodeHandler, Payload
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.kafka.encoder import Piece
@@ -77,6 +81,7 @@ class Request(Protocol):
     """Number of the listener that its connection came to: addresses in the answer are those of this listener."""
     fallback_reason: int
     """Why the data plane has left a Produce just now (`ProduceFallback`); 0: it was not asked."""
+    throttle_ms: int  # to be said in the answer, by who is connected to the client
 
     @property
     def client_id(self) -> str | None: ...
@@ -84,7 +89,7 @@ class Request(Protocol):
     def body(self) -> memoryview: ...
 
 
-class Connections(Protocol):
+class Connections(IdentityPort, QuotasPort, Protocol):
     """All client connections of this core. Answers may come in any order and leave in the order of the requests."""
 
     def answer(self, request: Request, buffers: Sequence[Piece]) -> None:
@@ -93,29 +98,6 @@ class Connections(Protocol):
 
     def answer_none(self, request: Request) -> None: ...
     def close(self, connection: int, reason: str) -> None: ...
-
-    def needs_authentication(self, listener: int) -> bool:
-        """Whether its connections begin as strangers: of them only SaslHandshake, SaslAuthenticate and ApiVersions
-        come, one at a time, until they are let in.
-        """
-        ...
-
-    def let_in(self, connection: int, subject_number: int, deadline_ns: int) -> None:
-        """Serve a connection from now on, as that subject (`AccessControl.number_of`). Past `deadline_ns` (monotonic; 0
-        is never) all but SaslHandshake and SaslAuthenticate ends it; a renewal calls this again. Before the answer that
-        tells the client. Nothing happens when it is gone.
-        """
-        ...
-
-    def expect_tokens(self, connection: int, *, on: bool) -> None:
-        """Of a stranger: whether its frames are tokens, without a header, from now on. They come as requests of API -1,
-        one at a time, and what they are answered with is sent as it is.
-        """
-        ...
-
-    def require_subject(self, *, on: bool) -> None:
-        """Whether nobody is served, here or for another core, of whom it is not known who it is."""
-        ...
 
     def mark_of(self, connection: int) -> int:
         """Of the last answer with a mark that was prepared of its request, or given to it; 0: there was none."""
@@ -292,11 +274,13 @@ class ProduceFallback(IntEnum):
     GAP = 9
     UNCOMMITTED = 10
     VERIFY = 11
+    AUTHORIZE = 12
 
 
 PYTHON_DECIDES: Final = frozenset({
     ProduceFallback.MALFORMED, ProduceFallback.VERSION, ProduceFallback.TOO_MANY, ProduceFallback.UNKNOWN,
     ProduceFallback.PYTHON_VALIDATES, ProduceFallback.GAP, ProduceFallback.VERIFY,
+    ProduceFallback.AUTHORIZE,
 })  # fmt: skip
 """Reasons that do not go away by themselves: asked again, the data plane would decode the request for nothing."""
 
@@ -452,59 +436,6 @@ class ReplicationPort(Protocol):
         ...
 
 
-class FetchPart(NamedTuple):
-    """What a Fetch asks of one partition; offsets and epochs as in the request, -1 for none."""
-
-    topic: str | uuid.UUID
-    """As the client names it: by id from version 13 on, by name before."""
-    partition: int
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int
-    last_fetched_epoch: int
-
-
-class FetchOutcome(NamedTuple):
-    """What became of one partition of a Fetch, as far as its session cares."""
-
-    error_code: int
-    high_watermark: int
-    log_start_offset: int
-    has_records: bool
-    is_elsewhere: bool = False
-    """The client is told to read from another replica."""
-
-
-class Fetch(Protocol):
-    """A Fetch whose session was looked up and moved on; the session may know more partitions than the request names."""
-
-    error_code: int
-    """Of the session; then there are no parts."""
-    session_id: int
-    listener: int
-    """Of its request."""
-    bytes_max: int
-    deadline_ms: int
-    """Of the monotonic clock: answered by then with what there is."""
-    parts: list[FetchPart]
-
-    def select(self, outcomes: Sequence[FetchOutcome]) -> list[bool]:
-        """For each part, in order: is it in the answer? The session remembers what was sent."""
-        ...
-
-    def reserve(self) -> int | None:
-        """Charge what will be read: how many bytes the answer may have. None: what nobody reads holds all there is."""
-        ...
-
-    def unreserve(self) -> None:
-        """Nothing is kept for the answer just now. ``end`` does it too."""
-        ...
-
-    def end(self) -> None:
-        """To be called exactly once, when the answer is made or will not be."""
-        ...
-
-
 class FetchPort(Protocol):
     """Reads of the partitions led here, and of their offsets."""
 
@@ -563,7 +494,8 @@ class Forwarding(Protocol):
 
 
 class DataPlane(
-    ProducePort, ProducersPort, TransactionsPort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, Protocol
+    ProducePort, ProducersPort, TransactionsPort, FetchPort, ReplicationPort, PreparedAnswers, Forwarding, GrantsPort,
+    Protocol,
 ):
     """All of the data plane that requests use."""
 

@@ -42,11 +42,15 @@ class Purgatory:
                 await trio.sleep(ROOM_POLL_S)
         return None
 
+    def look_again(self) -> None:
+        """Wake everybody: what they may read may be other than it was."""
+        for handle in list(self._waiters):
+            self.advanced(handle)
+
     def release_all(self) -> None:
         """Wake everybody, and let nobody wait any more (drain): they answer with what they have."""
         self._is_released = True
-        for handle in list(self._waiters):
-            self.advanced(handle)
+        self.look_again()
 
     async def wait_advanced(self, handles: Iterable[int], timeout_s: float, ready: Callable[[], bool]) -> bool:
         """Wait until one of the partitions moves; False when the time is over, or all were released.

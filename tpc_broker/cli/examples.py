@@ -31,6 +31,19 @@ TPC: Final[Examples] = {
         "tpc group describe --all --watch        again and again, until Ctrl-C",
     ),
     "group delete": ("tpc group delete readers",),
+    "acl list": (
+        "tpc acl list                                 all rules",
+        "tpc acl list --topic orders --pattern match  whatever covers that topic",
+    ),
+    "acl add": (
+        "tpc acl add --allow-principal User:alice --consumer --topic orders --group billing",
+        "tpc acl add --allow-principal User:shop --producer --topic shop. --pattern prefixed",
+        "tpc acl add --deny-principal User:* --operation DELETE --topic orders",
+    ),
+    "acl remove": (
+        "tpc acl remove --allow-principal User:alice --operation READ --topic orders",
+        "tpc acl remove --topic orders --yes          all rules on just that name",
+    ),
     "user list": ("tpc user list",),
     "user add": (
         "tpc user add alice                             asks for the password",
@@ -38,6 +51,13 @@ TPC: Final[Examples] = {
     ),
     "user password": ("tpc user password alice",),
     "user delete": ("tpc user delete alice", "tpc user delete alice --mechanism SCRAM-SHA-256"),
+    "quota list": ("tpc quota list", "tpc quota list --user alice"),
+    "quota set": (
+        "tpc quota set --user alice producer_byte_rate=1000000 consumer_byte_rate=2000000",
+        "tpc quota set --any-user --any-client-id request_percentage=50",
+        "tpc quota set --any-ip connection_creation_rate=20",
+    ),
+    "quota remove": ("tpc quota remove --user alice consumer_byte_rate", "tpc quota remove --user alice"),
     "info": ("tpc info --bootstrap broker.example:9092", "tpc info --apis"),
     "cluster": ("tpc cluster --json",),
     "cluster start": ("tpc cluster start --nodes 3 --data ./cluster",),
@@ -82,6 +102,10 @@ TPC_BROKER: Final[Examples] = {
         "tpc-broker repair --data /var/lib/tpc-broker                        what is offline, and why",
         "tpc-broker repair --data /var/lib/tpc-broker --partition orders-0   what could be brought back",
         "tpc-broker repair --data /var/lib/tpc-broker --all --apply          does it where nothing is lost",
+    ),
+    "user add": (
+        "tpc-broker user add admin --data /var/lib/tpc-broker                             asks for the password",
+        "tpc-broker user add admin --data /var/lib/tpc-broker --password-file admin.txt",
     ),
     "scrub": ("tpc-broker scrub --data /var/lib/tpc-broker --rate 50M",),
     "backup": ("tpc-broker backup /backup/monday --data /var/lib/tpc-broker",),

@@ -7,6 +7,7 @@ import sys
 import click
 
 from tpc_broker import __version__
+from tpc_broker.cli.acls import acl
 from tpc_broker.cli.bench import bench
 from tpc_broker.cli.cluster import cluster
 from tpc_broker.cli.completion import completion
@@ -21,6 +22,7 @@ from tpc_broker.cli.partitions import partition
 from tpc_broker.cli.pipeline import pipeline
 from tpc_broker.cli.produce import produce
 from tpc_broker.cli.profiles import profile
+from tpc_broker.cli.quotas import quota
 from tpc_broker.cli.send import send
 from tpc_broker.cli.topics import topic
 from tpc_broker.cli.transactions import txn
@@ -36,9 +38,11 @@ def main() -> None:
 main.add_command(topic)
 main.add_command(group)
 main.add_command(txn)
+main.add_command(acl)
 main.add_command(partition)
 main.add_command(config)
 main.add_command(user)
+main.add_command(quota)
 main.add_command(info)
 main.add_command(cluster)
 main.add_command(node)

@@ -9,8 +9,9 @@ with each datagram of a life, and lives (boot ids) rise, so that a receiver take
 receiver that has just started knows nothing, and could be shown what it had received in an earlier life; membership
 claims are ordered among themselves, so that old ones change nothing (`swim.model`).
 
-Nothing is encrypted: whoever sees the network sees what nodes tell each other. Without a secret nothing is proved, and
-the broker listens on loopback only (`runtime/cluster/options.py`).
+Links are encrypted by keys that are derived from the secret (`runtime/cluster/sealed_links.py`); datagrams are not:
+whoever sees the network sees who is a member. Without a secret nothing is proved, and the broker listens on loopback
+only (`runtime/cluster/options.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpc_broker.limits import CLUSTER_SEAL_BYTES, CLUSTER_SECRET_BYTES_MAX, CLUSTER_SECRET_BYTES_MIN, SWIM_MEMBERS_MAX
+from tpc_broker.limits import (
+    CLUSTER_SEAL_BYTES,
+    CLUSTER_SECRET_BYTES_MAX,
+    CLUSTER_SECRET_BYTES_MIN,
+    CLUSTER_SECRETS_MAX,
+    SWIM_MEMBERS_MAX,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +39,7 @@ MAC_BYTES: Final = 32
 _SEAL = struct.Struct(">BIQQQ")
 """Version, node, incarnation, boot id, number."""
 _SEAL_VERSION: Final = 1
+_DATAGRAM: Final = b"tpc datagram 1\0"
 WINDOW: Final = 1_024
 """So many datagrams may overtake one another."""
 
@@ -53,45 +61,63 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecret:
-    """The key of a cluster; empty where there is none."""
+    """The keys of a cluster: the first one is what this node proves and seals by, and all are believed. None: there is
+    no secret. Two for a while make another secret out of one, node by node (docs/cluster.md).
+    """
 
-    key: bytes
+    keys: tuple[bytes, ...]
 
     @classmethod
     def from_text(cls, text: bytes) -> ClusterSecret:
-        """What a file holds, without white space around it."""
-        key = text.strip()
-        if not CLUSTER_SECRET_BYTES_MIN <= len(key) <= CLUSTER_SECRET_BYTES_MAX:
-            allowed = f"{CLUSTER_SECRET_BYTES_MIN} to {CLUSTER_SECRET_BYTES_MAX}"
-            raise SecretError(f"the secret has {len(key)} bytes; {allowed} are allowed (openssl rand -hex 32)")
-        return cls(key)
+        """What a file holds: a secret a line, without white space around it."""
+        keys = tuple(line.strip() for line in text.strip().split(b"\n"))
+        if len(keys) > CLUSTER_SECRETS_MAX:
+            raise SecretError(f"there are {len(keys)} secrets, one a line; at most {CLUSTER_SECRETS_MAX} are allowed")
+        for key in keys:
+            if not CLUSTER_SECRET_BYTES_MIN <= len(key) <= CLUSTER_SECRET_BYTES_MAX:
+                allowed = f"{CLUSTER_SECRET_BYTES_MIN} to {CLUSTER_SECRET_BYTES_MAX}"
+                raise SecretError(f"the secret has {len(key)} bytes; {allowed} are allowed (openssl rand -hex 32)")
+        return cls(keys)
 
     def proof(self, dialler_nonce: bytes, acceptor_nonce: bytes, *, of_dialler: bool) -> bytes:
         """What one side of a connection has to show."""
         side = b"dialler" if of_dialler else b"acceptor"
         return self._mac(b"tpc link 1 " + side + b"\0" + dialler_nonce + acceptor_nonce)
 
-    def is_proof(self, mac: bytes, dialler_nonce: bytes, acceptor_nonce: bytes, *, of_dialler: bool) -> bool:
-        expected = self.proof(dialler_nonce, acceptor_nonce, of_dialler=of_dialler)
-        return hmac.compare_digest(mac, expected)
+    def proven_by(
+        self, mac: bytes, dialler_nonce: bytes, acceptor_nonce: bytes, *, of_dialler: bool
+    ) -> ClusterSecret | None:
+        """The secret that the other side has shown; None: it is none of these."""
+        for each in self._each():
+            expected = each.proof(dialler_nonce, acceptor_nonce, of_dialler=of_dialler)
+            if hmac.compare_digest(mac, expected):
+                return each
+        return None
 
     def seal(self, stamp: Stamp, content: bytes) -> bytes:
         """A datagram."""
         sealed = _SEAL.pack(_SEAL_VERSION, *stamp) + content
-        return sealed + self._mac(b"tpc datagram 1\0" + sealed)
+        return sealed + self._mac(_DATAGRAM + sealed)
 
     def unseal(self, data: bytes) -> tuple[Stamp, bytes] | None:
         """Who sealed it, and the content; None for what this secret did not seal."""
         if len(data) < CLUSTER_SEAL_BYTES:
             return None
         sealed, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
-        if not hmac.compare_digest(mac, self._mac(b"tpc datagram 1\0" + sealed)):
+        if not any(hmac.compare_digest(mac, _mac(key, _DATAGRAM + sealed)) for key in self.keys or (b"",)):
             return None
         version, *stamp = _SEAL.unpack_from(sealed)
         return (Stamp(*stamp), sealed[_SEAL.size :]) if version == _SEAL_VERSION else None
 
+    def _each(self) -> tuple[ClusterSecret, ...]:
+        return tuple(ClusterSecret((key,)) for key in self.keys) or (self,)
+
     def _mac(self, text: bytes) -> bytes:
-        return hmac.new(self.key, text, hashlib.sha256).digest()
+        return _mac(self.keys[0] if self.keys else b"", text)
+
+
+def _mac(key: bytes, text: bytes) -> bytes:
+    return hmac.new(key, text, hashlib.sha256).digest()
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from tpc_broker.metadata.config_types import (
     setting,
     unknown_name,
 )
-from tpc_broker.metadata.ssl_settings import SslSettings
+from tpc_broker.metadata.quota_settings import QuotaSettings
 from tpc_broker.metadata.topic_config import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -44,7 +44,7 @@ _FALL_BACK: Final = "What a topic has that does not set its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(SslSettings):
+class Settings(QuotaSettings):
     """Values of every broker setting, by their Python names."""
 
     # The node and how it is reached.
@@ -58,6 +58,14 @@ class Settings(SslSettings):
     )
     broker_rack: str | None = setting(
         "broker.rack", ConfigType.STRING, None, "Rack of this node, the same for all its cores."
+    )
+    cluster_links_encryption: str = setting(
+        "cluster.links.encryption",
+        ConfigType.STRING,
+        "auto",
+        "Ours. TLS on links between nodes, by keys that the cluster's secret gives: `auto` (with every node that can), "
+        "`required` (others are refused), or `off`.",
+        valid=("auto", "required", "off"),
     )
     node_draining: bool = setting(
         "node.draining",

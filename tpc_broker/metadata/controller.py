@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_GROUPS, FIRST_WITH_SECURITY
+from tpc_broker.metadata.acl_records import AclsChanged
 from tpc_broker.metadata.assignment_requests import (
     REPLICAS_MAX,
     Refusal,
@@ -29,6 +30,7 @@ from tpc_broker.metadata.core_counts import with_fewer_cores
 from tpc_broker.metadata.describe import ConfigEntry, describe_topic
 from tpc_broker.metadata.node_assignment import begun_anew, first_leaders, first_voters, place_over_nodes
 from tpc_broker.metadata.records import (
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tpc_broker.metadata.image import ClusterImage, TopicImage
+    from tpc_broker.metadata.mutation_quotas import Charge
     from tpc_broker.metadata.settings import BrokerConfiguration
 
     Placed = Sequence[tuple[Replica, ...]]
@@ -142,6 +145,10 @@ class GrownTopic:
     error_message: str | None = None
 
 
+def _free(_partitions: int) -> None:
+    """Whoever asks has no quota."""
+
+
 class Controller:
     """Decisions for the cluster of which `image` is the state. Made anew for each decision; it only caches."""
 
@@ -192,8 +199,11 @@ class Controller:
         now_ms: int,
         *,
         validate_only: bool = False,
+        charge: Charge = _free,
     ) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
-        """CreateTopics. `topic_ids` are fresh random ids, at least one for each topic."""
+        """CreateTopics. `topic_ids` are fresh random ids, at least one for each topic. `charge`: asked before anything
+        is made, here and below, with the number of partitions (`mutation_quotas`).
+        """
         assert len(topic_ids) >= len(topics)
         records: list[MetadataRecord] = []
         results: list[CreatedTopic] = []
@@ -205,6 +215,7 @@ class Controller:
                 continue
             try:
                 record = self._created(topic, topic_id, (added_count, placed), now_ms)
+                charge(len(record.owners))
             except Refusal as refusal:
                 results.append(CreatedTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue
@@ -253,7 +264,9 @@ class Controller:
             name, topic_id, assignment.owners, now_ms, (), with_own, replicas, voters, first_leaders=leaders
         )
 
-    def delete_topics(self, topics: Sequence[DeletableTopic]) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
+    def delete_topics(
+        self, topics: Sequence[DeletableTopic], *, charge: Charge = _free
+    ) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
         """DeleteTopics."""
         records: list[MetadataRecord] = []
         results: list[DeletedTopic] = []
@@ -267,6 +280,8 @@ class Controller:
                 if topic.topic_id in repeated_ids:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
                 found = self._deletable(topic)
+                if found.topic_id not in both_ways:
+                    charge(found.partitions_count)
             except Refusal as refusal:
                 result = DeletedTopic(
                     name=topic.name, topic_id=topic.topic_id, error_code=refusal.code, error_message=refusal.message
@@ -290,7 +305,7 @@ class Controller:
         return records, results
 
     def create_partitions(
-        self, topics: Sequence[GrowableTopic], *, validate_only: bool = False
+        self, topics: Sequence[GrowableTopic], *, validate_only: bool = False, charge: Charge = _free
     ) -> tuple[list[MetadataRecord], list[GrownTopic]]:
         """CreatePartitions."""
         records: list[MetadataRecord] = []
@@ -307,6 +322,7 @@ class Controller:
                 continue
             try:
                 found, assignment, replicas = self._grown(topic, (added_count, placed))
+                charge(topic.count - found.partitions_count)
             except Refusal as refusal:
                 results.append(GrownTopic(name=topic.name, error_code=refusal.code, error_message=refusal.message))
                 continue
@@ -417,8 +433,8 @@ class Controller:
                 records.append(replace(record, node=node))
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
                 continue  # a founder could not read it
-            elif isinstance(record, ScramCredentialChanged) and level < FIRST_WITH_SECURITY:
-                continue
+            elif isinstance(record, AclsChanged | ClientQuotaChanged | ScramCredentialChanged) and level < FIRST_WITH_SECURITY:
+                continue  # the same
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records

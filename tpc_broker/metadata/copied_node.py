@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.metadata.acl_records import acl_records
 from tpc_broker.metadata.image import NODE_DRAINING, ClusterImage
 from tpc_broker.metadata.records import (
     BrokerConfigChanged,
@@ -71,6 +72,8 @@ def as_of_one_node(
             records += [BrokerConfigChanged(here, *each) for each in settings.items() if each[0] != NODE_DRAINING]
     records += image.resource_records()
     records += image.user_records()
+    records += acl_records(image.acls)
+    records += image.quota_records()
     records.append(ProducerIdsReserved(CoreId(0), ProducerId(image.next_producer_id), PRODUCER_IDS_SKIPPED))
     return ClusterImage().apply(records, MetadataVersion(1))
 

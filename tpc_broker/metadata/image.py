@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tpc_broker.auth.acls import NO_RULES, Rules
 from tpc_broker.auth.credentials import ScramMechanism
 from tpc_broker.feature_levels import (
     FIRST_OF_CLUSTERS,
@@ -21,11 +22,13 @@ from tpc_broker.feature_levels import (
     FIRST_WITH_TRANSACTIONS,
     SPOKEN,
 )
+from tpc_broker.metadata.acl_records import AclsChanged, acl_records
 from tpc_broker.metadata.records import (
     CLIENT_METRICS,
     GROUP,
     ONLY_NODE,
     BrokerConfigChanged,
+    ClientQuotaChanged,
     ClusterCreated,
     CoresChanged,
     FeatureLevelChanged,
@@ -77,6 +80,9 @@ _Value = TypeVar("_Value")
 _EMPTY_VERSION = MetadataVersion(0)
 _FIRST_PRODUCER_ID = ProducerId(0)
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+_NO_QUOTAS: Mapping[str, float] = MappingProxyType({})
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Types and names of whom quotas are, sorted by type; None: whoever has none of its own."""
 
 NODE_DRAINING = "node.draining"
 """The setting, of a node's first broker."""
@@ -213,6 +219,10 @@ class ClusterImage:
     """The same of subscriptions to metrics of clients, by their names."""
     scram_users: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
     """What is kept of the passwords of users, by name and mechanism."""
+    acls: Rules = NO_RULES
+    """Of access. Shared by all images between two changes of them."""
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """Of clients, by Kafka's names; of an entity of which nothing is set, there is nothing."""
     next_producer_id: ProducerId = _FIRST_PRODUCER_ID
     producer_ids: Mapping[CoreId, ProducerIdsReserved] = field(default_factory=dict)
     """The latest block of each core, so that a core that starts again knows that it must not use it."""
@@ -292,6 +302,11 @@ class ClusterImage:
         tables = ((GROUP, self.group_configs), (CLIENT_METRICS, self.client_metrics_configs))
         return [ResourceConfigChanged(kind, *each) for kind, table in tables for each in sorted(table.items())]
 
+    def quota_records(self) -> list[MetadataRecord]:
+        """The quotas of clients."""
+        entities = sorted(self.client_quotas.items(), key=lambda each: str(each[0]))
+        return [ClientQuotaChanged(dict(entity), quotas) for entity, quotas in entities]
+
     @property
     def draining(self) -> frozenset[NodeId]:
         """Nodes that are to be left without leaderships and replicas."""
@@ -312,6 +327,7 @@ class ClusterImage:
             group_configs=dict(self.group_configs),
             client_metrics_configs=dict(self.client_metrics_configs),
             scram_users=dict(self.scram_users),
+            client_quotas=dict(self.client_quotas),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
             nodes=dict(self.nodes),
@@ -341,6 +357,8 @@ class ClusterImage:
             records.extend(BrokerConfigChanged(broker, name, value) for name, value in configs.items())
         records.extend(self.resource_records())
         records.extend(self.user_records())
+        records.extend(acl_records(self.acls))
+        records.extend(self.quota_records())
         # The latest block of all is among them, and so `next_producer_id`.
         return [*records, *sorted(self.producer_ids.values(), key=lambda block: block.first)]
 
@@ -434,6 +452,10 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _change_resource(image, record)
         case ScramCredentialChanged():
             _change_user(image, record)
+        case AclsChanged():
+            return replace(image, acls=image.acls.changed(record.added, record.removed))
+        case ClientQuotaChanged():
+            _change_quotas(image, record)
         case _:
             _apply_to_topic(image, record)
     return image
@@ -455,6 +477,16 @@ def _change_user(image: ClusterImage, record: ScramCredentialChanged) -> None:
         _mutable(image.scram_users).pop(key, None)
     else:
         _mutable(image.scram_users)[key] = credential
+
+
+def _change_quotas(image: ClusterImage, record: ClientQuotaChanged) -> None:
+    table, entity = _mutable(image.client_quotas), tuple(sorted(record.entity.items()))
+    quotas = {**table.get(entity, _NO_QUOTAS), **record.changes}
+    kept = {key: value for key, value in quotas.items() if value is not None}
+    if kept:
+        table[entity] = kept
+    else:
+        table.pop(entity, None)
 
 
 def _remove_node(image: ClusterImage, record: NodeRemoved) -> None:

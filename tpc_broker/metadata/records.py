@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from tpc_broker.auth.credentials import SALT_BYTES_MAX, ScramCredential, ScramMechanism, user_name_fault
 from tpc_broker.feature_levels import UNSAID, Levels
+from tpc_broker.metadata.acl_records import AclsChanged, acl_from_json, acl_to_json
 from tpc_broker.model import BrokerId, CoreId, FirstVoter, NodeId, PartitionIndex, ProducerId, Replica, TopicId
 
 RECORD_VERSION: Final = 1
@@ -33,6 +34,11 @@ GROUP: Final = "group"
 CLIENT_METRICS: Final = "client_metrics"
 RESOURCE_KINDS: Final = (GROUP, CLIENT_METRICS)
 """That have settings of their own: `ResourceConfigChanged`."""
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = frozenset((USER, CLIENT_ID, IP))
+"""Of whom quotas are."""
 
 
 class MetadataDamagedError(Exception):
@@ -125,6 +131,18 @@ class ResourceConfigChanged:
     kind: str
     name: str
     changes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaChanged:
+    """Quotas of clients: `entity` says of whom, by type ("user", "client-id" or "ip") and name, null for whoever has
+    none of its own; `changes` are Kafka's names and new values, a null removes one.
+
+    Written from feature level 6 on.
+    """
+
+    entity: Mapping[str, str | None]
+    changes: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +305,7 @@ MetadataRecord = (
     | TopicConfigChanged
     | BrokerConfigChanged
     | ResourceConfigChanged
+    | ClientQuotaChanged
     | ProducerIdsReserved
     | CoresChanged
     | NodeRegistered
@@ -297,6 +316,7 @@ MetadataRecord = (
     | ReplicasMoved
     | FeatureLevelChanged
     | ScramCredentialChanged
+    | AclsChanged
 )
 
 RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
@@ -307,6 +327,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "topic_config_changed": TopicConfigChanged,
     "broker_config_changed": BrokerConfigChanged,
     "resource_config_changed": ResourceConfigChanged,
+    "client_quota_changed": ClientQuotaChanged,
     "producer_ids_reserved": ProducerIdsReserved,
     "cores_changed": CoresChanged,
     "node_registered": NodeRegistered,
@@ -317,6 +338,7 @@ RECORD_TYPES: Final[Mapping[str, type[MetadataRecord]]] = {
     "replicas_moved": ReplicasMoved,
     "feature_level_changed": FeatureLevelChanged,
     "scram_credential_changed": ScramCredentialChanged,
+    "acls_changed": AclsChanged,
 }
 _TYPE_NAMES: Final = {record_type: name for name, record_type in RECORD_TYPES.items()}
 
@@ -334,6 +356,8 @@ def to_json(record: MetadataRecord) -> dict[str, Any]:
             continue
         if part.name == "is_cancelled" and not value:
             continue
+        if isinstance(record, AclsChanged):
+            value = [acl_to_json(binding) for binding in value]
         members[part.name] = str(value) if isinstance(value, uuid.UUID) else value
     return members
 
@@ -356,6 +380,10 @@ def from_json(members: Any) -> MetadataRecord:
             _check_resource(values)
         if record_type is ScramCredentialChanged:
             _check_credential(values)
+        if record_type is AclsChanged:
+            values = {name: tuple(acl_from_json(one) for one in those) for name, those in values.items()}
+        if record_type is ClientQuotaChanged:
+            _check_quota(values)
         return record_type(**values)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise MetadataDamagedError(f"metadata record of type {members['type']} is damaged: {error}") from error
@@ -408,6 +436,11 @@ def _check_credential(values: dict[str, Any]) -> None:
         raise ValueError("a credential of another size")
     if not isinstance(values["iterations"], int) or values["iterations"] < 1:
         raise ValueError("iterations of a credential")
+def _check_quota(values: dict[str, Any]) -> None:
+    entity, changes = values["entity"], values["changes"]
+    if not entity or not all(kind in ENTITY_TYPES and isinstance(name, str | None) for kind, name in entity.items()):
+        raise ValueError(f"quotas of {entity}")
+    values["changes"] = {key: None if value is None else float(value) for key, value in changes.items()}
 
 
 def encode_record(record: MetadataRecord) -> bytes:

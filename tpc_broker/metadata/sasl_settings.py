@@ -9,27 +9,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
 from tpc_broker.auth.exchange import Mechanism
 from tpc_broker.metadata.config_types import ConfigError, ConfigType, setting
-from tpc_broker.metadata.transaction_settings import TransactionSettings
+from tpc_broker.metadata.oauth_settings import OAuthSettings, check_oauth, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker.metadata.listeners import Listener
 
-MECHANISMS: Final = (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512, Mechanism.PLAIN)
+MECHANISMS: Final = (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512, Mechanism.PLAIN, Mechanism.OAUTHBEARER)
 """That can be switched on."""
 ENABLED: Final = "sasl.enabled.mechanisms"
 PLAIN_WITHOUT_TLS: Final = "sasl.plain.without.tls"
 
 
+_IN_CLEAR: Final = {Mechanism.PLAIN: "passwords", Mechanism.OAUTHBEARER: "tokens"}
+"""What clients send as it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaslSettings(TransactionSettings):
+class SaslSettings(OAuthSettings):
     """Kafka's, but for the last one, and for the mechanisms that are on by themselves: there is no GSSAPI here."""
 
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
@@ -65,8 +68,8 @@ class SaslSettings(TransactionSettings):
         PLAIN_WITHOUT_TLS,
         ConfigType.BOOLEAN,
         default=False,
-        doc="Ours. Take passwords as they are (PLAIN) on a listener without TLS that is not on loopback alone: whoever "
-        "sees the network reads them.",
+        doc="Ours. Take passwords and tokens as they are (PLAIN, OAUTHBEARER) on a listener without TLS that is not on "
+        "loopback alone: whoever sees the network reads them.",
     )
 
 
@@ -88,7 +91,7 @@ def check_logins(listeners: Sequence[Listener], settings: SaslSettings) -> list[
     """Lines about what had better be otherwise; ConfigError for what cannot be."""
     warnings = []
     for listener in listeners:
-        is_local = all(_is_loopback(address.host) for address in listener.addresses)
+        is_local = all(is_loopback(address.host) for address in listener.addresses)
         if not listener.security.authenticates:
             if not is_local and not listener.security.encrypts:
                 warnings.append(
@@ -100,21 +103,15 @@ def check_logins(listeners: Sequence[Listener], settings: SaslSettings) -> list[
         where = f"listener.name.{listener.name.lower()}.{ENABLED}"
         if not mechanisms:
             raise ConfigError(f"listener {listener.name}: nobody could log in; give {ENABLED} or {where}")
-        if Mechanism.PLAIN not in mechanisms or listener.security.encrypts:
-            continue
-        if not is_local and not settings.sasl_plain_without_tls:
-            raise ConfigError(
-                f"listener {listener.name}: PLAIN would send passwords as they are over a network; "
-                f"take PLAIN out of {where}, or say {PLAIN_WITHOUT_TLS}=true"
-            )
-        warnings.append(f"listener {listener.name}: clients that use PLAIN send passwords as they are, without TLS")
+        if Mechanism.OAUTHBEARER in mechanisms:
+            check_oauth(settings)
+        for mechanism in [] if listener.security.encrypts else sorted(_IN_CLEAR.keys() & set(mechanisms)):
+            sent = _IN_CLEAR[mechanism]
+            if not is_local and not settings.sasl_plain_without_tls:
+                raise ConfigError(
+                    f"listener {listener.name}: {mechanism} would send {sent} as they are over a network; "
+                    f"take {mechanism} out of {where}, or say {PLAIN_WITHOUT_TLS}=true"
+                )
+            who = f"listener {listener.name}: clients that use {mechanism}"
+            warnings.append(f"{who} send {sent} as they are, without TLS")
     return warnings
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tpc_broker.metadata.access_settings import AccessSettings
 from tpc_broker.metadata.config_types import ConfigType, setting
-from tpc_broker.metadata.group_config import GroupSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings(GroupSettings):
+class TransactionSettings(AccessSettings):
     """Kafka's, but for the last two."""
 
     transaction_max_timeout_ms: int = setting(

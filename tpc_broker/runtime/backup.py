@@ -85,6 +85,7 @@ from tpc_broker.runtime.backup_staging import staging_folder
 from tpc_broker.runtime.cluster.identity import IdentityFile
 from tpc_broker.runtime.data_directory import (
     MANIFEST_FILE,
+    PENDING_USERS_FILE,
     PROPERTIES_FILE,
     UNFINISHED_BACKUP_FILE,
     UNFINISHED_RESTORE_FILE,
@@ -183,6 +184,9 @@ class _Backup:
                     f"{self._data} is node {self.node.node}'s of cluster {self.node.cluster_id}, and does not run: the "
                     "cluster's metadata are not in it. Start it first; nothing was copied"
                 )
+            if is_stopped and (self._data / PENDING_USERS_FILE).exists():
+                problem = "has users that no start has taken yet; start it first. Nothing was copied"
+                raise StartError(f"{self._data} {problem}")
             pids = {} if is_stopped else self._take_moment()
             if is_stopped:
                 self._link_partitions()

@@ -10,6 +10,7 @@ from tpc_broker.auth.principal_mapping import NoPrincipalError
 from tpc_broker.auth.principals import USER, Principal, Subject
 from tpc_broker.foreign_protocols import FIRST_BYTES, foreign_protocol
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice, Stage
+from tpc_broker.runtime.quotas import ClientQuotasOfConnections
 from tpc_broker.runtime.tls import error_text, let_speak, peer_name, secure
 
 if TYPE_CHECKING:
@@ -87,8 +88,9 @@ def subject_of_names(principal: bytes, host: bytes) -> Subject:
     return Subject(Principal(kind, name), host.decode(errors="replace"))
 
 
-class ClientConnections:
+class ClientConnections(ClientQuotasOfConnections):
     def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
         self._connections = connections
         self._authenticated: frozenset[int] = frozenset()
         self._namings: dict[int, Naming] = {}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 COPIED_BODY_BYTES_MAX: Final = 16 * 1024
 """Up to this a request's body is copied into Python, which is cheaper than keeping its frame alive."""
-_REQUEST = Struct("=QqQQQqIiihhBxH4xB7x16x")
+_REQUEST = Struct("=QqQQQqIiihhBxH4xB3x4xI4x16x")
 assert _REQUEST.size == ffi.sizeof("tpc_request")
 
 
@@ -290,6 +290,7 @@ class Request:
         "pointer",
         "received_ns",
         "sequence",
+        "throttle_ms",
     )
 
     def __init__(self, connections: Connections, pointer: tpc_request) -> None:
@@ -311,6 +312,7 @@ class Request:
             self.flexible,
             self.listener,
             self.fallback_reason,
+            self.throttle_ms,
         ) = _REQUEST.unpack(_buffer(pointer))
 
     @property

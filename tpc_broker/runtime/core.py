@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from tpc_broker import limits
-from tpc_broker.broker.core import Core, CoreIdentity
+from tpc_broker.broker.core import Core, CoreIdentity, GivenBeforeStart
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MetadataUnreadableError
 from tpc_broker.metadata.listeners import ListenerMode, shown_listeners
@@ -48,8 +48,10 @@ from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import ChosenBackend, CoreOptions, StartError
+from tpc_broker.runtime.pending_users import PendingUsers, missing_users, read_before_start
 from tpc_broker.runtime.ring import Backend, RingUnavailable
 from tpc_broker.runtime.sasl_secret import read_sasl_secret
+from tpc_broker.runtime.token_support import make_token_keys
 from tpc_broker.runtime.trio_ring import RingOptions, current_ring, current_task_queues
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.task_queue import TaskQueue, in_queue
@@ -121,7 +123,7 @@ def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailbox
     """Only where a core may be sent what another one owns, and does not send it away: on listeners that all share, and
     by datagrams.
     """
-    shared = [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
+    shared = _shared_listeners(options)
     if not shared and (options.datagram_fd < 0 or options.cores == 1):
         return None
     links = Links(assembly.ring_connections, options.core, mailboxes)
@@ -145,6 +147,18 @@ def _tls_files(options: CoreOptions, connections: ClientConnections) -> TlsFiles
 def _sasl_secret(options: CoreOptions) -> bytes:
     """Where clients log in. StartError when it cannot be used."""
     return read_sasl_secret(Path(options.data), options.cluster) if _authenticated(options) else b""
+
+
+def _shared_listeners(options: CoreOptions) -> list[int]:
+    return [number for number, listener in enumerate(options.listeners) if listener.mode is ListenerMode.SHARED]
+
+
+def _map_shared_memory(options: CoreOptions, assembly: CoreAssembly) -> None:
+    """What cores that share a listener know of each other's clients."""
+    if options.loads_fd >= 0:
+        assembly.connections.show_open(map_load(options.loads_fd, options.core))
+    if options.quotas_fd >= 0:
+        assembly.connections.share_quotas(options.quotas_fd, _shared_listeners(options))
 
 
 def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
@@ -216,6 +230,7 @@ class CoreProcessMain:
         self._log_limiters: list[LogLimiter] = []
         self._links: Links | None = None
         self._cluster: ClusterNodeMain | None = None
+        self._given = GivenBeforeStart()
         self._replication: CoreReplication | None = None
 
     async def run(self) -> int:
@@ -259,8 +274,7 @@ class CoreProcessMain:
             with in_queue(TaskQueue.MAINTENANCE):
                 nursery.start_soon(assembly.storage.run_maintenance)
             await self._join_the_others(core)
-            if options.loads_fd >= 0:
-                assembly.connections.show_open(map_load(options.loads_fd, options.core))
+            _map_shared_memory(options, assembly)
             if not await self._begin_accepting(assembly, core, nursery):
                 return
             if datagrams is not None:
@@ -288,8 +302,11 @@ class CoreProcessMain:
             nursery.cancel_scope.cancel()
 
     def _node_of(self, assembly: CoreAssembly) -> ClusterNodeMain | None:
-        """The node among others: core 0's. StartError where the directory or the secret cannot be used."""
+        """The node among others: core 0's. StartError where the directory, the secret, or what was left for this start
+        cannot be used.
+        """
         options = self._options
+        self._given = self._given_before_start()
         if options.cluster is None or options.core != METADATA_CORE:
             return None
         from tpc_broker.runtime.cluster.node import ClusterNodeMain  # noqa: PLC0415 (a node alone needs none of it)
@@ -298,13 +315,23 @@ class CoreProcessMain:
         node.on_removed = self._removed
         return node
 
+    def _given_before_start(self) -> GivenBeforeStart:
+        """Core 0's."""
+        if self._options.core != METADATA_CORE:
+            return GivenBeforeStart()
+        data = Path(self._options.data)
+        records = read_before_start(data, in_cluster=self._options.cluster is not None)
+        if records:
+            log.info("taking %d credentials of users that were made while no broker ran", len(records))
+        return GivenBeforeStart(records, PendingUsers(data).forget)
+
     def _core_of(self, assembly: CoreAssembly, mailboxes: Mailboxes, nursery: trio.Nursery, secret: bytes) -> Core:
         options, data = self._options, Path(self._options.data)
         cluster_id = read_properties(data / "meta.properties")["cluster.id"]
         configuration = load_settings(
             options.settings, options.overrides, shown=shown_listeners(options.listeners, options.core)
         )
-        return Core(
+        core = Core(
             CoreIdentity(options.core, options.cores, options.listeners, data, cluster_id, secret),
             configuration,
             # These get back only the requests that they gave out, so the port's wider type does no harm.
@@ -320,6 +347,11 @@ class CoreProcessMain:
             cluster=self._cluster,
             replication=self._replication_of(assembly, nursery),
         )
+        core.given = self._given
+        core.tokens = keys = make_token_keys(options.listeners, configuration.settings, assembly.clock.wall_ms)
+        if keys is not None:
+            nursery.start_soon(keys.run)
+        return core
 
     def _all_log_limiters(self, core: Core, mailboxes: Mailboxes) -> list[LogLimiter]:
         found = [core.log_limiter, mailboxes.log_limiter]
@@ -362,6 +394,8 @@ class CoreProcessMain:
         except MetadataUnreadableError as error:
             hint = rebuild_hint(self._options.data)
             await self._refuse(f"the cluster's metadata cannot be read: {error}; {hint}")
+        if missing := missing_users(core.given.records, core.view.image):
+            log.error("%s", missing)
         return self._refused is None
 
     async def _begin_accepting(self, assembly: CoreAssembly, core: Core, nursery: trio.Nursery) -> bool:

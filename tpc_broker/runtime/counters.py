@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.links import link_statistics
+from tpc_broker.runtime.quotas import quota_statistics
 from tpc_broker.runtime.trio_ring import current_task_queues
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class CoreCounters(TypedDict):
     `ReplicaFindings`, likewise. `storage`: of
     `JournalledStorage.counters`. `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
     `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
-    `tpc_forward_statistics`. `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
+    `tpc_forward_statistics`. `quotas`: of `quota_statistics`.
+    `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
     `tpc_journal_statistics`, `tpc_ring_statistics`. `fetches`: of `FetchStatistics`; `fetch_fallbacks`: to Python, by
     reason. `transactions`: of `TransactionStatistics`. `authentication`: of `AuthenticationStatistics`. `connections`:
     of `ConnectionStatistics`; `listeners`: of `tpc_listener_statistics`, in the order of the listeners; `closed`: by
@@ -60,6 +62,7 @@ class CoreCounters(TypedDict):
     storage: Numbers
     queues: dict[str, Numbers]
     links: Numbers
+    quotas: Numbers
     forwards: Numbers
     datagrams: Numbers
     plane: Numbers
@@ -109,6 +112,7 @@ def core_counters(
         storage=storage.counters(),
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),
+        quotas=quota_statistics(connections),
         forwards=plane.forward_statistics(),
         datagrams=plane.datagram_statistics(),
         plane=plane.plane_statistics(),

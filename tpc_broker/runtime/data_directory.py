@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = "1"
 PROPERTIES_FILE = "meta.properties"
+PENDING_USERS_FILE = "users.pending"
+"""Users that the next start takes (`pending_users`)."""
 MANIFEST_FILE = "backup.json"
 """In a backup that is whole: what it is, and each file with its size."""
 UNFINISHED_BACKUP_FILE = "backup-unfinished"

@@ -28,6 +28,7 @@ from tpc_broker.routing import PartitionUse
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 from tpc_broker.runtime.forwarding import ForwardingPlane
+from tpc_broker.runtime.grants_plane import GrantsPlane
 from tpc_broker.runtime.plane_waits import PlaneWaits
 from tpc_broker.runtime.produces import asked_produce
 from tpc_broker.runtime.replication import ReplicatingPlane
@@ -96,7 +97,7 @@ class TailSlice(FrameSlice, Opaque):
 # `durable_cursor`, `write_behind_done`), and is read again afterwards. See also tpc_broker/storage/ports.py,
 # tpc_broker/broker/ports.py. Held by tests/runtime/test_storage_faults.py (a commit completes at each such point),
 # tests/runtime/test_segment_space.py.
-class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane, TransactionsPlane):
+class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane, TransactionsPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
         lib.tpc_prefault_keep_heap()
         self._connections = connections
@@ -112,6 +113,7 @@ class RingDataPlane(ForwardingPlane, ReplicatingPlane, SteadyPlane, Transactions
         self._waits = PlaneWaits(ring, self._plane, self._journal)
         self._begin_replication()
         self._begin_steady(ring)
+        self._begin_grants(ring)
         self._on_advanced: Callable[[int], None] = lambda _handle: None
         self._on_due: Callable[[], None] = lambda: None
         self._on_room_low: Callable[[int, int], None] = lambda _handle, _wanted: None

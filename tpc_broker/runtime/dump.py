@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX: Final = 1 << 30
 """No broker takes a batch that is larger: a length beyond it is damage, and no reason to take memory."""
 
+_USER_RECORD: Final = b'{"type":"scram_credential_changed",'
+"""What a user's record in the metadata begins with; its credential is nothing to be shown, or pasted somewhere."""
 Row = dict[str, Any]
 
 
@@ -102,11 +104,23 @@ def _of_records(batch: Batch) -> Iterator[Row]:
                 "offset": record.offset,
                 "timestamp_ms": record.timestamp_ms,
                 "key": _text(record.key),
-                "value": _text(record.value),
+                "value": _text(without_credential(record.value)),
                 "headers": [[name, _text(value)] for name, value in record.headers],
             }
     except DecodeError as error:
         yield {"first_offset": batch.base_offset, "problem": error.reason}
+
+
+def without_credential(value: bytes | None) -> bytes | None:
+    """A record's value as it is, but of a user in the metadata only who it is."""
+    if value is None or not value.startswith(_USER_RECORD):
+        return value
+    try:
+        record = json.loads(value)
+    except ValueError:
+        return _USER_RECORD + b"..."
+    shown = {name: record[name] for name in ("type", "v", "user", "mechanism", "iterations") if name in record}
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _text(data: bytes | None) -> str | None:

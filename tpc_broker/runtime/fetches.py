@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker._ring import ffi, lib
-from tpc_broker.broker.ports import FetchPart
+from tpc_broker.broker.fetch_port import FetchPart
 from tpc_broker.kafka.errors import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker._ring import Null, tpc_fetch, tpc_fetch_asked, tpc_plane
-    from tpc_broker.broker.ports import FetchOutcome
+    from tpc_broker.broker.fetch_port import FetchOutcome
     from tpc_broker.runtime.connections import Request
 
 NS_PER_MS: Final = 1_000_000
 FALLBACK_REASONS: Final = (
     "none", "malformed", "version", "no memory", "follower", "unknown", "internal", "leader epoch", "last epoch",
-    "transactions", "segment", "cold", "nearer", "offset",
+    "transactions", "segment", "cold", "nearer", "offset", "authorize",
 )  # fmt: skip
 """Why C left a Fetch to Python (`enum tpc_fetch_fallback`)."""
 
@@ -55,7 +55,10 @@ class FetchStatistics:
 class BegunFetch:
     """One fetch, its session looked up and moved on. Ended exactly once."""
 
-    __slots__ = ("_plane", "_pointer", "bytes_max", "deadline_ms", "error_code", "listener", "parts", "session_id")
+    __slots__ = (
+        "_plane", "_pointer", "_request", "bytes_max", "deadline_ms", "error_code", "lacks_rights", "listener", "parts",
+        "session_id",
+    )  # fmt: skip
 
     def __init__(self, plane: tpc_plane, request: Request) -> None:
         """Raise `DecodeError` when the request is malformed."""
@@ -63,7 +66,7 @@ class BegunFetch:
         result = lib.tpc_fetch_begin(plane, request.pointer, out)
         if result < 0:
             raise DecodeError(os.strerror(-result), "FetchRequest", request.api_version)
-        self._plane = plane
+        self._plane, self._request = plane, request
         fetch = out[0]
         self._pointer: tpc_fetch | Null = fetch
         self.error_code: int = fetch.error_code
@@ -71,6 +74,7 @@ class BegunFetch:
         self.listener: int = request.listener
         self.bytes_max: int = fetch.response_bytes_max
         self.deadline_ms: int = -(-fetch.deadline_ns // NS_PER_MS)
+        self.lacks_rights: bool = fetch.left_reason == lib.TPC_FETCH_FALLBACK_AUTHORIZE
         self.parts = [_part(fetch.parts[number]) for number in range(fetch.parts_count)]
 
     def select(self, outcomes: Sequence[FetchOutcome]) -> list[bool]:
@@ -94,6 +98,14 @@ class BegunFetch:
 
     def unreserve(self) -> None:
         lib.tpc_fetch_unreserve(self._plane, self._pointer)
+
+    def go_on(self) -> bool:
+        """Let C take it back, with its request: the rights that it lacked are installed. False: it stays here."""
+        if lib.tpc_fetch_again(self._plane, self._request.pointer, self._pointer) != 1:
+            return False
+        self._request.taken()
+        self._pointer = ffi.NULL
+        return True
 
     def end(self) -> None:
         """Give it back. After the plane was closed there is nothing left to give."""

@@ -53,7 +53,7 @@ class ListeningSockets:
         command that mends it.
         """
         handed = HandedSockets() if handed is None else handed
-        self.loads_fd = -1
+        self.loads_fd = self.quotas_fd = -1
         """For cores that show their load; -1: nobody looks at it."""
         self._listeners = listeners
         self._steered: dict[int, Steering] = {}
@@ -61,6 +61,9 @@ class ListeningSockets:
             self._sockets = [_bind_all(listener, handed, undo) for listener in listeners]
             for number, listener in enumerate(listeners):
                 if listener.mode is ListenerMode.SHARED:
+                    if self.quotas_fd < 0:
+                        self.quotas_fd = _node_table()
+                        undo.callback(os.close, self.quotas_fd)
                     self._steered[number] = self._steer(number, loader, cpus, undo)
             undo.pop_all()
 
@@ -140,6 +143,12 @@ def lend_capabilities(lent: Iterable[int]) -> None:
     call = ctypes.CDLL(None, use_errno=True).prctl
     for each in lent:
         call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, each, 0, 0)
+
+
+def _node_table() -> int:
+    from tpc_broker.runtime.quotas import make_node_table  # noqa: PLC0415 (only shared listeners need it here)
+
+    return make_node_table()
 
 
 def map_load(loads_fd: int, core: int) -> memoryview:

@@ -40,6 +40,8 @@ from tpc_broker.runtime.supervisor import (
     RELOAD_SIGNAL,
     Supervisor,
 )
+from tpc_broker.runtime.token_support import check_token_support
+from tpc_broker.runtime.user_commands import user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +52,6 @@ Try it:
   kcat -b {address} -t hello -P <<< 'hello, log'
   kcat -b {address} -t hello -C -e
 """
-
 
 _CONFIGURATION: Final = (
     click.option(
@@ -291,7 +292,7 @@ def repair(  # noqa: PLR0913 (click hands each option over by name)
         refuse(str(error))
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, user):
     main.add_command(command)
 add_examples(main, TPC_BROKER)
 
@@ -339,6 +340,7 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         of_listeners = listener_settings(text, overrides, file_name=file_name)
         listeners = plan_listeners(_texts(arguments["listen"]), _texts(arguments["advertise"]), of_listeners, cores)
         open_doors = check_logins(listeners, configured.settings)
+        check_token_support(listeners, configured.settings)
         with_tls = ssl_of_listeners(listeners, configured.settings, of_listeners)
     except ConfigError as error:
         raise StartError(str(error)) from error
@@ -355,7 +357,12 @@ def _serve_options(arguments: dict[str, object]) -> ServeOptions:
         log_level=str(arguments["log_level"]),
         admin=None if arguments["admin"] is None else parse_admin(str(arguments["admin"])),
         datagram=None if arguments["datagram"] is None else parse_datagram(str(arguments["datagram"])),
-        cluster=plan_cluster(arguments, cores),
+        cluster=plan_cluster(
+            arguments,
+            cores,
+            configured.settings.cluster_links_encryption,
+            is_authorizing=configured.settings.has_authorizer,
+        ),
         open_doors=tuple(open_doors),
     )
 

@@ -41,6 +41,8 @@ class ClusterOptions:
     seeds: tuple[SeedAddress, ...]
     rack: str
     secret_path: str
+    encryption: str = "auto"
+    """Of links: `cluster.links.encryption`."""
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> ClusterOptions:
@@ -51,6 +53,7 @@ class ClusterOptions:
             tuple(SeedAddress(*seed) for seed in fields["seeds"]),
             fields["rack"],
             fields["secret_path"],
+            fields.get("encryption", "auto"),
         )
 
 
@@ -141,6 +144,8 @@ class CoreOptions:
     """An eventfd(2) that the core adds to while its loop turns."""
     loads_fd: int = -1
     """The map in which it shows how many connections it has (`tpc_broker.ebpf.steering.make_loads`)."""
+    quotas_fd: int = -1
+    """Memory in which all cores count clients of shared listeners (`tpc_broker.runtime.quotas.make_node_table`)."""
     datagram_fd: int = -1
     """Its UDP socket of the port for datagrams; -1: there is none."""
     cluster: ClusterOptions | None = None

@@ -40,9 +40,9 @@ def read_sasl_secret(data: Path, cluster: ClusterOptions | None) -> bytes:
     if cluster is not None:
         from tpc_broker.runtime.cluster.options import read_secret  # noqa: PLC0415 (a node alone needs none of it)
 
-        key = read_secret(cluster.secret_path).key
-        if key:
-            return hmac.digest(key, _PURPOSE, hashlib.sha256)
+        keys = read_secret(cluster.secret_path).keys
+        if keys:
+            return hmac.digest(keys[0], _PURPOSE, hashlib.sha256)
     path = data / SECRET_FILE
     try:
         secret = path.read_bytes()

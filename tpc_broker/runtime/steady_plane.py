@@ -123,12 +123,16 @@ class SteadyPlane:
         """`messages` is called when `steady_messages` or `steady_wants` has something, once until it was called."""
         self._on_steady, self._on_steady_link = messages, link_lost
 
-    def steady_adopt(self, descriptor: int, node: int) -> int:
-        """A connected socket to another node's core becomes a link; its number. OSError: the socket is the caller's."""
-        link = ffi.new("uint64_t *")
-        result = lib.tpc_steady_adopt(self._plane, descriptor, node, link)
+    def steady_adopt(self, descriptor: int, node: int, session: Any = None, unread: bytes = b"") -> int:
+        """A connected socket to another node's core becomes a link; its number. `session`: of TLS, that has shaken
+        hands (`tpc_tls_session *`), with ciphertext that it has not read. OSError: all of it is the caller's.
+        """
+        link, tls = ffi.new("uint64_t *"), ffi.NULL if session is None else session
+        result = lib.tpc_steady_adopt(self._plane, descriptor, node, tls, unread, len(unread), link)
         if result < 0:
             raise OSError(-result, f"a link to node {node}: {os.strerror(-result)}")
+        if session is not None:
+            ffi.gc(session, None)
         return int(link[0])
 
     def steady_close(self, link: int) -> None:

@@ -272,6 +272,7 @@ class Supervisor:
             recover_only=recover_only,
             beats_fd=beats_fd,
             loads_fd=self._listening.loads_fd,
+            quotas_fd=self._listening.quotas_fd,
             datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
             backend=self._options.backend.name,
             cluster=self._options.cluster,
@@ -290,7 +291,7 @@ class Supervisor:
             undo.callback(os.close, beats_fd)
             options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
             descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
-            descriptors += [each for each in (options.loads_fd, options.datagram_fd) if each >= 0]
+            descriptors += [each for each in (options.loads_fd, options.quotas_fd, options.datagram_fd) if each >= 0]
             descriptors += options.cluster_fds
             process, life_fd = _start_core_process(options, descriptors)
             undo.pop_all()

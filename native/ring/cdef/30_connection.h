@@ -75,6 +75,8 @@ typedef struct tpc_request {
     uint16_t listener;        /* number of the one that accepted its connection: what is told may differ by it */
     uint32_t header_bytes;    /* in front of the body */
     uint8_t fallback_reason;  /* enum tpc_produce_fallback: why C has left a Produce; 0: it was not asked */
+    uint32_t subject;         /* who has sent it; 0: nobody, or not known yet */
+    uint32_t throttle_ms;     /* to be said in its answer; its connection takes nothing for so long (31_quota.h) */
     tpc_frame *decoded;       /* what a Produce that was left says (produce.c); NULL: that is not kept */
     struct tpc_request *next; /* for whoever owns it */
 } tpc_request;
@@ -187,7 +189,8 @@ int tpc_connection_peer_name(tpc_connections *connections, uint64_t connection, 
 /* It is known who it is. 0 or -ENOTCONN. */
 int tpc_connection_named(tpc_connections *connections, uint64_t connection);
 /* Takes over an accepted or connected stream socket, as if that listener had accepted it. 0, or -errno and the descriptor
- * stays the caller's: -EINVAL: no such number; -EMFILE above connections_max, -EUSERS above connections_per_ip_max. */
+ * stays the caller's: -EINVAL: no such number; -EMFILE above connections_max, -EUSERS above
+ * connections_per_ip_max, -EDQUOT above a quota. */
 int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint32_t listener, uint64_t *connection);
 /* The number of open connections is kept there from now on: memory that is shared with who places them. */
 void tpc_connections_show_open(tpc_connections *connections, uint32_t *place);
@@ -229,6 +232,9 @@ uint32_t tpc_connections_listener_statistics(const tpc_connections *connections,
 const tpc_latencies *tpc_connections_latencies(const tpc_connections *connections);
 /* Changes bounds while running; buffers and slots stay as they were made. */
 void tpc_connections_set_limits(tpc_connections *connections, const tpc_connection_limits *limits);
+
+/* Of one that came before its connection was let in (31_identity.h): who asks. */
+void tpc_request_set_subject(tpc_request *request, uint32_t subject);
 
 /* The hot handler (see connection.h); NULL: none. */
 typedef int (*tpc_hot_handler)(void *context, tpc_request *request);

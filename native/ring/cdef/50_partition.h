@@ -401,7 +401,8 @@ enum tpc_produce_fallback {
     TPC_FALLBACK_GAP = 9, /* a replicated partition lacks what comes before a batch: ask its quorum who leads it */
     TPC_FALLBACK_UNCOMMITTED = 10, /* more than a leader may have waits for a quorum, or for a hand-over: try again */
     TPC_FALLBACK_VERIFY = 11, /* a transactional batch, of a transaction that is not open here: ask its coordinator */
-    TPC_FALLBACK_REASONS_COUNT = 12
+    TPC_FALLBACK_AUTHORIZE = 12, /* whether its subject may write is not known here */
+    TPC_FALLBACK_REASONS_COUNT = 13
 };
 
 /* What Python says of one partition of a request, in the order of the request. */

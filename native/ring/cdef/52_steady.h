@@ -51,9 +51,11 @@ typedef struct {
 
 /*
  * A connected stream socket to another node's core becomes a link; who is there is known: its node. 0 with *link,
- * never 0; or -errno, and the socket is the caller's. TPC_EVENT_STEADY_LINK tells when it is gone.
+ * never 0; or -errno, and the socket is the caller's. TPC_EVENT_STEADY_LINK tells when it is gone. `tls`: a session that has
+ * shaken hands, whose the link becomes in the same way, with ciphertext that it has not read; NULL: the link is plain.
  */
-int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, uint64_t *link);
+int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, tpc_tls_session *tls, const uint8_t *unread,
+                     size_t unread_bytes, uint64_t *link);
 /* TPC_EVENT_STEADY_LINK comes later. */
 void tpc_steady_close(tpc_plane *plane, uint64_t link);
 

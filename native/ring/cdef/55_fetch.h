@@ -20,7 +20,8 @@ enum tpc_fetch_fallback {
     TPC_FETCH_FALLBACK_COLD = 11,        /* a window is open, but the page cache lacks the batches' headers */
     TPC_FETCH_FALLBACK_NEARER = 12,      /* the client's rack has a replica that may be read */
     TPC_FETCH_FALLBACK_OFFSET = 13,      /* a replica has not got the offset; others may */
-    TPC_FETCH_FALLBACK_REASONS_COUNT = 14
+    TPC_FETCH_FALLBACK_AUTHORIZE = 14,   /* whether its subject may read is not known here */
+    TPC_FETCH_FALLBACK_REASONS_COUNT = 15
 };
 
 /* The largest number of batches that one partition gives to one answer from memory. */
@@ -64,6 +65,8 @@ typedef struct tpc_fetch {
     uint8_t woken;
     uint8_t retried;
     uint8_t with_names;     /* parts of its own, not the session's */
+    uint8_t left_reason;    /* enum tpc_fetch_fallback: why it was left to Python last */
+    uint32_t subject;       /* who asks */
     uint64_t rack;          /* of the client, as a bit of tpc_plane_set_racks(); 0: of none that is known */
     int64_t reserved_bytes; /* for its answer, see tpc_fetch_reserve() */
     int64_t waiting_bytes;  /* private: what it is charged while it waits, or is with Python */
@@ -96,7 +99,7 @@ typedef struct {
     uint64_t record_bytes;     /* in answers from here */
     uint64_t segment_bytes;    /* of those, from segments */
     uint64_t windows;          /* now */
-    uint64_t left[14];         /* by enum tpc_fetch_fallback */
+    uint64_t left[15];         /* by enum tpc_fetch_fallback */
 } tpc_fetch_statistics;
 
 /* Bounds that the settings say: the largest answer, and the number of sessions, whose slots are taken from sessions that
@@ -121,6 +124,12 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request);
  * tpc_fetch_end(). -EBADMSG: malformed; -EPROTONOSUPPORT; -ENOMEM.
  */
 int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **fetch);
+
+/*
+ * A fetch of Python's that was left for want of rights, which are installed by now. 1: it is the plane's again, with its request.
+ * 0: it stays the caller's, for whatever reason there is now.
+ */
+int tpc_fetch_again(tpc_plane *plane, tpc_request *request, tpc_fetch *fetch);
 
 /*
  * Room for what is read for its answer, charged before it is read. 0, and how many bytes the answer may have (at most its

@@ -489,6 +489,15 @@ class Normaliser:
         values["Entries"].sort(key=lambda entry: str(entry["Entity"]))
         return values
 
+    def _DescribeClientQuotas(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """In no order."""
+        for entry in values["Entries"] or ():
+            entry["Entity"].sort(key=lambda one: one["EntityType"])
+            entry["Values"].sort(key=lambda one: one["Key"])
+        if values["Entries"]:
+            values["Entries"].sort(key=lambda entry: str(entry["Entity"]))
+        return values
+
     def _DescribeProducers(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         """In no order."""
         for partition in (one for topic in values["Topics"] for one in topic["Partitions"]):

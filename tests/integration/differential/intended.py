@@ -69,15 +69,6 @@ INTENDED: list[Intended] = [
         ours=r"<missing>|0|2|4|5|8|30|tpc\.version",
     ),
     Intended(
-        "no-quotas",
-        "Nothing here would obey a quota, so none is taken.",
-        api="AlterClientQuotas",
-        scenario="set-quotas",
-        path=r"Entries\[.*\]\.Error(Code|Message)",
-        kafka="0|None",
-        ours="40|<text>",
-    ),
-    Intended(
         "nothing-of-share-and-streams-groups",
         "Nothing here would obey a setting of a share group or of a streams group, so none is taken.",
         api="(Incremental)?AlterConfigs",

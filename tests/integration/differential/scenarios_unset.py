@@ -114,14 +114,45 @@ def alter_quotas_that_are_not_there(d: Dialogue) -> None:
 
 @scenario
 def set_quotas(d: Dialogue) -> None:
-    """Only to look at it: Kafka keeps none of them."""
-    for entity, key in ((("user", "u"), "request_percentage"), (("client-id", None), "producer_byte_rate"),
-                        (("ip", "127.0.0.1"), "connection_creation_rate")):  # fmt: skip
+    """Of a user that nobody is, and to look at; all are taken away at the end."""
+    user: tuple[str, str | None] = ("user", "u")
+    other, nobody, client = ("user", "v"), ("user", None), ("client-id", None)
+
+    def alter(entity: tuple[tuple[str, str | None], ...], *, only: bool = False, **values: float | None) -> None:
         entry = {
-            "Entity": [{"EntityType": entity[0], "EntityName": entity[1]}],
-            "Ops": [{"Key": key, "Value": 50.0, "Remove": False}],
+            "Entity": [{"EntityType": kind, "EntityName": name} for kind, name in entity],
+            "Ops": [{"Key": key, "Value": value or 0.0, "Remove": value is None} for key, value in values.items()],
         }
-        d.anywhere.ask("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": True})
+        d.anywhere.ask("AlterClientQuotas", 1, {"Entries": [entry], "ValidateOnly": only})
+
+    def describe(*components: tuple[str, int, str | None]) -> None:
+        asked = [{"EntityType": kind, "MatchType": how, "Match": match} for kind, how, match in components]
+        for is_strict in (False, True):
+            d.anywhere.ask("DescribeClientQuotas", 1, {"Components": asked, "Strict": is_strict})
+
+    filters = [
+        (), (("user", EXACT, "u"),), (("user", EXACT, "v"),), (("user", DEFAULT, None),), (("user", SPECIFIED, None),),
+        (("client-id", DEFAULT, None),), (("client-id", EXACT, "c"),), (("ip", SPECIFIED, None),),
+        (("user", EXACT, "u"), ("client-id", DEFAULT, None)),
+        (("user", SPECIFIED, None), ("client-id", SPECIFIED, None)),
+    ]  # fmt: skip
+    entities = [(user,), (user, client), (other, ("client-id", "c")), (("ip", "10.1.2.3"),)]
+    quotas: list[dict[str, float | None]] = [
+        {"producer_byte_rate": 1e9, "request_percentage": 12.5}, {"consumer_byte_rate": 1e10},
+        {"controller_mutation_rate": 0.5}, {"connection_creation_rate": 1000.0},
+    ]  # fmt: skip
+    alter((nobody,), only=True, request_percentage=500.0)
+    describe()
+    for entity, values in zip(entities, quotas, strict=True):
+        alter(entity, **values)
+        alter(entity, **values)
+    for each in filters:
+        describe(*each)
+    alter((user,), producer_byte_rate=2e9, request_percentage=None, consumer_byte_rate=None)
+    describe(("user", EXACT, "u"))
+    for entity in entities:
+        alter(entity, **{key: None for values in quotas for key in values})
+    describe()
 
 
 @scenario

@@ -1,20 +1,28 @@
 """What is known of an API besides its messages, in one row: who answers it and where, what it needs, which quota.
 
-The rows are in `table`; `docs/apis.md` is made from them. What a client needs is named and not asked for yet: there is
-no authorizer, and no quota either. A row that lacks something fails the tests (`tests/tidy/test_api_rows.py`).
+The rows are in `table`; `docs/apis.md` is made from them. What a client needs is asked for by the handler, or before it
+where all of it is on the cluster (`refused`); there is no quota yet. A row that lacks something fails the tests
+(`tests/tidy/test_api_rows.py`), and so does one whose needs are not asked for (`tests/broker/test_rights.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpc_broker.auth.operations import Operation, Resource
     from tpc_broker.broker.dispatch import Handler
+    from tpc_broker.broker.handlers.no_controller import Said
+    from tpc_broker.kafka.message import Message
+
+    Refused = Callable[[int, Any, Said], Message]
+    """The answer to a version and its message of who may not have it. `Any`: that of its API."""
 
 
 class Served(Enum):
@@ -76,7 +84,7 @@ class ApiRow:
     handler: Handler
     place: Place
     needs: tuple[Need, ...]
-    """With an authorizer; without a condition each of them."""
+    """With an authorizer; without a condition each of them, and of those on the cluster, where `refused` is, one."""
     throttle: Throttle = Throttle.REQUEST
     is_prompt: bool = False
     """It is of a group's member, whose session ends when it is late: begun before the others."""
@@ -84,5 +92,7 @@ class ApiRow:
     """As long as its client allows: it is never among the slowest requests that are told (`native/ring/latency.c`)."""
     free_because: str = ""
     """Why nothing is needed."""
+    refused: Refused | None = None
+    """The answer to who may do nothing of what is needed, which is all on the cluster; None: the handler asks."""
     first_level: int = FIRST_OF_CLUSTERS
     """Of the cluster's feature levels: below it the API is not offered."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
+from tpc_broker.broker.handlers.refusals import GROUP_REFUSED, NOT_ALLOWED, TOPIC_REFUSED
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.config_control import ResourceType
@@ -53,25 +55,48 @@ def handle_describe_configs(
     core: Core, request: Request, message: messages.DescribeConfigsRequest
 ) -> messages.DescribeConfigsResponse:
     return messages.DescribeConfigsResponse(
-        results=[_resource(core, request.listener, message, asked) for asked in message.resources]
+        results=[_resource(core, request, message, asked) for asked in message.resources]
     )
+
+
+_REFUSED: Final = {
+    ResourceType.TOPIC: (Resource.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED, TOPIC_REFUSED),
+    ResourceType.GROUP: (Resource.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, GROUP_REFUSED),
+}
+
+
+def refusal_of(
+    core: Core, request: Request, operation: Operation, resource_type: int, name: str
+) -> tuple[ErrorCode, str] | None:
+    """Whether the client may do it to the settings of that: what is neither a topic's nor a group's is the cluster's.
+    None: it may.
+    """
+    resource, code, why = Resource.CLUSTER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED["error_message"]
+    if resource_type in _REFUSED:
+        resource, code, why = _REFUSED[ResourceType(resource_type)]
+    on = CLUSTER_NAME if resource is Resource.CLUSTER else name
+    return None if core.access.allows(request, operation, resource, on) else (code, why)
 
 
 def _resource(
     core: Core,
-    listener: int,
+    request: Request,
     message: messages.DescribeConfigsRequest,
     asked: messages.DescribeConfigsRequest.DescribeConfigsResource,
 ) -> messages.DescribeConfigsResponse.DescribeConfigsResult:
     result = messages.DescribeConfigsResponse.DescribeConfigsResult(
         resource_type=asked.resource_type, resource_name=asked.resource_name
     )
+    refusal = refusal_of(core, request, Operation.DESCRIBE_CONFIGS, asked.resource_type, asked.resource_name)
+    if refusal is not None:
+        result.error_code, result.error_message = int(refusal[0]), refusal[1]
+        return result
     names = set(asked.configuration_keys) if asked.configuration_keys else None
     match asked.resource_type:
         case ResourceType.TOPIC:
             entries = _topic(core, asked.resource_name, names, result)
         case ResourceType.BROKER:
-            entries = _broker(core, listener, asked.resource_name, names, result)
+            entries = _broker(core, request.listener, asked.resource_name, names, result)
         case ResourceType.GROUP if asked.resource_name:
             own = core.view.image.group_configs.get(asked.resource_name, {})
             entries = describe_group(own, core.configuration, names)

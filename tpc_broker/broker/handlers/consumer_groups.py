@@ -11,6 +11,7 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.handlers.groups import host_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.assignors.spec import Partitions
 
 MEMBER_ID_VERSION = 1
+HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
@@ -42,6 +44,9 @@ def handle_consumer_group_heartbeat(
     """One that changes nothing, as most do, is answered at once."""
     if not core.groups.serves_consumer_groups:
         return _heartbeat_by_newest_metadata(core, request, message)
+    refusal = _refusal(core, request, message)
+    if refusal:
+        return messages.ConsumerGroupHeartbeatResponse(error_code=int(refusal))
     beat = ConsumerHeartbeat(
         group_id=message.group_id,
         member_id=message.member_id,
@@ -69,6 +74,16 @@ def handle_consumer_group_heartbeat(
         lambda token, now_ms: found.machine.consumer_heartbeat(beat, token, now_ms, unique),
     )
     return _response(answer) if isinstance(answer, ConsumerHeartbeatResponse) else _when_answered(answer)
+
+
+def _refusal(core: Core, request: Request, message: messages.ConsumerGroupHeartbeatRequest) -> ErrorCode:
+    """Of a heartbeat as a whole, also for one topic of many: what is left out silently would be missed."""
+    if not core.access.allows_group(request, Operation.READ, message.group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    names = set(message.subscribed_topic_names or ())
+    if all(core.access.allows_topic(request, Operation.DESCRIBE, name) for name in names):
+        return ErrorCode.NONE
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def _heartbeat_by_newest_metadata(
@@ -118,15 +133,35 @@ def _unique_id(core: Core) -> str:
 
 
 async def handle_consumer_group_describe(
-    core: Core, _request: Request, message: messages.ConsumerGroupDescribeRequest
+    core: Core, request: Request, message: messages.ConsumerGroupDescribeRequest
 ) -> messages.ConsumerGroupDescribeResponse:
     groups = []
     for group_id in message.group_ids:
+        if not core.access.allows_group(request, Operation.DESCRIBE, group_id):
+            error = int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            groups.append(messages.ConsumerGroupDescribeResponse.DescribedGroup(group_id=group_id, error_code=error))
+            continue
         described = await _describe(core, group_id)
         if message.include_authorized_operations and not described.error_code:
-            described.authorized_operations = ON_GROUP
-        groups.append(described)
+            described.authorized_operations = core.access.bits(request, Resource.GROUP, group_id, ON_GROUP)
+        groups.append(described if _may_see_topics(core, request, described) else _hidden(group_id))
     return messages.ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _may_see_topics(
+    core: Core, request: Request, group: messages.ConsumerGroupDescribeResponse.DescribedGroup
+) -> bool:
+    """Of what its members have and are to have. What they subscribe to they have told by themselves."""
+    assignments = (each for member in group.members for each in (member.assignment, member.target_assignment))
+    names = {topic.topic_name for each in assignments for topic in each.topic_partitions}
+    return all(core.access.allows_topic(request, Operation.DESCRIBE, name) for name in names)
+
+
+def _hidden(group_id: str) -> messages.ConsumerGroupDescribeResponse.DescribedGroup:
+    """Nothing of it, and not some of it (KAFKA-18813)."""
+    return messages.ConsumerGroupDescribeResponse.DescribedGroup(
+        group_id=group_id, error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), error_message=HIDDEN_TOPICS
+    )
 
 
 async def _describe(core: Core, group_id: str) -> messages.ConsumerGroupDescribeResponse.DescribedGroup:

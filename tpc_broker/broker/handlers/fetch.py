@@ -11,16 +11,18 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.confirmed import BESIDE_S, CONFIRM_S, Confirmed, confirm
+from tpc_broker.broker.fetch_port import FetchOutcome
 from tpc_broker.broker.partition import Partition
-from tpc_broker.broker.ports import FetchOutcome
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Fetch, FetchPart, Request
+    from tpc_broker.broker.fetch_port import Fetch, FetchPart
+    from tpc_broker.broker.ports import Request
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.storage.ports import Bounds
 
@@ -65,10 +67,17 @@ class Reading:
 
 async def handle_fetch(core: Core, request: Request, message: messages.FetchRequest) -> messages.FetchResponse | None:
     """Answer a Fetch of any version; waits up to ``max_wait_ms`` for ``min_bytes``."""
+    core.grants.name(request)
     fetch = core.plane.begin_fetch(request)
     try:
+        if fetch.lacks_rights:
+            core.grants.decide_fetch(request, fetch)
+            if fetch.go_on():
+                return None
         if fetch.error_code:
             return messages.FetchResponse(error_code=fetch.error_code)
+        if request.throttle_ms:  # above a quota a client gets nothing
+            return messages.FetchResponse(session_id=fetch.session_id)
         readings = await _read_enough(core, request, message, fetch)
         return None if readings is None else _response(core, request, fetch, readings)
     finally:
@@ -137,13 +146,37 @@ async def _read_all(  # noqa: PLR0913  (one pass with all that it depends on)
     for asked in fetch.parts:
         reading = Reading(asked, fetch.listener, request.api_version, confirmed)
         may_exceed = left == bytes_max
-        await core.partitions.wait_moved(asked.topic, asked.partition)
-        found = _readable(core, reading, is_follower=is_follower)
+        if _may_read(core, request, reading, is_follower=is_follower):
+            await core.partitions.wait_moved(asked.topic, asked.partition)
+        # Asked again behind each wait: the right may be gone.
+        may_read = _may_read(core, request, reading, is_follower=is_follower)
+        found = _readable(core, reading, is_follower=is_follower) if may_read else None
         if found is not None and not _is_nearer(core, reading, found, rack):
             await _read_one(core, reading, found, message.isolation_level, left, may_exceed=may_exceed)
         left = max(0, left - reading.size)
         readings.append(reading)
     return readings
+
+
+# Rule: Who reads is asked for the right each time that something is read, also after a wait: it may have been taken
+# away. Held by tests/broker/test_rights_of_data.py.
+def _may_read(core: Core, request: Request, reading: Reading, *, is_follower: bool) -> bool:
+    """Otherwise the reading has the error. A follower is a broker, which reads everything; nobody else is one."""
+    access, key = core.access, reading.asked.topic
+    if access.authorizer is None:
+        return True
+    topic = core.view.topic(key)
+    name = key if isinstance(key, str) else topic.name if topic is not None else None
+    if is_follower:
+        is_allowed = access.allows_on_cluster(request, Operation.CLUSTER_ACTION)
+    elif name is None:
+        reading.error_code, reading.aborted = ErrorCode.UNKNOWN_TOPIC_ID, []
+        return False
+    else:
+        is_allowed = access.allows_topic(request, Operation.READ, name)
+    if not is_allowed:
+        reading.error_code, reading.aborted = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+    return is_allowed
 
 
 def _asks_divergence(asked: FetchPart, version: int) -> bool:

@@ -61,6 +61,7 @@ class ForwardedRequest:
     correlation_id: int = -1
     received_ns: int = 0
     fallback_reason: int = 0
+    throttle_ms: int = 0
     is_from_node: bool = False
     """It came from another node, which takes this one for the leader of the metadata."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import uuid
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.coordinator_driver import NotLoadedError
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.handlers.forward import ForwardedRequest
 from tpc_broker.coordinator import Producer
 from tpc_broker.coordinator.messages import (
+    FetchedOffset,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteResponse,
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
-    from tpc_broker.coordinator.messages import FetchedOffset
     from tpc_broker.coordinator.pending_offsets import PendingOffsets
 
     _CommittedTopic = (
@@ -62,7 +63,8 @@ async def handle_offset_commit(
     core: Core, request: Request, message: messages.OffsetCommitRequest
 ) -> messages.OffsetCommitResponse:
     by_id = request.api_version >= TOPIC_IDS_VERSION
-    offsets, results = _offsets_asked(core, message.topics, by_id=by_id)
+    refusal = _refusal(core, request, message.group_id)
+    offsets, results = _offsets_asked(core, request, message.topics, refusal, by_id=by_id)
     if offsets:
         await _commit(core, request, message, offsets, results)
     response = messages.OffsetCommitResponse
@@ -73,17 +75,31 @@ async def handle_offset_commit(
     return response(topics=topics)
 
 
+def _refusal(core: Core, request: Request, group_id: str, transactional_id: str | None = None) -> ErrorCode:
+    """Of all offsets: the client may not commit for the group, or not in that transaction."""
+    access = core.access
+    if transactional_id is not None and not access.allows_transaction(request, Operation.WRITE, transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    is_allowed = access.allows_group(request, Operation.READ, group_id)
+    return ErrorCode.NONE if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
 def _offsets_asked(
-    core: Core, topics: Sequence[_CommittedTopic], *, by_id: bool
+    core: Core, request: Request, topics: Sequence[_CommittedTopic], refusal: ErrorCode, *, by_id: bool
 ) -> tuple[list[OffsetToCommit], _Results]:
-    """Those of partitions that are there, and the errors of the others."""
+    """Those of partitions that are there and may be read, and the errors of the others; `refusal`: of all."""
     results: _Results = {}
     offsets = []
     for topic in topics:
         key, name = _names(core, topic, by_id=by_id)
         image = core.view.topic(key)
+        is_refused = (image is not None or not by_id) and not core.access.allows_topic(request, Operation.READ, name)
         for partition in topic.partitions:
-            if image is None:
+            if refusal:
+                results[key, partition.partition_index] = refusal
+            elif is_refused:
+                results[key, partition.partition_index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif image is None:
                 results[key, partition.partition_index] = _unknown(by_id=by_id)
             elif not 0 <= partition.partition_index < image.partitions_count:
                 results[key, partition.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -163,7 +179,8 @@ async def _commit(
         for offset in offsets:
             results[offset.topic_id if by_id else offset.topic, offset.partition] = found
         return
-    offsets = _still_there(core, offsets, results, by_id=by_id)
+    refusal = _refusal(core, request, message.group_id)
+    offsets = _still_good(core, request, offsets, refusal, results, by_id=by_id)
     if not offsets:
         return
     commit = OffsetCommitRequest(
@@ -182,21 +199,36 @@ async def _commit(
         results[result.topic_id if by_id else result.topic, result.partition] = result.error_code
 
 
-def _still_there(
-    core: Core, offsets: list[OffsetToCommit], results: _Results, *, by_id: bool
+def _still_good(  # noqa: PLR0913 - what may have changed
+    core: Core,
+    request: Request,
+    offsets: list[OffsetToCommit],
+    refusal: ErrorCode,
+    results: _Results,
+    *,
+    by_id: bool,
 ) -> list[OffsetToCommit]:
-    """While it waited, a topic may have been deleted, and made again under its name."""
-    gone = [offset for offset in offsets if core.view.topic(offset.topic_id) is None]
-    for offset in gone:
-        results[offset.topic_id if by_id else offset.topic, offset.partition] = _unknown(by_id=by_id)
-    return [offset for offset in offsets if offset not in gone] if gone else offsets
+    """While it waited, a topic may have been deleted, and made again under its name; and a right may be gone."""
+    good = []
+    for offset in offsets:
+        error = refusal
+        if not error and core.view.topic(offset.topic_id) is None:
+            error = _unknown(by_id=by_id)
+        elif not error and not core.access.allows_topic(request, Operation.READ, offset.topic):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if error:
+            results[offset.topic_id if by_id else offset.topic, offset.partition] = error
+        else:
+            good.append(offset)
+    return good
 
 
 async def handle_txn_offset_commit(
     core: Core, request: Request, message: messages.TxnOffsetCommitRequest
 ) -> messages.TxnOffsetCommitResponse:
     by_id = request.api_version >= TXN_TOPIC_IDS_VERSION
-    offsets, results = _offsets_asked(core, message.topics, by_id=by_id)
+    refusal = _refusal(core, request, message.group_id, message.transactional_id)
+    offsets, results = _offsets_asked(core, request, message.topics, refusal, by_id=by_id)
     if offsets:
         error = await _commit_in_transaction(core, request, message, offsets, results)
         for offset in offsets:
@@ -229,7 +261,8 @@ async def _commit_in_transaction(
     if error is not ErrorCode.NONE:
         return _told_of_verification(error, request.api_version)
     by_id = request.api_version >= TXN_TOPIC_IDS_VERSION
-    offsets = _still_there(core, offsets, results, by_id=by_id)
+    refusal = _refusal(core, request, message.group_id, message.transactional_id)
+    offsets = _still_good(core, request, offsets, refusal, results, by_id=by_id)
     if not offsets:
         return ErrorCode.NONE
     commit = TxnOffsetCommitRequest(
@@ -327,7 +360,7 @@ def _offsets_told(core: Core, request: Request, message: messages.OffsetFetchReq
     if request.api_version >= BATCHED_FETCH_VERSION:
         return messages.OffsetFetchResponse(
             groups=[
-                _fetched_group(core, request.api_version, group, require_stable=message.require_stable)
+                _fetched_group(core, request, group, require_stable=message.require_stable)
                 for group in message.groups
             ]
         )
@@ -337,7 +370,7 @@ def _offsets_told(core: Core, request: Request, message: messages.OffsetFetchReq
         if message.topics is None
         else [(topic.name, index) for topic in message.topics for index in topic.partition_indexes]
     )
-    error, offsets = _fetch(core, message.group_id, wanted, require_stable=message.require_stable)
+    error, offsets = _fetch(core, request, message.group_id, wanted, require_stable=message.require_stable)
     if error and request.api_version >= TOP_LEVEL_ERROR_VERSION:
         response.error_code = int(error)
         return response
@@ -372,6 +405,7 @@ def _offsets_told(core: Core, request: Request, message: messages.OffsetFetchReq
 
 def _fetch(  # noqa: PLR0913 - what OffsetFetch asks of a group
     core: Core,
+    request: Request,
     group_id: str,
     wanted: list[tuple[str, int]] | None,
     member_id: str | None = None,
@@ -379,21 +413,34 @@ def _fetch(  # noqa: PLR0913 - what OffsetFetch asks of a group
     *,
     require_stable: bool,
 ) -> tuple[ErrorCode, Sequence[FetchedOffset]]:
+    """Of all topics those that the client may see; of others that it asks for, that it may not."""
+    access = core.access
+    if not access.allows_group(request, Operation.DESCRIBE, group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED, ()
     found = core.groups.coordinator_of(group_id)
     if not isinstance(found, LoadedCoordinator):
         return found, ()
-    answer = found.machine.offset_fetch(group_id, wanted, member_id, member_epoch, require_stable=require_stable)
-    return answer.error_code, answer.offsets
+    may_see = cache(partial(access.allows_topic, request, Operation.DESCRIBE))
+    shown = None if wanted is None else [each for each in wanted if may_see(each[0])]
+    answer = found.machine.offset_fetch(group_id, shown, member_id, member_epoch, require_stable=require_stable)
+    if answer.error_code:
+        return answer.error_code, ()
+    hidden = [
+        FetchedOffset(name, index, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        for name, index in wanted or ()
+        if not may_see(name)
+    ]
+    return answer.error_code, [*(offset for offset in answer.offsets if may_see(offset.topic)), *hidden]
 
 
 def _fetched_group(
     core: Core,
-    version: int,
+    request: Request,
     asked: messages.OffsetFetchRequest.OffsetFetchRequestGroup,
     *,
     require_stable: bool,
 ) -> messages.OffsetFetchResponse.OffsetFetchResponseGroup:
-    by_id = version >= TOPIC_IDS_VERSION
+    by_id = request.api_version >= TOPIC_IDS_VERSION
     answer = messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id)
     wanted: list[tuple[str, int]] | None = None
     unknown: list[messages.OffsetFetchRequest.OffsetFetchRequestTopics] = []
@@ -406,7 +453,7 @@ def _fetched_group(
                 continue
             wanted += [(name, index) for index in topic.partition_indexes]
     error, offsets = _fetch(
-        core, asked.group_id, wanted, asked.member_id, asked.member_epoch, require_stable=require_stable
+        core, request, asked.group_id, wanted, asked.member_id, asked.member_epoch, require_stable=require_stable
     )
     if error:
         answer.error_code = int(error)
@@ -462,8 +509,10 @@ def _unknown_topic(
 
 
 async def handle_offset_delete(
-    core: Core, _request: Request, message: messages.OffsetDeleteRequest
+    core: Core, request: Request, message: messages.OffsetDeleteRequest
 ) -> messages.OffsetDeleteResponse:
+    if not core.access.allows_group(request, Operation.DELETE, message.group_id):
+        return messages.OffsetDeleteResponse(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     found = core.groups.coordinator_of(message.group_id) if message.group_id else ErrorCode.INVALID_GROUP_ID
     if not isinstance(found, LoadedCoordinator):
         return messages.OffsetDeleteResponse(error_code=int(found))
@@ -471,9 +520,12 @@ async def handle_offset_delete(
     wanted = []
     for topic in message.topics:
         image = core.view.topic(topic.name)
+        is_allowed = core.access.allows_topic(request, Operation.READ, topic.name)
         for partition in topic.partitions:
             key = (topic.name, partition.partition_index)
-            if image is None or not 0 <= partition.partition_index < image.partitions_count:
+            if not is_allowed:
+                results[key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif image is None or not 0 <= partition.partition_index < image.partitions_count:
                 results[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 wanted.append(key)

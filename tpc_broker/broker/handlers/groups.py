@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_GROUP
 from tpc_broker.broker.group_service import LoadedCoordinator
 from tpc_broker.broker.handlers.forward import peer_of
@@ -42,9 +43,10 @@ GROUP_NOT_FOUND_VERSION = 6
 async def handle_join_group(
     core: Core, request: Request, message: messages.JoinGroupRequest
 ) -> messages.JoinGroupResponse:
-    found = _coordinator(core, message.group_id)
+    found = _coordinator(core, request, message.group_id)
     if not isinstance(found, LoadedCoordinator):
-        return _join_error(found, message.member_id, request.api_version)
+        member_id = "" if found is ErrorCode.GROUP_AUTHORIZATION_FAILED else message.member_id
+        return _join_error(found, member_id, request.api_version)
     join = JoinRequest(
         group_id=message.group_id,
         member_id=message.member_id,
@@ -100,7 +102,10 @@ def host_of(core: Core, request: Request) -> str:
     return "/" + peer_of(core, request).rpartition(":")[0].strip("[]")
 
 
-def _coordinator(core: Core, group_id: str) -> LoadedCoordinator | ErrorCode:
+def _coordinator(core: Core, request: Request, group_id: str) -> LoadedCoordinator | ErrorCode:
+    """For who is a member of the group, or wants to be."""
+    if not core.access.allows_group(request, Operation.READ, group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     return core.groups.coordinator_of(group_id)
@@ -113,7 +118,7 @@ async def handle_sync_group(
         message.protocol_type is None or message.protocol_name is None
     ):
         return messages.SyncGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-    found = _coordinator(core, message.group_id)
+    found = _coordinator(core, request, message.group_id)
     if not isinstance(found, LoadedCoordinator):
         return messages.SyncGroupResponse(error_code=int(found))
     sync = SyncRequest(
@@ -134,8 +139,8 @@ async def handle_sync_group(
     )
 
 
-def handle_heartbeat(core: Core, _request: Request, message: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
-    found = _coordinator(core, message.group_id)
+def handle_heartbeat(core: Core, request: Request, message: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
+    found = _coordinator(core, request, message.group_id)
     if isinstance(found, LoadedCoordinator):
         beat = HeartbeatRequest(
             group_id=message.group_id,
@@ -155,7 +160,7 @@ async def handle_leave_group(
     core: Core, request: Request, message: messages.LeaveGroupRequest
 ) -> messages.LeaveGroupResponse:
     by_member = request.api_version >= MEMBERS_LEAVE_VERSION
-    found = _coordinator(core, message.group_id)
+    found = _coordinator(core, request, message.group_id)
     if not isinstance(found, LoadedCoordinator):
         return messages.LeaveGroupResponse(error_code=int(found))
     leaving = (
@@ -183,7 +188,7 @@ async def handle_leave_group(
 
 
 async def handle_list_groups(
-    core: Core, _request: Request, message: messages.ListGroupsRequest
+    core: Core, request: Request, message: messages.ListGroupsRequest
 ) -> messages.ListGroupsResponse:
     groups: list[ListedGroup] = []
     if not core.groups.is_loading:
@@ -191,6 +196,7 @@ async def handle_list_groups(
             groups += await _listed(coordinator, message)
     if core.groups.is_loading:  # also since it was asked: one whose decisions could not be written is loaded again
         return messages.ListGroupsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    may_see_all = core.access.allows_on_cluster(request, Operation.DESCRIBE)
     listed = messages.ListGroupsResponse.ListedGroup
     return messages.ListGroupsResponse(
         groups=[
@@ -201,6 +207,7 @@ async def handle_list_groups(
                 group_type=group.group_type,
             )
             for group in groups
+            if may_see_all or core.access.allows_group(request, Operation.DESCRIBE, group.group_id)
         ]
     )
 
@@ -219,25 +226,28 @@ def handle_describe_groups(
     core: Core, request: Request, message: messages.DescribeGroupsRequest
 ) -> messages.DescribeGroupsResponse:
     return messages.DescribeGroupsResponse(
-        groups=[_described(core, request.api_version, message, group_id) for group_id in message.groups]
+        groups=[_described(core, request, message, group_id) for group_id in message.groups]
     )
 
 
 def _described(
-    core: Core, version: int, message: messages.DescribeGroupsRequest, group_id: str
+    core: Core, request: Request, message: messages.DescribeGroupsRequest, group_id: str
 ) -> messages.DescribeGroupsResponse.DescribedGroup:
     result = messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, authorized_operations=NOT_ASKED_FOR)
+    if not core.access.allows_group(request, Operation.DESCRIBE, group_id):
+        result.error_code = int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return result
     found = core.groups.coordinator_of(group_id)
     if not isinstance(found, LoadedCoordinator):
         result.error_code = int(found)
         return result
     group = found.machine.describe_group(group_id)
     if message.include_authorized_operations:
-        result.authorized_operations = ON_GROUP
+        result.authorized_operations = core.access.bits(request, Resource.GROUP, group_id, ON_GROUP)
     result.group_state = group.group_state
     result.protocol_type = group.protocol_type
     result.protocol_data = group.protocol_data
-    if group.error_code and version >= GROUP_NOT_FOUND_VERSION:
+    if group.error_code and request.api_version >= GROUP_NOT_FOUND_VERSION:
         result.error_code = int(group.error_code)
         result.error_message = group.error_message
     result.members = [
@@ -255,12 +265,14 @@ def _described(
 
 
 async def handle_delete_groups(
-    core: Core, _request: Request, message: messages.DeleteGroupsRequest
+    core: Core, request: Request, message: messages.DeleteGroupsRequest
 ) -> messages.DeleteGroupsResponse:
     results = []
     for group_id in dict.fromkeys(message.groups_names):
         found = core.groups.coordinator_of(group_id)
-        if isinstance(found, LoadedCoordinator):
+        if not core.access.allows_group(request, Operation.DELETE, group_id):
+            error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        elif isinstance(found, LoadedCoordinator):
             error = await _delete_group(found, group_id)
         else:
             error = found

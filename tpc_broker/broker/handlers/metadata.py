@@ -7,11 +7,13 @@ import uuid
 from typing import TYPE_CHECKING
 
 from tpc_broker import __version__
+from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from tpc_broker.broker.client_software import NO_MARK
 from tpc_broker.broker.handlers.features import tell_features
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.handlers.tags import request_tags, with_facts
+from tpc_broker.broker.handlers.topic_changes import may_create
 from tpc_broker.broker.handlers.transactions import note_transactions
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
@@ -61,6 +63,8 @@ NODES_TAG = 10_000
 LOADS_TAG = 10_001
 RELEASES_TAG = 10_002
 """From here on tags are nobody's: Kafka's own stay below."""
+TELLS_NOTHING = frozenset({int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)})
+"""Neither the name of a topic nor what may be done to it is known then, or is to be."""
 
 
 def handle_api_versions(
@@ -129,15 +133,22 @@ def handle_metadata(
         image = core.view.image
         response = _begin_metadata(core, request)
         in_order = [image.topics[topic_id] for _name, topic_id in sorted(image.ids.items())]
-        response.topics = [_topic_metadata(core, request, topic) for topic in in_order]
-        return _for_everybody(core, request, _completed(core, request, response, message))
+        response.topics = [
+            _topic_metadata(core, request, topic) for topic in in_order if _may_describe(core, request, topic.name)
+        ]
+        response = _completed(core, request, response, message)
+        return _for_everybody(core, request, response) if core.access.authorizer is None else response
     asked = _unique(message.topics)
-    may_create = core.settings.auto_create_topics_enable and (
+    creates = core.settings.auto_create_topics_enable and (
         message.allow_auto_topic_creation or request.api_version < CREATION_ASKED_VERSION
     )
-    if may_create and any(_is_to_be_made(core, topic) for topic in asked):
+    if creates and any(_is_to_be_made(core, request, topic) for topic in asked):
         return _make_and_tell(core, request, message, asked)
     return _told(core, request, message, asked, {})
+
+
+def _may_describe(core: Core, request: Request, name: str) -> bool:
+    return core.access.allows_topic(request, Operation.DESCRIBE, name)
 
 
 def _begin_metadata(core: Core, request: Request) -> messages.MetadataResponse:
@@ -157,17 +168,23 @@ def _brokers(endpoints: Iterable[Endpoint]) -> list[messages.MetadataResponse.Me
     ]
 
 
-def _is_to_be_made(core: Core, asked: AskedTopic) -> bool:
+def _is_to_be_made(core: Core, request: Request, asked: AskedTopic) -> bool:
+    """Who may not see whether a topic is there makes none."""
     if asked.name is None or uuid.UUID(bytes=bytes(asked.topic_id)) != NO_TOPIC_ID:
         return False
-    return core.view.topic(asked.name) is None
+    return _may_describe(core, request, asked.name) and core.view.topic(asked.name) is None
 
 
 async def _make_and_tell(
     core: Core, request: Request, message: messages.MetadataRequest, asked: list[AskedTopic]
 ) -> messages.MetadataResponse:
-    names = [topic.name for topic in asked if topic.name is not None and _is_to_be_made(core, topic)]
-    errors: dict[str | None, ErrorCode] = {name: await core.create_topic_on_first_use(name) for name in names}
+    names = [topic.name for topic in asked if topic.name is not None and _is_to_be_made(core, request, topic)]
+    errors: dict[str | None, ErrorCode] = {}
+    for name in names:
+        is_allowed = may_create(core, request, name)
+        errors[name] = (
+            await core.create_topic_on_first_use(name) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        )
     return _told(core, request, message, asked, errors)
 
 
@@ -197,11 +214,22 @@ def _completed(
         leaders = {part.leader_id for topic in response.topics for part in topic.partitions}
         response.brokers = _brokers(core.view.to_be_asked(request.listener, leaders))
     if message.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = ON_CLUSTER
+        response.cluster_authorized_operations = _on_cluster(core, request)
     if message.include_topic_authorized_operations:
         for topic in response.topics:
-            topic.topic_authorized_operations = ON_TOPIC
+            if topic.error_code not in TELLS_NOTHING:
+                topic.topic_authorized_operations = core.access.bits(
+                    request, Resource.TOPIC, topic.name or "", ON_TOPIC
+                )
     return response
+
+
+def _on_cluster(core: Core, request: Request) -> int:
+    """What may be done is told to who may see the cluster; nothing to others."""
+    access = core.access
+    if not access.allows_on_cluster(request, Operation.DESCRIBE):
+        return 0
+    return access.bits(request, Resource.CLUSTER, CLUSTER_NAME, ON_CLUSTER)
 
 
 def _ids_too_early(topics: list[AskedTopic]) -> messages.MetadataResponse:
@@ -224,12 +252,11 @@ def _asked_topic(core: Core, request: Request, asked: AskedTopic, making: ErrorC
     """`making`: what came of it when the topic was to be made."""
     topic_id = uuid.UUID(bytes=bytes(asked.topic_id))
     if topic_id != NO_TOPIC_ID:
-        topic = core.view.topic(topic_id)
-        if topic is not None:
-            return _topic_metadata(core, request, topic)
-        return _topic_error(ErrorCode.UNKNOWN_TOPIC_ID, None if request.api_version >= 12 else "", topic_id)
+        return _topic_of_id(core, request, topic_id)
     if asked.name is None:
         return _topic_error(ErrorCode.INVALID_TOPIC_EXCEPTION, None, NO_TOPIC_ID)
+    if not _may_describe(core, request, asked.name):
+        return _topic_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, asked.name, NO_TOPIC_ID)
     topic = core.view.topic(asked.name)
     if topic is not None and not making:
         return _topic_metadata(core, request, topic)
@@ -239,12 +266,20 @@ def _asked_topic(core: Core, request: Request, asked: AskedTopic, making: ErrorC
     return _topic_error(making or ErrorCode.LEADER_NOT_AVAILABLE, asked.name, NO_TOPIC_ID)
 
 
+def _topic_of_id(core: Core, request: Request, topic_id: uuid.UUID) -> ToldTopic:
+    topic = core.view.topic(topic_id)
+    if topic is not None and _may_describe(core, request, topic.name):
+        return _topic_metadata(core, request, topic)
+    error = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return _topic_error(error, None if request.api_version >= TOPIC_IDS_VERSION else "", topic_id)
+
+
 def _topic_error(error: ErrorCode, name: str | None, topic_id: uuid.UUID) -> ToldTopic:
     return messages.MetadataResponse.MetadataResponseTopic(
         error_code=int(error),
         name=name,
         topic_id=topic_id.bytes,
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=name in INTERNAL_TOPICS and error is not ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         topic_authorized_operations=NOT_ASKED_FOR,
     )
 
@@ -277,7 +312,9 @@ def handle_describe_cluster(
         endpoint_type=BROKER_ENDPOINTS,
         cluster_id=core.view.image.cluster_id,
         controller_id=core.view.controller_id(request.listener),
-        cluster_authorized_operations=(ON_CLUSTER if message.include_cluster_authorized_operations else NOT_ASKED_FOR),
+        cluster_authorized_operations=(
+            _on_cluster(core, request) if message.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
         brokers=[
             messages.DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=endpoint.broker_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
@@ -285,6 +322,8 @@ def handle_describe_cluster(
             for endpoint in core.view.endpoints(request.listener)
         ],
     )
+    if not core.access.allows_on_cluster(request, Operation.DESCRIBE):
+        return response
     asked = request_tags(request, message)
     if LOADS_TAG in asked:
         return _with_loads(core, request, response)
@@ -345,12 +384,22 @@ async def handle_find_coordinator(
     )
 
 
+def _fault_to_find(core: Core, request: Request, key_type: int, key: str) -> ErrorCode:
+    if key_type == GROUP_KEY and not core.access.allows_group(request, Operation.DESCRIBE, key):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if key_type == TRANSACTION_KEY and not core.access.allows_transaction(request, Operation.DESCRIBE, key):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
+
+
 async def _coordinator(
     core: Core, request: Request, key_type: int, key: str
 ) -> messages.FindCoordinatorResponse.Coordinator:
-    error, why = ErrorCode.NONE, ""
+    error, why = _fault_to_find(core, request, key_type, key), ""
     name = TRANSACTION_STATE_TOPIC if key_type == TRANSACTION_KEY else CONSUMER_OFFSETS_TOPIC
-    if key_type == TRANSACTION_KEY and not core.transactions.is_there:
+    if error:
+        pass
+    elif key_type == TRANSACTION_KEY and not core.transactions.is_there:
         error, why = _no_transactions(core, request), NO_TRANSACTIONS
     elif key_type not in (GROUP_KEY, TRANSACTION_KEY):
         error = ErrorCode.INVALID_REQUEST

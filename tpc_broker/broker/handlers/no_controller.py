@@ -77,6 +77,23 @@ def incremental_alter_configs(
     )
 
 
+def alter_client_quotas(
+    _version: int, message: messages.AlterClientQuotasRequest, said: Said
+) -> messages.AlterClientQuotasResponse:
+    kind = messages.AlterClientQuotasResponse
+    return kind(
+        entries=[
+            kind.EntryData(
+                entity=[
+                    kind.EntityData(entity_type=each.entity_type, entity_name=each.entity_name) for each in entry.entity
+                ],
+                **said,
+            )
+            for entry in message.entries
+        ]
+    )
+
+
 def alter_reassignments(
     _version: int, message: messages.AlterPartitionReassignmentsRequest, said: Said
 ) -> messages.AlterPartitionReassignmentsResponse:
@@ -115,6 +132,14 @@ def alter_users(
     result = messages.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     names = dict.fromkeys([*(each.name for each in message.deletions), *(each.name for each in message.upsertions)])
     return messages.AlterUserScramCredentialsResponse(results=[result(user=name, **said) for name in names])
+def create_acls(_version: int, message: messages.CreateAclsRequest, said: Said) -> messages.CreateAclsResponse:
+    result = messages.CreateAclsResponse.AclCreationResult
+    return messages.CreateAclsResponse(results=[result(**said) for _ in message.creations])
+
+
+def delete_acls(_version: int, message: messages.DeleteAclsRequest, said: Said) -> messages.DeleteAclsResponse:
+    result = messages.DeleteAclsResponse.DeleteAclsFilterResult
+    return messages.DeleteAclsResponse(filter_results=[result(matching_acls=[], **said) for _ in message.filters])
 
 
 def elect_leaders(version: int, message: messages.ElectLeadersRequest, said: Said) -> messages.ElectLeadersResponse:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.confirmed import Confirmed, confirm
 from tpc_broker.broker.partition import Partition
 from tpc_broker.error_codes import ErrorCode
@@ -12,7 +14,7 @@ from tpc_broker.kafka import messages
 from tpc_broker.model import NO_LEADER_EPOCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
@@ -41,15 +43,14 @@ async def handle_list_offsets(
     core: Core, request: Request, message: messages.ListOffsetsRequest
 ) -> messages.ListOffsetsResponse:
     duplicates = _duplicates(message.topics)
-    confirmed = await _confirm(
-        core,
-        [
-            (topic.name, asked.partition_index)
-            for topic in message.topics
-            for asked in topic.partitions
-            if asked.timestamp not in TELL_NO_END
-        ],
-    )
+    is_allowed = partial(core.access.allows_topic, request, Operation.DESCRIBE)
+    asked_of = [
+        (topic.name, asked.partition_index)
+        for topic in message.topics
+        for asked in topic.partitions
+        if asked.timestamp not in TELL_NO_END
+    ]
+    confirmed = await _confirm(core, is_allowed, asked_of)
     response = messages.ListOffsetsResponse()
     for topic in message.topics:
         answer = messages.ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
@@ -59,6 +60,9 @@ async def handle_list_offsets(
                 partition_index=asked.partition_index, timestamp=UNKNOWN, offset=UNKNOWN
             )
             answer.partitions.append(partition)
+            if not is_allowed(topic.name):
+                partition.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             if (topic.name, asked.partition_index) in duplicates:
                 partition.error_code = int(ErrorCode.INVALID_REQUEST)
                 continue
@@ -66,9 +70,9 @@ async def handle_list_offsets(
     return response
 
 
-async def _confirm(core: Core, asked: Iterable[tuple[str, int]]) -> Confirmed:
-    """Ask the quorums of those that are led here."""
-    found = (core.partitions.find_written(name, index) for name, index in asked)
+async def _confirm(core: Core, is_allowed: Callable[[str], bool], asked: Iterable[tuple[str, int]]) -> Confirmed:
+    """Ask the quorums of those that are led here, of topics that the client is allowed."""
+    found = (core.partitions.find_written(name, index) for name, index in asked if is_allowed(name))
     return await confirm(core, [partition for partition in found if partition is not None])
 
 
@@ -142,10 +146,16 @@ async def _fill(
 
 
 async def handle_offset_for_leader_epoch(
-    core: Core, _request: Request, message: messages.OffsetForLeaderEpochRequest
+    core: Core, request: Request, message: messages.OffsetForLeaderEpochRequest
 ) -> messages.OffsetForLeaderEpochResponse:
+    access = core.access
+
+    def is_allowed(name: str) -> bool:
+        is_broker = access.allows_on_cluster(request, Operation.CLUSTER_ACTION)
+        return is_broker or access.allows_topic(request, Operation.DESCRIBE, name)
+
     asked_of = [(topic.topic, asked.partition) for topic in message.topics for asked in topic.partitions]
-    confirmed = await _confirm(core, asked_of)
+    confirmed = await _confirm(core, is_allowed, asked_of)
     response = messages.OffsetForLeaderEpochResponse()
     for topic in message.topics:
         answer = messages.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
@@ -155,6 +165,9 @@ async def handle_offset_for_leader_epoch(
                 partition=asked.partition, leader_epoch=NO_LEADER_EPOCH, end_offset=UNKNOWN
             )
             answer.partitions.append(result)
+            if not is_allowed(topic.topic):
+                result.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             found = core.partitions.find(topic.topic, asked.partition)
             if not isinstance(found, Partition):
                 result.error_code = int(found)
@@ -168,10 +181,11 @@ async def handle_offset_for_leader_epoch(
 
 
 async def handle_delete_records(
-    core: Core, _request: Request, message: messages.DeleteRecordsRequest
+    core: Core, request: Request, message: messages.DeleteRecordsRequest
 ) -> messages.DeleteRecordsResponse:
     asked_of = [(topic.name, asked.partition_index) for topic in message.topics for asked in topic.partitions]
-    confirmed = await _confirm(core, asked_of)
+    is_allowed = partial(core.access.allows_topic, request, Operation.DELETE)
+    confirmed = await _confirm(core, is_allowed, asked_of)
     response = messages.DeleteRecordsResponse()
     for topic in message.topics:
         answer = messages.DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name)
@@ -181,6 +195,9 @@ async def handle_delete_records(
                 partition_index=asked.partition_index, low_watermark=UNKNOWN
             )
             answer.partitions.append(result)
+            if not is_allowed(topic.name):
+                result.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             found = core.partitions.find(topic.name, asked.partition_index)
             if not isinstance(found, Partition):
                 result.error_code = int(found)

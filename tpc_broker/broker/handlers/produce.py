@@ -8,12 +8,13 @@ request says is what the data plane has read: it is not decoded here.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from tpc_broker import limits
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.confirmed import CONFIRM_S
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import ProduceFallback, Verdict
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import AskedPart, Request
+    from tpc_broker.broker.ports import AskedPart, AskedProduce, Request
 
 ROOM_RETRY_S = 0.002
 COMMIT_RETRY_S = 0.02
@@ -43,6 +44,10 @@ TRIED_AGAIN: Final = frozenset(
     }
 )  # fmt: skip
 """Reasons to leave a Produce that is to be taken with other verdicts, or later."""
+
+ATTRIBUTES_PLACE: Final = 22
+"""In a batch: the lower byte."""
+TRANSACTIONAL_BIT: Final = 0x10
 
 _Part = tuple["str | uuid.UUID", int]
 """A topic, by name or id, and a partition's number."""
@@ -58,6 +63,9 @@ class _Hold:
 
     core: Core
     request: Request
+    asked: AskedProduce
+    refused: dict[int, ErrorCode] = field(default_factory=dict)
+    """What the client may not write, by the place in the request."""
     has_waited: bool = False
 
     def while_open(self) -> AbstractContextManager[trio.CancelScope]:
@@ -74,22 +82,73 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
     asked = core.plane.asked(request)
     if isinstance(asked, ProduceFallback):
         raise _unreadable(request, asked)
-    parts = asked.parts
-    sizes: Counter[tuple[str | uuid.UUID, int]] = Counter()  # of all that a partition gets: it may be named twice
-    for part in parts:
-        sizes[part.topic, part.partition] += part.records_bytes
+    if request.fallback_reason == ProduceFallback.AUTHORIZE:
+        core.grants.decide_produce(request, asked)
+        if core.produce_now(request):
+            return
     deadline_ms = core.clock.monotonic_ms() + min(max(asked.timeout_ms, 1000), ROOM_WAIT_MS_MAX)
     verification = Verification(core, request, asked)
+    verification.errors.update(refused := _refused(core, request, asked))
     try:
-        await _carry_out(_Hold(core, request), parts, sizes, deadline_ms, verification)
+        await _carry_out(_Hold(core, request, asked, refused), deadline_ms, verification)
     finally:
         verification.end()
 
 
-async def _carry_out(
-    hold: _Hold, parts: list[AskedPart], sizes: Counter[_Part], deadline_ms: int, verification: Verification
-) -> None:
-    core, request = hold.core, hold.request
+# Rule: What a client may not write is neither looked for, nor made room for, nor added to a transaction, and the rights
+# are those of the moment in which the records are taken. Held by tests/broker/test_rights_of_data.py.
+def _refused(core: Core, request: Request, asked: AskedProduce) -> dict[int, ErrorCode]:
+    """What the client may not write, by the place in the request: none of it where a batch is of a transaction that is
+    not the client's. With an authorizer there are transactions, so it is not mistaken for what is said where there are
+    none.
+    """
+    if core.access.authorizer is None:
+        return {}
+    refused: dict[int, ErrorCode] = {}
+    by_topic: dict[str | uuid.UUID, ErrorCode] = {}
+    for place, part in enumerate(asked.parts):
+        if part.topic not in by_topic:
+            by_topic[part.topic] = _fault_to_write(core, request, part.topic)
+        if by_topic[part.topic]:
+            refused[place] = by_topic[part.topic]
+    transactional_id = asked.transactional_id
+    if any(_is_transactional(request, part) for part in asked.parts) and (
+        transactional_id is None or not core.access.allows_transaction(request, Operation.WRITE, transactional_id)
+    ):
+        return dict.fromkeys(range(len(asked.parts)), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return refused
+
+
+def _fault_to_write(core: Core, request: Request, key: str | uuid.UUID) -> ErrorCode:
+    if isinstance(key, str):
+        name = key
+    else:
+        topic = core.view.topic(key)
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        name = topic.name
+    is_allowed = core.access.allows_topic(request, Operation.WRITE, name)
+    return ErrorCode.NONE if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _is_transactional(request: Request, part: AskedPart) -> bool:
+    """By its first batch: of more than one the data plane takes none."""
+    attributes = part.records_place + ATTRIBUTES_PLACE
+    return part.records_bytes > ATTRIBUTES_PLACE and bool(request.body[attributes] & TRANSACTIONAL_BIT)
+
+
+def _sizes(hold: _Hold, parts: list[AskedPart]) -> Counter[_Part]:
+    """Bytes of all that a partition gets: it may be named twice."""
+    sizes: Counter[_Part] = Counter()
+    for place, part in enumerate(parts):
+        if place not in hold.refused:
+            sizes[part.topic, part.partition] += part.records_bytes
+    return sizes
+
+
+async def _carry_out(hold: _Hold, deadline_ms: int, verification: Verification) -> None:
+    core, request, parts = hold.core, hold.request, hold.asked.parts
+    sizes = _sizes(hold, parts)
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False
@@ -98,13 +157,13 @@ async def _carry_out(
     while await _wait_between_leaders(hold, list(sizes)):
         verdicts = [
             verdict
-            if verdict is not None and verdict.is_final
+            if place in hold.refused or (verdict is not None and verdict.is_final)
             else await _judge(hold, part, sizes[part.topic, part.partition], gaps)
-            for part, verdict in zip(parts, verdicts, strict=True)
+            for place, (part, verdict) in enumerate(zip(parts, verdicts, strict=True))
         ]
         if hold.is_over():
             break
-        verdicts = [_verified(verification, index, verdict) for index, verdict in enumerate(verdicts)]
+        verdicts = _final(hold, verification, verdicts)
         left = core.plane.produce_with(request, verdicts, core.view.endpoints(request.listener))
         if left is ProduceFallback.NONE:
             return
@@ -120,8 +179,18 @@ async def _carry_out(
         elif left is ProduceFallback.VERIFY:
             await _ask_coordinator(hold, verification, deadline_ms)
         else:
-            await _wait_room(core, left)
+            await _prepare(hold, left)
     core.connections.answer_none(request)
+
+
+def _final(hold: _Hold, verification: Verification, verdicts: list[Verdict | None]) -> list[Verdict | None]:
+    """With what the client may not write as this is called."""
+    hold.refused |= _refused(hold.core, hold.request, hold.asked)
+    verification.errors.update(hold.refused)
+    return [
+        Verdict(hold.refused[place]) if place in hold.refused else _verified(verification, place, verdict)
+        for place, verdict in enumerate(verdicts)
+    ]
 
 
 async def _ask_coordinator(hold: _Hold, verification: Verification, deadline_ms: int) -> None:
@@ -145,8 +214,13 @@ def _verified(verification: Verification, index: int, verdict: Verdict | None) -
     return replace(verdict, guard=guard) if guard else verdict
 
 
-async def _wait_room(core: Core, left: ProduceFallback) -> None:
-    if left is ProduceFallback.JOURNAL_FULL:
+async def _prepare(hold: _Hold, left: ProduceFallback) -> None:
+    """What the data plane lacks: rights that it does not know, as after a change of the rules, or room."""
+    core = hold.core
+    if left is ProduceFallback.AUTHORIZE:
+        await trio.sleep(ROOM_RETRY_S)
+        core.grants.decide_produce(hold.request, hold.asked)
+    elif left is ProduceFallback.JOURNAL_FULL:
         await core.partitions.wait_journal_room()
     else:
         await trio.sleep(COMMIT_RETRY_S if left is ProduceFallback.UNCOMMITTED else ROOM_RETRY_S)

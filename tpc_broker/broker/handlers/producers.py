@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.handlers.transactions import note_transactions
 from tpc_broker.coordinator.transactions.messages import InitProducerIdRequest, ProducerResponse
 from tpc_broker.error_codes import ErrorCode
@@ -24,6 +25,9 @@ FENCED_VERSION: Final = 4
 async def handle_init_producer_id(
     core: Core, request: Request, message: messages.InitProducerIdRequest
 ) -> messages.InitProducerIdResponse:
+    refusal = _refusal(core, request, message.transactional_id)
+    if refusal:
+        return messages.InitProducerIdResponse(error_code=int(refusal), producer_id=NO_PRODUCER, producer_epoch=-1)
     if message.transactional_id and core.transactions.is_there:
         return await _by_coordinator(core, request, message, message.transactional_id)
     error = _fault(core, request, message)
@@ -34,6 +38,18 @@ async def handle_init_producer_id(
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return messages.InitProducerIdResponse(error_code=int(error), producer_id=NO_PRODUCER, producer_epoch=-1)
     return messages.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _refusal(core: Core, request: Request, transactional_id: str | None) -> ErrorCode:
+    """Who may write something may do it idempotently."""
+    access = core.access
+    if transactional_id is not None:
+        is_allowed = access.allows_transaction(request, Operation.WRITE, transactional_id)
+        return ErrorCode.NONE if is_allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    is_allowed = access.allows_on_cluster(request, Operation.IDEMPOTENT_WRITE) or access.allows_some(
+        request, Operation.WRITE, Resource.TOPIC
+    )
+    return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _fault(core: Core, request: Request, message: messages.InitProducerIdRequest) -> ErrorCode:

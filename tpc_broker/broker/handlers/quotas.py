@@ -1,48 +1,49 @@
-"""Quotas of clients: there are none and none can be set; what is asked or wanted is checked as Kafka checks it."""
+"""DescribeClientQuotas and AlterClientQuotas: the image has the quotas, the controller decides what becomes of them."""
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
+from tpc_broker.metadata.quota_control import QuotaAlteration, QuotaController, matching
+from tpc_broker.metadata.records import ENTITY_TYPES, IP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
 
     _Component = messages.DescribeClientQuotasRequest.ComponentData
-    _Op = messages.AlterClientQuotasRequest.OpData
 
 EXACT, DEFAULT, SPECIFIED = range(3)
-IP = "ip"
-ENTITY_TYPES = frozenset(("user", "client-id", IP))
 IP_WITH_OTHERS = (
     "Invalid entity filter component combination. IP filter component should not be used with user or clientId filter "
     "component."
 )
-ASKED_FOR: Final = "quotas"
-NOT_SETTABLE: Final = "it cannot be set, because this broker has no quotas yet."
-_LARGEST: Final[Mapping[str, int | None]] = {
-    "producer_byte_rate": 2**63 - 1,
-    "consumer_byte_rate": 2**63 - 1,
-    "request_percentage": None,
-    "controller_mutation_rate": None,
-}
-"""Of each quota of users and clients; None: any number above 0, whole or not."""
-_LARGEST_OF_IPS: Final[Mapping[str, int | None]] = {"connection_creation_rate": 2**31 - 1}
-_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
 
 def handle_describe_client_quotas(
-    _core: Core, _request: Request, message: messages.DescribeClientQuotasRequest
+    core: Core, _request: Request, message: messages.DescribeClientQuotasRequest
 ) -> messages.DescribeClientQuotasResponse:
+    kind = messages.DescribeClientQuotasResponse
     code, why = _fault(message.components)
-    return messages.DescribeClientQuotasResponse(error_code=int(code), error_message=why, entries=None if code else [])
+    if code:
+        return kind(error_code=int(code), error_message=why, entries=None)
+    wanted = {one.entity_type: one.match for one in message.components if one.match_type != SPECIFIED}
+    named = frozenset(one.entity_type for one in message.components if one.match_type == SPECIFIED)
+    return kind(
+        error_code=0,
+        error_message=why,
+        entries=[
+            kind.EntryData(
+                entity=[kind.EntityData(entity_type=of_type, entity_name=name) for of_type, name in entity],
+                values=[kind.ValueData(key=key, value=value) for key, value in sorted(quotas.items())],
+            )
+            for entity, quotas in matching(core.view.image, wanted, named, strict=message.strict)
+        ],
+    )
 
 
 def _fault(components: Sequence[_Component]) -> tuple[ErrorCode, str]:
@@ -79,86 +80,27 @@ def _match_fault(component: _Component) -> str:
     return f"Request specified MATCH_TYPE_{name}, but also specified a match string."
 
 
-# -- changes -----------------------------------------------------------------------------------------------------------
-
-
-def handle_alter_client_quotas(
-    core: Core, request: Request, message: messages.AlterClientQuotasRequest
+async def handle_alter_client_quotas(
+    core: Core, _request: Request, message: messages.AlterClientQuotasRequest
 ) -> messages.AlterClientQuotasResponse:
-    """What takes away quotas that there are not is well; what would set one is refused."""
-    results: dict[frozenset[tuple[str, str | None]], tuple[ErrorCode, str | None]] = {}
-    for entry in message.entries:
-        entity = {one.entity_type: one.entity_name for one in entry.entity}  # the last one counts, as in Kafka
-        key = frozenset(entity.items())
-        is_first = key not in results
-        results[key] = _change_fault(entity, entry.ops) if is_first else _invalid("Ignoring duplicate entity")
-    if any(code == ErrorCode.INVALID_CONFIG for code, _why in results.values()):
-        core.dispatcher.note_in_vain(request, ASKED_FOR, "a quota is refused: there are none yet")
+    alterations = [
+        QuotaAlteration(
+            {one.entity_type: one.entity_name for one in entry.entity},  # the last one counts, as in Kafka
+            tuple((op.key, None if op.remove else op.value) for op in entry.ops),
+        )
+        for entry in message.entries
+    ]
+    results = await core.metadata.change(
+        lambda image: QuotaController(image).alter(alterations, validate_only=message.validate_only)
+    )
     kind = messages.AlterClientQuotasResponse
     return kind(
         entries=[
             kind.EntryData(
-                error_code=int(code),
-                error_message=why,
-                entity=[kind.EntityData(entity_type=of_type, entity_name=name) for of_type, name in sorted(entity)],
+                error_code=int(result.error_code),
+                error_message=result.error_message,
+                entity=[kind.EntityData(entity_type=of_type, entity_name=name) for of_type, name in result.entity],
             )
-            for entity, (code, why) in results.items()
+            for result in results
         ]
     )
-
-
-def _change_fault(entity: Mapping[str, str | None], ops: Sequence[_Op]) -> tuple[ErrorCode, str | None]:
-    if len({op.key for op in ops}) < len(ops):
-        return _invalid("Duplicate quota key")
-    why = _entity_fault(entity)
-    if why:
-        return _invalid(why)
-    largest = _LARGEST_OF_IPS if IP in entity else _LARGEST
-    wanted = [op for op in ops if not op.remove]
-    for op in wanted:
-        why = _value_fault(op.key, op.value, largest)
-        if why:
-            return _invalid(why)
-    return (ErrorCode.INVALID_CONFIG, f"{wanted[0].key}: {NOT_SETTABLE}") if wanted else (ErrorCode.NONE, None)
-
-
-def _invalid(why: str) -> tuple[ErrorCode, str]:
-    return ErrorCode.INVALID_REQUEST, why
-
-
-def _entity_fault(entity: Mapping[str, str | None]) -> str:
-    if not entity:
-        return "Invalid empty client quota entity"
-    for of_type, name in entity.items():
-        if of_type not in ENTITY_TYPES:
-            return f"Unhandled client quota entity type: {of_type}"
-        if name == "":
-            return f"Empty {of_type} not supported"
-    if IP not in entity:
-        return ""
-    if len(entity) > 1:
-        return "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
-    address = entity[IP]
-    return "" if address is None or _may_be_host(address) else f"{address} is not a valid IP or resolvable host."
-
-
-def _may_be_host(text: str) -> bool:
-    """No name is looked up for it."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return _HOST_NAME.fullmatch(text) is not None
-    return True
-
-
-def _value_fault(key: str, value: float, largest: Mapping[str, int | None]) -> str:
-    if key not in largest:
-        return f"Invalid configuration key {key}"
-    if value <= 0:
-        return f"Quota {key} must be greater than 0"
-    limit = largest[key]
-    if limit is None:
-        return ""
-    if value > limit:
-        return f"Proposed value for {key} is too large."
-    return "" if value.is_integer() else f"{key} cannot be a fractional value."

@@ -270,6 +270,9 @@ def _log_dir_missing() -> Message:
 
 def _merge_log_dirs(answers: Sequence[messages.DescribeLogDirsResponse]) -> Message:
     """All cores have the one directory. An error says that it is not all of it."""
+    refused = next((answer for answer in answers if answer.error_code), None)
+    if refused is not None:
+        return refused
     results = [result for answer in answers for result in answer.results]
     whole = next((result for result in results if not result.error_code), results[0])
     error = next((result.error_code for result in results if result.error_code), 0)

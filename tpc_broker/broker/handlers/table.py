@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.handlers import (
+    acls,
     client_metrics,
     configs,
     consumer_groups,
@@ -27,6 +28,7 @@ from tpc_broker.broker.handlers import (
     quorum,
     quotas,
     reassignments,
+    refusals,
     sasl,
     scram_users,
     security,
@@ -144,7 +146,11 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ApiKey.DELETE_TOPICS: ApiRow(
         topics.handle_delete_topics,
         AtController(no_controller.delete_topics),
-        (_DELETE_TOPIC, Need(Operation.DESCRIBE, Resource.TOPIC, "to be told the name behind an id")),
+        (
+            _DELETE_TOPIC,
+            Need(Operation.DELETE, Resource.CLUSTER, "in its place, for any"),
+            Need(Operation.DESCRIBE, Resource.TOPIC, "to be told the name behind an id"),
+        ),
         Throttle.MUTATION,
     ),
     ApiKey.DELETE_RECORDS: ApiRow(offsets.handle_delete_records, shared.OF_PARTITIONS, (_DELETE_TOPIC,)),
@@ -190,18 +196,33 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         (_ALTER_CLUSTER, Need(Operation.CLUSTER_ACTION, Resource.CLUSTER, "in its place, of a broker")),
         Throttle.NONE,
         first_level=FIRST_WITH_TRANSACTIONS,
+        refused=refusals.write_txn_markers,
     ),
-    ApiKey.DESCRIBE_ACLS: ApiRow(security.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,)),
-    ApiKey.CREATE_ACLS: ApiRow(security.handle_create_acls, LOCAL, (_ALTER_CLUSTER,)),
-    ApiKey.DELETE_ACLS: ApiRow(security.handle_delete_acls, LOCAL, (_ALTER_CLUSTER,)),
+    ApiKey.DESCRIBE_ACLS: ApiRow(acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls),
+    ApiKey.CREATE_ACLS: ApiRow(
+        acls.handle_create_acls,
+        AtController(no_controller.create_acls),
+        (_ALTER_CLUSTER,),
+        refused=refusals.create_acls,
+    ),
+    ApiKey.DELETE_ACLS: ApiRow(
+        acls.handle_delete_acls,
+        AtController(no_controller.delete_acls),
+        (_ALTER_CLUSTER,),
+        refused=refusals.delete_acls,
+    ),
     ApiKey.DESCRIBE_CONFIGS: ApiRow(configs.handle_describe_configs, LOCAL, _of_each_kind(Operation.DESCRIBE_CONFIGS)),
     ApiKey.ALTER_CONFIGS: ApiRow(
         topics.handle_alter_configs,
         AtController(no_controller.alter_configs),
         _of_each_kind(Operation.ALTER_CONFIGS),
     ),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: ApiRow(log_dirs.handle_alter_replica_log_dirs, LOCAL, (_ALTER_CLUSTER,)),
-    ApiKey.DESCRIBE_LOG_DIRS: ApiRow(log_dirs.handle_describe_log_dirs, shared.OF_LOG_DIRS, (_DESCRIBE_CLUSTER,)),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ApiRow(
+        log_dirs.handle_alter_replica_log_dirs, LOCAL, (_ALTER_CLUSTER,), refused=refusals.alter_replica_log_dirs
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiRow(
+        log_dirs.handle_describe_log_dirs, shared.OF_LOG_DIRS, (_DESCRIBE_CLUSTER,), refused=refusals.describe_log_dirs
+    ),
     ApiKey.SASL_AUTHENTICATE: ApiRow(
         sasl.handle_sasl_authenticate, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
     ),
@@ -232,7 +253,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.DELETE_GROUPS: ApiRow(groups.handle_delete_groups, shared.OF_DELETED_GROUPS, (_DELETE_GROUP,)),
     ApiKey.ELECT_LEADERS: ApiRow(
-        elections.handle_elect_leaders, AtController(no_controller.elect_leaders), (_ALTER_CLUSTER,)
+        elections.handle_elect_leaders,
+        AtController(no_controller.elect_leaders),
+        (_ALTER_CLUSTER,),
+        refused=refusals.elect_leaders,
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiRow(
         topics.handle_incremental_alter_configs,
@@ -243,11 +267,13 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         reassignments.handle_alter_partition_reassignments,
         AtController(no_controller.alter_reassignments),
         (_ALTER_CLUSTER,),
+        refused=refusals.alter_reassignments,
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiRow(
         reassignments.handle_list_partition_reassignments,
         AtController(no_controller.list_reassignments),
         (_DESCRIBE_CLUSTER,),
+        refused=refusals.list_reassignments,
     ),
     ApiKey.TXN_OFFSET_COMMIT: ApiRow(
         group_offsets.handle_txn_offset_commit,
@@ -257,24 +283,39 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         first_level=FIRST_WITH_TRANSACTIONS,
     ),
     ApiKey.OFFSET_DELETE: ApiRow(group_offsets.handle_offset_delete, shared.OF_GROUP, (_DELETE_GROUP, _READ_TOPIC)),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(quotas.handle_describe_client_quotas, LOCAL, (_CLUSTERS_CONFIGS,)),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(
+        quotas.handle_describe_client_quotas, LOCAL, (_CLUSTERS_CONFIGS,), refused=refusals.describe_client_quotas
+    ),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
-        quotas.handle_alter_client_quotas, LOCAL, (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),)
+        quotas.handle_alter_client_quotas,
+        AtController(no_controller.alter_client_quotas),
+        (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),),
+        refused=refusals.alter_client_quotas,
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
-        scram_users.handle_describe_user_scram_credentials, LOCAL, (_DESCRIBE_CLUSTER,)
+        scram_users.handle_describe_user_scram_credentials,
+        LOCAL,
+        (_DESCRIBE_CLUSTER,),
+        refused=refusals.describe_user_scram_credentials,
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(
-        scram_users.handle_alter_user_scram_credentials, AtController(no_controller.alter_users), (_ALTER_CLUSTER,)
+        scram_users.handle_alter_user_scram_credentials,
+        AtController(no_controller.alter_users),
+        (_ALTER_CLUSTER,),
+        refused=refusals.alter_user_scram_credentials,
     ),
     ApiKey.DESCRIBE_QUORUM: ApiRow(
         quorum.handle_describe_quorum,
         AtController(no_controller.describe_quorum),
         (_DESCRIBE_CLUSTER,),
         Throttle.NONE,
+        refused=refusals.describe_quorum,
     ),
     ApiKey.UPDATE_FEATURES: ApiRow(
-        features.handle_update_features, AtController(no_controller.update_features), (_ALTER_CLUSTER,)
+        features.handle_update_features,
+        AtController(no_controller.update_features),
+        (_ALTER_CLUSTER,),
+        refused=refusals.update_features,
     ),
     ApiKey.DESCRIBE_CLUSTER: ApiRow(
         metadata.handle_describe_cluster,
@@ -283,7 +324,10 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
     ),
     ApiKey.DESCRIBE_PRODUCERS: ApiRow(transactions.handle_describe_producers, shared.OF_PRODUCERS, (_READ_TOPIC,)),
     ApiKey.UNREGISTER_BROKER: ApiRow(
-        nodes.handle_unregister_broker, AtController(no_controller.unregister_broker), (_ALTER_CLUSTER,)
+        nodes.handle_unregister_broker,
+        AtController(no_controller.unregister_broker),
+        (_ALTER_CLUSTER,),
+        refused=refusals.unregister_broker,
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
         transactions.handle_describe_transactions,
@@ -308,13 +352,15 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         client_metrics.handle_get_telemetry_subscriptions, LOCAL, (), free_because=_OF_ITSELF
     ),
     ApiKey.PUSH_TELEMETRY: ApiRow(client_metrics.handle_push_telemetry, LOCAL, (), free_because=_OF_ITSELF),
-    ApiKey.LIST_CONFIG_RESOURCES: ApiRow(configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,)),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiRow(
+        configs.handle_list_config_resources, LOCAL, (_CLUSTERS_CONFIGS,), refused=refusals.list_config_resources
+    ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRow(topic_pages.handle_describe_topic_partitions, LOCAL, (_DESCRIBE_TOPIC,)),
 }
 
 # Rule: Answers are Kafka's. Held by tests/integration/differential (Kafka 4.3.1 beside us, intended differences
 # listed).
-HANDLERS: dict[ApiKey, Handler] = {key: row.place.serving(row.handler) for key, row in ROWS.items()}
+HANDLERS: dict[ApiKey, Handler] = {key: row.place.serving(refusals.only_allowed(row)) for key, row in ROWS.items()}
 
 FIRST_LEVELS: Final = {key: row.first_level for key, row in ROWS.items() if row.first_level > FIRST_OF_CLUSTERS}
 PROMPT_APIS: Final = frozenset(key for key, row in ROWS.items() if row.is_prompt)

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from tpc_broker import limits
-from tpc_broker.broker.authorized_operations import ON_TOPIC
+from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_TOPIC
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import INTERNAL_TOPICS
@@ -31,20 +32,26 @@ def handle_describe_topic_partitions(
             return _refused(message)
         first = cursor.partition_index if names[:1] == [cursor.topic_name] else 0
     response = messages.DescribeTopicPartitionsResponse()
+    hidden: list[_Told] = []
     left = max(1, min(message.response_partition_limit, limits.PARTITIONS_A_PAGE_MAX))
     for name in names:
+        if not core.access.allows_topic(request, Operation.DESCRIBE, name):
+            hidden += [_hidden(name)] if message.topics else []
+            first = 0
+            continue
         if not left:
-            return _with_cursor(response, name, 0)
+            return _with_cursor(response, hidden, name, 0)
         topic = core.view.topic(name)
         if topic is not None:
             told = _told(core, request, topic, first, left)
             response.topics.append(told)
             left -= len(told.partitions)
             if first + len(told.partitions) < topic.partitions_count:
-                return _with_cursor(response, name, first + len(told.partitions))
+                return _with_cursor(response, hidden, name, first + len(told.partitions))
         else:
-            response.topics.append(_missing(core, name))
+            response.topics.append(_missing(core, request, name))
         first = 0
+    response.topics += hidden
     return response
 
 
@@ -57,18 +64,26 @@ def _refused(message: messages.DescribeTopicPartitionsRequest) -> messages.Descr
 
 
 def _with_cursor(
-    response: messages.DescribeTopicPartitionsResponse, name: str, index: int
+    response: messages.DescribeTopicPartitionsResponse, hidden: list[_Told], name: str, index: int
 ) -> messages.DescribeTopicPartitionsResponse:
+    response.topics += hidden
     response.next_cursor = messages.DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=index)
     return response
 
 
-def _missing(core: Core, name: str) -> _Told:
+def _hidden(name: str) -> _Told:
+    """Whether there is one is not said."""
+    return messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        name=name, error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), topic_authorized_operations=NOT_ASKED_FOR
+    )
+
+
+def _missing(core: Core, request: Request, name: str) -> _Told:
     return messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         name=name,
         error_code=int(core.check_topic_name(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=ON_TOPIC,
+        topic_authorized_operations=core.access.bits(request, Resource.TOPIC, name, ON_TOPIC),
     )
 
 
@@ -78,7 +93,7 @@ def _told(core: Core, request: Request, topic: TopicImage, first: int, count: in
         name=topic.name,
         topic_id=topic.topic_id.bytes,
         is_internal=topic.is_internal,
-        topic_authorized_operations=ON_TOPIC,
+        topic_authorized_operations=core.access.bits(request, Resource.TOPIC, topic.name, ON_TOPIC),
         partitions=[
             kind.DescribeTopicPartitionsResponsePartition(
                 error_code=row.error_code,

@@ -8,7 +8,10 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.handlers.forward import listener_name_of
+from tpc_broker.broker.handlers.topic_changes import alterable, creatable, deletable, growable
+from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.config_control import (
     AlterableConfig,
@@ -21,7 +24,9 @@ from tpc_broker.metadata.controller import (
     CreatableTopic,
     CreatedTopic,
     DeletableTopic,
+    DeletedTopic,
     GrowableTopic,
+    GrownTopic,
 )
 from tpc_broker.metadata.image import NODE_DRAINING
 from tpc_broker.model import NO_TOPIC_ID, TopicId, broker_id_of
@@ -60,15 +65,29 @@ async def handle_create_topics(
     ]
     topic_ids = [TopicId(core.chance.uuid()) for _ in topics]
     now_ms = core.clock.wall_ms()
+    quota = core.quotas.mutation(request)
 
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[CreatedTopic]]:
-        return core.controller(image).create_topics(topics, topic_ids, now_ms, validate_only=message.validate_only)
+        allowed, refused = creatable(core, request, topics)
+        ids = topic_ids[: len(allowed)]
+        records, made = core.controller(image).create_topics(
+            allowed, ids, now_ms, validate_only=message.validate_only, charge=quota.charge
+        )
+        return records, [*made, *refused]
 
     results = await core.metadata.change(decide)
     by_name = {result.name: result for result in results}
     ordered = [by_name[name] for name in dict.fromkeys(topic.name for topic in topics)]
     return messages.CreateTopicsResponse(
-        topics=[_created(result, validate_only=message.validate_only) for result in ordered]
+        throttle_time_ms=quota.throttle_ms,
+        topics=[
+            _created(
+                result,
+                validate_only=message.validate_only,
+                tells_configs=core.access.allows_topic(request, Operation.DESCRIBE_CONFIGS, result.name),
+            )
+            for result in ordered
+        ],
     )
 
 
@@ -78,7 +97,20 @@ def _assigned(core: Core, request: Request, partition: int, brokers: Sequence[in
     return tuple(cores[partition % len(cores)] for cores in named)
 
 
-def _created(result: CreatedTopic, *, validate_only: bool) -> messages.CreateTopicsResponse.CreatableTopicResult:
+def _created(
+    result: CreatedTopic, *, validate_only: bool, tells_configs: bool
+) -> messages.CreateTopicsResponse.CreatableTopicResult:
+    """`tells_configs`: also how many partitions and replicas there are by default."""
+    if not tells_configs and not result.error_code:
+        return messages.CreateTopicsResponse.CreatableTopicResult(
+            name=result.name,
+            topic_id=(NO_TOPIC_ID if validate_only else result.topic_id).bytes,
+            error_message=None,
+            topic_config_error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+            num_partitions=-1,
+            replication_factor=-1,
+            configs=[],
+        )
     return messages.CreateTopicsResponse.CreatableTopicResult(
         name=result.name,
         topic_id=(NO_TOPIC_ID if validate_only else result.topic_id).bytes,
@@ -109,8 +141,16 @@ async def handle_delete_topics(
         ]
     else:
         topics = [DeletableTopic(name=name) for name in message.topic_names]
-    results = await core.metadata.change(lambda image: core.controller(image).delete_topics(topics))
+    quota = core.quotas.mutation(request)
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[DeletedTopic]]:
+        allowed, refused = deletable(core, request, image, topics)
+        records, deleted = core.controller(image).delete_topics(allowed, charge=quota.charge)
+        return records, [*deleted, *refused]
+
+    results = await core.metadata.change(decide)
     return messages.DeleteTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
         responses=[
             messages.DeleteTopicsResponse.DeletableTopicResult(
                 name=result.name,
@@ -139,10 +179,18 @@ async def handle_create_partitions(
         )
         for topic in message.topics
     ]
-    results = await core.metadata.change(
-        lambda image: core.controller(image).create_partitions(topics, validate_only=message.validate_only)
-    )
+    quota = core.quotas.mutation(request)
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[GrownTopic]]:
+        allowed, refused = growable(core, request, topics)
+        records, grown = core.controller(image).create_partitions(
+            allowed, validate_only=message.validate_only, charge=quota.charge
+        )
+        return records, [*grown, *refused]
+
+    results = await core.metadata.change(decide)
     return messages.CreatePartitionsResponse(
+        throttle_time_ms=quota.throttle_ms,
         results=[
             messages.CreatePartitionsResponse.CreatePartitionsTopicResult(
                 name=result.name, error_code=int(result.error_code), error_message=result.error_message
@@ -161,11 +209,14 @@ async def handle_alter_configs(
         for name in _names(core, request, resource)
     ]
     resources = [one.as_stored() for one in asked]
-    results = await core.metadata.change(
-        lambda image: ConfigController(image, core.configuration).alter_configs(
-            resources, validate_only=message.validate_only
-        )
-    )
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[AlteredResource]]:
+        allowed, refused = alterable(core, request, resources)
+        controller = ConfigController(image, core.configuration)
+        records, altered = controller.alter_configs(allowed, validate_only=message.validate_only)
+        return records, [*altered, *refused]
+
+    results = await core.metadata.change(decide)
     answer = messages.AlterConfigsResponse.AlterConfigsResourceResponse
     return messages.AlterConfigsResponse(responses=[answer(**each) for each in _altered(asked, results)])
 
@@ -183,11 +234,14 @@ async def handle_incremental_alter_configs(
         for name in _names(core, request, resource)
     ]
     resources = [one.as_stored() for one in asked]
-    results = await core.metadata.change(
-        lambda image: ConfigController(image, core.configuration).incremental_alter_configs(
-            resources, validate_only=message.validate_only
-        )
-    )
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[AlteredResource]]:
+        allowed, refused = alterable(core, request, resources)
+        controller = ConfigController(image, core.configuration)
+        records, altered = controller.incremental_alter_configs(allowed, validate_only=message.validate_only)
+        return records, [*altered, *refused]
+
+    results = await core.metadata.change(decide)
     answer = messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     return messages.IncrementalAlterConfigsResponse(responses=[answer(**each) for each in _altered(asked, results)])
 

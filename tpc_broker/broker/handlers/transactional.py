@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker import limits
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.marker_sender import write_on_node
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.coordinator.transactions.messages import (
@@ -58,6 +59,8 @@ async def handle_add_partitions_to_txn(
             topics=message.v3_and_below_topics,
         )
         return kind(results_by_topic_v3_and_below=await _add_partitions(core, request, one))
+    if not core.access.allows_on_cluster(request, Operation.CLUSTER_ACTION):
+        return kind(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     if _are_too_many(topic.partitions for each in message.transactions for topic in each.topics):
         return kind(error_code=int(ErrorCode.POLICY_VIOLATION))
     results: dict[int, messages.AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = {}
@@ -82,8 +85,14 @@ async def _add_partitions(
         row = type(first)(name=first.name, partitions=first.partitions[:1])
         return _results([row], dict.fromkeys(_partitions_of([row]), ErrorCode.POLICY_VIOLATION))
     is_of_broker = request.api_version >= OF_BROKERS_VERSION
+    if not is_of_broker and not core.access.allows_transaction(request, Operation.WRITE, one.transactional_id):
+        refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return _results(one.topics, dict.fromkeys(_partitions_of(one.topics), refusal))
+    refused = set() if is_of_broker else _not_writable(core, request, one.topics)
     faults = {
-        TopicPartition(topic.name, index): _fault_of(core, topic.name, index, is_of_broker=is_of_broker)
+        TopicPartition(topic.name, index): ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if topic.name in refused
+        else _fault_of(core, topic.name, index)
         for topic in one.topics
         for index in topic.partitions
     }
@@ -119,9 +128,14 @@ def _partitions_of(topics: AskedTopics) -> Iterator[TopicPartition]:
             yield TopicPartition(topic.name, index)
 
 
-def _fault_of(core: Core, topic: str, index: int, *, is_of_broker: bool) -> ErrorCode:
-    if topic in INTERNAL_TOPICS and not is_of_broker:
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+def _not_writable(core: Core, request: Request, topics: AskedTopics) -> set[str]:
+    """By a client: internal topics are nobody's."""
+    names = {topic.name for topic in topics}
+    allows = core.access.allows_topic
+    return {name for name in names if name in INTERNAL_TOPICS or not allows(request, Operation.WRITE, name)}
+
+
+def _fault_of(core: Core, topic: str, index: int) -> ErrorCode:
     image = core.view.topic(topic)
     is_there = image is not None and 0 <= index < image.partitions_count
     return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -173,6 +187,12 @@ async def _added_now(core: Core, asked: AddPartitionsRequest) -> AddPartitionsRe
 async def handle_add_offsets_to_txn(
     core: Core, request: Request, message: messages.AddOffsetsToTxnRequest
 ) -> messages.AddOffsetsToTxnResponse:
+    access = core.access
+    if not access.allows_transaction(request, Operation.WRITE, message.transactional_id):
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return messages.AddOffsetsToTxnResponse(error_code=int(error))
+    if not access.allows_group(request, Operation.READ, message.group_id):
+        return messages.AddOffsetsToTxnResponse(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     topic = core.view.topic(CONSUMER_OFFSETS_TOPIC)
     count = core.settings.offsets_topic_num_partitions if topic is None else topic.partitions_count
     asked = AddPartitionsRequest(
@@ -194,6 +214,8 @@ async def handle_end_txn(core: Core, request: Request, message: messages.EndTxnR
         client_version=2 if request.api_version >= RAISES_EPOCH_VERSION else 0,
         knows_fenced=request.api_version >= FENCED_VERSION,
     )
+    if not core.access.allows_transaction(request, Operation.WRITE, asked.transactional_id):
+        return messages.EndTxnResponse(error_code=int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not asked.transactional_id:
         return messages.EndTxnResponse(error_code=int(ErrorCode.INVALID_REQUEST))
     found = await core.transactions.answer(

@@ -4,11 +4,13 @@ asks for one is told so; producers that are only idempotent are known of, and to
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from tpc_broker import limits
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.partition import Partition
 from tpc_broker.coordinator.consumer.regexes import fault_of, matches
 from tpc_broker.coordinator.transactions.machine import unknown_states
@@ -20,6 +22,8 @@ from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.metadata.topic_names import topic_name_fault
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
     from tpc_broker.broker.producers_port import ToldProducer
@@ -39,7 +43,7 @@ def note_transactions(core: Core, request: Request) -> None:
 
 
 async def handle_list_transactions(
-    core: Core, _request: Request, message: messages.ListTransactionsRequest
+    core: Core, request: Request, message: messages.ListTransactionsRequest
 ) -> messages.ListTransactionsResponse:
     kind, pattern = messages.ListTransactionsResponse, message.transactional_id_pattern
     if pattern and fault_of(pattern) is not None:
@@ -57,6 +61,7 @@ async def handle_list_transactions(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
             for each in found[begin : begin + LISTED_AT_ONCE]
+            if core.access.allows_transaction(request, Operation.DESCRIBE, each.transactional_id)
         ]
         await trio.lowlevel.checkpoint()
     return answer
@@ -100,12 +105,18 @@ async def handle_describe_transactions(
     if len(message.transactional_ids) > limits.TRANSACTIONS_DESCRIBED_MAX:
         fault = f"it names more ids than the {limits.TRANSACTIONS_DESCRIBED_MAX:,} that one may"
         raise DecodeError(fault, "DescribeTransactionsRequest", request.api_version)
+    may_see = partial(core.access.allows_transaction, request, Operation.DESCRIBE)
     if core.transactions.is_there:
-        await core.transactions.until_all_confirmed(message.transactional_ids)
+        await core.transactions.until_all_confirmed(list(filter(may_see, message.transactional_ids)))
     kind = messages.DescribeTransactionsResponse
+    may_see_topic = partial(core.access.allows_topic, request, Operation.DESCRIBE)
     states = []
     for number, each in enumerate(message.transactional_ids, 1):
-        states.append(_state(_described(core, each)))
+        if may_see(each):
+            states.append(_state(_described(core, each), may_see_topic))
+        else:
+            error = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            states.append(kind.TransactionState(transactional_id=each, error_code=error))
         if number % DESCRIBED_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
     return kind(transaction_states=states)
@@ -122,7 +133,10 @@ def _described(core: Core, transactional_id: str) -> DescribedTransaction:
     return found.machine.describe(transactional_id)
 
 
-def _state(found: DescribedTransaction) -> messages.DescribeTransactionsResponse.TransactionState:
+def _state(
+    found: DescribedTransaction, may_see: Callable[[str], bool]
+) -> messages.DescribeTransactionsResponse.TransactionState:
+    """With the topics that the client may see."""
     kind = messages.DescribeTransactionsResponse
     topics: dict[str, list[int]] = {}
     for topic, partition in found.partitions:
@@ -135,12 +149,16 @@ def _state(found: DescribedTransaction) -> messages.DescribeTransactionsResponse
         transaction_start_time_ms=found.start_ms,
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
-        topics=[kind.TopicData(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+        topics=[
+            kind.TopicData(topic=topic, partitions=partitions)
+            for topic, partitions in topics.items()
+            if may_see(topic)
+        ],
     )
 
 
 def handle_describe_producers(
-    core: Core, _request: Request, message: messages.DescribeProducersRequest
+    core: Core, request: Request, message: messages.DescribeProducersRequest
 ) -> messages.DescribeProducersResponse:
     """Of partitions that are here, led or followed, idempotent producers too: all that are known."""
     kind, room = messages.DescribeProducersResponse, limits.PRODUCERS_TOLD_MAX
@@ -148,10 +166,18 @@ def handle_describe_producers(
     for topic in message.topics:
         told = kind.TopicResponse(name=topic.name)
         answer.topics.append(told)
+        if not core.access.allows_topic(request, Operation.READ, topic.name):
+            told.partitions = [_no_right_to(index) for index in topic.partition_indexes]
+            continue
         for index in topic.partition_indexes:
             told.partitions.append(_producers(core, topic.name, index, room))
             room -= len(told.partitions[-1].active_producers)
     return answer
+
+
+def _no_right_to(index: int) -> messages.DescribeProducersResponse.PartitionResponse:
+    error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return messages.DescribeProducersResponse.PartitionResponse(partition_index=index, error_code=error)
 
 
 def _producers(core: Core, name: str, index: int, room: int) -> messages.DescribeProducersResponse.PartitionResponse:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Reason
-from tpc_broker.runtime.cluster.links import LinkRefusedError
+from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

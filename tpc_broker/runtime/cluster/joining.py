@@ -61,7 +61,7 @@ class Joining:
 
     def status(self) -> Status:
         identity, local = self._file.identity, self.local
-        brings = bool(local.topics) or bool(local.broker_configs)
+        brings = bool(local.topics) or bool(local.broker_configs) or bool(local.scram_users)
         return Status(
             NodeId(identity.node),
             identity.incarnation,

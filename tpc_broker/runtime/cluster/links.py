@@ -15,7 +15,6 @@ frames of replication behind it may be what those requests wait for.
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -31,7 +30,9 @@ from tpc_broker.cluster.link_codec import Hello, Kind, LinkDecodeError, Reason
 from tpc_broker.cluster.secret import NONCE_BYTES
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, MailboxFullError, NotDeliveredError
 from tpc_broker.runtime.cluster.greeting_places import GreetingPlaces
+from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
 from tpc_broker.runtime.cluster.part_buffers import PREFIX_BYTES, PartBuffers
+from tpc_broker.runtime.cluster.sealed_links import Handed, SealedStream, socket_of
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 
 if TYPE_CHECKING:
@@ -72,16 +73,6 @@ class FilePart(NamedTuple):
 Handler = Callable[
     [Hello, dict[str, Any], list[bytes]], Awaitable[tuple[dict[str, Any], Sequence[bytes]] | FilePart | None]
 ]
-
-
-class LinkRefusedError(Exception):
-    """The two ends do not belong together; the other one is told. `is_proven`: it knows the cluster's secret."""
-
-    def __init__(self, reason: Reason | None, text: str, *, by_peer: bool, is_proven: bool = False) -> None:
-        super().__init__(text)
-        self.reason = reason
-        self.by_peer = by_peer
-        self.is_proven = is_proven
 
 
 @dataclass(slots=True)
@@ -372,6 +363,9 @@ class Peer:
                 self.owner.places.note_known(_address_of(stream))
                 self.refused = None
                 was_up = True
+                if isinstance(stream, SealedStream) and not stream.is_sealed:
+                    text = f"link to {self.address}: it is not encrypted, since the other end does not encrypt"
+                    self.owner.log_limiter.say(log, "not encrypted", str(self.address), text)
                 await self._serve(stream, reader, hello)
             except* (LinkRefusedError, LinkDecodeError) as group:
                 was_refused = True
@@ -458,7 +452,7 @@ class Links:
         self.on_replica: Callable[[Hello, bytes], None] = lambda _hello, _body: None
         self.on_steady: Callable[[Hello, bytes], bytes] | None = None
         """What is answered to who wants to make the connection one for the steady state. LinkDecodeError: nothing."""
-        self.on_steady_socket: Callable[[Hello, bytes, int], None] = lambda _hello, _body, _descriptor: None
+        self.on_steady_socket: Callable[[Hello, bytes, Handed], None] = lambda _hello, _body, _handed: None
         """Called with the connected socket then, which is the callee's."""
         self.counts = LinkCounts()
         self.parts = PartBuffers()
@@ -533,7 +527,7 @@ class Links:
         theirs = codec.decode_challenge(await reader.expect(Kind.CHALLENGE))
         await stream.send_all(codec.encode_proof(self._secret.proof(nonce, theirs, of_dialler=True)))
         mac = codec.decode_proof(await reader.expect(Kind.PROOF))
-        if not self._secret.is_proof(mac, nonce, theirs, of_dialler=False):
+        if self._secret.proven_by(mac, nonce, theirs, of_dialler=False) is None:
             raise LinkRefusedError(Reason.SECRET, "the other end has another cluster secret", by_peer=False)
         reader.is_known = True
         await stream.send_all(codec.encode_hello(self._own_hello()))
@@ -545,11 +539,12 @@ class Links:
         nonce = self._nonce()
         await stream.send_all(codec.encode_challenge(nonce))
         mac = codec.decode_proof(await reader.expect(Kind.PROOF))
-        if not self._secret.is_proof(mac, theirs, nonce, of_dialler=True):
+        secret = self._secret.proven_by(mac, theirs, nonce, of_dialler=True)
+        if secret is None:
             text = "the cluster secret is another one here"
             await stream.send_all(codec.encode_refused(Reason.SECRET, text))
             raise LinkRefusedError(Reason.SECRET, "another cluster secret", by_peer=False)
-        await stream.send_all(codec.encode_proof(self._secret.proof(theirs, nonce, of_dialler=False)))
+        await stream.send_all(codec.encode_proof(secret.proof(theirs, nonce, of_dialler=False)))
         reader.is_known = True
         hello = codec.decode_hello(await reader.expect(Kind.HELLO))
         await self._checked(stream, hello)
@@ -669,13 +664,13 @@ def _address_of(stream: trio.SocketStream) -> str:
     return str(stream.socket.getpeername()[0])
 
 
-def detach(stream: trio.SocketStream, reader: FrameReader) -> int:
+def detach(stream: trio.SocketStream | SealedStream, reader: FrameReader) -> Handed:
     """The socket of a stream, as the ring wants it. Nothing more is read or written here."""
-    if not reader.is_empty:
+    handed = stream.hand_over() if isinstance(stream, SealedStream) else Handed(socket_of(stream))
+    if not reader.is_empty or (handed.unread and handed.session is None):
+        handed.close()
         raise LinkDecodeError("bytes behind the last frame")
-    descriptor = stream.socket.detach()
-    os.set_blocking(descriptor, True)
-    return descriptor
+    return handed
 
 
 async def _serve_unknown(_hello: Hello, _payload: dict[str, Any], _blobs: list[bytes]) -> None:

@@ -42,12 +42,13 @@ from tpc_broker.runtime.cluster.counters import ClusterCounters, Known, cluster_
 from tpc_broker.runtime.cluster.greeting import refusal_of, refusal_of_registration, removed_text
 from tpc_broker.runtime.cluster.identity import IdentityFile, NodeIdentity
 from tpc_broker.runtime.cluster.joining import Joining, say_what_is_waited_for
-from tpc_broker.runtime.cluster.links import LinkRefusedError, Links, Peer
+from tpc_broker.runtime.cluster.links import Links, Peer
 from tpc_broker.runtime.cluster.members import Members
 from tpc_broker.runtime.cluster.metadata_group import MetadataGroup, NotControllerError
 from tpc_broker.runtime.cluster.observer import PULL, Observer, answer_pull
 from tpc_broker.runtime.cluster.options import read_secret
 from tpc_broker.runtime.cluster.quorum import APPLIED, describe_quorum
+from tpc_broker.runtime.cluster.sealed_links import sealed
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.cluster.tending import SHIP, hand_over, ship_image, tend_voters, why_not_gone
 from tpc_broker.runtime.cluster.voter_file import VoterFile, VoterFileDamagedError
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.ports import Quorum
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
     from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier
     from tpc_broker.runtime.options import ClusterOptions, CoreOptions
     from tpc_broker.storage.ports import Disk
@@ -89,8 +91,9 @@ class ClusterNodeMain:
         self._core_options = options
         self._options: ClusterOptions = options.cluster
         self._disk = disk
-        self._surroundings, self._clock = surroundings, surroundings.clock
         self._secret = read_secret(self._options.secret_path)
+        surroundings = sealed(surroundings, self._secret, self._options.encryption)
+        self._surroundings, self._clock = surroundings, surroundings.clock
         self._file = IdentityFile(data, surroundings)
         self._file.open(self._options.node_id, options.cores)
         self.links = Links(self._own_hello, self._secret, self._check_hello, surroundings)

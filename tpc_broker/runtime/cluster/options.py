@@ -11,13 +11,24 @@ from tpc_broker.cluster.secret import ClusterSecret, SecretError
 from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
 from tpc_broker.limits import CLUSTER_SEEDS_MAX, SWIM_HOST_BYTES_MAX, SWIM_NAME_BYTES_MAX
 from tpc_broker.model import NODE_ID_MAX
+from tpc_broker.runtime.cluster.sealed_links import AUTO, OFF, REQUIRED
 from tpc_broker.runtime.options import ClusterOptions, StartError
+from tpc_broker.runtime.tls import is_built
 
 OTHERS_MAY_READ = 0o077
+LINKS_OF_AUTHORIZER = (
+    "authorizer.class.name: in a cluster nodes tell each other who asks for what, by links that are encrypted: give "
+    "--cluster-secret FILE, let cluster.links.encryption be auto or required, and have OpenSSL where this is built"
+)
 
 
-def plan_cluster(arguments: dict[str, object], cores: int) -> ClusterOptions | None:
-    """What the command line says of the cluster; None without `--cluster`. StartError names what is wrong."""
+def plan_cluster(
+    arguments: dict[str, object], cores: int, encryption: str = AUTO, *, is_authorizing: bool = False
+) -> ClusterOptions | None:
+    """What the command line says of the cluster, and `cluster.links.encryption`; None without `--cluster`. StartError
+    names what is wrong. `is_authorizing`: there is an authorizer, so no link may be plain: whoever sat there could ask
+    in anybody's name.
+    """
     given = arguments.get("cluster")
     if given is None:
         for name in ("node_id", "seeds", "rack", "cluster_secret"):
@@ -37,7 +48,11 @@ def plan_cluster(arguments: dict[str, object], cores: int) -> ClusterOptions | N
         raise StartError(f"--rack: a name of {len(rack.encode())} bytes; at most {SWIM_NAME_BYTES_MAX} are allowed")
     seeds = _seeds(arguments.get("seeds"), address)
     path = _secret_path(arguments.get("cluster_secret"), address)
-    return ClusterOptions(node_id, address, seeds, rack, path)
+    if is_authorizing:
+        if not path or encryption == OFF or not is_built():
+            raise StartError(LINKS_OF_AUTHORIZER)
+        encryption = REQUIRED
+    return ClusterOptions(node_id, address, seeds, rack, path, encryption)
 
 
 def parse_address(option: str, text: str) -> SeedAddress:
@@ -94,7 +109,7 @@ def _secret_path(given: object, address: SeedAddress) -> str:
 def read_secret(path: str) -> ClusterSecret:
     """Of a file; the empty one without. StartError when it cannot be used."""
     if not path:
-        return ClusterSecret(b"")
+        return ClusterSecret(())
     try:
         with Path(path).open("rb") as file:
             mode = Path(path).stat().st_mode

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.items import Address, Batch, Config, Voter
     from tpc_broker.raft.journal import JournalEntry
     from tpc_broker.raft.messages import Frame
+    from tpc_broker.runtime.cluster.sealed_links import Handed
     from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.storage.journalled_storage import JournalledStorage
@@ -275,9 +276,9 @@ class ReplicaDriver:
         """A core's connection has ended."""
         self.core.vouching_lost(address, self._now_ms())
 
-    def adopt_steady(self, descriptor: int, link: SteadyLink) -> None:
+    def adopt_steady(self, handed: Handed, link: SteadyLink) -> None:
         """A connected socket for the steady state. OSError: it is the caller's."""
-        self.carrier.adopt(descriptor, link, self._now_ms())
+        self.carrier.adopt(handed, link, self._now_ms())
         self.wake()
 
     def refused(self, address: Address) -> None:

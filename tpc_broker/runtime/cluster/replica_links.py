@@ -12,7 +12,6 @@ decided by the machines: each one names both.
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -25,14 +24,8 @@ from tpc_broker.limits import MIB
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.messages import AppendEntries, Frame
 from tpc_broker.rounds import next_round
-from tpc_broker.runtime.cluster.links import (
-    FrameReader,
-    Handler,
-    LinkRefusedError,
-    Links,
-    Peer,
-    detach,
-)
+from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
+from tpc_broker.runtime.cluster.links import FrameReader, Handler, Links, Peer, detach
 from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 
@@ -45,6 +38,7 @@ if TYPE_CHECKING:
     from tpc_broker.cluster.secret import ClusterSecret
     from tpc_broker.raft.items import Item
     from tpc_broker.raft.messages import Message
+    from tpc_broker.runtime.cluster.sealed_links import Handed
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +74,7 @@ class ReplicaLinks:
         """Called with a core where nobody listens, whenever it is dialled."""
         self.boot_id = 0
         """Of the own core's machine."""
-        self.on_steady: Callable[[int, SteadyLink], None] = lambda descriptor, _link: os.close(descriptor)
+        self.on_steady: Callable[[Handed, SteadyLink], None] = lambda handed, _link: handed.close()
         """Called with a connected socket for the steady state, and who is at its other end. OSError: it stays here."""
         self.has_steady: Callable[[Address], bool] = lambda _address: True
         """Whether there is one to a core already."""
@@ -196,15 +190,15 @@ class ReplicaLinks:
         codec.decode_steady(body)
         return codec.encode_steady(self.boot_id)
 
-    def _adopt_dialled(self, hello: Hello, body: bytes, descriptor: int) -> None:
+    def _adopt_dialled(self, hello: Hello, body: bytes, handed: Handed) -> None:
         address = Address(hello.node, hello.core)
-        self._adopt(descriptor, SteadyLink(address, codec.decode_steady(body), dialled=False, node_boot=hello.boot))
+        self._adopt(handed, SteadyLink(address, codec.decode_steady(body), dialled=False, node_boot=hello.boot))
 
-    def _adopt(self, descriptor: int, link: SteadyLink) -> None:
+    def _adopt(self, handed: Handed, link: SteadyLink) -> None:
         try:
-            self.on_steady(descriptor, link)
+            self.on_steady(handed, link)
         except OSError as error:
-            os.close(descriptor)
+            handed.close()
             text = f"no link for the steady state with core {link.address.core} of node {link.address.node}: {error}"
             self._links.log_limiter.say(log, "no link for the steady state", str(link.address), text)
 

@@ -47,6 +47,7 @@ from tpc_broker.runtime.cluster.replica_counters import replica_counters
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.cluster.replica_lives import ReplicaLives
+from tpc_broker.runtime.cluster.sealed_links import sealed
 from tpc_broker.runtime.cluster.shipping import FILL, SegmentSource
 from tpc_broker.runtime.cluster.surroundings import SYSTEM, Surroundings
 from tpc_broker.runtime.cluster.voter_changes import VoterChanges
@@ -527,7 +528,8 @@ class CoreReplication:
         address = Address(NodeId(identity.node), core)
         machine = RaftCore(address, boot, self._clock.monotonic_ms(), SETTINGS)
         secret = read_secret(self._cluster.secret_path)
-        self.links = ReplicaLinks(address, self._own_hello, secret, self._surroundings)
+        surroundings = sealed(self._surroundings, secret, self._cluster.encryption)
+        self.links = ReplicaLinks(address, self._own_hello, secret, surroundings)
         self._driver = ReplicaDriver(machine, self._plane, self._storage, self._clock, self.links.send)
         self._voters = VoterChanges(machine)
         carrier = self._driver.carrier

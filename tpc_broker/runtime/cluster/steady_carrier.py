@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tpc_broker.raft.core import RaftCore
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.items import Address
+    from tpc_broker.runtime.cluster.sealed_links import Handed
     from tpc_broker.runtime.data_plane import RingDataPlane
     from tpc_broker.runtime.steady_plane import Machine, SteadyState
 
@@ -142,9 +143,9 @@ class SteadyCarrier:
         beats = core.vouching = CarriedBeats(machine, core, self._plane, ways, is_up)
         self._beats.append(beats)
 
-    def adopt(self, descriptor: int, link: SteadyLink, now_ms: int) -> int:
+    def adopt(self, handed: Handed, link: SteadyLink, now_ms: int) -> int:
         """A connected socket to another core becomes a link, in place of the one that was there. OSError: none."""
-        number = self._plane.steady_adopt(descriptor, link.address.node)
+        number = self._plane.steady_adopt(handed.descriptor, link.address.node, handed.session, handed.unread)
         self._links[number] = link
         way = self._out if link.dialled else self._in
         before = way.get(link.address)

@@ -1,0 +1,44 @@
+/*
+ * Who may read or write what: a table of what Python has decided, asked for each partition of a Produce and of each attempt of a
+ * Fetch.
+ *
+ * Theory of operation. A grant is of a subject (who, and from where) and a topic's id, or of a subject and a transactional id. It
+ * has the generation of the rules that it was decided by, and counts in that generation only, so a change of the rules makes
+ * all of them void at once. What is not known is neither allowed nor refused: Python decides it, installs that, and hands the
+ * request back. Refusals are kept as well: who is refused a thousand times costs Python one decision.
+ *
+ * The grant that a partition was asked about last stands in the partition itself, where what is looked at is in the cache
+ * already: one topic, and mostly one subject, so three compares. It goes with its partition, and so never with a topic
+ * that is made again. Without an authorizer there is no table, and one compare.
+ */
+#ifndef TPC_GRANTS_H
+#define TPC_GRANTS_H
+
+#include "plane.h"
+
+enum tpc_grant { TPC_GRANT_UNKNOWN = 0, TPC_GRANT_ALLOWED = 1, TPC_GRANT_REFUSED = 2 };
+
+/* Whether subjects are asked about. */
+static inline bool tpc_grants_count(const tpc_plane *plane) { return __builtin_expect(plane->grants != NULL, 0); }
+
+/* Brings what the table has of the subject and the partition's topic into the partition; whether it has the right. */
+bool tpc_grants_recall(tpc_plane *plane, tpc_partition *partition, uint32_t subject, uint32_t right);
+
+/* Only where subjects are asked about. */
+static inline enum tpc_grant tpc_grants_ask(tpc_plane *plane, tpc_partition *partition, uint32_t subject,
+                                            uint32_t right) {
+    const tpc_granted *held = &partition->granted;
+    bool is_known = held->subject == subject && held->generation == plane->grants_generation && held->known & right;
+    if (!is_known && !tpc_grants_recall(plane, partition, subject, right)) return TPC_GRANT_UNKNOWN;
+    return held->allowed & right ? TPC_GRANT_ALLOWED : TPC_GRANT_REFUSED;
+}
+
+/* Of a transactional id. */
+enum tpc_grant tpc_grants_ask_transactional(tpc_plane *plane, const uint8_t *id, int32_t id_bytes, uint32_t subject);
+
+/* Of a Produce whose partitions are in the scratch: which are refused, there, and in *any whether one is. False: not all are known.
+ * What a verdict (NULL: there are none) refuses is not asked about. */
+bool tpc_grants_survey(tpc_plane *plane, uint32_t subject, const tpc_produce_verdict *verdicts, int32_t parts_count,
+                       bool *any);
+
+#endif

@@ -1,0 +1,40 @@
+/* What a refusal of single records says, in the answer to a Produce. Who has made the answer frees `record_errors`. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plane.h"
+
+void tpc_produce_tell_bad_records(const tpc_batch_report *report, tpc_produce_result *result) {
+    static const char message[] = "One or more records have been rejected";
+    int32_t count =
+        report->bad_records_count < TPC_BATCH_BAD_RECORDS_MAX ? report->bad_records_count : TPC_BATCH_BAD_RECORDS_MAX;
+    tpc_record_error *errors = count > 0 ? calloc((size_t)count, sizeof *errors) : NULL;
+    if (!errors) return;
+    const char *reason = tpc_batch_reason_text(report->reason);
+    for (int32_t i = 0; i < count; i++)
+        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason,
+                                       .message_bytes = (int32_t)strlen(reason),
+                                       .batch_index = report->bad_records[i]};
+    result->record_errors = errors;
+    result->record_errors_count = count;
+    result->error_message = (const uint8_t *)message;
+    result->error_message_bytes = (int32_t)sizeof message - 1;
+}
+
+/* A compacted topic's refusal names the records (KIP-467) and, as the log was asked, tells where it starts. */
+void tpc_produce_tell_keyless(const tpc_produce_verdict *verdict, const tpc_partition *partition,
+                              tpc_produce_result *result) {
+    static const char reason[] = "A record of a compacted topic needs a key";
+    static const char message[] = "One or more records have been rejected";
+    result->error_message = (const uint8_t *)message;
+    result->error_message_bytes = (int32_t)sizeof message - 1;
+    result->log_start_offset = partition ? partition->log_start_offset : -1;
+    tpc_record_error *errors = calloc((size_t)verdict->keyless_count, sizeof *errors);
+    if (!errors) return;
+    for (int32_t i = 0; i < verdict->keyless_count; i++)
+        errors[i] = (tpc_record_error){.message = (const uint8_t *)reason,
+                                       .message_bytes = (int32_t)sizeof reason - 1,
+                                       .batch_index = verdict->keyless[i]};
+    result->record_errors = errors;
+    result->record_errors_count = verdict->keyless_count;
+}

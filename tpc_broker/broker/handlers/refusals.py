@@ -1,0 +1,207 @@
+"""Answers to requests about the whole cluster, to who may do nothing of the kind: the row of an API names its one.
+
+They are asked for their right in one place, `only_allowed`, before the handler sees what is wanted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tpc_broker.error_codes import ErrorCode
+from tpc_broker.kafka import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.dispatch import Handled, Handler
+    from tpc_broker.broker.handlers.api_rows import ApiRow
+    from tpc_broker.broker.handlers.no_controller import Said
+    from tpc_broker.broker.ports import Request
+    from tpc_broker.kafka.message import Message
+
+NOT_ALLOWED: Final[Said] = {
+    "error_code": int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    "error_message": "Cluster authorization failed.",
+}
+TOPIC_REFUSED: Final = "Topic authorization failed."
+GROUP_REFUSED: Final = "Group authorization failed."
+
+
+# Rule: Each API asks for the rights that its row names before it looks at anything else. Held by
+# tests/broker/test_rights.py (all rows).
+def only_allowed(row: ApiRow) -> Handler:
+    """The row's handler, for who may do one of the things that it needs. It runs where the request is served."""
+    refused = row.refused
+    if refused is None:
+        return row.handler
+    handler = row.handler
+    operations = tuple(need.operation for need in row.needs)
+
+    def handle(core: Core, request: Request, message: Message) -> Handled | Awaitable[Handled]:
+        if any(core.access.allows_on_cluster(request, operation) for operation in operations):
+            return handler(core, request, message)
+        return refused(request.api_version, message, NOT_ALLOWED)
+
+    return handle
+
+
+def write_txn_markers(
+    _version: int, message: messages.WriteTxnMarkersRequest, said: Said
+) -> messages.WriteTxnMarkersResponse:
+    kind, code = messages.WriteTxnMarkersResponse, said["error_code"]
+    part = kind.WritableTxnMarkerPartitionResult
+    return kind(
+        markers=[
+            kind.WritableTxnMarkerResult(
+                producer_id=one.producer_id,
+                topics=[
+                    kind.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[part(partition_index=index, error_code=code) for index in topic.partition_indexes],
+                    )
+                    for topic in one.topics
+                ],
+            )
+            for one in message.markers
+        ]
+    )
+
+
+def describe_acls(_version: int, _message: messages.DescribeAclsRequest, said: Said) -> messages.DescribeAclsResponse:
+    return messages.DescribeAclsResponse(resources=[], **said)
+
+
+def create_acls(_version: int, message: messages.CreateAclsRequest, said: Said) -> messages.CreateAclsResponse:
+    kind = messages.CreateAclsResponse
+    return kind(results=[kind.AclCreationResult(**said) for _one in message.creations])
+
+
+def delete_acls(_version: int, message: messages.DeleteAclsRequest, said: Said) -> messages.DeleteAclsResponse:
+    kind = messages.DeleteAclsResponse
+    return kind(filter_results=[kind.DeleteAclsFilterResult(matching_acls=[], **said) for _one in message.filters])
+
+
+def alter_replica_log_dirs(
+    _version: int, message: messages.AlterReplicaLogDirsRequest, said: Said
+) -> messages.AlterReplicaLogDirsResponse:
+    kind, code = messages.AlterReplicaLogDirsResponse, said["error_code"]
+    part = kind.AlterReplicaLogDirPartitionResult
+    return kind(
+        results=[
+            kind.AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[part(partition_index=index, error_code=code) for index in topic.partitions],
+            )
+            for each in message.dirs
+            for topic in each.topics
+        ]
+    )
+
+
+def describe_log_dirs(
+    _version: int, _message: messages.DescribeLogDirsRequest, said: Said
+) -> messages.DescribeLogDirsResponse:
+    return messages.DescribeLogDirsResponse(error_code=said["error_code"], results=[])
+
+
+def elect_leaders(version: int, message: messages.ElectLeadersRequest, said: Said) -> messages.ElectLeadersResponse:
+    kind = messages.ElectLeadersResponse
+    return kind(
+        error_code=said["error_code"] if version else 0,
+        replica_election_results=[
+            kind.ReplicaElectionResult(
+                topic=each.topic,
+                partition_result=[kind.PartitionResult(partition_id=index, **said) for index in each.partitions],
+            )
+            for each in message.topic_partitions or ()
+        ],
+    )
+
+
+def alter_reassignments(
+    _version: int, message: messages.AlterPartitionReassignmentsRequest, said: Said
+) -> messages.AlterPartitionReassignmentsResponse:
+    kind = messages.AlterPartitionReassignmentsResponse
+    return kind(
+        responses=[
+            kind.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    kind.ReassignablePartitionResponse(partition_index=one.partition_index) for one in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ],
+        **said,
+    )
+
+
+def list_reassignments(
+    _version: int, _message: messages.ListPartitionReassignmentsRequest, said: Said
+) -> messages.ListPartitionReassignmentsResponse:
+    return messages.ListPartitionReassignmentsResponse(topics=[], **said)
+
+
+def describe_client_quotas(
+    _version: int, _message: messages.DescribeClientQuotasRequest, said: Said
+) -> messages.DescribeClientQuotasResponse:
+    return messages.DescribeClientQuotasResponse(entries=None, **said)
+
+
+def alter_client_quotas(
+    _version: int, message: messages.AlterClientQuotasRequest, said: Said
+) -> messages.AlterClientQuotasResponse:
+    kind = messages.AlterClientQuotasResponse
+    return kind(
+        entries=[
+            kind.EntryData(
+                entity=[
+                    kind.EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in one.entity
+                ],
+                **said,
+            )
+            for one in message.entries
+        ]
+    )
+
+
+def describe_user_scram_credentials(
+    _version: int, message: messages.DescribeUserScramCredentialsRequest, said: Said
+) -> messages.DescribeUserScramCredentialsResponse:
+    """Whoever is asked for, all users too: an answer without an error would be one about users."""
+    kind = messages.DescribeUserScramCredentialsResponse
+    users = [kind.DescribeUserScramCredentialsResult(user=one.name, **said) for one in message.users or ()]
+    return kind(results=users, **said)
+
+
+def alter_user_scram_credentials(
+    _version: int, message: messages.AlterUserScramCredentialsRequest, said: Said
+) -> messages.AlterUserScramCredentialsResponse:
+    kind = messages.AlterUserScramCredentialsResponse
+    names = sorted({one.name for one in message.deletions} | {one.name for one in message.upsertions})
+    return kind(results=[kind.AlterUserScramCredentialsResult(user=name, **said) for name in names])
+
+
+def describe_quorum(
+    _version: int, _message: messages.DescribeQuorumRequest, said: Said
+) -> messages.DescribeQuorumResponse:
+    return messages.DescribeQuorumResponse(**said)
+
+
+def update_features(
+    _version: int, _message: messages.UpdateFeaturesRequest, said: Said
+) -> messages.UpdateFeaturesResponse:
+    return messages.UpdateFeaturesResponse(results=[], **said)
+
+
+def unregister_broker(
+    _version: int, _message: messages.UnregisterBrokerRequest, said: Said
+) -> messages.UnregisterBrokerResponse:
+    return messages.UnregisterBrokerResponse(**said)
+
+
+def list_config_resources(
+    _version: int, _message: messages.ListConfigResourcesRequest, said: Said
+) -> messages.ListConfigResourcesResponse:
+    return messages.ListConfigResourcesResponse(error_code=said["error_code"], config_resources=[])
