@@ -5,7 +5,7 @@
  * C then hands Python the requests that authentication consists of, one at a time, and ends the connection at any other.
  * Such a *stranger* has little: the size of its requests, the time until it must be let in, and the memory of all strangers
  * together have bounds of their own, so that who never says who it is cannot take what those need who have said it. When the
- * memory is used up the stranger that holds most of it goes.
+ * memory is used up those strangers go that hold most of it.
  *
  * Python lets a connection in, by the number of its subject, and may give it a deadline. Past that, all that is taken of it
  * is what renews the deadline, as in KIP-368.
@@ -22,7 +22,7 @@
 
 #include "bytes.h"
 
-enum { LATE_PER_TURN_MAX = 32 };
+enum { LATE_PER_TURN_MAX = 32, SPARE_PART = 16 };
 
 static bool is_stranger(const connection *it) { return it->stage != TPC_STAGE_SERVES; }
 
@@ -86,15 +86,28 @@ void identity_count(connection *it) {
     if (is_stranger(it)) count_again(it);
 }
 
-/* All of them counted anew, since answers that have left are seen only here. */
-static connection *largest_stranger(tpc_connections *connections) {
-    connection *largest = NULL;
+/* Of all, counted anew, since answers that have left are seen only here. */
+static int64_t most_held(tpc_connections *connections) {
+    int64_t most = 0;
     for (node *at = connections->strangers.next; at != &connections->strangers; at = at->next) {
         connection *it = NODE_OWNER(at, connection, by_opening);
         count_again(it);
-        if (largest == NULL || it->stranger_bytes > largest->stranger_bytes) largest = it;
+        if (it->stranger_bytes > most) most = it->stranger_bytes;
     }
-    return largest;
+    return most;
+}
+
+/* Those that hold at least half as much as the one that holds most, the oldest first, until there is room for more than is
+ * wanted: so that looking at all of them is for many requests and not for one. */
+static void close_largest(tpc_connections *connections, const connection *spared, int64_t most, int64_t more) {
+    int64_t bytes_max = (int64_t)connections->limits.strangers_bytes_max;
+    int64_t wanted = bytes_max - bytes_max / SPARE_PART - more;
+    for (node *at = connections->strangers.next, *next; at != &connections->strangers; at = next) {
+        connection *it = NODE_OWNER(at, connection, by_opening);
+        next = at->next;
+        if (connections->strangers_bytes <= wanted) return;
+        if (it != spared && it->stranger_bytes >= most / 2) connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+    }
 }
 
 static bool fits(const tpc_connections *connections, int64_t more) {
@@ -105,24 +118,26 @@ bool identity_has_room(connection *it, int64_t more) {
     tpc_connections *connections = it->owner;
     if (!is_stranger(it)) return true;
     while (!fits(connections, more)) {
-        connection *largest = largest_stranger(connections);
+        int64_t most = most_held(connections);
         if (fits(connections, more)) break;
-        if (largest == NULL || largest->stranger_bytes <= it->stranger_bytes + more) largest = it;
-        connection_begin_close(largest, TPC_CLOSE_BUDGET, ENOMEM);
-        if (largest == it) return false;
+        if (it->stranger_bytes + more >= most) {
+            connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+            return false;
+        }
+        close_largest(connections, it, most, more);
     }
     return true;
 }
 
-static void stop_being_strange(connection *it) {
-    it->stage = TPC_STAGE_SERVES;
+static void leave_strangers(connection *it) {
+    const tpc_connections *connections = it->owner;
     node_remove(&it->by_opening);
     count_again(it);
+    assert(node_linked(&connections->strangers) || connections->strangers_bytes == 0);
 }
 
 void identity_closing(connection *it) {
-    node_remove(&it->by_opening);
-    count_again(it);
+    if (is_stranger(it)) leave_strangers(it);
 }
 
 void identity_free(connection *it) { tpc_frame_release(it->named); }
@@ -169,7 +184,10 @@ int tpc_connection_let_in(tpc_connections *connections, uint64_t id, uint32_t su
     it->named = named;
     it->subject = subject;
     it->session_deadline_ns = session_deadline_ns;
-    if (is_stranger(it)) stop_being_strange(it);
+    if (is_stranger(it)) {
+        it->stage = TPC_STAGE_SERVES;
+        leave_strangers(it);
+    }
     watch(it);
     connection_needs_attention(it);
     return 0;

@@ -116,12 +116,12 @@ static int take_key(SSL_CTX *ssl, const tpc_tls_settings *settings, char *why, s
     return refuse(TPC_TLS_PART_KEY, belongs ? NULL : "it is not the key of the certificate", why, why_bytes);
 }
 
-/* Authorities into the store, and their names into what clients are told. */
+/* Authorities into the store, and their names into what clients are told. One `info` may hold a list as well. */
 static bool add_trusted(SSL_CTX *ssl, const X509_INFO *info, uint32_t *authorities) {
     X509_STORE *store = SSL_CTX_get_cert_store(ssl);
     if (info->crl != NULL) {
         X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
-        return X509_STORE_add_crl(store, info->crl) == 1;
+        if (X509_STORE_add_crl(store, info->crl) != 1) return false;
     }
     if (info->x509 == NULL) return true;
     ++*authorities;

@@ -243,7 +243,8 @@ def test_keys_that_cannot_be_used_are_left_out():
     rows = [
         7, {}, {"kty": "RSA"}, {**small, "kid": "small"}, {**private, "kid": "private"}, MAKER.jwk("rsa", use="enc"),
         {**MAKER.jwk("rsa"), "kid": 7}, MAKER.jwk("rsa", n="*"), MAKER.jwk("rsa", n="A" * 100_000),
-        MAKER.jwk("ec", crv="x"), MAKER.jwk("ec", x="AA"), MAKER.jwk("rsa", alg="RSA-OAEP"), {**p521, "kid": "p521"}, MAKER.jwk("ed"),
+        MAKER.jwk("ec", crv="x"), MAKER.jwk("ec", x="AA"), MAKER.jwk("rsa", alg="RSA-OAEP"), {**p521, "kid": "p521"},
+        MAKER.jwk("ed"),
     ]  # fmt: skip
     found = KeySet.of_json(json.dumps({"keys": rows, "more": 1}).encode())
     assert set(found.keys) == {("p521", "ES512"), ("ed", "EdDSA")}

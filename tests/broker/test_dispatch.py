@@ -230,7 +230,7 @@ async def test_a_connection_s_requests_are_answered_in_order_and_those_of_a_clos
         world = SlowHandlers(nursery, {ApiKey.LIST_GROUPS: takes_long, ApiKey.HEARTBEAT: wait})
         world.open(3)
         begun = []
-        world.dispatcher._respond = lambda request, _response: begun.append(request)
+        world.dispatcher.respond = lambda request, _response: begun.append(request)
         await trio.testing.wait_all_tasks_blocked()
         of_first = [
             world.send(0, *which)

@@ -53,13 +53,14 @@ NONE = ErrorCode.NONE
 
 
 @asynccontextmanager
-async def node_with(cores=1):
+async def node_with():
     """Topic t with a record, group g with an offset, consumer group c that has t, transactional id x."""
-    async with running_node(cores=cores, settings=SETTINGS) as node:
+    async with running_node(cores=1, settings=SETTINGS) as node:
         await create_topic(node, 0, "t", 1)
         assert (await produce(node, 0, "t", 0, [b"a"]))[0] is NONE
         for kind, key in ((0, "g"), (1, "x")):
-            while codes(await node.ask(0, messages.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]))) != [NONE]:
+            find = messages.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            while any(codes(await node.ask(0, find))):
                 await trio.sleep(0.1)
         while node[0].groups.is_loading or node[0].transactions.is_loading:
             await trio.sleep(0.1)
@@ -162,7 +163,7 @@ async def test_the_data_plane_answers_nothing_by_itself_with_an_authorizer(autoj
 
 
 async def test_who_asks_is_whoever_the_connection_is_of_on_every_core(autojump_clock):
-    async with node_with(cores=2) as node:
+    async with running_node(cores=2) as node:
         for core in range(2):
             node[core].access.authorizer = OnlyThese()
         kind = messages.CreateTopicsRequest

@@ -1,4 +1,4 @@
-"""Clients log in: stock ones do their work over a SASL listener, and whoever does not log in as one has to does nothing.
+"""Clients log in: stock ones do their work over a SASL listener, and who does not log in as one has to does nothing.
 
 The order of requests and the error codes beside Kafka's own are in `differential/test_sasl.py`.
 """

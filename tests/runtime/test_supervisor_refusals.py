@@ -57,7 +57,7 @@ def the_line(done: subprocess.CompletedProcess[str]) -> str:
         (["--override", "num.partitions"], ["num.partitions", "NAME=VALUE"]),
         (["--override", "message.max.bytes=200000000"], ["message.max.bytes (200000000)", "socket.request.max.bytes"]),
         (["--override", "listeners=PLAINTEXT://:1"], ["PLAINTEXT://:1", "advertised.listeners"]),
-        (["--override", "listeners=SSL://h:1"], ["listener SSL", "TLS needs a certificate and its key", "ssl.keystore.location"]),
+        (["--override", "listeners=SSL://h:1"], ["TLS needs a certificate and its key", "ssl.keystore.location"]),
         (["--override", "listener.PLAINTEXT.mode=round"], ["listener.PLAINTEXT.mode", "'round' is unknown"]),
         (["--listen", "127.0.0.1:9092", "--listen", "127.0.0.1:9192"], ["--listen 127.0.0.1:9192", "PLAINTEXT"]),
         (["--config", "/no/such/file"], ["--config /no/such/file", "No such file"]),

@@ -24,7 +24,7 @@ from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.errors import CallFailedError, CoreDownError, NotDeliveredError
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.protocol import decode_response_frame, encode_request
-from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
+from tpc_broker.metadata.listeners import Address, Listener, ListenerMode, SecurityProtocol
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
 
@@ -261,12 +261,16 @@ class Life:
         self.mailboxes = MemoryMailboxes(number, node.posts, node.delay_s)
         self.nursery = nursery
         self.core = Core(
-            CoreIdentity(number, node.cores, (node.listener,), Path("/data"), "a-cluster"), node.configuration,
+            CoreIdentity(number, node.cores, node.listeners, Path("/data"), "a-cluster", b"a secret"),
+            node.configuration,
             connections=self.connections, plane=self.plane, storage=self.storage, disk=half_full_disk(Path("/data")),
             mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=nursery,
             on_settings=self.settings_told.append, in_thread=in_turn,
         )  # fmt: skip
         self.connections.dispatcher = self.core.dispatcher
+        self.connections.authenticated = {
+            number for number, listener in enumerate(node.listeners) if listener.security.authenticates
+        }
 
 
 class MemoryNode:
@@ -279,7 +283,10 @@ class MemoryNode:
         self.clock, self.chance = MemoryClock(), random.Random(seed)
         self.delay_s_max = self.write_s_max = 0.0
         addresses = tuple(Address("here", 9092 + number) for number in range(cores))
-        self.listener = Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, addresses, addresses)
+        modes = ListenerMode.PER_CORE_PORT, addresses, addresses
+        self.listeners = (
+            Listener("PLAINTEXT", *modes), Listener("LOGIN", *modes, SecurityProtocol.SASL_PLAINTEXT),
+        )  # fmt: skip
         self.configuration = load_settings("", ("group.initial.rebalance.delay.ms=0", *settings))
         self.lives: dict[CoreId, Life] = {}
         self._nursery = nursery
@@ -334,14 +341,16 @@ class MemoryNode:
         await self.crash(number)
         return await self.start(number)
 
-    def send(self, number, message, version=None, *, connection=1, client_id="a-client", throttle_ms=0):
+    def send(
+        self, number, message, version=None, *, connection=1, client_id="a-client", listener=0, throttle_ms=0
+    ):
         """A request by its message; in the newest version that is offered unless another is named."""
         key = ApiKey[_api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(encode_request(key, version, message))
         request = MemoryRequest(
-            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), client_id=client_id,
+            connection, int(key), version, self._asked, body, self.clock.monotonic_ns(), listener, client_id=client_id,
             throttle_ms=throttle_ms,
         )  # fmt: skip
         self.lives[CoreId(number)].connections.send(request)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.log.log_batches import batch
 from tests.support.memory_clients import fetch_request, produce_request, produce_request_of
@@ -15,10 +15,13 @@ from tpc_broker.kafka import messages as m
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.message import Message
 
-TOPIC, GROUP = Resource.TOPIC, Resource.GROUP
 READ, WRITE, CREATE, DELETE, ALTER = (
-    Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER,
-)  # fmt: skip
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+)
 DESCRIBE, CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 
 OF_TOPIC, OF_GROUP = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -71,7 +74,6 @@ class Asked:
     needs: tuple
     instead: tuple = ()
     version: int | None = None
-    fields: dict = field(default_factory=dict)
 
     def made(self, topic_id) -> Message:
         return self.message(topic_id) if callable(self.message) else self.message
@@ -85,7 +87,9 @@ def _transactional(name):
 def _fetch_by_id(topic_id, **fields):
     kind = m.FetchRequest
     part = kind.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    return kind(max_wait_ms=0, max_bytes=1 << 20, topics=[kind.FetchTopic(topic_id=topic_id, partitions=[part])], **fields)
+    return kind(
+        max_wait_ms=0, max_bytes=1 << 20, topics=[kind.FetchTopic(topic_id=topic_id, partitions=[part])], **fields
+    )
 
 
 def _fetch_of_follower():
@@ -127,7 +131,9 @@ def _offset_fetch(**named):
 
 def _offset_fetch_of_one(topics=("t",)):
     kind = m.OffsetFetchRequest
-    asked = None if topics is None else [kind.OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in topics]
+    asked = (
+        None if topics is None else [kind.OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in topics]
+    )
     return kind(group_id="g", topics=asked)
 
 
@@ -135,8 +141,12 @@ def _join():
     kind = m.JoinGroupRequest
     protocol = kind.JoinGroupRequestProtocol(name="range", metadata=b"m")
     return kind(
-        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=5_000, protocol_type="consumer", protocols=[protocol]
-    )  # fmt: skip
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=5_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
 
 
 def _create(name="new"):
@@ -165,9 +175,11 @@ def _add_partitions(version):
     topics = [kind.AddPartitionsToTxnTopic(name="t", partitions=[0])]
     if version < 4:
         return kind(
-            v3_and_below_transactional_id="x", v3_and_below_producer_id=7, v3_and_below_producer_epoch=0,
+            v3_and_below_transactional_id="x",
+            v3_and_below_producer_id=7,
+            v3_and_below_producer_epoch=0,
             v3_and_below_topics=topics,
-        )  # fmt: skip
+        )
     one = kind.AddPartitionsToTxnTransaction(transactional_id="x", producer_id=7, producer_epoch=0, topics=topics)
     return kind(transactions=[one])
 
@@ -202,13 +214,17 @@ def _configs(resource_type, name):
 def _alter(resource_type, name, key, value):
     kind = m.AlterConfigsRequest
     change = kind.AlterableConfig(name=key, value=value)
-    return kind(resources=[kind.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[change])])
+    return kind(
+        resources=[kind.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[change])]
+    )
 
 
 def _alter_one(resource_type, name, key, value):
     kind = m.IncrementalAlterConfigsRequest
     change = kind.AlterableConfig(name=key, config_operation=0, value=value)
-    return kind(resources=[kind.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[change])])
+    return kind(
+        resources=[kind.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[change])]
+    )
 
 
 def _move_log():
@@ -222,9 +238,11 @@ def _grow():
     return kind(topics=[kind.CreatePartitionsTopic(name="t", count=9, assignments=None)], timeout_ms=1000)
 
 
-def _elect(version=None, *, everything=False):
+def _elect(*, everything=False):
     kind = m.ElectLeadersRequest
-    return kind(topic_partitions=None if everything else [kind.TopicPartitions(topic="t", partitions=[0])], timeout_ms=1)
+    return kind(
+        topic_partitions=None if everything else [kind.TopicPartitions(topic="t", partitions=[0])], timeout_ms=1
+    )
 
 
 def _reassign():
@@ -283,19 +301,23 @@ def _same_of_cluster():
     """Requests about the whole cluster."""
     k = ApiKey
     rows = [
-        (k.DESCRIBE_ACLS, _filter(), DESCRIBE), (k.CREATE_ACLS, _new_acl(), ALTER),
-        (k.DELETE_ACLS, _deleted_acl(), ALTER), (k.ALTER_REPLICA_LOG_DIRS, _move_log(), ALTER),
-        (k.DESCRIBE_LOG_DIRS, m.DescribeLogDirsRequest(topics=None), DESCRIBE), (k.ELECT_LEADERS, _elect(), ALTER),
+        (k.DESCRIBE_ACLS, _filter(), DESCRIBE),
+        (k.CREATE_ACLS, _new_acl(), ALTER),
+        (k.DELETE_ACLS, _deleted_acl(), ALTER),
+        (k.ALTER_REPLICA_LOG_DIRS, _move_log(), ALTER),
+        (k.DESCRIBE_LOG_DIRS, m.DescribeLogDirsRequest(topics=None), DESCRIBE),
+        (k.ELECT_LEADERS, _elect(), ALTER),
         (k.ALTER_PARTITION_REASSIGNMENTS, _reassign(), ALTER),
         (k.LIST_PARTITION_REASSIGNMENTS, m.ListPartitionReassignmentsRequest(topics=None), DESCRIBE),
         (k.DESCRIBE_CLIENT_QUOTAS, m.DescribeClientQuotasRequest(), CONFIGS),
         (k.ALTER_CLIENT_QUOTAS, _alter_quota(), ALTER_CONFIGS),
         (k.DESCRIBE_USER_SCRAM_CREDENTIALS, m.DescribeUserScramCredentialsRequest(users=None), DESCRIBE),
-        (k.ALTER_USER_SCRAM_CREDENTIALS, _new_user(), ALTER), (k.UPDATE_FEATURES, _feature(), ALTER),
+        (k.ALTER_USER_SCRAM_CREDENTIALS, _new_user(), ALTER),
+        (k.UPDATE_FEATURES, _feature(), ALTER),
         (k.DESCRIBE_QUORUM, m.DescribeQuorumRequest(topics=[]), DESCRIBE),
         (k.UNREGISTER_BROKER, m.UnregisterBrokerRequest(broker_id=7), ALTER),
         (k.LIST_CONFIG_RESOURCES, m.ListConfigResourcesRequest(), CONFIGS),
-    ]  # fmt: skip
+    ]
     return [Asked("", key, message, OF_CLUSTER, (on_cluster(operation),)) for key, message, operation in rows]
 
 
@@ -305,7 +327,8 @@ def _same_of_absent_topics():
     rows = [
         (k.PRODUCE, produce_request("none", 0, [b"a"]), (WRITE, "none"), 12),
         (k.FETCH, fetch_request("none", 0, 0, wait_ms=0), (READ, "none"), 12),
-        (k.LIST_OFFSETS, _list_offsets("none"), d, None), (k.METADATA, _metadata("none"), d, None),
+        (k.LIST_OFFSETS, _list_offsets("none"), d, None),
+        (k.METADATA, _metadata("none"), d, None),
         (k.DELETE_TOPICS, _delete(name="none"), d, None),
         (k.DELETE_RECORDS, _delete_records("none"), (DELETE, "none"), None),
         (k.OFFSET_FOR_LEADER_EPOCH, _epochs("none"), d, None),
@@ -323,31 +346,68 @@ K = ApiKey
 _OF_DATA = [
     Asked("", K.PRODUCE, produce_request("t", 0, [b"a"]), OF_TOPIC, (on_topic(WRITE),), version=12),
     Asked("by id", K.PRODUCE, lambda i: produce_request("", 0, [b"a"], topic_id=i), OF_TOPIC, (on_topic(WRITE),)),
-    Asked("transactional", K.PRODUCE, _transactional("t"), OF_TRANSACTION, (on_topic(WRITE), on_transaction(WRITE)), version=12),
+    Asked(
+        "transactional",
+        K.PRODUCE,
+        _transactional("t"),
+        OF_TRANSACTION,
+        (on_topic(WRITE), on_transaction(WRITE)),
+        version=12,
+    ),
     Asked("", K.FETCH, fetch_request("t", 0, 0, wait_ms=0), OF_TOPIC, (on_topic(READ),), version=12),
     Asked("by id", K.FETCH, _fetch_by_id, OF_TOPIC, (on_topic(READ),)),
-    Asked("of a follower", K.FETCH, _fetch_of_follower(), OF_TOPIC, (on_cluster(Operation.CLUSTER_ACTION),), version=12),
+    Asked(
+        "of a follower", K.FETCH, _fetch_of_follower(), OF_TOPIC, (on_cluster(Operation.CLUSTER_ACTION),), version=12
+    ),
     Asked("", K.LIST_OFFSETS, _list_offsets("t"), OF_TOPIC, (on_topic(DESCRIBE),)),
     Asked("", K.DELETE_RECORDS, _delete_records("t"), OF_TOPIC, (on_topic(DELETE),)),
-    Asked("", K.OFFSET_FOR_LEADER_EPOCH, _epochs(), OF_TOPIC, (on_topic(DESCRIBE),), (on_cluster(Operation.CLUSTER_ACTION),)),
+    Asked(
+        "",
+        K.OFFSET_FOR_LEADER_EPOCH,
+        _epochs(),
+        OF_TOPIC,
+        (on_topic(DESCRIBE),),
+        (on_cluster(Operation.CLUSTER_ACTION),),
+    ),
     Asked("", K.DESCRIBE_PRODUCERS, _describe_producers("t"), OF_TOPIC, (on_topic(READ),)),
-]  # fmt: skip
+]
 _OF_TOPICS = [
     Asked("", K.METADATA, _metadata("t"), OF_TOPIC, (on_topic(DESCRIBE),)),
     Asked("by id", K.METADATA, lambda i: _metadata(None, i), OF_TOPIC, (on_topic(DESCRIBE),)),
-    Asked("that makes one", K.METADATA, _metadata("new", creates=True), OF_TOPIC, (on_topic(DESCRIBE, "new"), on_topic(CREATE, "new"))),
-    Asked("that makes any", K.METADATA, _metadata("new", creates=True), OF_TOPIC, (on_topic(DESCRIBE, "new"), on_cluster(CREATE))),
+    Asked(
+        "that makes one",
+        K.METADATA,
+        _metadata("new", creates=True),
+        OF_TOPIC,
+        (on_topic(DESCRIBE, "new"), on_topic(CREATE, "new")),
+    ),
+    Asked(
+        "that makes any",
+        K.METADATA,
+        _metadata("new", creates=True),
+        OF_TOPIC,
+        (on_topic(DESCRIBE, "new"), on_cluster(CREATE)),
+    ),
     Asked("", K.CREATE_TOPICS, _create(), OF_TOPIC, (on_topic(CREATE, "new"), on_topic(CONFIGS, "new"))),
     Asked("any", K.CREATE_TOPICS, _create(), OF_TOPIC, (on_cluster(CREATE), on_topic(CONFIGS, "new"))),
-    Asked("", K.DELETE_TOPICS, _delete(name="t"), OF_TOPIC, (on_topic(DELETE), on_topic(DESCRIBE)), (on_cluster(DELETE),)),
-    Asked("by id", K.DELETE_TOPICS, lambda i: _delete(name=None, topic_id=i), OF_TOPIC, (on_topic(DELETE),), (on_cluster(DELETE),)),
+    Asked(
+        "", K.DELETE_TOPICS, _delete(name="t"), OF_TOPIC, (on_topic(DELETE), on_topic(DESCRIBE)), (on_cluster(DELETE),)
+    ),
+    Asked(
+        "by id",
+        K.DELETE_TOPICS,
+        lambda i: _delete(name=None, topic_id=i),
+        OF_TOPIC,
+        (on_topic(DELETE),),
+        (on_cluster(DELETE),),
+    ),
     Asked("", K.CREATE_PARTITIONS, _grow(), OF_TOPIC, (on_topic(ALTER),)),
     Asked("", K.DESCRIBE_CONFIGS, _configs(2, "t"), OF_TOPIC, (on_topic(CONFIGS),)),
     Asked("of a group", K.DESCRIBE_CONFIGS, _configs(32, "g"), OF_GROUP, (on_group(CONFIGS),)),
     Asked("of a broker", K.DESCRIBE_CONFIGS, _configs(4, "0"), OF_CLUSTER, (on_cluster(CONFIGS),)),
     Asked("of metrics", K.DESCRIBE_CONFIGS, _configs(16, "a"), OF_CLUSTER, (on_cluster(CONFIGS),)),
     Asked("", K.DESCRIBE_TOPIC_PARTITIONS, _pages("t"), OF_TOPIC, (on_topic(DESCRIBE),)),
-]  # fmt: skip
+]
 _OF_SETTINGS = [
     Asked(name, key, make(kind, on, setting, value), code, (right,))
     for key, make in ((K.ALTER_CONFIGS, _alter), (K.INCREMENTAL_ALTER_CONFIGS, _alter_one))
@@ -363,38 +423,126 @@ _OF_GROUPS = [
     Asked("", K.OFFSET_COMMIT, _commit(), OF_GROUP, (on_group(READ), on_topic(READ)), version=9),
     Asked("by id", K.OFFSET_COMMIT, lambda i: _commit(topic_id=i), OF_GROUP, (on_group(READ), on_topic(READ))),
     Asked("", K.OFFSET_FETCH, _offset_fetch(), OF_GROUP, (on_group(DESCRIBE), on_topic(DESCRIBE)), version=9),
-    Asked("by id", K.OFFSET_FETCH, lambda i: _offset_fetch(topic_id=i), OF_GROUP, (on_group(DESCRIBE), on_topic(DESCRIBE))),
-    Asked("of one", K.OFFSET_FETCH, _offset_fetch_of_one(), OF_GROUP, (on_group(DESCRIBE), on_topic(DESCRIBE)), version=7),
-    Asked("of old", K.OFFSET_FETCH, _offset_fetch_of_one(), OF_GROUP, (on_group(DESCRIBE), on_topic(DESCRIBE)), version=1),
+    Asked(
+        "by id", K.OFFSET_FETCH, lambda i: _offset_fetch(topic_id=i), OF_GROUP, (on_group(DESCRIBE), on_topic(DESCRIBE))
+    ),
+    Asked(
+        "of one", K.OFFSET_FETCH, _offset_fetch_of_one(), OF_GROUP, (on_group(DESCRIBE), on_topic(DESCRIBE)), version=7
+    ),
+    Asked(
+        "of old", K.OFFSET_FETCH, _offset_fetch_of_one(), OF_GROUP, (on_group(DESCRIBE), on_topic(DESCRIBE)), version=1
+    ),
     Asked("of a group", K.FIND_COORDINATOR, _find(0, "g"), OF_GROUP, (on_group(DESCRIBE),)),
     Asked("of a transaction", K.FIND_COORDINATOR, _find(1, "x"), OF_TRANSACTION, (on_transaction(DESCRIBE),)),
     Asked("of one", K.FIND_COORDINATOR, m.FindCoordinatorRequest(key="g"), OF_GROUP, (on_group(DESCRIBE),), version=3),
     Asked("", K.JOIN_GROUP, _join(), OF_GROUP, (on_group(READ),)),
-    Asked("", K.HEARTBEAT, m.HeartbeatRequest(group_id="g", generation_id=1, member_id="a"), OF_GROUP, (on_group(READ),)),
+    Asked(
+        "", K.HEARTBEAT, m.HeartbeatRequest(group_id="g", generation_id=1, member_id="a"), OF_GROUP, (on_group(READ),)
+    ),
     Asked("", K.LEAVE_GROUP, m.LeaveGroupRequest(group_id="g"), OF_GROUP, (on_group(READ),)),
-    Asked("", K.SYNC_GROUP, m.SyncGroupRequest(group_id="g", generation_id=1, member_id="a", protocol_type="consumer", protocol_name="range"), OF_GROUP, (on_group(READ),)),
+    Asked(
+        "",
+        K.SYNC_GROUP,
+        m.SyncGroupRequest(
+            group_id="g", generation_id=1, member_id="a", protocol_type="consumer", protocol_name="range"
+        ),
+        OF_GROUP,
+        (on_group(READ),),
+    ),
     Asked("", K.DESCRIBE_GROUPS, m.DescribeGroupsRequest(groups=["g"]), OF_GROUP, (on_group(DESCRIBE),)),
     Asked("", K.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=["g"]), OF_GROUP, (on_group(DELETE),)),
     Asked("", K.OFFSET_DELETE, _delete_offsets(), OF_GROUP, (on_group(DELETE), on_topic(READ))),
-    Asked("", K.CONSUMER_GROUP_HEARTBEAT, _beat(subscribed_topic_names=["t"]), OF_GROUP, (on_group(READ, "k"), on_topic(DESCRIBE))),
-    Asked("", K.CONSUMER_GROUP_DESCRIBE, m.ConsumerGroupDescribeRequest(group_ids=["c"]), OF_GROUP, (on_group(DESCRIBE, "c"), on_topic(DESCRIBE))),
-]  # fmt: skip
+    Asked(
+        "",
+        K.CONSUMER_GROUP_HEARTBEAT,
+        _beat(subscribed_topic_names=["t"]),
+        OF_GROUP,
+        (on_group(READ, "k"), on_topic(DESCRIBE)),
+    ),
+    Asked(
+        "",
+        K.CONSUMER_GROUP_DESCRIBE,
+        m.ConsumerGroupDescribeRequest(group_ids=["c"]),
+        OF_GROUP,
+        (on_group(DESCRIBE, "c"), on_topic(DESCRIBE)),
+    ),
+]
 _OF_TRANSACTIONS = [
-    Asked("", K.INIT_PRODUCER_ID, m.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), OF_TRANSACTION, (on_transaction(WRITE),)),
-    Asked("idempotent", K.INIT_PRODUCER_ID, m.InitProducerIdRequest(transactional_id=None), OF_CLUSTER, (on_topic(WRITE, "any"),), (on_cluster(Operation.IDEMPOTENT_WRITE),)),
-    Asked("of a client", K.ADD_PARTITIONS_TO_TXN, _add_partitions(3), OF_TRANSACTION, (on_transaction(WRITE), on_topic(WRITE)), version=3),
-    Asked("of a broker", K.ADD_PARTITIONS_TO_TXN, _add_partitions(5), OF_CLUSTER, (on_cluster(Operation.CLUSTER_ACTION),)),
-    Asked("", K.ADD_OFFSETS_TO_TXN, m.AddOffsetsToTxnRequest(transactional_id="x", group_id="g", producer_id=7, producer_epoch=0), OF_TRANSACTION, (on_transaction(WRITE), on_group(READ))),
-    Asked("", K.END_TXN, m.EndTxnRequest(transactional_id="x", producer_id=7, producer_epoch=0), OF_TRANSACTION, (on_transaction(WRITE),)),
-    Asked("", K.WRITE_TXN_MARKERS, _markers(), OF_CLUSTER, (on_cluster(ALTER),), (on_cluster(Operation.CLUSTER_ACTION),)),
-    Asked("", K.TXN_OFFSET_COMMIT, _commit_in_transaction(), OF_TRANSACTION, (on_transaction(WRITE), on_group(READ), on_topic(READ)), version=5),
-    Asked("", K.DESCRIBE_TRANSACTIONS, m.DescribeTransactionsRequest(transactional_ids=["x"]), OF_TRANSACTION, (on_transaction(DESCRIBE),)),
-]  # fmt: skip
+    Asked(
+        "",
+        K.INIT_PRODUCER_ID,
+        m.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000),
+        OF_TRANSACTION,
+        (on_transaction(WRITE),),
+    ),
+    Asked(
+        "idempotent",
+        K.INIT_PRODUCER_ID,
+        m.InitProducerIdRequest(transactional_id=None),
+        OF_CLUSTER,
+        (on_topic(WRITE, "any"),),
+        (on_cluster(Operation.IDEMPOTENT_WRITE),),
+    ),
+    Asked(
+        "of a client",
+        K.ADD_PARTITIONS_TO_TXN,
+        _add_partitions(3),
+        OF_TRANSACTION,
+        (on_transaction(WRITE), on_topic(WRITE)),
+        version=3,
+    ),
+    Asked(
+        "of a broker", K.ADD_PARTITIONS_TO_TXN, _add_partitions(5), OF_CLUSTER, (on_cluster(Operation.CLUSTER_ACTION),)
+    ),
+    Asked(
+        "",
+        K.ADD_OFFSETS_TO_TXN,
+        m.AddOffsetsToTxnRequest(transactional_id="x", group_id="g", producer_id=7, producer_epoch=0),
+        OF_TRANSACTION,
+        (on_transaction(WRITE), on_group(READ)),
+    ),
+    Asked(
+        "",
+        K.END_TXN,
+        m.EndTxnRequest(transactional_id="x", producer_id=7, producer_epoch=0),
+        OF_TRANSACTION,
+        (on_transaction(WRITE),),
+    ),
+    Asked(
+        "", K.WRITE_TXN_MARKERS, _markers(), OF_CLUSTER, (on_cluster(ALTER),), (on_cluster(Operation.CLUSTER_ACTION),)
+    ),
+    Asked(
+        "",
+        K.TXN_OFFSET_COMMIT,
+        _commit_in_transaction(),
+        OF_TRANSACTION,
+        (on_transaction(WRITE), on_group(READ), on_topic(READ)),
+        version=5,
+    ),
+    Asked(
+        "",
+        K.DESCRIBE_TRANSACTIONS,
+        m.DescribeTransactionsRequest(transactional_ids=["x"]),
+        OF_TRANSACTION,
+        (on_transaction(DESCRIBE),),
+    ),
+]
 REQUESTS = [
-    *_OF_DATA, *_OF_TOPICS, *_OF_SETTINGS, *_OF_GROUPS, *_OF_TRANSACTIONS, *_same_of_cluster(),
+    *_OF_DATA,
+    *_OF_TOPICS,
+    *_OF_SETTINGS,
+    *_OF_GROUPS,
+    *_OF_TRANSACTIONS,
+    *_same_of_cluster(),
     Asked("of everything", K.ELECT_LEADERS, _elect(everything=True), OF_CLUSTER, (on_cluster(ALTER),)),
-    Asked("of one", K.DESCRIBE_USER_SCRAM_CREDENTIALS, m.DescribeUserScramCredentialsRequest(users=[m.DescribeUserScramCredentialsRequest.UserName(name="a")]), OF_CLUSTER, (on_cluster(DESCRIBE),)),
-]  # fmt: skip
+    Asked(
+        "of one",
+        K.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        m.DescribeUserScramCredentialsRequest(users=[m.DescribeUserScramCredentialsRequest.UserName(name="a")]),
+        OF_CLUSTER,
+        (on_cluster(DESCRIBE),),
+    ),
+]
 OF_ABSENT_TOPICS = _same_of_absent_topics()
 ANSWERED_IN_PART = frozenset({K.LIST_GROUPS, K.LIST_TRANSACTIONS, K.DESCRIBE_CLUSTER})
 """Never refused: there are tests of their own of what they leave out."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tpc_broker.auth.scram import Shape
     from tpc_broker.auth.session import Session
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import ConnectionState, Handled
+    from tpc_broker.broker.dispatch import ConnectionState
     from tpc_broker.broker.ports import Request
     from tpc_broker.metadata.listeners import Listener
 
@@ -132,7 +132,7 @@ class Authentication:
     # Rule: On a SASL listener nothing is handled before its client has logged in but what a login consists of, in its
     # order, and nothing at all while the metadata are not loaded. See also tpc_broker/auth/session.py,
     # tpc_broker/broker/dispatch.py. Held by tests/auth/test_session.py, tests/integration/test_sasl.py.
-    def gate(self, session: SaslSession, request: Request) -> Awaitable[Handled] | None:
+    def gate(self, session: SaslSession, request: Request) -> Awaitable[None] | None:
         """None: the request may be handled. Else what answers it and closes the connection. NotLoggedInError."""
         asked = _ASKED.get(request.api_key, Asked.OTHER)
         stage = session.stage

@@ -152,6 +152,10 @@ class CoreIdentity:
 
 
 class Core:
+    given = GivenBeforeStart()
+    tokens: Tokens | None = None
+    """Where clients may log in by OAUTHBEARER."""
+
     def __init__(  # noqa: PLR0913, PLR0915  (a core is put together from its ports here, and nowhere else)
         self,
         place: CoreIdentity,
@@ -182,9 +186,6 @@ class Core:
         self.in_thread = in_thread
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
-        self.given = GivenBeforeStart()
-        self.tokens: Tokens | None = None
-        """Where clients may log in by OAUTHBEARER."""
         self._cluster_id = place.cluster_id
         self._cores = place.cores
         settings = configuration.settings

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from tpc_broker.broker.grants_port import GrantsPort
+from tpc_broker.broker.identity_port import IdentityPort
 from tpc_broker.broker.prepared_port import PreparedAnswers
 from tpc_broker.broker.producers_port import ProducersPort, TransactionsPort
 from tpc_broker.broker.quotas_port import QuotasPort
@@ -88,7 +89,7 @@ class Request(Protocol):
     def body(self) -> memoryview: ...
 
 
-class Connections(QuotasPort, Protocol):
+class Connections(IdentityPort, QuotasPort, Protocol):
     """All client connections of this core. Answers may come in any order and leave in the order of the requests."""
 
     def answer(self, request: Request, buffers: Sequence[Piece]) -> None:
@@ -97,29 +98,6 @@ class Connections(QuotasPort, Protocol):
 
     def answer_none(self, request: Request) -> None: ...
     def close(self, connection: int, reason: str) -> None: ...
-
-    def needs_authentication(self, listener: int) -> bool:
-        """Whether its connections begin as strangers: of them only SaslHandshake, SaslAuthenticate and ApiVersions
-        come, one at a time, until they are let in.
-        """
-        ...
-
-    def let_in(self, connection: int, subject_number: int, deadline_ns: int) -> None:
-        """Serve a connection from now on, as that subject (`AccessControl.number_of`). Past `deadline_ns` (monotonic; 0
-        is never) all but SaslHandshake and SaslAuthenticate ends it; a renewal calls this again. Before the answer that
-        tells the client. Nothing happens when it is gone.
-        """
-        ...
-
-    def expect_tokens(self, connection: int, *, on: bool) -> None:
-        """Of a stranger: whether its frames are tokens, without a header, from now on. They come as requests of API -1,
-        one at a time, and what they are answered with is sent as it is.
-        """
-        ...
-
-    def require_subject(self, *, on: bool) -> None:
-        """Whether nobody is served, here or for another core, of whom it is not known who it is."""
-        ...
 
     def mark_of(self, connection: int) -> int:
         """Of the last answer with a mark that was prepared of its request, or given to it; 0: there was none."""

@@ -31,6 +31,19 @@ TPC: Final[Examples] = {
         "tpc group describe --all --watch        again and again, until Ctrl-C",
     ),
     "group delete": ("tpc group delete readers",),
+    "acl list": (
+        "tpc acl list                                 all rules",
+        "tpc acl list --topic orders --pattern match  whatever covers that topic",
+    ),
+    "acl add": (
+        "tpc acl add --allow-principal User:alice --consumer --topic orders --group billing",
+        "tpc acl add --allow-principal User:shop --producer --topic shop. --pattern prefixed",
+        "tpc acl add --deny-principal User:* --operation DELETE --topic orders",
+    ),
+    "acl remove": (
+        "tpc acl remove --allow-principal User:alice --operation READ --topic orders",
+        "tpc acl remove --topic orders --yes          all rules on just that name",
+    ),
     "user list": ("tpc user list",),
     "user add": (
         "tpc user add alice                             asks for the password",

@@ -7,6 +7,7 @@ import sys
 import click
 
 from tpc_broker import __version__
+from tpc_broker.cli.acls import acl
 from tpc_broker.cli.bench import bench
 from tpc_broker.cli.cluster import cluster
 from tpc_broker.cli.completion import completion
@@ -37,6 +38,7 @@ def main() -> None:
 main.add_command(topic)
 main.add_command(group)
 main.add_command(txn)
+main.add_command(acl)
 main.add_command(partition)
 main.add_command(config)
 main.add_command(user)

@@ -276,7 +276,6 @@ class CoreProcessMain:
             await self._join_the_others(core)
             _map_shared_memory(options, assembly)
             if not await self._begin_accepting(assembly, core, nursery):
-                nursery.cancel_scope.cancel()
                 return
             if datagrams is not None:
                 datagrams.start()
@@ -407,6 +406,7 @@ class CoreProcessMain:
             tls_files.begin()
         except StartError as error:
             await self._refuse(str(error))
+            nursery.cancel_scope.cancel()
             return False
         nursery.start_soon(tls_files.watch)
         connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))

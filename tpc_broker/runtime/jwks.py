@@ -139,9 +139,9 @@ async def fetch(place: KeysPlace, make_tls: Callable[[], ssl.SSLContext]) -> byt
         try:
             if place.is_file:
                 return await trio.to_thread.run_sync(_read_file, Path(place.path), abandon_on_cancel=True)
-            stream = await _connect(place, make_tls)
+            stream = await trio.open_tcp_stream(place.host, place.port)
             try:
-                return await _get(place, stream)
+                return await _get(place, stream if place.scheme == "http" else await _secured(place, stream, make_tls))
             finally:
                 await trio.aclose_forcefully(stream)
         except h11.RemoteProtocolError:
@@ -162,10 +162,10 @@ def _read_file(path: Path) -> bytes:
     return content
 
 
-async def _connect(place: KeysPlace, make_tls: Callable[[], ssl.SSLContext]) -> trio.abc.Stream:
-    stream = await trio.open_tcp_stream(place.host, place.port)
-    if place.scheme == "http":
-        return stream
+async def _secured(
+    place: KeysPlace, stream: trio.abc.Stream, make_tls: Callable[[], ssl.SSLContext]
+) -> trio.abc.Stream:
+    """The host has proved who it is."""
     context = make_tls()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     secured = trio.SSLStream(stream, context, server_hostname=place.host, https_compatible=True)

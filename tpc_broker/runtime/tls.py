@@ -102,8 +102,8 @@ def days_left(material: TlsMaterial) -> int:
 
 
 def secure(connections: Connections, listener: int, material: TlsMaterial) -> None:
-    """Who comes to the listener from now on, which may be one that is yet to come, speaks TLS. TlsRefusedError, and then
-    nothing has changed.
+    """Who comes to the listener from now on, which may be one that is yet to come, speaks TLS. TlsRefusedError, and
+    then nothing has changed.
     """
     context = make_context(material)
     result = lib.tpc_connections_secure(connections.pointer, listener, context)

@@ -1,7 +1,7 @@
 """DescribeAcls, CreateAcls, DeleteAcls: rules of access, in Kafka's words and with its errors.
 
-Without an authorizer there are none, and the answers are those of a Kafka that has none. Who may ask is decided where
-the request is answered, at the core that decides too.
+Without an authorizer there are none, and the answers are those of a Kafka that has none. Who may ask is said by their
+rows (`table.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ MATCH: Final = 2
 """A pattern of filters."""
 NO_AUTHORIZER: Final = "No Authorizer is configured."
 NO_AUTHORIZER_AT_BROKER: Final = "No Authorizer is configured on the broker"
-NOT_ALLOWED: Final = "Cluster authorization failed."
 _RESOURCES, _PATTERNS, _OPERATIONS, _PERMISSIONS = (
     frozenset(map(int, kind)) for kind in (Resource, Pattern, Operation, Permission)
 )
@@ -47,11 +46,11 @@ _RESOURCES, _PATTERNS, _OPERATIONS, _PERMISSIONS = (
 
 
 def handle_describe_acls(
-    core: Core, request: Request, message: messages.DescribeAclsRequest
+    core: Core, _request: Request, message: messages.DescribeAclsRequest
 ) -> messages.DescribeAclsResponse:
     _check_filter(message)
     try:
-        _check_rights(core, request, Operation.DESCRIBE, NO_AUTHORIZER_AT_BROKER)
+        _check_authorizer(core, NO_AUTHORIZER_AT_BROKER)
         found = _filter_of(message).found_in(core.view.image.acls)
     except _NothingMatchesError:
         found = iter(())
@@ -82,12 +81,12 @@ def handle_describe_acls(
 
 
 async def handle_create_acls(
-    core: Core, request: Request, message: messages.CreateAclsRequest
+    core: Core, _request: Request, message: messages.CreateAclsRequest
 ) -> messages.CreateAclsResponse:
     for one in message.creations:
         _check(one.resource_type, one.resource_pattern_type, one.operation, one.permission_type)
     try:
-        _check_rights(core, request, Operation.ALTER, NO_AUTHORIZER)
+        _check_authorizer(core, NO_AUTHORIZER)
         results = await _created(core, message.creations)
     except Refusal as refusal:
         results = [refusal] * len(message.creations)
@@ -126,12 +125,12 @@ async def _created(core: Core, creations: Sequence[_Creation]) -> list[Refusal |
 
 
 async def handle_delete_acls(
-    core: Core, request: Request, message: messages.DeleteAclsRequest
+    core: Core, _request: Request, message: messages.DeleteAclsRequest
 ) -> messages.DeleteAclsResponse:
     for one in message.filters:
         _check_filter(one)
     try:
-        _check_rights(core, request, Operation.ALTER, NO_AUTHORIZER)
+        _check_authorizer(core, NO_AUTHORIZER)
         results = await _deleted(core, message.filters)
     except Refusal as refusal:
         results = [_filter_refused(refusal) for _ in message.filters]
@@ -197,12 +196,10 @@ class _NothingMatchesError(Exception):
     """A filter by a number that means nothing here."""
 
 
-def _check_rights(core: Core, request: Request, operation: Operation, without: str) -> None:
-    """`without`: said where there is no authorizer. Refusal."""
+def _check_authorizer(core: Core, without: str) -> None:
+    """Refusal."""
     if core.access.authorizer is None:
         raise Refusal(ErrorCode.SECURITY_DISABLED, without)
-    if not core.access.allows_on_cluster(request, operation):
-        raise Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED)
 
 
 def _check_filter(asked: _Filter) -> None:

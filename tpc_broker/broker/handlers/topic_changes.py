@@ -14,7 +14,6 @@ from tpc_broker.broker.handlers.configs import refusal_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.config_control import AlteredResource
 from tpc_broker.metadata.controller import CreatedTopic, DeletedTopic, GrownTopic
-from tpc_broker.model import NO_TOPIC_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -75,13 +74,14 @@ def deletable(
     def refused(topic: DeletableTopic) -> DeletedTopic | None:
         found = image.topics.get(topic.topic_id)
         name = topic.name if topic.name is not None else None if found is None else found.name
-        if name is None or (topic.name is not None and topic.topic_id != NO_TOPIC_ID):
+        if name is None or (found is not None and topic.name is not None):
             return None  # there is none of that id, or it is named in both ways
+        by_name = topic.name is not None
         may_see = access.allows_topic(request, Operation.DESCRIBE, name)
-        is_gone = may_see and name not in image.ids
-        if access.allows_topic(request, Operation.DELETE, name) or is_gone:
+        is_good = name not in image.ids or access.allows_topic(request, Operation.DELETE, name)
+        if is_good and (may_see or not by_name):
             return None
-        told = name if may_see or topic.name is not None else None
+        told = name if may_see or by_name else None
         return DeletedTopic(name=told, topic_id=topic.topic_id, error_code=FAILED)
 
     return _parted(topics, lambda topic: (topic.name, topic.topic_id), refused)

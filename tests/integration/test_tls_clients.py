@@ -1,0 +1,212 @@
+"""Stock clients and our own do their work over listeners with TLS: with a certificate of their own, without one, and
+logging in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import Iterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from click.testing import CliRunner
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
+
+from tests.client.test_security import write_and_read
+from tests.support.contents import content
+from tests.support.kafka_peer import run_tool
+from tests.support.sasl_brokers import USERS, make_users
+from tests.support.tls_brokers import TlsBroker
+from tests.support.waiting import PATIENCE_S, eventually, patiently
+from tpc_broker.cli.main import main as tpc
+from tpc_broker.cli.profile_file import Profile, Profiles, save_profiles
+from tpc_broker.client.cluster import Cluster, ClusterSettings
+from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
+
+PASSWORD = USERS["alice"]
+WAYS = ("tls", "certificate", "login")
+
+
+@pytest.fixture(scope="module")
+def broker(module_tmp_path, certificates) -> Iterator[TlsBroker]:
+    made = TlsBroker(module_tmp_path / "broker", cores_count=2)
+    made.certificates = certificates
+    made.start()
+    make_users(made.bootstrap)
+    yield made
+    made.stop()
+
+
+def stock(broker, way, **more):
+    found = {
+        "bootstrap.servers": broker.safe_bootstrap if way == "login" else broker.tls_bootstrap,
+        "security.protocol": "SASL_SSL" if way == "login" else "SSL",
+        "ssl.ca.location": str(broker.certificates / "ca.pem"), **more,
+    }  # fmt: skip
+    if way == "certificate":
+        found["ssl.certificate.location"] = str(broker.certificates / "client.pem")
+        found["ssl.key.location"] = str(broker.certificates / "client.key")
+    if way == "login":
+        found |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": PASSWORD}
+    return found
+
+
+def python_stock(broker, way):
+    context = ssl.create_default_context(cafile=str(broker.certificates / "ca.pem"))
+    if way == "certificate":
+        context.load_cert_chain(broker.certificates / "client.pem", broker.certificates / "client.key")
+    found = {
+        "bootstrap_servers": broker.safe_bootstrap if way == "login" else broker.tls_bootstrap,
+        "security_protocol": "SASL_SSL" if way == "login" else "SSL", "ssl_context": context,
+    }  # fmt: skip
+    if way == "login":
+        found |= {"sasl_mechanism": "PLAIN", "sasl_plain_username": "alice", "sasl_plain_password": PASSWORD}
+    return found
+
+
+def consume(settings, topic, count):
+    """Values of all records, sorted."""
+    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+
+    def has_come():
+        found.extend(one.value() for one in consumer.consume(100, 0.2) if one.error() is None)
+        return len(found) >= count
+
+    eventually(has_come, "all records")
+    consumer.close()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_librdkafka(broker, topic, way):
+    producer = Producer(stock(broker, way))
+    for number in range(100):
+        producer.produce(topic, b"%03d" % number)
+    assert producer.flush(PATIENCE_S) == 0
+    assert consume(stock(broker, way), topic, 100) == [b"%03d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_kafka_python(broker, topic, way):
+    settings = python_stock(broker, way)
+    producer = KafkaProducer(**settings)
+    for number in range(20):
+        producer.send(topic, b"%d" % number)
+    producer.flush(PATIENCE_S)
+    producer.close()
+    consumer = KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
+    assert sorted(int(next(consumer).value) for _ in range(20)) == list(range(20))
+    consumer.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_aiokafka(broker, topic, way):
+    settings = python_stock(broker, way)
+
+    async def story():
+        producer = AIOKafkaProducer(**settings)
+        await producer.start()
+        for number in range(20):
+            await producer.send_and_wait(topic, b"%d" % number)
+        await producer.stop()
+        consumer = AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest")
+        await consumer.start()
+        found = [int((await consumer.getone()).value) for _ in range(20)]
+        await consumer.stop()
+        return found
+
+    assert sorted(asyncio.run(asyncio.wait_for(story(), PATIENCE_S))) == list(range(20))
+
+
+@pytest.mark.kafka
+@pytest.mark.usefixtures("kafka_tools")
+@pytest.mark.parametrize("way", WAYS)
+def test_java(broker, topic, tmp_path, way):
+    """Its own TLS, which is not OpenSSL."""
+    lines = [
+        f"security.protocol={'SASL_SSL' if way == 'login' else 'SSL'}",
+        "ssl.truststore.type=PEM", f"ssl.truststore.location={broker.certificates / 'ca.pem'}",
+    ]  # fmt: skip
+    if way == "certificate":
+        store = tmp_path / "client.pem"
+        key = (broker.certificates / "client.key").read_text()
+        store.write_text(key + (broker.certificates / "client.pem").read_text())
+        lines += ["ssl.keystore.type=PEM", f"ssl.keystore.location={store}"]
+    if way == "login":
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        lines += ["sasl.mechanism=SCRAM-SHA-512"]
+        lines += [f'sasl.jaas.config={module} required username="alice" password="{PASSWORD}";']
+    file = tmp_path / "client.properties"
+    file.write_text("\n".join(lines) + "\n")
+    place = ["--bootstrap-server", broker.safe_bootstrap if way == "login" else broker.tls_bootstrap]
+
+    def run(tool, *arguments, given=None):
+        done = run_tool(tool, *place, "--command-config", str(file), *arguments, standard_input=given)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("topics", "--create", "--topic", topic, "--partitions", "2")
+    sent = [f"line {number}" for number in range(20)]
+    run("console-producer", "--topic", topic, given="\n".join(sent) + "\n")
+    bounds = ["--topic", topic, "--from-beginning", "--max-messages", "20", "--timeout-ms", "60000"]
+    assert sorted(run("console-consumer", *bounds).splitlines()) == sorted(sent)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_our_own_client(broker, certificates, topic, way):
+    texts = {name: (certificates / name).read_text() for name in ("ca.pem", "client.pem", "client.key")}
+    own = {"certificates": texts["client.pem"], "private_key": texts["client.key"]} if way == "certificate" else {}
+    sasl = SaslSettings(Mechanism.SCRAM_SHA_512, "alice", PASSWORD) if way == "login" else None
+    place = broker.safe_bootstrap if way == "login" else broker.tls_bootstrap
+    settings = SecuritySettings(TlsSettings(texts["ca.pem"], **own), sasl)
+    with Cluster(ClusterSettings(place, "test", 10, 20, settings)) as made:
+        assert write_and_read(made, topic) == [b"v0", b"v1", b"v2"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tpc(broker, topic, tmp_path, monkeypatch, way):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    properties = stock(broker, way)
+    save_profiles(Profiles("safe", {"safe": Profile(properties.pop("bootstrap.servers"), properties)}))
+    environment = {"TPC_PROFILE": "safe"}
+    made = CliRunner().invoke(tpc, ["topic", "create", topic], env=environment)
+    assert made.exit_code == 0, made.output
+    assert topic in CliRunner().invoke(tpc, ["topic", "list"], env=environment).output
+
+
+def test_batches_of_megabytes_go_in_and_come_out_of_memory_and_of_files(broker, topic):
+    """Through the frames that are written to the disk as they lie, and, after a restart, out of segments."""
+    sizes = {"message.max.bytes": 4_000_000, "linger.ms": 50, "batch.size": 2_000_000}
+    bodies = sorted(content(900_000 + number) for number in range(40))
+    before = [core["connections"]["reads_of_files"] for core in broker.counters()]
+    producer = Producer(stock(broker, "tls", **sizes))
+    for body in bodies:
+        producer.produce(topic, body, partition=0)
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    digest = [hashlib.sha256(body).digest() for body in bodies]
+    plain = {"bootstrap.servers": broker.bootstrap}
+    for settings in (plain, stock(broker, "tls")):
+        assert [hashlib.sha256(body).digest() for body in consume(settings, topic, 40)] == digest
+    broker.restart()
+    assert [hashlib.sha256(body).digest() for body in consume(stock(broker, "tls"), topic, 40)] == digest
+    after = [core["connections"] for core in broker.counters()]
+    assert sum(core["reads_of_files"] for core in after) > 0, before
+    assert sum(core["sends_of_files"] for core in after) == 0
+
+
+def test_a_client_without_tls_or_without_trust_is_told_so(broker):
+    for changes in ({"security.protocol": "PLAINTEXT"}, {"ssl.ca.location": str(broker.certificates / "other-ca.pem")}):
+        said = []
+        admin = AdminClient({**stock(broker, "tls"), **changes, "error_cb": said.append})
+        for _ in patiently("the refusal is told"):
+            admin.poll(0.1)
+            if {KafkaError._TRANSPORT, KafkaError._SSL, KafkaError._ALL_BROKERS_DOWN} & {one.code() for one in said}:
+                break
+    eventually(lambda: "its TLS could not be taken" in broker.log_text(), "the log tells of it")

@@ -1,0 +1,222 @@
+"""Attempts to get past TLS, each of which must fail: by versions, certificates, tricks of the record layer, and floods.
+
+The numbers are those of the list that the security of this broker was planned by.
+"""
+
+import contextlib
+import ssl
+import subprocess
+
+import pytest
+
+from tests.support.connection_bench import frame_of
+from tests.support.tls_clients import (
+    TlsClient,
+    client_context,
+    make_certificate,
+    make_revocations,
+    material_of,
+)
+from tpc_broker.runtime.connections import CloseReason
+from tpc_broker.runtime.tls import ClientAuth, NameSource, error_text, let_speak, peer_name, secure
+
+CHANGE_CIPHER_SPEC = bytes.fromhex("140303000101")
+
+
+@pytest.fixture
+def make_tls(make_connections, certificates):
+    def make(trusted=None, client_auth=ClientAuth.NONE, **changes):
+        bench = make_connections()
+        trusted = trusted or (certificates / "ca.pem").read_text()
+        secure(bench.connections, 0, material_of(certificates, trusted=trusted, client_auth=client_auth, **changes))
+        bench.names = []
+
+        def name(connection, _listener):
+            bench.names.append(peer_name(bench.connections, connection, NameSource.SUBJECT))
+            let_speak(bench.connections, connection)
+
+        bench.connections.on_secured = name
+        return bench
+
+    return make
+
+
+def is_refused(bench, context):
+    """Whether the connection ends without anything that was asked for being heard, and for what reason."""
+    client = TlsClient(bench, bench.connect(), context)
+    client.say = lambda data: _send_what_goes(client.sock, data)
+    try:
+        bench.until(lambda: bench.closed or client.attempt(client.tls.do_handshake))
+        client.tls.write(frame_of(b"let me in"))
+        client.flush()
+    except (ssl.SSLError, OSError):
+        pass
+    bench.until(lambda: bench.closed or bench.requests)
+    assert not bench.requests
+    _connection, reason, error = bench.closed.popleft()
+    return error_text(error) if reason is CloseReason.TLS else reason.name
+
+
+def _send_what_goes(sock, data):
+    try:
+        sock.send(data)
+    except OSError:  # it was closed: that is looked at where it is told
+        pass
+
+
+def test_46_plain_bytes_to_a_tls_port(make_tls):
+    bench = make_tls()
+    for data in (frame_of(b"plain"), b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\x16\x03\x01\0\x05hello"):
+        bench.connect().sendall(data)
+        assert bench.next_closed()[1] is CloseReason.TLS
+    assert not bench.requests
+
+
+def test_46_tls_to_a_plain_port(make_connections, certificates):
+    bench = make_connections()
+    assert is_refused(bench, client_context(certificates)) == "FRAME_TOO_LARGE"
+
+
+@pytest.mark.parametrize("version", ["TLSv1", "TLSv1_1"])
+def test_47_versions_that_are_too_old(make_tls, certificates, version):
+    context = client_context(certificates)
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning):
+        context.minimum_version = context.maximum_version = getattr(ssl.TLSVersion, version)
+    assert is_refused(make_tls(), context) == "unsupported protocol"
+
+
+@pytest.mark.parametrize(("letter", "version"), [("R", "-tls1_2"), ("K", "-tls1_3")])
+def test_48_59_renegotiation_and_a_flood_of_key_updates(make_tls, letter, version):
+    """`openssl s_client` does by a letter what Python's TLS cannot."""
+    bench = make_tls()
+    host, port = bench.address
+    command = ["openssl", "s_client", "-connect", f"{host}:{port}", version]
+    with subprocess.Popen(
+        command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as client:
+        bench.until(lambda: bench.connections.statistics().handshakes == 1)
+
+        def press():
+            with contextlib.suppress(OSError):
+                client.stdin.write(f"{letter}\n".encode())
+            return bench.closed
+
+        bench.until(press)
+        client.kill()
+    _connection, reason, error = bench.closed.popleft()
+    assert bench.connections.statistics().handshakes == 1
+    if letter == "K":
+        assert (reason, error_text(error)) == (CloseReason.TLS, "it sent records without data, again and again")
+
+
+def test_49_no_certificate(make_tls, certificates):
+    bench = make_tls(client_auth=ClientAuth.REQUIRED)
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        refused = is_refused(bench, client_context(certificates, maximum_version=version))
+        assert refused == "peer did not return a certificate"
+    assert not bench.names
+
+
+@pytest.mark.parametrize("client_auth", [ClientAuth.REQUIRED, ClientAuth.REQUESTED])
+def test_50_to_52_certificates_that_are_worth_nothing(make_tls, certificates, client_auth):
+    """Where one is only requested as well: a bad one is not as good as none."""
+    bench = make_tls(client_auth=client_auth)
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-batch", "-days", "2", "-subj", "/CN=server",
+         "-keyout", "alone.key", "-out", "alone.pem"],
+        check=True, capture_output=True, cwd=certificates,
+    )  # fmt: skip
+    make_certificate(certificates, "foreign", authority="other-ca")
+    make_certificate(certificates, "expired", begin=-3)
+    make_certificate(certificates, "early", begin=3)
+    make_certificate(certificates, "of-a-server", extension="extendedKeyUsage=serverAuth")
+    for name in ("alone", "foreign", "expired", "early", "of-a-server"):
+        assert is_refused(bench, client_context(certificates, name)) == "certificate verify failed"
+    assert not bench.names
+
+
+def test_53_a_certificate_that_was_revoked(make_tls, certificates):
+    for name in ("good", "revoked"):
+        make_certificate(certificates, name, subject=f"/CN={name}")
+    trusted = (certificates / "ca.pem").read_text() + make_revocations(certificates, "revoked")
+    bench = make_tls(trusted, ClientAuth.REQUIRED)
+    assert is_refused(bench, client_context(certificates, "revoked")) == "certificate verify failed"
+    TlsClient(bench, bench.connect(), client_context(certificates, "good")).shake_hands().exchange()
+    assert bench.names == ["CN=good"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_56_57_no_session_is_taken_up_again(make_tls, certificates, version):
+    """So there is nothing that early data or somebody else's ticket could come with."""
+    bench = make_tls()
+    context = client_context(certificates, maximum_version=version)
+    first = TlsClient(bench, bench.connect(), context).shake_hands()
+    first.exchange()
+    session = first.tls.session
+    assert session is None or not session.has_ticket
+    again = TlsClient(bench, bench.connect(), context)
+    if session is not None:
+        again.tls.session = session
+    again.shake_hands().exchange()
+    assert not again.tls.session_reused
+
+
+def test_58_what_is_cut_off_is_no_request(make_tls, certificates):
+    """In a record, and between two records of one request."""
+    bench = make_tls()
+    whole = []
+    for _ in range(2):
+        client = TlsClient(bench, bench.connect(), client_context(certificates)).shake_hands()
+        client.tls.write(frame_of(bytes(30_000)))
+        whole.append((client, client.outgoing.read()))
+    for (client, data), cut in zip(whole, (5_000, 5 + 16_384 + 17), strict=True):
+        bench.feed(client.sock, data[:cut])
+        client.sock.close()
+        assert bench.next_closed()[1] is CloseReason.PEER
+    assert not bench.requests
+
+
+def test_60_a_flood_of_records_without_data(make_tls, certificates):
+    bench = make_tls()
+    client = TlsClient(bench, bench.connect(), client_context(certificates))
+    with pytest.raises(ssl.SSLWantReadError):
+        client.tls.do_handshake()
+    client.say_at_once(client.outgoing.read() + CHANGE_CIPHER_SPEC * 200)
+    assert bench.next_closed()[1] is CloseReason.TLS
+
+
+def test_records_that_were_changed_or_come_again_end_the_connection(make_tls, certificates):
+    bench = make_tls()
+    for change in (lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: data + data):
+        client = TlsClient(bench, bench.connect(), client_context(certificates)).shake_hands()
+        client.tls.write(frame_of(b"a request"))
+        bench.feed(client.sock, change(client.outgoing.read()))
+        assert bench.next_closed()[1] is CloseReason.TLS
+        heard = [bytes(request.body) for request in bench.requests]
+        assert heard in ([], [b"a request"])
+        bench.requests.clear()
+
+
+def test_a_record_that_is_too_long(make_tls, certificates):
+    bench = make_tls()
+    client = TlsClient(bench, bench.connect(), client_context(certificates)).shake_hands()
+    bench.feed(client.sock, b"\x17\x03\x03\xff\xff" + bytes(65_535))
+    assert bench.next_closed()[1] is CloseReason.TLS
+
+
+def test_any_bytes_in_place_of_a_handshake(make_tls, certificates):
+    """Every byte of the first flight, changed."""
+    bench = make_tls()
+    client = TlsClient(bench, bench.connect(), client_context(certificates))
+    with pytest.raises(ssl.SSLWantReadError):
+        client.tls.do_handshake()
+    hello = client.outgoing.read()
+    for place in range(0, len(hello), 11):
+        sock = bench.connect()
+        sock.sendall(hello[:place] + bytes([hello[place] ^ 0xFF]) + hello[place + 1 :])
+        bench.turn(1)
+        bench.turn(1)
+        sock.close()
+    assert not bench.requests
+
