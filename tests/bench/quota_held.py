@@ -87,6 +87,7 @@ def main() -> None:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap})
             for made in admin.create_topics([NewTopic("t", 1, 1)]).values():
                 made.result(30)
+            del admin  # or it looks for the broker when that is gone
             for name, floods, quota in (("alone", False, 0), ("no quota", True, 0), ("quota", True, QUOTA)):
                 if quota:
                     words = ["quota", "set", "--client-id", "heavy", f"producer_byte_rate={quota}"]
