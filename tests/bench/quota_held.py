@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.bench.quota_held
 
-Three rounds against one broker with one core, each with a bystander that sends a small record every 5 ms: alone, beside a
-client that sends ten times the quota with none set, and beside the same with the quota. Produces are of 50 kB.
+Three rounds against one broker with one core, each with a bystander that sends a small record every 5 ms: alone, beside
+a client that sends ten times the quota with none set, and beside the same with the quota. Produces are of 50 kB.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUOTA = 1_000_000
 SECONDS = 33.0
 """Three times the windows over which a quota counts."""
 WARM_S = 16.0
-"""The first eleven seconds' worth comes at once, and again eleven seconds later: it is counted from between two such."""
+"""The first eleven seconds' worth comes at once, and again eleven seconds later: counted is from between two such."""
 
 
 def frame(client_id: str, value: bytes) -> bytes:
