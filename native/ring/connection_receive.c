@@ -374,7 +374,7 @@ static void parse_backlog(connection *it) {
 static bool may_go_on(connection *it) {
     if (it->paused && it->sink->may_resume(it)) it->paused = false;
     it->starved = false; /* if there is still no room, parsing says so again */
-    return !it->paused;
+    return !it->paused && !it->muted_place; /* a muted one takes nothing up that it has put aside, either */
 }
 
 /* ------------------------------------------------------------------------------------------------ submissions */
@@ -480,7 +480,8 @@ static void ended(connection *it, int error) {
 
 void receive_end_of_file(connection *it) {
     it->end_of_file = true;
-    if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it)) connection_begin_close(it, TPC_CLOSE_PEER, 0);
+    if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it))
+        connection_begin_close(it, TPC_CLOSE_PEER, 0);
 }
 
 /* Receives without waiting, large requests straight into their frame. Whether there may be more. */

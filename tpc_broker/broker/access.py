@@ -86,9 +86,9 @@ class AccessControl:
 
     def follow(self, rules: Rules) -> None:
         """These are the rules from here on."""
-        if self._authorizer is None or rules is self._rules:
-            return
         settings = self._core.settings
+        if not settings.has_authorizer or rules is self._rules:
+            return
         self._rules = rules
         self.authorizer = AclAuthorizer(
             rules, settings.super_principals, allows_without_rules=settings.allow_everyone_if_no_acl_found

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.differential import scenarios_acls, scenarios_rights
+from tests.integration.differential import scenarios_acls, scenarios_rights, scenarios_rules
 from tests.integration.differential.access_dialogue import ACCESS_SCENARIOS, SETTINGS, AccessDialogue, Peer, begin
 from tests.integration.differential.comparison import DIFFERENCES_SHOWN_MAX, Referee, Side
 from tests.integration.differential.intended import INTENDED
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
 assert scenarios_acls
 assert scenarios_rights
+assert scenarios_rules
 
 _AGAINST_KAFKA = os.environ.get("TPC_TEST_BROKER") == "kafka"
 _CORES = [1] if _AGAINST_KAFKA else [1, 2]
