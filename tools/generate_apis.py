@@ -26,7 +26,7 @@ Made from `tpc_broker/broker/handlers/table.py` by `tools/generate_apis.py`: cha
   parts where several answer. The controller's is core 0 of the node that leads the metadata.
 - *Needs*: the operations on resources, of Kafka's ACLs, that a client must be allowed where there is an authorizer.
   Without one everybody is allowed everything.
-- *Quota*: what a request uses up, as in Kafka; of those with one of their own the time counts, too. There are none yet.
+- *Quota*: what a request uses up, as in Kafka; of those with one of their own the time counts, too.
 - *First*: begun before the other requests of a turn, because a member's session ends when it is late.
 
 | key | API | versions | core | needs | quota | first |

@@ -281,7 +281,7 @@ static void count(quotas *all, int kind, int64_t throttle_ms) {
 /* Rule: A request is counted before it is answered, by whom it is of and not by what it calls itself: a quota of a user holds for
  * whichever client ids. Held by tests/runtime/test_quotas.py. */
 void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *place_of_answer) {
-    if (!has_quotas(it)) return;
+    if (!has_quotas(it) || !connection_may_be_served(it)) return; /* who logs in is nobody yet */
     quotas *all = it->owner->quotas;
     quota_client *client = resolve(it, request->client_id, id_bytes(request));
     if (client == NULL || !client->has_any) return;

@@ -181,7 +181,7 @@ static tpc_slice keep(tpc_plane *plane, const tpc_slice *answer) {
 static bool answer_small(tpc_plane *plane, const tpc_forwarded *it, const tpc_slice *answer) {
     uint32_t room_bytes;
     tpc_frame *chunk;
-    if (answer->frame || it->parts_count > 1 || it->fetch) return false;
+    if (answer->frame || it->parts_count > 1 || it->fetch || it->request.throttle_ms) return false;
     uint8_t *room = tpc_answer_room(plane->connections, it->request.connection, &room_bytes, &chunk);
     if (!room || room_bytes < answer->length) return false;
     memcpy(room, answer->data, answer->length);

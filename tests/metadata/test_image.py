@@ -264,7 +264,7 @@ def test_the_format_on_the_disk_is_what_it_was():
         b'{"type":"topic_created","v":1,"name":"t","topic_id":"00000000-0000-0000-0000-00000000000a",'
         b'"owners":[0,1],"created_ms":5,"manual":[1],"configs":{"retention.ms":"9"}}'
     )
-    assert len(RECORD_TYPES) == 17
+    assert len(RECORD_TYPES) == 19
     quota = ClientQuotaChanged({"user": "a", "client-id": None}, {"producer_byte_rate": 5.0, "x": None})
     assert encode_record(quota) == (
         b'{"type":"client_quota_changed","v":1,"entity":{"user":"a","client-id":null},'

@@ -12,7 +12,7 @@ import struct
 import pytest
 
 from tests.support.connection_bench import frame_of
-from tests.support.plane_bench import PlaneBench, produce_body, records_of
+from tests.support.plane_bench import PlaneBench, produce_body, read_produce_answer, records_of
 from tpc_broker._ring import lib
 from tpc_broker.broker.quotas_port import QuotaRow
 from tpc_broker.runtime.quotas import NODE_BUCKETS, ClientQuotasOfConnections, make_node_table, quota_statistics
@@ -328,3 +328,33 @@ def test_no_quota_leaves_the_shortest_way(bench):
     client.sendall(produce_frame())
     assert throttle_of_produce(bench.read_frame(client)) == 0
     assert bench.connections.statistics().requests_hot == 2
+
+
+def test_of_what_other_cores_answer_the_core_that_the_client_came_to_tells_and_mutes(node):
+    """A stream has no quota: its link carries others' requests, too. The owner's answer says nothing of it."""
+    node.make("t", [1])
+    node.make("u", [0, 1])
+    front, owner = node.cores
+    for core in node.cores:
+        quotas(core, row(client_id="c", produce=SLOW, fetch=SLOW))
+    for parts in ([("t", 0, records_of(1))], [("u", 0, records_of(1)), ("u", 1, records_of(1))]):
+        client = front.connect()
+        body = produce_body(parts)
+        client.sendall(frame_of(body, api_key=PRODUCE, api_version=7, correlation_id=6, client_id="c"))
+        answer = front.read_frame(client)
+        assert throttle_of_produce(answer) > FOR_LONG
+        correlation_id, told = read_produce_answer(answer)
+        assert (correlation_id, [(topic, index, error) for topic, index, error, *_rest in told]) == (
+            6, [(topic, index, 0) for topic, index, _records in parts]
+        )  # fmt: skip
+        assert not is_taken(front, client, produce_frame())
+    assert quota_statistics(owner.connections)["produce_throttled"] == 0
+    assert quota_statistics(front.connections)["muted"] == 2
+    for expected in (0, 1):
+        reader = front.connect()
+        reader.sendall(fetch_frame(client_id="c"))
+        throttle_ms, error, _session, topics = fetched(front.read_frame(reader))
+        assert (throttle_ms > FOR_LONG, error, topics) == (bool(expected), 0, 1 - expected)
+    other = front.connect()
+    other.sendall(fetch_frame(client_id="bystander"))
+    assert fetched(front.read_frame(other))[0] == 0

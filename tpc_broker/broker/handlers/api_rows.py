@@ -1,7 +1,7 @@
 """What is known of an API besides its messages, in one row: who answers it and where, what it needs, which quota.
 
 The rows are in `table`; `docs/apis.md` is made from them. What a client needs is asked for by the handler, or before it
-where all of it is on the cluster (`refused`); there is no quota yet. A row that lacks something fails the tests
+where all of it is on the cluster (`refused`). A row that lacks something fails the tests
 (`tests/tidy/test_api_rows.py`), and so does one whose needs are not asked for (`tests/broker/test_rights.py`).
 """
 
