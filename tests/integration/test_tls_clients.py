@@ -218,7 +218,7 @@ def test_a_client_without_tls_or_without_trust_is_told_so(broker):
 
 @pytest.fixture(scope="module")
 def guarded(module_tmp_path, certificates) -> Iterator[TlsBroker]:
-    """Who comes to its plain listener, and to that with TLS without a certificate, may do what `User:ANONYMOUS` may."""
+    """Who comes to it without a certificate may do what `User:ANONYMOUS` may."""
     overrides = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:the client",
@@ -237,8 +237,9 @@ def test_the_name_in_a_certificate_is_what_rights_go_by(guarded, certificates, t
     admin.create_topics([NewTopic(topic, 2)])[topic].result(PATIENCE_S)
     make_certificate(certificates, "other", subject="/CN=other")
     other = stock(guarded, "tls") | {
-        "ssl.certificate.location": str(certificates / "other.pem"), "ssl.key.location": str(certificates / "other.key"),
-    }  # fmt: skip
+        "ssl.certificate.location": str(certificates / "other.pem"),
+        "ssl.key.location": str(certificates / "other.key"),
+    }
     wanted = {"certificate": None, "tls": "TOPIC_AUTHORIZATION_FAILED", "other": "TOPIC_AUTHORIZATION_FAILED"}
     for way, error_name in wanted.items():
         told = []
