@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.client.test_security import write_and_read
@@ -21,6 +21,7 @@ from tests.support.contents import content
 from tests.support.kafka_peer import run_tool
 from tests.support.sasl_brokers import USERS, make_users
 from tests.support.tls_brokers import TlsBroker
+from tests.support.tls_clients import make_certificate
 from tests.support.waiting import PATIENCE_S, eventually, patiently
 from tpc_broker.cli.main import main as tpc
 from tpc_broker.cli.profile_file import Profile, Profiles, save_profiles
@@ -210,3 +211,40 @@ def test_a_client_without_tls_or_without_trust_is_told_so(broker):
             if {KafkaError._TRANSPORT, KafkaError._SSL, KafkaError._ALL_BROKERS_DOWN} & {one.code() for one in said}:
                 break
     eventually(lambda: "its TLS could not be taken" in broker.log_text(), "the log tells of it")
+
+
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded(module_tmp_path, certificates) -> Iterator[TlsBroker]:
+    """Who comes to it without a certificate may do what `User:ANONYMOUS` may."""
+    overrides = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:the client",
+        "listener.name.tls.ssl.principal.mapping.rules": "RULE:CN=(client)/the $1/,DEFAULT",
+    }
+    made = TlsBroker(module_tmp_path / "guarded", 2, overrides)
+    made.certificates = certificates
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_the_name_in_a_certificate_is_what_rights_go_by(guarded, certificates, topic):
+    """With the record in C as well as by Python; and nobody has it without the certificate."""
+    admin = AdminClient(stock(guarded, "certificate"))
+    admin.create_topics([NewTopic(topic, 2)])[topic].result(PATIENCE_S)
+    make_certificate(certificates, "other", subject="/CN=other")
+    other = stock(guarded, "tls") | {
+        "ssl.certificate.location": str(certificates / "other.pem"),
+        "ssl.key.location": str(certificates / "other.key"),
+    }
+    wanted = {"certificate": None, "tls": "TOPIC_AUTHORIZATION_FAILED", "other": "TOPIC_AUTHORIZATION_FAILED"}
+    for way, error_name in wanted.items():
+        told = []
+        producer = Producer(other if way == "other" else stock(guarded, way))
+        for number in range(50):
+            producer.produce(topic, b"%d" % number, on_delivery=lambda error, _message, told=told: told.append(error))
+        assert producer.flush(PATIENCE_S) == 0
+        assert {error and error.name() for error in told} == {error_name}

@@ -21,6 +21,7 @@ TESTED = {
     "transactions": ["plane_transactions", "transactions_random", "producer_encoding"],
     "datagrams": ["datagrams"],
     "connections": ["frames", "connections", "connections_large", "connections_per_ip", "connections_random"],
+    "TLS": ["tls", "tls_attempts", "listener_tls"],
     "identity": ["strangers", "nobody_is_served", "link_subjects"],
 }
 CANARY = """

@@ -72,6 +72,37 @@ def make_certificate(folder, name, *, subject="/CN=someone", authority="ca", ext
     )  # fmt: skip
 
 
+def make_lone_certificate(folder, name):
+    """Signed by nobody but itself."""
+    _openssl(
+        folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-batch", "-days", 2, "-subj", "/CN=server",
+        "-keyout", f"{name}.key", "-out", f"{name}.pem",
+    )  # fmt: skip
+
+
+class CommandClient:
+    """`openssl s_client`, which does by a letter what Python's TLS cannot."""
+
+    def __init__(self, bench, *options):
+        host, port = bench.address
+        self._process = subprocess.Popen(
+            ["openssl", "s_client", "-connect", f"{host}:{port}", *options],
+            bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.stdin.close()
+        self._process.wait()
+
+    def press(self, letter):
+        with contextlib.suppress(OSError):  # it may have ended
+            self._process.stdin.write(f"{letter}\n".encode())
+
+
 def make_revocations(folder, *names, authority="ca"):
     """PEM text of the authority's list with these certificates in it."""
     for name in names:
