@@ -5,7 +5,7 @@
 set -euo pipefail
 
 optional=()  # what tests are skipped without; a failure to install it breaks nothing
-packages=(python3-venv python3-dev gcc libc6-dev liburing-dev)
+packages=(python3-venv python3-dev gcc libc6-dev liburing-dev libssl-dev)
 for_tests=(kcat default-jre-headless maven e2fsprogs git openssl iproute2 clang libbpf1)
 case "${1:-run}" in
   run)  ;;

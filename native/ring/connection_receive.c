@@ -480,7 +480,8 @@ static void ended(connection *it, int error) {
 
 void receive_end_of_file(connection *it) {
     it->end_of_file = true;
-    if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it)) connection_begin_close(it, TPC_CLOSE_PEER, 0);
+    if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it))
+        connection_begin_close(it, TPC_CLOSE_PEER, 0);
 }
 
 /* Receives without waiting, large requests straight into their frame. Whether there may be more. */

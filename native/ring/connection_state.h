@@ -277,9 +277,9 @@ struct tpc_connections {
     node by_send;
     node by_assembly;
     node by_starvation;
-    node by_handshake;      /* of TLS filters, the oldest connection first */
-    int64_t handshakes_ns;  /* what handshakes have taken in this turn */
-    uint8_t *tls_scratch;   /* two records; NULL until a connection has TLS */
+    node by_handshake;          /* of TLS filters, the oldest connection first */
+    int64_t handshakes_ns;      /* what handshakes have taken in this turn */
+    uint8_t *tls_scratch;       /* two records; NULL until a connection has TLS */
     uint32_t frames_leaving;    /* of requests that were given up while the kernel received into them */
     int64_t starved_at_bytes;   /* what the budget had used when the starved last tried */
     int64_t starved_at_answers; /* and what the answers held */

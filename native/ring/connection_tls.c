@@ -25,8 +25,9 @@
 #include "ring_state.h"
 
 enum {
-    SEAL_BYTES_MAX = 15 * TLS_RECORD_BYTES, /* of plaintext in one frame; with what encryption adds, less than 256 KiB */
-    SEAL_BYTES_SHORT = TLS_RECORD_BYTES,    /* while answers hold much memory */
+    SEAL_BYTES_MAX = 15 *
+        TLS_RECORD_BYTES,                /* of plaintext in one frame; with what encryption adds, less than 256 KiB */
+    SEAL_BYTES_SHORT = TLS_RECORD_BYTES, /* while answers hold much memory */
     LAST_WORDS_BYTES_MAX = 8192,
 };
 static const int64_t HANDSHAKE_NS_PER_TURN = 1000000;
@@ -122,19 +123,31 @@ static void failed(connection *it) { connection_begin_close(it, TPC_CLOSE_TLS, t
 
 /* ------------------------------------------------------------------------------------------------ the handshake */
 
-/* Whether it is whole. Only while the turn has time for it. */
-static bool shake_hands(connection *it) {
+/* One step with the bytes that came, which may be the first. */
+static int shake_hands(connection *it, const uint8_t *data, size_t bytes) {
+    tls_filter *tls = it->tls;
+    int64_t begin_ns = tpc_monotonic_ns();
+    int result = TLS_FAILED;
+    if (tls->session == NULL) tls->session = tpc_tls_session_new(tls->context);
+    if (tls->session != NULL) {
+        tpc_tls_feed(tls->session, data, bytes);
+        result = tpc_tls_handshake(tls->session);
+    }
+    it->owner->handshakes_ns += tpc_monotonic_ns() - begin_ns;
+    return result;
+}
+
+/* What that step has come to. */
+static void settle(connection *it, int result) {
     tls_filter *tls = it->tls;
     tpc_connections *connections = it->owner;
-    tls->waits_for_turn = connections->handshakes_ns >= HANDSHAKE_NS_PER_TURN;
-    if (tls->waits_for_turn) return false;
-    int64_t begin_ns = tpc_monotonic_ns();
-    int result = tpc_tls_handshake(tls->session);
-    connections->handshakes_ns += tpc_monotonic_ns() - begin_ns;
-    if (result == TLS_WANTS_MORE) return false;
+    if (result == TLS_WANTS_MORE) return;
     if (result != 1) {
-        failed(it);
-        return false;
+        if (tls->session != NULL)
+            failed(it);
+        else
+            connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+        return;
     }
     tls->is_up = true;
     tls->is_named = !tpc_tls_context_asks_client(tls->context);
@@ -143,7 +156,6 @@ static bool shake_hands(connection *it) {
     if (!tls->is_named &&
         tpc_ring_push_event(connections->ring, TPC_EVENT_SECURED, connection_id(it), it->listener, 0, NULL) < 0)
         connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
-    return true;
 }
 
 int64_t tls_turn(tpc_connections *connections, int64_t now_ns) {
@@ -232,21 +244,21 @@ static bool read_record(connection *it) {
 /* How many of these bytes of ciphertext were taken. */
 size_t tls_take(connection *it, const uint8_t *data, size_t bytes) {
     tls_filter *tls = it->tls;
-    if (tls->session == NULL) {
-        if (bytes == 0) return 0;
-        tls->session = tpc_tls_session_new(tls->context);
-        if (tls->session == NULL) {
-            connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
-            return 0;
-        }
+    tls->waits_for_turn = !tls->is_up && it->owner->handshakes_ns >= HANDSHAKE_NS_PER_TURN;
+    if (tls->waits_for_turn) {
+        connection_needs_attention(it);
+        return 0;
     }
-    tpc_tls_feed(tls->session, data, bytes);
-    if (tls->is_up || (bytes > 0 && shake_hands(it)))
-        while (may_read(it) && (tpc_tls_unread(tls->session) > 0 || tpc_tls_pending(tls->session) > 0))
-            if (!read_record(it)) break;
+    if (tls->is_up)
+        tpc_tls_feed(tls->session, data, bytes);
+    else
+        settle(it, shake_hands(it, data, bytes));
+    if (tls->session == NULL) return 0;
+    while (may_read(it) && (tpc_tls_unread(tls->session) > 0 || tpc_tls_pending(tls->session) > 0))
+        if (!read_record(it)) break;
     size_t left = tpc_tls_unread(tls->session);
     tpc_tls_feed(tls->session, NULL, 0);
-    if (tls->waits_for_turn || tpc_tls_spilled(tls->session) > 0) connection_needs_attention(it);
+    if (tpc_tls_spilled(tls->session) > 0) connection_needs_attention(it);
     return bytes - left;
 }
 
@@ -255,8 +267,8 @@ void tls_take_kept(connection *it) {
     tpc_frame *plain = tls->plain;
     if (plain != NULL) {
         tls->plain = NULL;
-        tls->plain_position += (uint32_t)receive_parse(it, plain->data + tls->plain_position,
-                                                       plain->length - tls->plain_position);
+        tls->plain_position +=
+            (uint32_t)receive_parse(it, plain->data + tls->plain_position, plain->length - tls->plain_position);
         if (tls->plain_position < plain->length && it->state == CONNECTION_OPEN) {
             tls->plain = plain;
             return;
@@ -347,8 +359,7 @@ static int encrypt(connection *it, uint32_t bytes) {
 static bool seal(connection *it) {
     tls_filter *tls = it->tls;
     uint32_t spilled = (uint32_t)tpc_tls_spilled(tls->session);
-    uint32_t bytes =
-        spilled > 0 ? 0 : ready_bytes(it, send_has_room(it->owner) ? SEAL_BYTES_MAX : SEAL_BYTES_SHORT);
+    uint32_t bytes = spilled > 0 ? 0 : ready_bytes(it, send_has_room(it->owner) ? SEAL_BYTES_MAX : SEAL_BYTES_SHORT);
     if (spilled == 0 && bytes == 0) return false;
     uint32_t room = spilled + bytes + (bytes / TLS_RECORD_BYTES + 2) * TLS_OVERHEAD_BYTES_MAX;
     tpc_frame *frame = tpc_frame_new_forced(it->owner->budget, room);

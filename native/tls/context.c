@@ -34,9 +34,7 @@ void tpc_tls_context_free(tpc_tls_context *context) {
     free(context);
 }
 
-bool tpc_tls_context_asks_client(const tpc_tls_context *context) {
-    return context->client_auth != TPC_TLS_CLIENT_NONE;
-}
+bool tpc_tls_context_asks_client(const tpc_tls_context *context) { return context->client_auth != TPC_TLS_CLIENT_NONE; }
 
 int64_t tpc_tls_context_expires_s(const tpc_tls_context *context) {
     int days = 0, seconds = 0;
@@ -164,7 +162,8 @@ static int take_ciphers(SSL_CTX *ssl, const tpc_tls_settings *settings, char *wh
     char *own = settings->ciphers != NULL ? in_own_names(settings->ciphers) : strdup(CIPHERS_DEFAULT);
     bool is_good = own != NULL && SSL_CTX_set_cipher_list(ssl, own) == 1;
     free(own);
-    if (is_good) is_good = SSL_CTX_set_ciphersuites(ssl, settings->suites != NULL ? settings->suites : SUITES_DEFAULT) == 1;
+    if (is_good)
+        is_good = SSL_CTX_set_ciphersuites(ssl, settings->suites != NULL ? settings->suites : SUITES_DEFAULT) == 1;
     return is_good ? TPC_TLS_PART_NONE : refuse(TPC_TLS_PART_CIPHERS, "one of them is unknown", why, why_bytes);
 }
 

@@ -46,16 +46,26 @@ static void put_hex(text *to, const uint8_t *data, int count) {
 
 static const char *keyword_of(const ASN1_OBJECT *type) {
     switch (OBJ_obj2nid(type)) {
-    case NID_commonName: return "CN";
-    case NID_countryName: return "C";
-    case NID_domainComponent: return "DC";
-    case NID_localityName: return "L";
-    case NID_organizationName: return "O";
-    case NID_organizationalUnitName: return "OU";
-    case NID_stateOrProvinceName: return "ST";
-    case NID_streetAddress: return "STREET";
-    case NID_userId: return "UID";
-    default: return NULL;
+    case NID_commonName:
+        return "CN";
+    case NID_countryName:
+        return "C";
+    case NID_domainComponent:
+        return "DC";
+    case NID_localityName:
+        return "L";
+    case NID_organizationName:
+        return "O";
+    case NID_organizationalUnitName:
+        return "OU";
+    case NID_stateOrProvinceName:
+        return "ST";
+    case NID_streetAddress:
+        return "STREET";
+    case NID_userId:
+        return "UID";
+    default:
+        return NULL;
     }
 }
 

@@ -230,9 +230,7 @@ int tpc_tls_write(tpc_tls_session *session, const uint8_t *data, size_t bytes) {
 }
 void tpc_tls_end(tpc_tls_session *session) { (void)session; }
 int tpc_tls_error(const tpc_tls_session *session) { return (void)session, 0; }
-void tpc_tls_set_output(tpc_tls_session *session, uint8_t *into, size_t room) {
-    (void)session, (void)into, (void)room;
-}
+void tpc_tls_set_output(tpc_tls_session *session, uint8_t *into, size_t room) { (void)session, (void)into, (void)room; }
 size_t tpc_tls_output_bytes(const tpc_tls_session *session) { return (void)session, 0; }
 size_t tpc_tls_spilled(const tpc_tls_session *session) { return (void)session, 0; }
 void tpc_tls_take_spilled(tpc_tls_session *session, uint8_t *into) { (void)session, (void)into; }

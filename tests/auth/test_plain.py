@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.auth.test_scram import PASSWORD, SALT, Users
-from tpc_broker.auth.credentials import ScramMechanism, credential_of_password
+from tpc_broker.auth.credentials import ScramCredential, ScramMechanism, credential_of_password
 from tpc_broker.auth.exchange import Done, Failed, Work
 from tpc_broker.auth.plain import MESSAGE_BYTES_MAX, RECENT_MAX, RECENT_MS, WRONG, PlainExchange, RecentLogins
 from tpc_broker.auth.principals import USER, Principal
@@ -73,6 +73,22 @@ def test_what_is_refused_and_what_is_told(users, recent, clock, message, told):
     assert isinstance(failed, Failed)
     assert failed.told == told
     assert b"pass,word=1" not in failed.reason.encode()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\0alice", b"\0alice\0", b"\0\0x", b"bob\0alice\0x", b"\0a\x07\0x", b"\0alice\0" + b"x" * MESSAGE_BYTES_MAX],
+)
+def test_what_can_be_no_login_costs_no_work(users, recent, clock, message):
+    assert isinstance(step(users, recent, clock, message), Failed)
+
+
+def test_a_credential_that_can_be_none_is_nobody_s(users, recent, clock):
+    for mechanism in ScramMechanism:
+        users.known["alice", mechanism] = ScramCredential(SALT, 0, b"", b"")
+    users.known["bob", ScramMechanism.SCRAM_SHA_256] = ScramCredential(SALT, 4096, bytes(64), bytes(64))
+    assert outcome(users, recent, clock, b"\0alice\0pass,word=1").told == WRONG
+    assert isinstance(outcome(users, recent, clock, b"\0bob\0b"), Done), "by the other one"
 
 
 def test_a_recent_login_takes_no_work_for_a_minute(users, recent, clock):

@@ -144,6 +144,8 @@ async def test_who_goes_while_it_is_decided_is_forgotten(autojump_clock):
             await request.done.wait()
         assert one.connections.let == {}
         assert node[0].dispatcher.is_idle()
+        counted = node[0].authentication.statistics()
+        assert (counted.succeeded, counted.failed) == (0, 0)
 
 
 async def test_derivations_are_few_at_a_time_and_wait_in_a_short_queue(autojump_clock, monkeypatch):
@@ -207,15 +209,70 @@ async def test_a_request_that_may_not_come_yet_is_not_even_decoded(autojump_cloc
     assert "does not come here in a login" in caplog.text
 
 
-async def test_produces_are_not_taken_before_a_login(autojump_clock):
+@pytest.mark.parametrize("stands_in_line", [False, True])
+async def test_produces_are_not_taken_before_a_login(autojump_clock, stands_in_line):
     async with running_node(1) as node:
         taken = []
+        if stands_in_line:
+            node[0].dispatcher._has_share = lambda: False
         node[0].produce_now = lambda request: taken.append(request) or False
         request = MemoryRequest(7, 0, 9, 1, memoryview(b""), node.clock.monotonic_ns(), LOGIN)
         Client(node).connections.send(request)
         await request.done.wait()
         assert not taken
         assert Client(node).is_closed
+
+
+async def test_a_produce_behind_a_login_that_fails_is_not_taken(autojump_clock):
+    """Attempt 8 among them: it waits in the queue of its connection meanwhile."""
+    async with running_node(1, ALL) as node:
+        await with_anna(node)
+        taken = []
+        node[0].produce_now = lambda request: taken.append(request) or False
+        client = Client(node)
+        await client.shake_hands("PLAIN")
+        node.send(0, messages.SaslAuthenticateRequest(auth_bytes=b"\0anna\0wrong"), connection=7, listener=LOGIN)
+        produce = MemoryRequest(7, 0, 9, 1, memoryview(b""), node.clock.monotonic_ns(), LOGIN)
+        client.connections.send(produce)
+        await trio.sleep(5)
+        assert client.is_closed
+        client = Client(node, 8)
+        node.send(0, messages.SaslHandshakeRequest(mechanism="PLAIN"), connection=8, listener=LOGIN)
+        client.connections.send(MemoryRequest(8, 0, 9, 1, memoryview(b""), node.clock.monotonic_ns(), LOGIN))
+        await trio.sleep(5)
+        assert client.is_closed
+        assert not taken
+
+
+async def test_what_comes_out_of_its_order_is_answered_late_and_is_the_end(autojump_clock):
+    async with running_node(1, (*ALL, "connection.failed.authentication.delay.ms=700")) as node:
+        client = Client(node)
+        await client.shake_hands("PLAIN")
+        began = trio.current_time()
+        assert (await client.shake_hands("PLAIN")).error_code == ILLEGAL_SASL_STATE
+        assert trio.current_time() - began == pytest.approx(0.7)
+        assert client.is_closed
+        client = Client(node, 8)
+        await client.shake_hands("PLAIN")
+        assert (await client.ask(messages.ApiVersionsRequest(), 0)).error_code == ILLEGAL_SASL_STATE
+        assert client.is_closed
+
+
+async def test_a_login_behind_a_login_changes_nothing(autojump_clock):
+    async with running_node(1, ALL) as node:
+        await with_anna(node)
+        client = Client(node)
+        await client.log_in()
+        assert (await client.say(b"\0anna\0pencil")).error_code == ILLEGAL_SASL_STATE
+        assert (await client.ask(messages.MetadataRequest())).brokers
+
+
+async def test_a_message_above_the_bound_is_refused(autojump_clock):
+    async with running_node(1, (*ALL, "sasl.server.max.receive.size=11")) as node:
+        await with_anna(node)
+        client = Client(node)
+        await client.shake_hands("PLAIN")
+        assert (await client.say(b"\0anna\0pencil")).error_code == SASL_AUTHENTICATION_FAILED
 
 
 async def test_raw_tokens_are_answered_as_they_are(autojump_clock):

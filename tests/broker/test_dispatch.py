@@ -141,7 +141,7 @@ async def test_the_data_plane_is_not_asked_again_for_what_only_python_decides():
             world.open(1)
             request = world.send(0, ApiKey.PRODUCE, body, version=3, fallback_reason=reason)
             await turns_until(lambda: handled)
-            is_final = reason in {1, 2, 3, 4, 5, 9, 11}
+            is_final = reason in {1, 2, 3, 4, 5, 9, 11, 12}
             assert world.asked_c == ([] if is_final else [request]), reason
             assert handled.pop() == (request, None), "it is not decoded here either"
             nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from tests.support.memory_clients import create_topic, produce_request
 from tests.support.memory_node import MemoryClock, running_node
 from tpc_broker.broker.handlers import produce
 from tpc_broker.broker.holds import KEPT_NS, Holds
-from tpc_broker.broker.ports import ProduceFallback
+from tpc_broker.broker.ports import AskedProduce, ProduceFallback
 from tpc_broker.broker.replicated import HELD_S, ReplicatedPartitions
 from tpc_broker.broker.view import NO_LEADER, NOBODY, Leader
 from tpc_broker.model import CoreId, LeaderEpoch, NodeId, Replica
@@ -75,7 +75,7 @@ class Held:
     async def waits_s(self, request) -> float:
         """How long it waits from now on."""
         begun_s = trio.current_time()
-        await produce._wait_between_leaders(produce._Hold(self.core, request), [("t", 0)])
+        await produce._wait_between_leaders(produce._Hold(self.core, request, AskedProduce([], 0)), [("t", 0)])
         return trio.current_time() - begun_s
 
 

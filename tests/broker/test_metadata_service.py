@@ -131,6 +131,20 @@ async def test_a_core_that_cannot_carry_out_what_core_0_tells_ends() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_core_that_has_the_newest_image_is_not_sent_it_again() -> None:
+    service = await Service().begin()
+    fetch = service.handlers["metadata.fetch"]
+    have = service.view.image.version
+    for version in (0, have - 1, have + 1):
+        told, (whole,) = await fetch(CoreId(1), {"version": version}, [])
+        assert told["ready"]
+        assert ClusterImage.from_bytes(whole).version == have
+    told, blobs = await fetch(CoreId(1), {"version": have}, [])
+    assert (told["ready"], blobs) == (True, [])
+    await service.reserve()
+    assert len((await fetch(CoreId(1), {"version": have}, []))[1]) == 1
+
+
 async def test_a_core_that_is_ending_already_answers_that() -> None:
     service = await Service().begin()
     service.error = ExceptionGroup("of a nursery", [JournalStoppedError("the core is stopping")])

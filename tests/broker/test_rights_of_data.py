@@ -21,7 +21,7 @@ from tests.support.rights import (
     OF_TRANSACTION,
     READ,
     WRITE,
-    OnlyThese,
+    allow_only,
     on_cluster,
     on_topic,
     on_transaction,
@@ -52,7 +52,7 @@ async def test_of_several_topics_those_are_written_that_may_be(autojump_clock):
     async with running_node(cores=1) as node:
         for name in "tu":
             await create_topic(node, 0, name, 1)
-        node[0].access.authorizer = OnlyThese(on_topic(WRITE, "u"))
+        allow_only(node[0], on_topic(WRITE, "u"))
         message = of_topics(*((name, batch(0, [b"a"])) for name in ("t", "u", "none")))
         assert told(await node.ask(0, message, VERSION)) == {"t": OF_TOPIC, "u": NONE, "none": OF_TOPIC}
         ends = {name: node[0].partitions.find(name, 0).bounds().log_end_offset for name in "tu"}
@@ -66,7 +66,7 @@ async def test_a_batch_that_says_transactional_spoils_the_request_without_the_ri
     async with running_node(cores=1) as node:
         for name in "tu":
             await create_topic(node, 0, name, 1)
-        node[0].access.authorizer = OnlyThese(on_topic(WRITE), on_topic(WRITE, "u"))
+        allow_only(node[0], on_topic(WRITE), on_topic(WRITE, "u"))
         asked = []
         node[0].transactions.calls.verify = lambda *what: asked.append(what)
         of_transaction = batch(0, [b"a"], producer=(7, 0, 0), transactional=True)
@@ -80,7 +80,7 @@ async def test_what_may_not_be_written_is_not_added_to_a_transaction(autojump_cl
     async with running_node(cores=1) as node:
         for name in "tu":
             await create_topic(node, 0, name, 1)
-        node[0].access.authorizer = OnlyThese(on_topic(WRITE, "u"), on_transaction(WRITE))
+        allow_only(node[0], on_topic(WRITE, "u"), on_transaction(WRITE))
         asked = []
 
         async def verify(_asked, names):
@@ -98,13 +98,13 @@ async def test_what_may_not_be_written_is_not_added_to_a_transaction(autojump_cl
 async def test_a_right_that_is_taken_away_while_a_produce_waits_for_room_is_gone(autojump_clock):
     async with running_node(cores=1) as node:
         await create_topic(node, 0, "t", 1)
-        access, plane = node[0].access, node[0].plane
-        access.authorizer = OnlyThese(on_topic(WRITE))
+        plane = node[0].plane
+        allow_only(node[0], on_topic(WRITE))
         plane.refuses = [ProduceFallback.NOT_ADMITTED]
         request = node.send(0, produce_request("t", 0, [b"a"]), VERSION)
         await trio.testing.wait_all_tasks_blocked()
         assert not request.done.is_set()
-        access.authorizer = OnlyThese()
+        allow_only(node[0])
         await request.done.wait()
         assert told(answer_of(request)) == {"t": OF_TOPIC}
         assert node[0].partitions.find("t", 0).bounds().log_end_offset == 0
@@ -113,17 +113,16 @@ async def test_a_right_that_is_taken_away_while_a_produce_waits_for_room_is_gone
 async def test_a_fetch_that_waits_gives_nothing_when_its_right_is_taken_away(autojump_clock):
     async with running_node(cores=1) as node:
         await create_topic(node, 0, "t", 1)
-        access = node[0].access
-        access.authorizer = OnlyThese(on_topic(READ), on_topic(WRITE))
+        allow_only(node[0], on_topic(READ), on_topic(WRITE))
         waits = node.send(0, fetch_request("t", 0, 0, wait_ms=60_000), VERSION, connection=5)
         await trio.sleep(1)
         assert not waits.done.is_set()
-        access.authorizer = OnlyThese(on_topic(WRITE))
+        allow_only(node[0], on_topic(WRITE))
         assert (await produce(node, 0, "t", 0, [b"secret"]))[0] is NONE
         await waits.done.wait()
         assert b"secret" not in waits.answer
         assert fetched(answer_of(waits))[0] is OF_TOPIC
-        access.authorizer = OnlyThese(on_topic(READ))
+        allow_only(node[0], on_topic(READ))
         assert fetched(await node.ask(0, fetch_request("t", 0, 0), VERSION)) == (NONE, 1, [0])
 
 
@@ -132,7 +131,7 @@ async def test_of_several_topics_those_are_read_that_may_be(autojump_clock):
         for name in "tu":
             await create_topic(node, 0, name, 1)
             await produce(node, 0, name, 0, [b"a"])
-        node[0].access.authorizer = OnlyThese(on_topic(READ, "u"))
+        allow_only(node[0], on_topic(READ, "u"))
         message = fetch_of_several("t", {0: 0})
         message.topics += fetch_of_several("u", {0: 0}).topics
         answer = await node.ask(0, message, VERSION)
@@ -148,7 +147,7 @@ async def test_who_says_that_it_is_a_follower_needs_the_right_of_brokers(autojum
         message = fetch_request("t", 0, 0, wait_ms=0)
         message.replica_id = 1
         for rights, code in (((on_topic(READ),), OF_TOPIC), ((on_cluster(Operation.CLUSTER_ACTION),), None)):
-            node[0].access.authorizer = OnlyThese(*rights)
+            allow_only(node[0], *rights)
             (part,) = (await node.ask(0, message, version)).responses[0].partitions
             assert part.error_code == code or (code is None and part.error_code != OF_TOPIC)
             assert not part.records, "nobody follows"
@@ -157,7 +156,7 @@ async def test_who_says_that_it_is_a_follower_needs_the_right_of_brokers(autojum
 async def test_an_id_that_is_guessed_tells_no_more_than_kafka_does(autojump_clock):
     async with running_node(cores=1) as node:
         await create_topic(node, 0, "t", 1)
-        node[0].access.authorizer = OnlyThese()
+        allow_only(node[0])
         known, guessed = node[0].view.topic("t").topic_id.bytes, bytes(15) + b"\1"
         for topic_id, code in ((known, OF_TOPIC), (guessed, ErrorCode.UNKNOWN_TOPIC_ID)):
             answer = await node.ask(0, produce_request("", 0, [b"a"], topic_id=topic_id), 13)

@@ -24,6 +24,8 @@ async def world():
         dispatcher, connections = bench.dispatcher, MemoryConnections()
         core = dispatcher._core
         core.connections, core.dispatcher = connections, dispatcher
+        core.settings = SimpleNamespace(has_authorizer=False)
+        core.authentication = SimpleNamespace(session_of=lambda _listener: None)
         core.access = access = AccessControl(core)
         connections.authenticated = {STRICT}
         connections.open = {1, 2, 3, 4}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +19,7 @@ from tpc_broker.model import CoreId, NodeId
 from tpc_broker.runtime.cluster.links import FilePart, FrameReader, LinkCounts, Links, detach
 from tpc_broker.runtime.cluster.sealed_links import (
     AUTO,
+    HANDSHAKE_BYTE,
     NOT_ENCRYPTED,
     OFF,
     REQUIRED,
@@ -131,7 +132,6 @@ def test_nodes_with_a_secret_in_common_talk(dialler, acceptor, is_plain):
     [
         pytest.param(((OLD,), AUTO), ((NEW,), AUTO), Reason.SECRET, "another cluster secret", id="another secret"),
         pytest.param(((NEW, OLD), AUTO), ((OLD,), AUTO), Reason.SECRET, "another cluster secret", id="shown too early"),
-        pytest.param(((OLD,), REQUIRED), ((OLD,), OFF), Reason.SECRET, NOT_ENCRYPTED, id="the acceptor is plain"),
         pytest.param(((OLD,), REQUIRED), ((NEW,), REQUIRED), Reason.SECRET, "another cluster secret", id="required"),
     ],
 )
@@ -142,6 +142,47 @@ def test_who_cannot_prove_it_is_refused(dialler, acceptor, reason, text):
             assert peer.refused.reason is reason
             assert text in str(peer.refused)
             assert (peer.is_up, other.incoming) == (False, {})
+
+    trio.run(talk)
+
+
+def test_a_plain_acceptor_is_never_spoken_to_where_encryption_is_required(caplog):
+    """It may be a core that has just ended, so it is no refusal: it is asked again, and the log says what it may be."""
+
+    async def talk():
+        async with two_nodes(((OLD,), REQUIRED), ((OLD,), OFF)) as (peer, wire, other):
+            await until(lambda: other.counts.refused_incoming["malformed"] > 3)
+            assert (peer.is_up, peer.refused, other.incoming) == (False, None, {})
+            assert b"give" not in wire.seen["there"]
+            assert wire.seen["back"] == b""
+
+    trio.run(talk)
+    assert [NOT_ENCRYPTED in each for each in caplog.messages if "was to be encrypted" in each] == [True]
+
+
+def test_who_ends_once_without_a_word_is_asked_for_tls_again():
+    async def talk():
+        contexts = LinkContexts(ClusterSecret((OLD,)), is_required=False)
+        listening = socket.create_server(("127.0.0.1", 0))
+        address = listening.getsockname()
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        first_bytes = []
+
+        async def end_at_once(stream):
+            first_bytes.append(bytes(await stream.receive_some(1)))
+
+        async def dial():
+            return await trio.open_tcp_stream(*address)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, end_at_once, [listener])
+            for _ in range(2):
+                async with SealedStream(await dial(), contexts, dial, address) as stream:
+                    with suppress(trio.BrokenResourceError):
+                        await stream.send_all(b"a frame")
+            await until(lambda: len(first_bytes) == 3)
+            nursery.cancel_scope.cancel()
+        assert first_bytes == [bytes([HANDSHAKE_BYTE])] * 2 + [b"a"]
 
     trio.run(talk)
 
@@ -222,7 +263,7 @@ def test_a_socket_is_handed_over_with_its_session_and_what_it_has_not_read():
         async def never():
             raise AssertionError("it is not dialled again")
 
-        dialler, acceptor = SealedStream(near, contexts, never), SealedStream(far, contexts, None)
+        dialler, acceptor = SealedStream(near, contexts, never), SealedStream(far, contexts)
         reader = FrameReader(acceptor, LinkCounts())
         reader.is_known = True
         async with near:
@@ -267,7 +308,7 @@ def test_bytes_in_any_split_are_what_was_sent():
             raise AssertionError("it is not dialled again")
 
         dialler = SealedStream(Slowly(near, sizes), contexts, never)
-        acceptor = SealedStream(Slowly(far, sizes), contexts, None)
+        acceptor = SealedStream(Slowly(far, sizes), contexts)
         said = os.urandom(50_000)
 
         async def say():

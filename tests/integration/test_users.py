@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import TpcBroker, run_here
+from tests.support.cluster_nodes import run_tpc
 from tests.support.ports import free_port_range
 from tests.support.raw_client import RawConnection
+from tests.support.sasl_brokers import SaslBroker
 from tests.support.server_process import ServerFailed
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.kafka.records import read_records
@@ -71,6 +73,44 @@ def test_a_user_made_before_the_first_start_is_there_and_stays_as_it_is_changed(
     pending.write_bytes(left_over)
     stopped.start()
     assert described(stopped, 1) == {"admin": [(1, 8192), (2, 8192)], "bert": [(1, 8192)]}
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[SaslBroker]:
+    """With rules, of which nobody but `admin` may make any; not started yet."""
+    made = SaslBroker(tmp_path / "broker", 2)
+    made.overrides = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin",
+    }
+    yield made
+    made.kill()
+
+
+def test_the_first_user_logs_in_and_makes_the_others(guarded: SaslBroker, tmp_path: Path) -> None:
+    """The story of a new broker."""
+
+    def tpc(user: str, *words: str) -> tuple[int, str]:
+        login = (
+            "security.protocol=sasl_plaintext", "sasl.mechanism=SCRAM-SHA-512", f"sasl.username={user}",
+            "sasl.password=pencil",
+        )  # fmt: skip
+        options = [option for each in login for option in ("-X", each)]
+        return run_tpc("user", *words, "--bootstrap", guarded.sasl_bootstrap, *options)
+
+    assert add(guarded, "admin") == ""
+    guarded.start()
+    secret = ("--password-file", str(tmp_path / "password"))
+    assert tpc("admin", "add", "alice", *secret) == (0, "Added user alice.\n")
+    rows = [f"{name}\tSCRAM-SHA-{size}\t8192\n" for name in ("admin", "alice") for size in (256, 512)]
+    assert tpc("admin", "list") == (0, "".join(["User\tMechanism\tIterations\n", *rows]))
+    for words in (("list",), ("add", "mallory", *secret), ("password", "admin", *secret), ("delete", "admin")):
+        code, said = tpc("alice", *words)
+        assert code == 6, said
+        assert "CLUSTER_AUTHORIZATION_FAILED" in said
+    assert tpc("nobody", "list")[0] == 6
+    assert tpc("admin", "delete", "alice") == (0, "Deleted user alice.\n")
+    assert tpc("alice", "list")[0] == 6
 
 
 def test_a_file_that_cannot_be_used_ends_the_start(stopped: TpcBroker) -> None:

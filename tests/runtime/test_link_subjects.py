@@ -2,15 +2,21 @@
 
 import socket
 import struct
+from types import SimpleNamespace
 
 import pytest
+import trio
 
+from tests.broker.test_dispatch import SlowHandlers
 from tests.runtime.test_links import ANSWER, CLIENT, CLOSE, FORWARD_PRODUCE, HELLO, HandMadeLink
 from tests.runtime.test_plane_fetch import asks, parts_of
 from tests.support.connection_bench import frame_of
 from tests.support.plane_bench import produce_body, read_produce_answer, records_of
 from tpc_broker._ring import lib
+from tpc_broker.auth.principals import ANONYMOUS, NOBODY, USER, Principal, Subject
+from tpc_broker.broker.access import AccessControl
 from tpc_broker.error_codes import ErrorCode as E
+from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import Stage
 
 SUBJECT = 8
@@ -312,3 +318,61 @@ def test_nothing_is_sent_over_a_link_that_cannot_say_for_whom(make_node):
     assert kind == FORWARD_PRODUCE
     owner.send(CLOSE, detail=lib.TPC_CLOSE_LOCAL, stream=stream)
     assert front.answer(client) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
+
+
+# -- with the broker's own part of it ----------------------------------------------------------------------------------
+
+
+class BrokersPart:
+    """The dispatcher and the access control of a core, over its connections in C."""
+
+    def __init__(self, core, nursery, authenticated=()):
+        bench = SlowHandlers(nursery, {})
+        self.dispatcher, made = bench.dispatcher, bench.dispatcher._core
+        made.connections, made.dispatcher = ClientConnections(core.connections), self.dispatcher
+        made.settings = SimpleNamespace(has_authorizer=False)
+        made.authentication = SimpleNamespace(session_of=lambda _listener: None)
+        made.access = self.access = AccessControl(made)
+        made.connections.serve((), self.dispatcher, self.access, authenticated)
+        self.connections = made.connections
+
+    def subjects(self):
+        return sorted(self.dispatcher.subjects())
+
+
+async def test_from_a_login_at_one_core_to_the_rights_at_another(node):
+    front, owner = node.cores
+    (handle,) = node.make("t", [1])
+    alice = Subject(Principal(USER, "alice"), "10.1.2.3")
+    async with trio.open_nursery() as nursery:
+        parts = [BrokersPart(core, nursery, authenticated={0}) for core in node.cores]
+        for part in parts:
+            part.access.authorizer = SimpleNamespace()
+        client = front.connect()
+        front.until(lambda: parts[0].subjects() == [NOBODY])
+        (connection,) = parts[0].dispatcher._connections
+        parts[0].dispatcher.let_in(connection, alice, 0)
+        assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+        assert [part.subjects() for part in parts] == [[alice], [alice]]
+        (stream,) = parts[1].dispatcher._connections
+        number = owner.connections.subject_number_of(stream)
+        assert parts[1].access.subject_of_number(number) == alice
+        assert owner.plane.state(handle).log_end_offset == 1
+        client.close()
+        front.until(lambda: not parts[1].subjects())
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_of_an_open_listener_is_anonymous_at_its_own_address_everywhere(node):
+    front, _owner = node.cores
+    node.make("t", [1])
+    async with trio.open_nursery() as nursery:
+        parts = [BrokersPart(core, nursery) for core in node.cores]
+        client = front.connect()
+        assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+        for part in parts:
+            part.access.authorizer = SimpleNamespace()
+        front.turn()
+        assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 1)]
+        assert [part.subjects() for part in parts] == [[Subject(ANONYMOUS, "127.0.0.1")]] * 2
+        nursery.cancel_scope.cancel()

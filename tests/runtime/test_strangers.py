@@ -206,6 +206,38 @@ def test_the_largest_request_of_a_stranger_passes_and_a_larger_one_of_who_was_le
     assert len(bench.next_request().body) == 513 * KIB
 
 
+def flexible(tags, body=b""):
+    """SaslAuthenticate 2, whose header has tagged fields."""
+    payload = header_of(api_key=AUTHENTICATE, api_version=2, correlation_id=1) + tags + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        b"\xff\xff\xff\xff\x07",  # 2^31 - 1 of them
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x01\x00\xff\xff\xff\xff\x07",  # one that is as long
+        b"\x02\x00\x00",  # one too few
+    ],
+)
+def test_tags_that_are_not_there_close_the_connection(make_connections, tags):
+    bench = make_strict(make_connections)
+    bench.connect().sendall(flexible(tags))
+    assert bench.next_closed()[1] == CloseReason.HEADER_MALFORMED
+    assert not bench.requests
+
+
+def test_as_many_tags_as_a_request_may_hold_are_passed_over(make_connections):
+    bench = make_strict(make_connections)
+    client = bench.connect()
+    count = 250_000
+    tags = bytes([count & 127 | 128, count >> 7 & 127 | 128, count >> 14]) + b"\x05\x00" * count
+    bench.feed(client, flexible(tags, b"body"))
+    request = bench.next_request()
+    assert (request.api_key, bytes(request.body)) == (AUTHENTICATE, b"body")
+
+
 def test_the_bound_is_a_setting_and_never_above_that_of_all_requests(make_connections):
     bench = make_strict(make_connections, authentication_bytes_max=2**32 - 1, request_bytes_max=1000)
     client = bench.connect()

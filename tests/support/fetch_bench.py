@@ -69,7 +69,7 @@ class FetchBench(PlaneBench):
         endpoint = SimpleNamespace(broker_id=BROKER_ID, host="here", port=9092, rack=None)
         self.core = SimpleNamespace(
             plane=self.face, partitions=self, core_id=0, replicated=None,
-            grants=SimpleNamespace(name=lambda _request: None),
+            grants=SimpleNamespace(name=lambda _request: None), access=SimpleNamespace(authorizer=None),
             view=SimpleNamespace(
                 leader_of=lambda _listener, _topic, _index: (BROKER_ID, 0), endpoints=lambda _listener: [endpoint],
                 endpoint=lambda _listener, _core: endpoint,

@@ -243,9 +243,10 @@ class MemoryCore:
         listener = Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, _ADDRESSES, _ADDRESSES)
         self.view = ClusterView(0, CORES, (listener,), None)
         self.view.core = self.core_id
-        self.access = AccessControl(self)
         self.replicated = None
         self.configuration = load_settings()
+        self.settings = self.configuration.settings
+        self.access = AccessControl(self)
         self.clock = SimpleNamespace(wall_ms=lambda: 1000, monotonic_ms=lambda: 1000)
         self.advanced, self.without_leader, self.owners_asked, self.in_new_epochs = [], [], [], []
         self.coordinators = MemoryGroups()

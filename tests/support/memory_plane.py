@@ -498,9 +498,6 @@ class MemoryPlane:
         if mark and self._connections is not None:
             self._connections.marks[request.connection] = mark
 
-    def set_hot(self, *, on):
-        self.is_hot = on
-
     def forget_answers(self, api_key):
         self.prepared = {asked: answer for asked, answer in self.prepared.items() if asked[0] != api_key}
 

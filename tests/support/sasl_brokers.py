@@ -85,8 +85,8 @@ def make_users(bootstrap: str, users: dict[str, str] | None = None) -> None:
 class LoginLine:
     """A connection to a SASL listener, for what a client may send in whichever order."""
 
-    def __init__(self, peer: Any) -> None:
-        self.raw = RawConnection(peer.host, peer.sasl_port)
+    def __init__(self, peer: Any, core: int = 0, source: str = "") -> None:
+        self.raw = RawConnection(peer.host, peer.sasl_port + core, source=source)
 
     def __enter__(self) -> Self:
         return self

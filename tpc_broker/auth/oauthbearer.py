@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 MESSAGE_BYTES_MAX: Final = 80 * 1024
 """A token, a name, and some pairs."""
 REFUSED: Final = b'{"status":"invalid_token"}'
-GIVEN_UP: Final = b"\x01"
+"""The client's next message is ^A, as the RFC has it; the failure says the same, as Kafka's does."""
+ACTS_FOR_ANOTHER: Final = (
+    "Authentication failed: Client requested an authorization id ({}) that is different from the token's principal "
+    "name ({})"
+)
+"""Kafka's words."""
 _NAME: Final = rb"(?:[\x02-\x2b\x2d-\x3c\x3e-\x7e\x80-\xff]|=2C|=3D)+"
 _MESSAGE: Final = re.compile(
     rb"n,(?:a=(?P<name>" + _NAME + rb"))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)+)\x01"
@@ -53,8 +58,8 @@ class OAuthBearerExchange:
         self._refused = ""
 
     def step(self, message: bytes) -> Step:
-        if self._refused:
-            return Failed(self._refused if message == GIVEN_UP else f"{self._refused}; and it was not taken for that")
+        if self._refused:  # whatever comes now: another token is for another login
+            return Failed(self._refused, REFUSED.decode())
         read = read_message(message)
         if isinstance(read, Failed):
             return read
@@ -74,7 +79,8 @@ class OAuthBearerExchange:
             self._refused = found
             return Challenge(REFUSED)
         if name and name != found.subject:
-            return Failed("a client asks to act for another than its token names")
+            told = ACTS_FOR_ANOTHER.format(name, found.subject)
+            return Failed("a client asks to act for another than its token names", told)
         return Done(Principal(USER, found.subject), expires_ms=found.expires_ms)
 
 

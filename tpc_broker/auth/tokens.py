@@ -102,6 +102,9 @@ ALGORITHMS: Final = tuple(_KINDS)
 """That can be asked for: asymmetric ones."""
 
 
+# Rule: A token counts only when a listed asymmetric algorithm and a key of ours have signed all of it, and it names the
+# issuer, an audience, and a time that is not over; nothing that it says chooses what is believed. Held by
+# tests/auth/test_tokens.py, tests/integration/differential/test_tokens.py.
 def check_token(token: bytes, keys: KeySet, demands: Demands, now_ms: int) -> Believed:
     """Whom it names. TokenError: it is not believed; UnknownKeyError: by these keys."""
     if len(token) > TOKEN_BYTES_MAX:

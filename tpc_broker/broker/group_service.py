@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
 from tpc_broker import limits
+from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.coordinator_driver import MachineDriver, MachineFailedError, NotLoadedError
 from tpc_broker.broker.coordinators import AGAIN_S, AGAIN_S_MAX, Coordinators
 from tpc_broker.broker.known_topics import TopicsOfCore
@@ -35,6 +36,7 @@ from tpc_broker.task_queue import TaskQueue, in_queue
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tpc_broker.auth.principals import Subject
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.producers_port import EndMarker
@@ -60,6 +62,17 @@ they are told.
 """
 
 
+WANTED_KEPT_MAX: Final = 10_000
+"""Groups with expressions that are resolved at once when the rules change; those of others at their next time."""
+VISIBLE_AT_ONCE: Final = 500
+
+
+class _Wanted(NamedTuple):
+    patterns: frozenset[str]
+    asker: Subject | None
+    """Of the member whose heartbeat asks for it; None: everybody may see all topics."""
+
+
 async def _nobody_verifies(_transactional_id: str, _producer: Producer, _group_id: str, _version: int) -> ErrorCode:
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -80,8 +93,11 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             has_room=self._has_room,
         )  # fmt: skip
         super().__init__(core, partition, machine, "groups")
-        self._wanted: dict[str, frozenset[str]] = {}
+        self._wanted: dict[str, _Wanted] = {}
         """Groups whose regular expressions are to be resolved."""
+        self._wanted_last: dict[str, _Wanted] = {}
+        """The same as of groups that were resolved, to be looked at again when the rules of access change."""
+        self._asking: Subject | None = None
         self._being_resolved: set[str] = set()
         self._has_wanted = trio.Event()
 
@@ -102,18 +118,45 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
     def perform(self, effects: Effects) -> None:
         super().perform(effects)
         wanted = self.machine.expressions_wanted()
-        if wanted:
-            self._wanted.update(wanted)
+        has_authorizer = self._core.access.authorizer is not None
+        if not wanted or (has_authorizer and self._asking is None):  # then the next heartbeat asks for it again
+            return
+        asked = {group_id: _Wanted(patterns, self._asking) for group_id, patterns in wanted}
+        self._wanted.update(asked)
+        self._has_wanted.set()
+        if has_authorizer:
+            self._wanted_last.update(asked)
+            while len(self._wanted_last) > WANTED_KEPT_MAX:
+                del self._wanted_last[next(iter(self._wanted_last))]
+
+    @contextmanager
+    def asked_by(self, subject: Subject) -> Iterator[None]:
+        """Whose heartbeat is handed in meanwhile: expressions that it has resolved match what that one may see."""
+        self._asking = subject
+        try:
+            yield
+        finally:
+            self._asking = None
+
+    def _look_again(self) -> None:
+        """Topics may be seen now that were not, or not any more."""
+        if self._wanted_last:
+            self._wanted.update(self._wanted_last)
             self._has_wanted.set()
 
     def _parts_of_end_of_loading(self) -> Iterator[None]:
         return self.machine.groups_finished(self.now_ms())
 
     async def _work_beside(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._learn_topics)
-            with in_queue(TaskQueue.MAINTENANCE):
-                nursery.start_soon(self._resolve_regexes)
+        on_rules_changed = self._core.access.on_rules_changed
+        on_rules_changed.append(self._look_again)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._learn_topics)
+                with in_queue(TaskQueue.MAINTENANCE):
+                    nursery.start_soon(self._resolve_regexes)
+        finally:
+            on_rules_changed.remove(self._look_again)
 
     # Rule: Regular expressions are matched beside the loop in short jobs, between which every client is heard, and what
     # comes out is of one image. Held by tests/broker/test_consumer_groups.py.
@@ -127,13 +170,13 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
                     self._being_resolved.add(group_id)
                     nursery.start_soon(self._resolve, group_id, self._wanted.pop(group_id))
 
-    async def _resolve(self, group_id: str, patterns: frozenset[str]) -> None:
+    async def _resolve(self, group_id: str, wanted: _Wanted) -> None:
         """One whose patterns take long holds up no other group: each has its turn after each job."""
         version, names = self._core.groups.names()
         found: dict[str, ResolvedRegex] = {}
         found_bytes = 0
-        for pattern in sorted(patterns):
-            matched = await self._matches(pattern, names)
+        for pattern in sorted(wanted.patterns):
+            matched = await self._visible(await self._matches(pattern, names), wanted.asker)
             matched_bytes = sum(map(len, matched))
             if 4 * matched_bytes > limits.OWN_BATCH_BYTES_MAX:  # of a name each character is a byte
                 text = f"{self._partition.label}: an expression of group {group_id!r} matches too many topics, so none"
@@ -165,6 +208,20 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             has_more = part is not None
             matched += part or ()
         return tuple(sorted(matched))
+
+    # Rule: Of topics that an expression matches a group gets those that the member may see who asked, and is looked at
+    # again when the rules change. Held by tests/broker/test_rights_of_expressions.py.
+    async def _visible(self, names: tuple[str, ...], asker: Subject | None) -> tuple[str, ...]:
+        access, seen = self._core.access, list[str]()
+        for begin in range(0, len(names), VISIBLE_AT_ONCE):
+            if access.authorizer is None:
+                return names
+            some = names[begin : begin + VISIBLE_AT_ONCE]
+            if asker is not None:
+                allows = access.authorizer.allows
+                seen += (name for name in some if allows(asker, Operation.DESCRIBE, Resource.TOPIC, name))
+            await trio.lowlevel.checkpoint()
+        return tuple(seen)
 
     async def write_marker(self, marker: EndMarker) -> ErrorCode:
         """End what a producer's transaction has in this partition, and wait until that is committed."""

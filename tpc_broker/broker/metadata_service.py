@@ -404,13 +404,15 @@ class MetadataService:
             self._subscribers.discard(core)
             log.warning("metadata: core %d did not take version %d (%s)", core, version, error)
 
-    async def _serve_fetch(self, caller: CoreId, _payload: Payload, _blobs: list[bytes]) -> Answer:
+    async def _serve_fetch(self, caller: CoreId, payload: Payload, _blobs: list[bytes]) -> Answer:
         if not self._is_loaded.is_set():
             return {"ready": False}, []
         async with self._changing:
             self._subscribers.add(caller)
             others = list(self._view.leaders_elsewhere())
-            return {"ready": True, **self._about_nodes(others)}, [self._view.image.to_bytes()]
+            image = self._view.image
+            whole = [image.to_bytes()] if image.version != payload["version"] else []
+            return {"ready": True, **self._about_nodes(others)}, whole
 
     # -- the other cores ---------------------------------------------------------------------------------------------
 
@@ -418,14 +420,19 @@ class MetadataService:
     # what was acknowledged. See also tpc_broker/broker/core.py. Held by tests/broker/test_node_random.py,
     # tests/broker/test_core.py (whole cores in memory, from seeds).
     async def subscribe(self) -> bool:
-        """Take the whole image from core 0 and be told of changes from now on. False when core 0 is not ready."""
-        payload, blobs = await self._mailboxes.call(METADATA_CORE, "metadata.fetch", {})
+        """Take the whole image from core 0, unless it is the one here, and be told of changes from now on. False when
+        core 0 is not ready.
+        """
+        payload, blobs = await self._mailboxes.call(
+            METADATA_CORE, "metadata.fetch", {"version": self._view.image.version}
+        )
         if not payload["ready"]:
             return False
-        image = ClusterImage.from_bytes(blobs[0])
-        async with self._changing:
-            if image.version > self._view.image.version:
-                await self._advance(image)
+        if blobs:
+            image = ClusterImage.from_bytes(blobs[0])
+            async with self._changing:
+                if image.version > self._view.image.version:
+                    await self._advance(image)
         self._take_nodes(payload)
         return True
 

@@ -1,4 +1,4 @@
-"""How a core's broker leaves answers to the data plane, and whether it does."""
+"""How a core's broker leaves answers that are alike for everybody to the data plane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,3 @@ class PreparedAnswers(Protocol):
         ...
 
     def forget_answers(self, api_key: int) -> None: ...
-
-    def set_hot(self, *, on: bool) -> None:
-        """Whether requests are answered that Python has not seen."""
-        ...

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 
+_OF_SECURITY: Final = (AclsChanged, ClientQuotaChanged, ScramCredentialChanged)
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """Partitions one CreateTopics request may make, as in Kafka."""
 
@@ -433,7 +434,7 @@ class Controller:
                 records.append(replace(record, node=node))
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
                 continue  # a founder could not read it
-            elif isinstance(record, AclsChanged | ClientQuotaChanged | ScramCredentialChanged) and level < FIRST_WITH_SECURITY:
+            elif isinstance(record, _OF_SECURITY) and level < FIRST_WITH_SECURITY:
                 continue  # the same
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)

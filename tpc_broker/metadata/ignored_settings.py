@@ -15,6 +15,7 @@ _ONE_PROCESS = "One process per core does everything (--cores)."
 _NO_CLEANER = "There is no log cleaner."
 _NO_FOLLOWERS = "A partition has one replica on a node."
 _OWN_BUDGET = "replica.move.bytes.per.second bounds what fills replicas, at all times."
+_OWN_PAUSES = "After a failure the keys are asked for again after one second, later after one minute."
 _DOUBLE_MAX = 1.7976931348623157e308
 
 
@@ -42,6 +43,16 @@ class IgnoredSettings:
     num_replica_fetchers: int = _ignored("num.replica.fetchers", ConfigType.INT, 1, _NO_FOLLOWERS, dynamic=True)
     queued_max_requests: int = _ignored(
         "queued.max.requests", ConfigType.INT, 500, "Requests wait in their connections.", minimum=1
+    )
+
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = _ignored(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", ConfigType.LONG, 100, _OWN_PAUSES
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = _ignored(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", ConfigType.LONG, 10_000, _OWN_PAUSES
+    )
+    sasl_oauthbearer_scope_claim_name: str = _ignored(
+        "sasl.oauthbearer.scope.claim.name", ConfigType.STRING, "scope", "What a token may do is said by rules alone."
     )
 
     log_cleaner_backoff_ms: int = _ignored(

@@ -450,14 +450,22 @@ def _apply_one(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
             _mutable(image.broker_configs)[record.broker] = configs
         case ResourceConfigChanged():
             _change_resource(image, record)
-        case ScramCredentialChanged():
-            _change_user(image, record)
-        case AclsChanged():
-            return replace(image, acls=image.acls.changed(record.added, record.removed))
-        case ClientQuotaChanged():
-            _change_quotas(image, record)
+        case ScramCredentialChanged() | AclsChanged() | ClientQuotaChanged():
+            return _with_security_changed(image, record)
         case _:
             _apply_to_topic(image, record)
+    return image
+
+
+def _with_security_changed(
+    image: ClusterImage, record: ScramCredentialChanged | AclsChanged | ClientQuotaChanged
+) -> ClusterImage:
+    if isinstance(record, AclsChanged):
+        return replace(image, acls=image.acls.changed(record.added, record.removed))
+    if isinstance(record, ScramCredentialChanged):
+        _change_user(image, record)
+    else:
+        _change_quotas(image, record)
     return image
 
 

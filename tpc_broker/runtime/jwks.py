@@ -29,6 +29,7 @@ from tpc_broker.auth.tokens import (
     UnknownKeyError,
     check_token,
 )
+from tpc_broker.broker.helper_thread import InThread, in_thread
 from tpc_broker.metadata.oauth_settings import check_oauth
 
 if TYPE_CHECKING:
@@ -56,9 +57,10 @@ class TokenKeys:
     """`auth.oauthbearer.Tokens` by the keys of one place."""
 
     def __init__(
-        self, settings: OAuthSettings, wall_ms: Callable[[], int], make_tls: Callable[[], ssl.SSLContext] | None = None
+        self, settings: OAuthSettings, wall_ms: Callable[[], int], in_thread: InThread = in_thread
     ) -> None:
         """ConfigError where the settings do not do for it."""
+        self._in_thread = in_thread
         self._place = check_oauth(settings)
         self._demands = Demands(
             settings.sasl_oauthbearer_expected_issuer,
@@ -69,7 +71,6 @@ class TokenKeys:
         )
         self._refresh_s = settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
         self._wall_ms = wall_ms
-        self._make_tls = make_tls or ssl.create_default_context
         self._keys: KeySet | None = None
         self._got_s = self._asked_s = -float("inf")
         self._asking: trio.Event | None = None
@@ -116,7 +117,8 @@ class TokenKeys:
             return not self._failed
         self._asking, self._asked_s, failed = trio.Event(), trio.current_time(), ""
         try:
-            self._keys = KeySet.of_json(await fetch(self._place, self._make_tls))
+            data = await fetch(self._place, ssl.create_default_context)
+            self._keys = await self._in_thread(KeySet.of_json, data)  # a large set would hold up the loop
             self._got_s = trio.current_time()
         except (FetchError, TokenError) as error:
             failed = str(error)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
+# Rule: Users that wait in the file are in the metadata log, durably, and the file is gone, before anybody is answered:
+# so a crash repeats it, and nothing that a client changes is undone. See also tpc_broker/broker/core.py. Held by
+# tests/integration/test_users.py.
 class PendingUsers:
     """The file of one data directory. Blocking: it is small."""
 

@@ -46,7 +46,7 @@ typedef struct {
     uint32_t assembly_stall_ms_max; /* an unfinished request may stand still this long while memory is short */
     uint32_t receive_buffers_count; /* a power of two */
     uint32_t receive_buffer_bytes;
-    uint32_t handshake_ms_max;       /* of TLS, from the opening of the connection */
+    uint32_t handshake_ms_max;         /* of TLS, from the opening of the connection */
     uint32_t accept_retry_ms;          /* pause after EMFILE and the like */
     uint32_t connections_per_ip_max;   /* of one address; handled as connections_max */
     uint32_t authentication_bytes_max; /* of one request of a connection that is not let in yet */

@@ -1,9 +1,7 @@
-"""A dialogue with a peer that has an authorizer: an administrator makes rules, and somebody else asks.
+"""A dialogue with a peer that has an authorizer: an administrator makes rules, and `User:alice` asks.
 
-Both are `User:ANONYMOUS`, whom no peer knows better on a listener without authentication, so they are told apart by
-their hosts: the administrator at 127.0.0.1, who was given everything by rules before the first scenario, and the one
-whom the scenarios are about at 127.0.0.2. A rule for nobody on every name of a kind makes that what no rule allows is
-refused, although the peers were started so that all is allowed where no rule is: nobody could have made the first one.
+The administrator is `User:ANONYMOUS`, a super user, on the plain listener; alice logs in by SCRAM on another, from
+127.0.0.1 or another address of this host.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.integration.differential.dialogue import (
-    _ANSWER_SECONDS,
     Dialogue,
     Line,
     Normaliser,
@@ -22,12 +19,14 @@ from tests.integration.differential.dialogue import (
     first_epoch_of,
     warm_up,
 )
-from tests.support.raw_client import RawConnection
-from tests.support.server_process import Broker
+from tests.support.raw_client import Closed, RawConnection
+from tests.support.sasl_brokers import LoginLine, SaslBroker, SaslKafka, make_users
 from tpc_broker.metadata.access_settings import STANDARD_AUTHORIZER
 
-ADMIN_HOST, OTHER_HOST = "127.0.0.1", "127.0.0.2"
-SETTINGS = {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+ALICES_HOST = "127.0.0.2"
+ALICE = "User:alice"
+SETTINGS = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+Peer = SaslKafka | SaslBroker
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(2, 8)
 LITERAL, PREFIXED = 3, 4
 DENY, ALLOW = 2, 3
@@ -49,10 +48,10 @@ def access_scenario(function: Scenario) -> Scenario:
 
 
 def rule(name: str = CLUSTER_NAME, kind: int = CLUSTER, operation: int = DESCRIBE, **more: Any) -> Rule:
-    """A creation of CreateAcls, for the one whom scenarios are about."""
+    """A creation of CreateAcls, for alice."""
     return {
-        "ResourceType": kind, "ResourceName": name, "ResourcePatternType": LITERAL, "Principal": "User:ANONYMOUS",
-        "Host": OTHER_HOST, "Operation": operation, "PermissionType": ALLOW, **more,
+        "ResourceType": kind, "ResourceName": name, "ResourcePatternType": LITERAL, "Principal": ALICE,
+        "Host": "*", "Operation": operation, "PermissionType": ALLOW, **more,
     }  # fmt: skip
 
 
@@ -84,15 +83,22 @@ class AccessNormaliser(Normaliser):
 
 @dataclass
 class AccessDialogue(Dialogue):
-    """`anywhere` is the administrator's."""
+    """`anywhere` and the lines without a name are the administrator's; those named `alice` are hers."""
 
     normaliser: type[Normaliser] | None = AccessNormaliser
-    _others: list[OtherLine] = field(default_factory=list)
+    _others: list[AlicesLine] = field(default_factory=list)
 
-    def other(self, host: str = OTHER_HOST) -> Line:
-        """A connection of the one whom it is about, to the first broker; opened anew each time."""
-        line = OtherLine(self, self.peer.ports[0])
-        line.host = host
+    def line(self, port: int, name: str = "") -> Line:
+        if name != "alice":
+            return super().line(port, name)
+        if (port, name) not in self._lines:
+            self._lines[port, name] = self.other(core=self.peer.ports.index(port))
+        return self._lines[port, name]
+
+    def other(self, host: str = ALICES_HOST, core: int = 0) -> AlicesLine:
+        """A connection of alice's, opened anew each time."""
+        line = AlicesLine(self, self.peer.ports[core])
+        line.core, line.host = core, host
         self._others.append(line)
         return line
 
@@ -115,36 +121,36 @@ class AccessDialogue(Dialogue):
         self.settle()
 
 
-class OtherLine(Line):
-    host = OTHER_HOST
+class AlicesLine(Line):
+    core = 0
+    host = ALICES_HOST
 
     def _open(self) -> RawConnection:
         if self._connection is None:
-            self._connection = RawConnection("127.0.0.1", self._port, _ANSWER_SECONDS, source=self.host)
+            self._connection = log_in(self._dialogue.peer, self.core, self.host)
         return self._connection
 
 
-def begin(peer: Broker) -> int:
-    """Start it, with everything for the administrator and nothing for others. Returns its first leader epoch."""
+def log_in(peer: Any, core: int, host: str) -> RawConnection:
+    login = LoginLine(peer, core, host)
+    answer = login.log_in("alice")
+    assert answer["ErrorCode"] == 0, answer
+    return login.raw
+
+
+def begin(peer: Peer) -> int:
+    """Start it, with alice as a user who may do nothing. Returns its first leader epoch."""
     peer.start()
     warm_up(peer)
     first_epoch = first_epoch_of(peer)
-    everything = [(kind, "*") for kind in (TOPIC, GROUP, TRANSACTIONAL_ID, USER)] + [(CLUSTER, CLUSTER_NAME)]
-    rules = [rule(name, kind, ALL, Host=ADMIN_HOST) for kind, name in everything]
-    rules += [rule(name, kind, ALL, Principal="User:nobody", Host="*") for kind, name in everything]
-    with RawConnection("127.0.0.1", peer.ports[0]) as connection:
-        results = connection.ask("CreateAcls", 3, {"Creations": rules})["Results"]
-        assert not any(one["ErrorCode"] for one in results), results
+    make_users(peer.bootstrap)
     for _ in _tries():
-        if _is_refused(peer):
-            return first_epoch
-    raise AssertionError("the rules never came into force")
-
-
-def _is_refused(peer: Broker) -> bool:
-    """The last rule of the first request is in force."""
-    with RawConnection("127.0.0.1", peer.ports[0], source=OTHER_HOST) as connection:
-        return connection.ask("DescribeAcls", 3, ANY_FILTER)["ErrorCode"] != 0
+        try:
+            log_in(peer, 0, ALICES_HOST).close()
+        except (AssertionError, Closed):
+            continue
+        return first_epoch
+    raise AssertionError("alice cannot log in")
 
 
 def cluster_rules() -> Iterator[tuple[str, list[Rule]]]:
@@ -162,10 +168,10 @@ def cluster_rules() -> Iterator[tuple[str, list[Rule]]]:
         for allowed in (DESCRIBE, ALTER, ALL):
             pair = [rule(operation=allowed), rule(operation=denied, PermissionType=DENY)]
             yield f"{allowed} but not {denied}", pair
-    for host in (OTHER_HOST, "*", "127.0.0.3", "::ffff:127.0.0.2", "localhost", "", "127.0.0.*", "127.0.0.0/8"):
+    for host in (ALICES_HOST, "*", "127.0.0.3", "::ffff:127.0.0.2", "localhost", "", "127.0.0.*", "127.0.0.0/8"):
         yield f"at {host!r}", [rule(Host=host)]
         yield f"not at {host!r}", [rule(), rule(Host=host, operation=CREATE, PermissionType=DENY)]
-    for principal in ("User:*", "User:anonymous", "Group:ANONYMOUS", "User:ANON*", "*:*", "User:"):
+    for principal in ("User:*", "User:Alice", "Group:alice", "User:ali*", "*:*", "User:"):
         yield f"for {principal!r}", [rule(Principal=principal)]
         yield f"not for {principal!r}", [rule(), rule(Principal=principal, PermissionType=DENY)]
 

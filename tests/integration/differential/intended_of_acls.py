@@ -14,4 +14,21 @@ INTENDED_OF_ACLS: list[Intended] = [
         kafka="31|<text>",
         ours="0|",
     ),
+    Intended(
+        "a-topic-is-there-when-it-is-made-by-right",
+        "Metadata that makes a topic waits until it is there; Kafka answers with an error first.",
+        api="Metadata",
+        scenario="rules-on-topics-that-are-to-come",
+        path=r"Topics\[.*\]\..*",
+        kafka="3|0|<missing>|0{8}-.*",
+        ours="0|1|<.*>",
+    ),
+    Intended(
+        "users-that-were-asked-for-without-the-right",
+        "Each is named in the answer, in every form of the question; Kafka's names nobody, or is not given at all.",
+        api="DescribeUserScramCredentials",
+        path=r"ErrorMessage|Results\[.*\]\..*",
+        kafka="31|None|<missing>|0|",
+        ours="31|<text>|<missing>|0|nobody",
+    ),
 ]

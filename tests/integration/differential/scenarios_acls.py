@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.differential.access_dialogue import (
+    ALICES_HOST,
     ALL,
     ALLOW,
     ALTER,
@@ -13,7 +14,6 @@ from tests.integration.differential.access_dialogue import (
     DESCRIBE,
     GROUP,
     LITERAL,
-    OTHER_HOST,
     PREFIXED,
     READ,
     TOPIC,
@@ -136,8 +136,8 @@ def rules_by_filters(d: AccessDialogue) -> None:
 
 @access_scenario
 def rules_on_the_cluster_decide_about_rules(d: AccessDialogue) -> None:
-    """Operation by permission by host by principal (attempts 76, 78 and 109): the other one may see rules by DESCRIBE,
-    which ALTER implies, and change them by ALTER.
+    """Operation by permission by host by principal (attempts 76, 78 and 109): alice may see rules by DESCRIBE, which
+    ALTER implies, and change them by ALTER.
     """
     nothing = {"Filters": [filter_of(of_topic("no such rule"))]}
     for label, rules in cluster_rules():
@@ -179,7 +179,7 @@ def a_right_that_is_taken_away_is_gone_on_an_open_connection(d: AccessDialogue) 
         line.ask("DescribeAcls", 3, asked)
         d.make(rule(operation=DESCRIBE))
         line.ask("DescribeAcls", 3, asked)
-        d.make(rule(operation=DESCRIBE, PermissionType=DENY, Principal="User:*", Host=OTHER_HOST))
+        d.make(rule(operation=DESCRIBE, PermissionType=DENY, Principal="User:*", Host=ALICES_HOST))
         line.ask("DescribeAcls", 3, asked)
-        d.drop(rule(operation=DESCRIBE, PermissionType=DENY, Principal="User:*", Host=OTHER_HOST))
+        d.drop(rule(operation=DESCRIBE, PermissionType=DENY, Principal="User:*", Host=ALICES_HOST))
         d.drop(rule(operation=DESCRIBE))

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.differential import scenarios_acls
-from tests.integration.differential.access_dialogue import ACCESS_SCENARIOS, SETTINGS, AccessDialogue, begin
+from tests.integration.differential import scenarios_acls, scenarios_rights, scenarios_rules
+from tests.integration.differential.access_dialogue import ACCESS_SCENARIOS, SETTINGS, AccessDialogue, Peer, begin
 from tests.integration.differential.comparison import DIFFERENCES_SHOWN_MAX, Referee, Side
 from tests.integration.differential.intended import INTENDED
 from tests.integration.differential.intended_of_acls import INTENDED_OF_ACLS
-from tests.support.broker_process import TpcBroker
-from tests.support.kafka_peer import KafkaPeer
-from tests.support.server_process import Broker
+from tests.support.sasl_brokers import SaslBroker, SaslKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
 assert scenarios_acls
+assert scenarios_rights
+assert scenarios_rules
 
 _AGAINST_KAFKA = os.environ.get("TPC_TEST_BROKER") == "kafka"
 _CORES = [1] if _AGAINST_KAFKA else [1, 2]
@@ -26,7 +26,7 @@ _referee = Referee(None if _AGAINST_KAFKA else [*INTENDED, *INTENDED_OF_ACLS])
 _completed: set[str] = set()
 
 
-def _started(peer: Broker) -> Iterator[Side]:
+def _started(peer: Peer) -> Iterator[Side]:
     try:
         yield Side(peer, begin(peer), ACCESS_SCENARIOS, AccessDialogue)
     finally:
@@ -35,17 +35,16 @@ def _started(peer: Broker) -> Iterator[Side]:
 
 @pytest.fixture(scope="module")
 def kafka(kafka_tools, tmp_path_factory) -> Iterator[Side]:
-    # Its controller asks the same authorizer, and forwards as the principal who asked.
-    yield from _started(KafkaPeer(tmp_path_factory.mktemp("kafka"), SETTINGS))
+    yield from _started(SaslKafka(tmp_path_factory.mktemp("kafka"), SETTINGS))
 
 
 @pytest.fixture(scope="module", params=_CORES)
 def ours(request, tmp_path_factory) -> Iterator[Side]:
     folder = tmp_path_factory.mktemp(f"ours-{request.param}")
     if _AGAINST_KAFKA:
-        yield from _started(KafkaPeer(folder, SETTINGS))
+        yield from _started(SaslKafka(folder, SETTINGS))
         return
-    yield from _started(TpcBroker(folder, request.param, {"group.initial.rebalance.delay.ms": "0", **SETTINGS}))
+    yield from _started(SaslBroker(folder, request.param, {"group.initial.rebalance.delay.ms": "0", **SETTINGS}))
 
 
 @pytest.mark.parametrize("name", sorted(ACCESS_SCENARIOS))

@@ -69,10 +69,11 @@ def handle_consumer_group_heartbeat(
     if not isinstance(found, LoadedCoordinator):
         return messages.ConsumerGroupHeartbeatResponse(error_code=int(found))
     unique = "" if beat.member_id else _unique_id(core)
-    answer = found.ask(
-        ConsumerHeartbeatResponse,
-        lambda token, now_ms: found.machine.consumer_heartbeat(beat, token, now_ms, unique),
-    )
+    with found.asked_by(core.access.subject_of(request)):
+        answer = found.ask(
+            ConsumerHeartbeatResponse,
+            lambda token, now_ms: found.machine.consumer_heartbeat(beat, token, now_ms, unique),
+        )
     return _response(answer) if isinstance(answer, ConsumerHeartbeatResponse) else _when_answered(answer)
 
 

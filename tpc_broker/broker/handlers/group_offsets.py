@@ -420,7 +420,7 @@ def _fetch(  # noqa: PLR0913 - what OffsetFetch asks of a group
     found = core.groups.coordinator_of(group_id)
     if not isinstance(found, LoadedCoordinator):
         return found, ()
-    may_see = cache(partial(access.allows_topic, request, Operation.DESCRIBE))
+    may_see = cache(partial(access.allows_topic, request, Operation.DESCRIBE, is_told=wanted is not None))
     shown = None if wanted is None else [each for each in wanted if may_see(each[0])]
     answer = found.machine.offset_fetch(group_id, shown, member_id, member_epoch, require_stable=require_stable)
     if answer.error_code:

@@ -196,7 +196,7 @@ async def handle_list_groups(
             groups += await _listed(coordinator, message)
     if core.groups.is_loading:  # also since it was asked: one whose decisions could not be written is loaded again
         return messages.ListGroupsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-    may_see_all = core.access.allows_on_cluster(request, Operation.DESCRIBE)
+    may_see_all = core.access.allows_on_cluster(request, Operation.DESCRIBE, is_told=False)
     listed = messages.ListGroupsResponse.ListedGroup
     return messages.ListGroupsResponse(
         groups=[
@@ -207,7 +207,7 @@ async def handle_list_groups(
                 group_type=group.group_type,
             )
             for group in groups
-            if may_see_all or core.access.allows_group(request, Operation.DESCRIBE, group.group_id)
+            if may_see_all or core.access.allows_group(request, Operation.DESCRIBE, group.group_id, is_told=False)
         ]
     )
 

@@ -134,7 +134,9 @@ def handle_metadata(
         response = _begin_metadata(core, request)
         in_order = [image.topics[topic_id] for _name, topic_id in sorted(image.ids.items())]
         response.topics = [
-            _topic_metadata(core, request, topic) for topic in in_order if _may_describe(core, request, topic.name)
+            _topic_metadata(core, request, topic)
+            for topic in in_order
+            if _may_describe(core, request, topic.name, is_told=False)
         ]
         response = _completed(core, request, response, message)
         return _for_everybody(core, request, response) if core.access.authorizer is None else response
@@ -147,8 +149,8 @@ def handle_metadata(
     return _told(core, request, message, asked, {})
 
 
-def _may_describe(core: Core, request: Request, name: str) -> bool:
-    return core.access.allows_topic(request, Operation.DESCRIBE, name)
+def _may_describe(core: Core, request: Request, name: str, *, is_told: bool = True) -> bool:
+    return core.access.allows_topic(request, Operation.DESCRIBE, name, is_told=is_told)
 
 
 def _begin_metadata(core: Core, request: Request) -> messages.MetadataResponse:
@@ -172,7 +174,7 @@ def _is_to_be_made(core: Core, request: Request, asked: AskedTopic) -> bool:
     """Who may not see whether a topic is there makes none."""
     if asked.name is None or uuid.UUID(bytes=bytes(asked.topic_id)) != NO_TOPIC_ID:
         return False
-    return _may_describe(core, request, asked.name) and core.view.topic(asked.name) is None
+    return _may_describe(core, request, asked.name, is_told=False) and core.view.topic(asked.name) is None
 
 
 async def _make_and_tell(
@@ -227,7 +229,7 @@ def _completed(
 def _on_cluster(core: Core, request: Request) -> int:
     """What may be done is told to who may see the cluster; nothing to others."""
     access = core.access
-    if not access.allows_on_cluster(request, Operation.DESCRIBE):
+    if not access.allows_on_cluster(request, Operation.DESCRIBE, is_told=False):
         return 0
     return access.bits(request, Resource.CLUSTER, CLUSTER_NAME, ON_CLUSTER)
 
@@ -322,7 +324,7 @@ def handle_describe_cluster(
             for endpoint in core.view.endpoints(request.listener)
         ],
     )
-    if not core.access.allows_on_cluster(request, Operation.DESCRIBE):
+    if not core.access.allows_on_cluster(request, Operation.DESCRIBE, is_told=False):
         return response
     asked = request_tags(request, message)
     if LOADS_TAG in asked:
@@ -377,7 +379,7 @@ async def handle_find_coordinator(
     found = await _coordinator(core, request, message.key_type, message.key)
     return messages.FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message or ErrorCode.NONE.name,
+        error_message=found.error_message or ErrorCode(found.error_code).name,
         node_id=found.node_id,
         host=found.host,
         port=found.port,
@@ -395,11 +397,13 @@ def _fault_to_find(core: Core, request: Request, key_type: int, key: str) -> Err
 async def _coordinator(
     core: Core, request: Request, key_type: int, key: str
 ) -> messages.FindCoordinatorResponse.Coordinator:
-    error, why = _fault_to_find(core, request, key_type, key), ""
+    fault = _fault_to_find(core, request, key_type, key)
+    if fault:
+        kind = messages.FindCoordinatorResponse.Coordinator
+        return kind(key=key, node_id=-1, host="", port=-1, error_code=int(fault), error_message="")
+    error, why = ErrorCode.NONE, ""
     name = TRANSACTION_STATE_TOPIC if key_type == TRANSACTION_KEY else CONSUMER_OFFSETS_TOPIC
-    if error:
-        pass
-    elif key_type == TRANSACTION_KEY and not core.transactions.is_there:
+    if key_type == TRANSACTION_KEY and not core.transactions.is_there:
         error, why = _no_transactions(core, request), NO_TRANSACTIONS
     elif key_type not in (GROUP_KEY, TRANSACTION_KEY):
         error = ErrorCode.INVALID_REQUEST

@@ -151,7 +151,7 @@ async def handle_offset_for_leader_epoch(
     access = core.access
 
     def is_allowed(name: str) -> bool:
-        is_broker = access.allows_on_cluster(request, Operation.CLUSTER_ACTION)
+        is_broker = access.allows_on_cluster(request, Operation.CLUSTER_ACTION, is_told=False)
         return is_broker or access.allows_topic(request, Operation.DESCRIBE, name)
 
     asked_of = [(topic.topic, asked.partition) for topic in message.topics for asked in topic.partitions]

@@ -40,7 +40,7 @@ REFUSAL_WAIT_MS_MAX = 1_000
 TRIED_AGAIN: Final = frozenset(
     {
         ProduceFallback.JOURNAL_FULL, ProduceFallback.NOT_ADMITTED, ProduceFallback.NO_MEMORY, ProduceFallback.GAP,
-        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY,
+        ProduceFallback.UNCOMMITTED, ProduceFallback.VERIFY, ProduceFallback.AUTHORIZE,
     }
 )  # fmt: skip
 """Reasons to leave a Produce that is to be taken with other verdicts, or later."""
@@ -137,10 +137,10 @@ def _is_transactional(request: Request, part: AskedPart) -> bool:
     return part.records_bytes > ATTRIBUTES_PLACE and bool(request.body[attributes] & TRANSACTIONAL_BIT)
 
 
-def _sizes(hold: _Hold, parts: list[AskedPart]) -> Counter[_Part]:
+def _sizes(hold: _Hold) -> Counter[_Part]:
     """Bytes of all that a partition gets: it may be named twice."""
     sizes: Counter[_Part] = Counter()
-    for place, part in enumerate(parts):
+    for place, part in enumerate(hold.asked.parts):
         if place not in hold.refused:
             sizes[part.topic, part.partition] += part.records_bytes
     return sizes
@@ -148,7 +148,7 @@ def _sizes(hold: _Hold, parts: list[AskedPart]) -> Counter[_Part]:
 
 async def _carry_out(hold: _Hold, deadline_ms: int, verification: Verification) -> None:
     core, request, parts = hold.core, hold.request, hold.asked.parts
-    sizes = _sizes(hold, parts)
+    sizes = _sizes(hold)
     verdicts: list[Verdict | None] = [None] * len(parts)
     gaps: dict[_Part, ErrorCode] = {}
     is_refused = False

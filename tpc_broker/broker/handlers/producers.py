@@ -46,9 +46,8 @@ def _refusal(core: Core, request: Request, transactional_id: str | None) -> Erro
     if transactional_id is not None:
         is_allowed = access.allows_transaction(request, Operation.WRITE, transactional_id)
         return ErrorCode.NONE if is_allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    is_allowed = access.allows_on_cluster(request, Operation.IDEMPOTENT_WRITE) or access.allows_some(
-        request, Operation.WRITE, Resource.TOPIC
-    )
+    may_anywhere = access.allows_on_cluster(request, Operation.IDEMPOTENT_WRITE, is_told=False)
+    is_allowed = may_anywhere or access.allows_some(request, Operation.WRITE, Resource.TOPIC)
     return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 

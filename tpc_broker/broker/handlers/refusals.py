@@ -1,4 +1,5 @@
-"""Answers to requests about the whole cluster, to who may do nothing of the kind: the row of an API names its one.
+"""Answers to requests about the whole cluster, to who may do nothing of the kind: the row of an API names its one. Some
+are those that are given where there is no controller (`no_controller`).
 
 They are asked for their right in one place, `only_allowed`, before the handler sees what is wanted.
 """
@@ -36,10 +37,12 @@ def only_allowed(row: ApiRow) -> Handler:
     if refused is None:
         return row.handler
     handler = row.handler
-    operations = tuple(need.operation for need in row.needs)
+    *others, told = (need.operation for need in row.needs)
 
     def handle(core: Core, request: Request, message: Message) -> Handled | Awaitable[Handled]:
-        if any(core.access.allows_on_cluster(request, operation) for operation in operations):
+        access = core.access
+        by_others = any(access.allows_on_cluster(request, operation, is_told=False) for operation in others)
+        if by_others or access.allows_on_cluster(request, told):
             return handler(core, request, message)
         return refused(request.api_version, message, NOT_ALLOWED)
 
@@ -70,16 +73,6 @@ def write_txn_markers(
 
 def describe_acls(_version: int, _message: messages.DescribeAclsRequest, said: Said) -> messages.DescribeAclsResponse:
     return messages.DescribeAclsResponse(resources=[], **said)
-
-
-def create_acls(_version: int, message: messages.CreateAclsRequest, said: Said) -> messages.CreateAclsResponse:
-    kind = messages.CreateAclsResponse
-    return kind(results=[kind.AclCreationResult(**said) for _one in message.creations])
-
-
-def delete_acls(_version: int, message: messages.DeleteAclsRequest, said: Said) -> messages.DeleteAclsResponse:
-    kind = messages.DeleteAclsResponse
-    return kind(filter_results=[kind.DeleteAclsFilterResult(matching_acls=[], **said) for _one in message.filters])
 
 
 def alter_replica_log_dirs(
@@ -128,19 +121,14 @@ def alter_reassignments(
             kind.ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
-                    kind.ReassignablePartitionResponse(partition_index=one.partition_index) for one in topic.partitions
+                    kind.ReassignablePartitionResponse(partition_index=one.partition_index, **said)
+                    for one in topic.partitions
                 ],
             )
             for topic in message.topics
         ],
         **said,
     )
-
-
-def list_reassignments(
-    _version: int, _message: messages.ListPartitionReassignmentsRequest, said: Said
-) -> messages.ListPartitionReassignmentsResponse:
-    return messages.ListPartitionReassignmentsResponse(topics=[], **said)
 
 
 def describe_client_quotas(
@@ -173,32 +161,6 @@ def describe_user_scram_credentials(
     kind = messages.DescribeUserScramCredentialsResponse
     users = [kind.DescribeUserScramCredentialsResult(user=one.name, **said) for one in message.users or ()]
     return kind(results=users, **said)
-
-
-def alter_user_scram_credentials(
-    _version: int, message: messages.AlterUserScramCredentialsRequest, said: Said
-) -> messages.AlterUserScramCredentialsResponse:
-    kind = messages.AlterUserScramCredentialsResponse
-    names = sorted({one.name for one in message.deletions} | {one.name for one in message.upsertions})
-    return kind(results=[kind.AlterUserScramCredentialsResult(user=name, **said) for name in names])
-
-
-def describe_quorum(
-    _version: int, _message: messages.DescribeQuorumRequest, said: Said
-) -> messages.DescribeQuorumResponse:
-    return messages.DescribeQuorumResponse(**said)
-
-
-def update_features(
-    _version: int, _message: messages.UpdateFeaturesRequest, said: Said
-) -> messages.UpdateFeaturesResponse:
-    return messages.UpdateFeaturesResponse(results=[], **said)
-
-
-def unregister_broker(
-    _version: int, _message: messages.UnregisterBrokerRequest, said: Said
-) -> messages.UnregisterBrokerResponse:
-    return messages.UnregisterBrokerResponse(**said)
 
 
 def list_config_resources(

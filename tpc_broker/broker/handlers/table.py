@@ -127,9 +127,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
             Need(Operation.DESCRIBE, Resource.CLUSTER, "in its place, for all"),
         ),
     ),
-    ApiKey.API_VERSIONS: ApiRow(
-        metadata.handle_api_versions, LOCAL, (), free_because=_BEFORE_IT_IS_KNOWN
-    ),
+    ApiKey.API_VERSIONS: ApiRow(metadata.handle_api_versions, LOCAL, (), free_because=_BEFORE_IT_IS_KNOWN),
     ApiKey.SASL_HANDSHAKE: ApiRow(
         sasl.handle_sasl_handshake, LOCAL, (), Throttle.NONE, free_because=_BEFORE_IT_IS_KNOWN
     ),
@@ -198,18 +196,20 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         first_level=FIRST_WITH_TRANSACTIONS,
         refused=refusals.write_txn_markers,
     ),
-    ApiKey.DESCRIBE_ACLS: ApiRow(acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls),
+    ApiKey.DESCRIBE_ACLS: ApiRow(
+        acls.handle_describe_acls, LOCAL, (_DESCRIBE_CLUSTER,), refused=refusals.describe_acls
+    ),
     ApiKey.CREATE_ACLS: ApiRow(
         acls.handle_create_acls,
         AtController(no_controller.create_acls),
         (_ALTER_CLUSTER,),
-        refused=refusals.create_acls,
+        refused=no_controller.create_acls,
     ),
     ApiKey.DELETE_ACLS: ApiRow(
         acls.handle_delete_acls,
         AtController(no_controller.delete_acls),
         (_ALTER_CLUSTER,),
-        refused=refusals.delete_acls,
+        refused=no_controller.delete_acls,
     ),
     ApiKey.DESCRIBE_CONFIGS: ApiRow(configs.handle_describe_configs, LOCAL, _of_each_kind(Operation.DESCRIBE_CONFIGS)),
     ApiKey.ALTER_CONFIGS: ApiRow(
@@ -273,7 +273,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         reassignments.handle_list_partition_reassignments,
         AtController(no_controller.list_reassignments),
         (_DESCRIBE_CLUSTER,),
-        refused=refusals.list_reassignments,
+        refused=no_controller.list_reassignments,
     ),
     ApiKey.TXN_OFFSET_COMMIT: ApiRow(
         group_offsets.handle_txn_offset_commit,
@@ -302,20 +302,20 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         scram_users.handle_alter_user_scram_credentials,
         AtController(no_controller.alter_users),
         (_ALTER_CLUSTER,),
-        refused=refusals.alter_user_scram_credentials,
+        refused=no_controller.alter_users,
     ),
     ApiKey.DESCRIBE_QUORUM: ApiRow(
         quorum.handle_describe_quorum,
         AtController(no_controller.describe_quorum),
         (_DESCRIBE_CLUSTER,),
         Throttle.NONE,
-        refused=refusals.describe_quorum,
+        refused=no_controller.describe_quorum,
     ),
     ApiKey.UPDATE_FEATURES: ApiRow(
         features.handle_update_features,
         AtController(no_controller.update_features),
         (_ALTER_CLUSTER,),
-        refused=refusals.update_features,
+        refused=no_controller.update_features,
     ),
     ApiKey.DESCRIBE_CLUSTER: ApiRow(
         metadata.handle_describe_cluster,
@@ -327,7 +327,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         nodes.handle_unregister_broker,
         AtController(no_controller.unregister_broker),
         (_ALTER_CLUSTER,),
-        refused=refusals.unregister_broker,
+        refused=no_controller.unregister_broker,
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
         transactions.handle_describe_transactions,

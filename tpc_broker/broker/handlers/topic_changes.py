@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.handlers.configs import refusal_of
+from tpc_broker.broker.handlers.refusals import TOPIC_REFUSED
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.config_control import AlteredResource
 from tpc_broker.metadata.controller import CreatedTopic, DeletedTopic, GrownTopic
@@ -49,7 +50,8 @@ def _parted(
 def may_create(core: Core, request: Request, name: str) -> bool:
     """A topic of that name."""
     access = core.access
-    return access.allows_on_cluster(request, Operation.CREATE) or access.allows_topic(request, Operation.CREATE, name)
+    may_make_any = access.allows_on_cluster(request, Operation.CREATE, is_told=False)
+    return may_make_any or access.allows_topic(request, Operation.CREATE, name)
 
 
 def creatable(
@@ -68,7 +70,7 @@ def deletable(
 ) -> tuple[list[DeletableTopic], list[DeletedTopic]]:
     """Who may not see a topic is told neither whether there is one of that name, nor the name behind an id."""
     access = core.access
-    if access.allows_on_cluster(request, Operation.DELETE):
+    if access.allows_on_cluster(request, Operation.DELETE, is_told=False):
         return list(topics), []
 
     def refused(topic: DeletableTopic) -> DeletedTopic | None:
@@ -77,12 +79,12 @@ def deletable(
         if name is None or (found is not None and topic.name is not None):
             return None  # there is none of that id, or it is named in both ways
         by_name = topic.name is not None
-        may_see = access.allows_topic(request, Operation.DESCRIBE, name)
+        may_see = access.allows_topic(request, Operation.DESCRIBE, name, is_told=False)
         is_good = name not in image.ids or access.allows_topic(request, Operation.DELETE, name)
         if is_good and (may_see or not by_name):
             return None
         told = name if may_see or by_name else None
-        return DeletedTopic(name=told, topic_id=topic.topic_id, error_code=FAILED)
+        return DeletedTopic(name=told, topic_id=topic.topic_id, error_code=FAILED, error_message=TOPIC_REFUSED)
 
     return _parted(topics, lambda topic: (topic.name, topic.topic_id), refused)
 

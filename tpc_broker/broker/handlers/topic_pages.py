@@ -35,7 +35,7 @@ def handle_describe_topic_partitions(
     hidden: list[_Told] = []
     left = max(1, min(message.response_partition_limit, limits.PARTITIONS_A_PAGE_MAX))
     for name in names:
-        if not core.access.allows_topic(request, Operation.DESCRIBE, name):
+        if not core.access.allows_topic(request, Operation.DESCRIBE, name, is_told=bool(message.topics)):
             hidden += [_hidden(name)] if message.topics else []
             first = 0
             continue

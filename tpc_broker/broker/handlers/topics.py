@@ -84,7 +84,9 @@ async def handle_create_topics(
             _created(
                 result,
                 validate_only=message.validate_only,
-                tells_configs=core.access.allows_topic(request, Operation.DESCRIBE_CONFIGS, result.name),
+                tells_configs=core.access.allows_topic(
+                    request, Operation.DESCRIBE_CONFIGS, result.name, is_told=False
+                ),
             )
             for result in ordered
         ],

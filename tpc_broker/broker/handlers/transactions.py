@@ -61,7 +61,7 @@ async def handle_list_transactions(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
             for each in found[begin : begin + LISTED_AT_ONCE]
-            if core.access.allows_transaction(request, Operation.DESCRIBE, each.transactional_id)
+            if core.access.allows_transaction(request, Operation.DESCRIBE, each.transactional_id, is_told=False)
         ]
         await trio.lowlevel.checkpoint()
     return answer
@@ -107,9 +107,10 @@ async def handle_describe_transactions(
         raise DecodeError(fault, "DescribeTransactionsRequest", request.api_version)
     may_see = partial(core.access.allows_transaction, request, Operation.DESCRIBE)
     if core.transactions.is_there:
-        await core.transactions.until_all_confirmed(list(filter(may_see, message.transactional_ids)))
+        seen = [each for each in message.transactional_ids if may_see(each, is_told=False)]
+        await core.transactions.until_all_confirmed(seen)
     kind = messages.DescribeTransactionsResponse
-    may_see_topic = partial(core.access.allows_topic, request, Operation.DESCRIBE)
+    may_see_topic = partial(core.access.allows_topic, request, Operation.DESCRIBE, is_told=False)
     states = []
     for number, each in enumerate(message.transactional_ids, 1):
         if may_see(each):

@@ -61,7 +61,8 @@ class Joining:
 
     def status(self) -> Status:
         identity, local = self._file.identity, self.local
-        brings = bool(local.topics) or bool(local.broker_configs) or bool(local.scram_users)
+        security = local.scram_users, local.acls, local.client_quotas
+        brings = any(map(bool, (local.topics, local.broker_configs, *security)))
         return Status(
             NodeId(identity.node),
             identity.incarnation,

@@ -2,7 +2,8 @@
 
 Who dials says the first word, and who was dialled sees by its first byte whether it is TLS: a release that knows no
 TLS sends a frame of its own, whose first byte is 0. Such a link is plain, unless encryption is required; and so is one
-to an end that closes without a word when it is greeted by TLS, which is what such a release does.
+to an end that closes without a word when it is greeted by TLS, which is what such a release does. So does a core that
+ends just then, so it takes two of them in a row.
 
 The handshake is carried out here, with OpenSSL in C (`native/tls`), and the connection of the steady state is handed
 to the ring together with its session (`Handed`).
@@ -14,6 +15,7 @@ import hashlib
 import hmac
 import logging
 import os
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from tpc_broker._ring import ffi, lib
+from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.cluster.link_codec import Reason
 from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
 
@@ -41,6 +44,7 @@ POLICIES: Final = (AUTO, REQUIRED, OFF)
 """`cluster.links.encryption`: `auto` is with everybody who can."""
 HANDSHAKE_BYTE: Final = 0x16
 """The first of a TLS record that begins a handshake (RFC 8446, 5.1)."""
+SILENT_MAX: Final = 2
 RECEIVE_BYTES: Final = 1 << 17
 SEAL_BYTES: Final = 1 << 18
 _RECORD_BYTES: Final = 16_384
@@ -70,6 +74,9 @@ class LinkContexts:
     def __init__(self, secret: ClusterSecret, *, is_required: bool) -> None:
         """OSError where there is no OpenSSL, or no memory."""
         self.is_required = is_required
+        self._silent: Counter[tuple[str, int]] = Counter()
+        """How often in a row an address has closed without a word."""
+        self._log_limiter = LogLimiter(trio.current_time)
         keys = link_keys(secret)
         self._contexts = []
         for dials in (True, False):
@@ -77,6 +84,17 @@ class LinkContexts:
             if context == ffi.NULL:
                 raise OSError("links cannot be encrypted: this broker was built without OpenSSL")
             self._contexts.append(ffi.gc(context, lib.tpc_tls_context_free))
+
+    def note_answer(self, address: tuple[str, int], *, is_silent: bool) -> bool:
+        """Whether who closes without a word is to be spoken to plainly."""
+        if not is_silent:
+            self._silent.pop(address, None)
+            return False
+        self._silent[address] += 1
+        if self.is_required:
+            self._log_limiter.say(log, "silent", str(address), f"link to {address[0]}:{address[1]}: it ended when it "
+                                  f"was to be encrypted; {NOT_ENCRYPTED}")  # fmt: skip
+        return not self.is_required and self._silent[address] >= SILENT_MAX
 
     def session(self, *, dials: bool) -> Any:
         session = lib.tpc_tls_session_new(self._contexts[0 if dials else 1])
@@ -105,14 +123,20 @@ class SealedStream(trio.abc.Stream):
     """A connection to or from another node, under TLS from its first byte on, or plain when that byte says so.
 
     The first call shakes hands. LinkRefusedError: the two ends have no key in common, or the other one does not encrypt
-    and must. trio.BrokenResourceError: what came was tampered with, or is no TLS.
+    and must. trio.BrokenResourceError: what came was tampered with, or is no TLS, or it ended at once.
     """
 
-    def __init__(self, inner: trio.SocketStream, contexts: LinkContexts, redial: Dial | None) -> None:
-        """`redial`: of who has dialled, to begin again without TLS."""
+    def __init__(
+        self,
+        inner: trio.SocketStream,
+        contexts: LinkContexts,
+        redial: Dial | None = None,
+        address: tuple[str, int] = ("", 0),
+    ) -> None:
+        """`redial`: of who has dialled that address, to begin again without TLS."""
         self._inner = inner
         self._contexts = contexts
-        self._redial = redial
+        self._redial, self._address = redial, address
         self._session: Any = None
         self._input: Any = b""
         """What the session reads from: C borrows it."""
@@ -154,10 +178,10 @@ class SealedStream(trio.abc.Stream):
             is_answered = await self._shake_hands()
         except trio.BrokenResourceError:  # it was reset
             is_answered = False
-        if is_answered:
-            return
-        if self._contexts.is_required:
-            raise LinkRefusedError(Reason.SECRET, NOT_ENCRYPTED, by_peer=False)
+        if not self._contexts.note_answer(self._address, is_silent=not is_answered):
+            if is_answered:
+                return
+            raise trio.BrokenResourceError("the other end has closed without a word")
         self._session = None
         await trio.aclose_forcefully(self._inner)
         try:
@@ -179,8 +203,6 @@ class SealedStream(trio.abc.Stream):
             if not data:
                 if has_heard:
                     raise trio.BrokenResourceError("the other end has closed in the middle of a handshake")
-                return False
-            if not has_heard and data[0] not in (HANDSHAKE_BYTE, 0x15):
                 return False
             has_heard = True
             self._feed(bytes(data))
@@ -285,7 +307,7 @@ class _SealingAccepting:
         self._inner, self._contexts = inner, contexts
 
     async def accept(self) -> Any:
-        return SealedStream(await self._inner.accept(), self._contexts, None)
+        return SealedStream(await self._inner.accept(), self._contexts)
 
 
 class SealingNetwork:
@@ -298,7 +320,7 @@ class SealingNetwork:
         async def again() -> trio.SocketStream:
             return await self._inner.dial(host, port)
 
-        return SealedStream(await again(), self._contexts, again)
+        return SealedStream(await again(), self._contexts, again, (host, port))
 
     def accepting(self, listener: socket.socket) -> Any:
         return _SealingAccepting(self._inner.accepting(listener), self._contexts)
