@@ -26,6 +26,7 @@ from tests.support.rights import (
     REFUSALS,
     REQUESTS,
     WRITE,
+    OnlyThese,
     allow_only,
     on_cluster,
     on_group,

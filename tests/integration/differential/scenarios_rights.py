@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tests.integration.differential.access_dialogue import (
+    ALICES_HOST,
     ALL,
     ALTER,
     CLUSTER,
@@ -21,7 +22,6 @@ from tests.integration.differential.access_dialogue import (
     DENY,
     DESCRIBE,
     GROUP,
-    OTHER_HOST,
     PREFIXED,
     READ,
     TOPIC,
@@ -29,6 +29,7 @@ from tests.integration.differential.access_dialogue import (
     WRITE,
     AccessDialogue,
     access_scenario,
+    log_in,
     rule,
 )
 from tests.integration.differential.dialogue import _ANSWER_SECONDS, CLOSED
@@ -220,6 +221,7 @@ class Asker:
 
     def __init__(self, d: AccessDialogue, topic: str, group: str, transaction: str) -> None:
         self.d = d
+        self._lines: dict[int, RawConnection] = {}
         [found] = d.guide("FindCoordinator", 4, {"KeyType": 1, "CoordinatorKeys": [transaction]})["Coordinators"]
         self._ports = {
             "any": d.peer.ports[0], "topic": d.leader(topic)._port, "group": d.coordinator(group)._port,
@@ -228,11 +230,14 @@ class Asker:
 
     def ask(self, label: str, asked: Asked) -> None:
         place, api, version, body = asked
-        with RawConnection("127.0.0.1", self._ports[place], timeout_seconds=_ANSWER_SECONDS, source=OTHER_HOST) as line:
-            try:
-                answer = line.ask(api, version, body)
-            except Closed:
-                answer = CLOSED
+        port = self._ports[place]
+        line = self._lines.pop(port, None) or log_in(self.d.peer, self.d.peer.ports.index(port), ALICES_HOST)
+        try:
+            answer = line.ask(api, version, body)
+            self._lines[port] = line
+        except Closed:
+            line.close()
+            answer = CLOSED
         if body.get("AllowAutoTopicCreation"):  # Kafka makes it a moment later
             [one] = answer["Topics"]
             if one["ErrorCode"] in {0, 3, 5}:
@@ -240,6 +245,10 @@ class Asker:
                 answer = "made"
         told = _told(answer)
         self.d.note(f"{api} by rights", version, label, {"Told": repr(told)})
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
 
 
 def _ready(d: AccessDialogue) -> tuple[str, str, str]:
@@ -273,6 +282,7 @@ def _each_right(
             asker.ask(label, one)
         if made:
             d.drop(*made)
+    asker.close()
 
 
 def _alone(kind: int, name: str, operations: tuple[int, ...]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -388,7 +398,7 @@ def what_is_listed_by_rights(d: AccessDialogue) -> None:
             found: set[str] = set()
             code = 0
             for port in d.peer.ports:
-                with RawConnection("127.0.0.1", port, timeout_seconds=_ANSWER_SECONDS, source=OTHER_HOST) as line:
+                with RawConnection("127.0.0.1", port, timeout_seconds=_ANSWER_SECONDS, source=ALICES_HOST) as line:
                     answer = line.ask(api, version, body)
                 code = code or answer.get("ErrorCode", 0)
                 found |= {one[named] for one in answer[listed] if str(one[named]).startswith(d.prefix)}
