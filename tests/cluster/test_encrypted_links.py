@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 import threading
@@ -28,7 +27,6 @@ class Eavesdropper:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
         self._socket.bind(("lo", 0))
-        self._socket.settimeout(0.1)
         self._is_over = False
         self._thread = threading.Thread(target=self._listen)
 
@@ -38,18 +36,19 @@ class Eavesdropper:
 
     def __exit__(self, *_error):
         self._is_over = True
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+            waker.sendto(b"it is over", ("127.0.0.1", 9))
         self._thread.join()
         self._socket.close()
 
     def _listen(self):
         while not self._is_over:
-            with contextlib.suppress(TimeoutError):
-                packet = self._socket.recv(1 << 17)
-                if len(packet) < 54 or packet[23] != socket.IPPROTO_TCP:
-                    continue
-                begin = 14 + (packet[14] & 15) * 4
-                source, target = struct.unpack_from(">HH", packet, begin)
-                self.seen.append((source, target, packet[begin + (packet[begin + 12] >> 4) * 4 :]))
+            packet = self._socket.recv(1 << 17)
+            if len(packet) < 54 or packet[23] != socket.IPPROTO_TCP:
+                continue
+            begin = 14 + (packet[14] & 15) * 4
+            source, target = struct.unpack_from(">HH", packet, begin)
+            self.seen.append((source, target, packet[begin + (packet[begin + 12] >> 4) * 4 :]))
 
     def of(self, ports):
         return [data for source, target, data in self.seen if ports & {source, target} and data]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 from contextlib import asynccontextmanager, suppress
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -309,7 +309,7 @@ def test_bytes_in_any_split_are_what_was_sent():
 
         dialler = SealedStream(Slowly(near, sizes), contexts, never)
         acceptor = SealedStream(Slowly(far, sizes), contexts)
-        said = os.urandom(50_000)
+        said = Random(7).randbytes(50_000)
 
         async def say():
             await dialler.send_all(said)

@@ -77,7 +77,7 @@ def rule(topic: str, user: str, operation: AclOperation) -> AclBinding:
 
 def done(futures: dict[Any, Any]) -> bool:
     for each in futures.values():
-        each.result(10)
+        each.result(PATIENCE_S)
     return True
 
 
@@ -177,7 +177,7 @@ class Intruder:
                 self.refused["write", error.args[0].code()] += 1
             producer.poll(0.2)
         consumer.close()
-        producer.flush(10)
+        producer.flush(PATIENCE_S)
 
 
 def attack(made: Cluster, on: Hosts, chance: Random, kind: str) -> None:

@@ -180,8 +180,7 @@ class Core:
         self.data_path = place.data_path
         self.configuration = self._started_with = configuration
         self.connections, self.plane = connections, plane
-        self.disk = disk
-        self.mailboxes = mailboxes
+        self.disk, self.mailboxes = disk, mailboxes
         self.clock, self.chance = clock, chance
         self.in_thread = in_thread
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)

@@ -9,7 +9,7 @@ import io
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -282,11 +282,10 @@ def _print_records(  # noqa: PLR0913 - what was given
                 partition = (message.topic() or "", message.partition() or 0)
                 error = message.error()
                 if error is not None:
-                    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and commits is None:
-                        continue  # librdkafka looks for a coordinator all the same; nobody commits anything there
-                    if error.code() != KafkaError._PARTITION_EOF:
-                        _fail_at(message, error, bootstrap)
-                    ended.add(partition)
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        ended.add(partition)
+                    else:
+                        _fail_at(message, error, bootstrap, is_member=commits is not None)
                     continue
                 ended.discard(partition)
                 pace.wait(wait)
@@ -300,8 +299,12 @@ def _print_records(  # noqa: PLR0913 - what was given
                 break
 
 
-def _fail_at(message: Message, error: KafkaError, bootstrap: str) -> NoReturn:
-    """End the command with where it could not go on. librdkafka itself would go on behind a damaged batch."""
+def _fail_at(message: Message, error: KafkaError, bootstrap: str, *, is_member: bool) -> None:
+    """End the command with where it could not go on. librdkafka itself would go on behind a damaged batch; and it looks
+    for a group's coordinator though nobody is a member, which is nothing that the user has asked for.
+    """
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not is_member:
+        return
     if message.topic() is None:
         fail_with(KafkaException(error), bootstrap)
     where = f"{message.topic()}-{message.partition()}, offset {message.offset()}"

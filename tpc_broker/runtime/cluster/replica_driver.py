@@ -1,7 +1,7 @@
 """Drives the replicated partitions of a core: one `RaftCore`, the data plane, and the storage between them.
 
 A *turn* is synchronous (docs/decisions/2026-11-23-replicated-partitions.md). What takes an await holds up later entries
-of its own partition only. Frames leave by `send` when the journal is as far as they say; they come in by `receive`.
+of its own partition only. Frames leave by `send` when the journal is as far as they say.
 
 Rule: A turn of the driver proposes what was appended before it hears anybody, and carries roles out before anything
 else: nothing is appended that the machine does not know of. Held by tests/runtime/test_replica_driver.py.
@@ -66,8 +66,7 @@ MENDED_S: Final = 0.05
 """Between two looks at a journal that has failed."""
 ROOM_RETRY_S: Final = 0.5
 RELEASE_MS: Final = 1_000
-RELEASE_AT_ONCE: Final = 100
-RELEASE_ROUNDS: Final = 100
+RELEASE_AT_ONCE, RELEASE_ROUNDS = 100, 100
 T = TypeVar("T")
 WAIT_MS_MAX: Final = 1_000
 

@@ -25,6 +25,7 @@ import trio
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.cluster.link_codec import Reason
+from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class SealedStream(trio.abc.Stream):
         self._contexts = contexts
         self._redial, self._address = redial, address
         self._session: Any = None
-        self._input: Any = b""
+        self._input: Any = memoryview(b"")
         """What the session reads from: C borrows it."""
         self._plain = b""
         self._is_begun = False
@@ -216,12 +217,12 @@ class SealedStream(trio.abc.Stream):
 
     def _feed(self, data: bytes) -> None:
         unread = self._unread()
-        self._input = ffi.from_buffer("uint8_t[]", unread + data)
-        lib.tpc_tls_feed(self._session, self._input, len(unread) + len(data))
+        pointer, size, self._input = pinned(unread + data)
+        lib.tpc_tls_feed(self._session, pointer, size)
 
     def _unread(self) -> bytes:
         count = lib.tpc_tls_unread(self._session)
-        return bytes(ffi.buffer(self._input)[len(self._input) - count :]) if count else b""
+        return bytes(self._input[len(self._input) - count :]) if count else b""
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
@@ -238,9 +239,10 @@ class SealedStream(trio.abc.Stream):
     def _sealed(self, data: memoryview) -> memoryview:
         room = len(data) + (len(data) // _RECORD_BYTES + 2) * _OVERHEAD_BYTES
         into = bytearray(room)
-        output = ffi.from_buffer("uint8_t[]", into, require_writable=True)
+        output, _room, _held = pinned(into, writable=True)
         lib.tpc_tls_set_output(self._session, output, room)
-        result = lib.tpc_tls_write(self._session, ffi.from_buffer("uint8_t[]", data), len(data))
+        source, size, _given = pinned(data)
+        result = lib.tpc_tls_write(self._session, source, size)
         count = lib.tpc_tls_output_bytes(self._session)
         lib.tpc_tls_set_output(self._session, ffi.NULL, 0)
         if result < 0 or lib.tpc_tls_spilled(self._session):
@@ -263,7 +265,7 @@ class SealedStream(trio.abc.Stream):
 
     async def _opened(self, bytes_max: int) -> bytes | bytearray:
         into = bytearray(bytes_max)
-        room = ffi.from_buffer("uint8_t[]", into, require_writable=True)
+        room, _size, held = pinned(into, writable=True)
         done = 0
         while True:
             while done < bytes_max:
@@ -272,7 +274,7 @@ class SealedStream(trio.abc.Stream):
                     break
                 done += result
             if done:  # an end or an error behind it comes again
-                del room
+                del held
                 return into[:done] if done < bytes_max else into
             if result == _ENDED:
                 return b""
