@@ -1,6 +1,7 @@
 """Who a connection is to the broker, and what C is told of it."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -27,6 +28,7 @@ async def world():
         core.connections, core.dispatcher = connections, dispatcher
         core.settings = SimpleNamespace(has_authorizer=False)
         core.authentication = SimpleNamespace(session_of=lambda _listener: None)
+        core.plane = Mock()
         core.access = access = AccessControl(core)
         connections.authenticated = {STRICT}
         connections.open = {1, 2, 3, 4}
