@@ -1,6 +1,7 @@
 """Who a connection is to the broker, and what C is told of it."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -27,7 +28,11 @@ async def world():
         core.connections, core.dispatcher = connections, dispatcher
         core.settings = SimpleNamespace(has_authorizer=False)
         core.authentication = SimpleNamespace(session_of=lambda _listener: None)
+<<<<<<< HEAD
         core.plane = SimpleNamespace(forget_answers=lambda _api: None)
+=======
+        core.plane = Mock()
+>>>>>>> seam
         core.access = access = AccessControl(core)
         connections.authenticated = {STRICT}
         connections.open = {1, 2, 3, 4}

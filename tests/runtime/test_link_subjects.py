@@ -3,9 +3,9 @@
 import socket
 import struct
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-import trio
 
 from tests.broker.test_dispatch import SlowHandlers
 from tests.runtime.test_links import ANSWER, CLIENT, CLOSE, FORWARD_PRODUCE, HELLO, HandMadeLink
@@ -326,15 +326,15 @@ def test_nothing_is_sent_over_a_link_that_cannot_say_for_whom(make_node):
 class BrokersPart:
     """The dispatcher and the access control of a core, over its connections in C."""
 
-    def __init__(self, core, nursery, authenticated=()):
-        bench = SlowHandlers(nursery, {})
+    def __init__(self, core, authenticated=()):
+        bench = SlowHandlers(SimpleNamespace(start_soon=lambda *_task: None), {})
         self.dispatcher, made = bench.dispatcher, bench.dispatcher._core
         made.connections, made.dispatcher = ClientConnections(core.connections), self.dispatcher
         made.settings = SimpleNamespace(has_authorizer=False)
         made.authentication = SimpleNamespace(session_of=lambda _listener: None)
+        made.plane = Mock()
         made.access = self.access = AccessControl(made)
         made.connections.serve((), self.dispatcher, self.access, authenticated)
-        self.connections = made.connections
 
     def subjects(self):
         return sorted(self.dispatcher.subjects())
@@ -344,6 +344,7 @@ def test_from_a_login_at_one_core_to_the_rights_at_another(node):
     front, owner = node.cores
     (handle,) = node.make("t", [1])
     alice = Subject(Principal(USER, "alice"), "10.1.2.3")
+<<<<<<< HEAD
 
     async def run():
         async with trio.open_nursery() as nursery:
@@ -365,11 +366,29 @@ def test_from_a_login_at_one_core_to_the_rights_at_another(node):
             nursery.cancel_scope.cancel()
 
     trio.run(run)
+=======
+    parts = [BrokersPart(core, authenticated={0}) for core in node.cores]
+    for part in parts:
+        part.access.authorizer = SimpleNamespace()
+    client = front.connect()
+    front.until(lambda: parts[0].subjects() == [NOBODY])
+    (connection,) = parts[0].dispatcher._connections
+    parts[0].dispatcher.let_in(connection, alice, 0)
+    assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+    assert [part.subjects() for part in parts] == [[alice], [alice]]
+    (stream,) = parts[1].dispatcher._connections
+    number = owner.connections.subject_number_of(stream)
+    assert parts[1].access.subject_of_number(number) == alice
+    assert owner.plane.state(handle).log_end_offset == 1
+    client.close()
+    front.until(lambda: not parts[1].subjects())
+>>>>>>> seam
 
 
 def test_a_client_of_an_open_listener_is_anonymous_at_its_own_address_everywhere(node):
     front, _owner = node.cores
     node.make("t", [1])
+<<<<<<< HEAD
 
     async def run():
         async with trio.open_nursery() as nursery:
@@ -384,3 +403,13 @@ def test_a_client_of_an_open_listener_is_anonymous_at_its_own_address_everywhere
             nursery.cancel_scope.cancel()
 
     trio.run(run)
+=======
+    parts = [BrokersPart(core) for core in node.cores]
+    client = front.connect()
+    assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+    for part in parts:
+        part.access.authorizer = SimpleNamespace()
+    front.turn()
+    assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 1)]
+    assert [part.subjects() for part in parts] == [[Subject(ANONYMOUS, "127.0.0.1")]] * 2
+>>>>>>> seam
