@@ -28,11 +28,7 @@ async def world():
         core.connections, core.dispatcher = connections, dispatcher
         core.settings = SimpleNamespace(has_authorizer=False)
         core.authentication = SimpleNamespace(session_of=lambda _listener: None)
-<<<<<<< HEAD
-        core.plane = SimpleNamespace(forget_answers=lambda _api: None)
-=======
         core.plane = Mock()
->>>>>>> seam
         core.access = access = AccessControl(core)
         connections.authenticated = {STRICT}
         connections.open = {1, 2, 3, 4}

@@ -344,29 +344,6 @@ def test_from_a_login_at_one_core_to_the_rights_at_another(node):
     front, owner = node.cores
     (handle,) = node.make("t", [1])
     alice = Subject(Principal(USER, "alice"), "10.1.2.3")
-<<<<<<< HEAD
-
-    async def run():
-        async with trio.open_nursery() as nursery:
-            parts = [BrokersPart(core, nursery, authenticated={0}) for core in node.cores]
-            for part in parts:
-                part.access.authorizer = SimpleNamespace()
-            client = front.connect()
-            front.until(lambda: parts[0].subjects() == [NOBODY])
-            (connection,) = parts[0].dispatcher._connections
-            parts[0].dispatcher.let_in(connection, alice, 0)
-            assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 0)]
-            assert [part.subjects() for part in parts] == [[alice], [alice]]
-            (stream,) = parts[1].dispatcher._connections
-            number = owner.connections.subject_number_of(stream)
-            assert parts[1].access.subject_of_number(number) == alice
-            assert owner.plane.state(handle).log_end_offset == 1
-            client.close()
-            front.until(lambda: not parts[1].subjects())
-            nursery.cancel_scope.cancel()
-
-    trio.run(run)
-=======
     parts = [BrokersPart(core, authenticated={0}) for core in node.cores]
     for part in parts:
         part.access.authorizer = SimpleNamespace()
@@ -382,28 +359,11 @@ def test_from_a_login_at_one_core_to_the_rights_at_another(node):
     assert owner.plane.state(handle).log_end_offset == 1
     client.close()
     front.until(lambda: not parts[1].subjects())
->>>>>>> seam
 
 
 def test_a_client_of_an_open_listener_is_anonymous_at_its_own_address_everywhere(node):
     front, _owner = node.cores
     node.make("t", [1])
-<<<<<<< HEAD
-
-    async def run():
-        async with trio.open_nursery() as nursery:
-            parts = [BrokersPart(core, nursery) for core in node.cores]
-            client = front.connect()
-            assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 0)]
-            for part in parts:
-                part.access.authorizer = SimpleNamespace()
-            front.turn()
-            assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 1)]
-            assert [part.subjects() for part in parts] == [[Subject(ANONYMOUS, "127.0.0.1")]] * 2
-            nursery.cancel_scope.cancel()
-
-    trio.run(run)
-=======
     parts = [BrokersPart(core) for core in node.cores]
     client = front.connect()
     assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 0)]
@@ -412,4 +372,3 @@ def test_a_client_of_an_open_listener_is_anonymous_at_its_own_address_everywhere
     front.turn()
     assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 1)]
     assert [part.subjects() for part in parts] == [[Subject(ANONYMOUS, "127.0.0.1")]] * 2
->>>>>>> seam
