@@ -185,8 +185,7 @@ class Core:
         self.in_thread = in_thread
         self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
         """Of all lines of this core that clients can cause."""
-        self._cluster_id = place.cluster_id
-        self._cores = place.cores
+        self._cluster_id, self._cores = place.cluster_id, place.cores
         settings = configuration.settings
         node = NodeId(settings.node_id)
         self.broker_id: BrokerId = broker_id_of(node, place.core_id)
