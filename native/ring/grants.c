@@ -101,27 +101,6 @@ enum tpc_grant tpc_grants_ask_transactional(tpc_plane *plane, const uint8_t *id,
     return TPC_GRANT_REFUSED;
 }
 
-/*
- * Rule: Who writes is asked about, for each partition and for the transactional id of each request that has a transactional batch,
- * before anything else is done for the request: before room is made, and before a coordinator is asked. That Python has
- * said nothing against a partition is not enough: the rules may have changed since. See also native/ring/produce.c,
- * tpc_broker/broker/grants.py. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py.
- */
-bool tpc_grants_survey(tpc_plane *plane, uint32_t subject, const tpc_produce_verdict *verdicts, int32_t parts_count,
-                       bool *any) {
-    tpc_produce_scratch *scratch = &plane->scratch;
-    *any = false;
-    for (int32_t i = 0; i < parts_count; i++) {
-        tpc_partition *partition = scratch->partitions[i];
-        enum tpc_grant found = TPC_GRANT_ALLOWED; /* nothing is written where there is no partition */
-        if (partition && !(verdicts && verdicts[i].error_code))
-            found = tpc_grants_ask(plane, partition, subject, TPC_RIGHT_WRITE);
-        if (found == TPC_GRANT_UNKNOWN) return false;
-        *any |= scratch->refused[i] = found == TPC_GRANT_REFUSED;
-    }
-    return true;
-}
-
 /* ---- what Python says ---- */
 
 static int install(tpc_plane *plane, uint64_t generation, uint32_t subject, const uint8_t *key, uint32_t known,

@@ -24,6 +24,12 @@ static inline bool tpc_grants_count(const tpc_plane *plane) { return __builtin_e
 /* Brings what the table has of the subject and the partition's topic into the partition; whether it has the right. */
 bool tpc_grants_recall(tpc_plane *plane, tpc_partition *partition, uint32_t subject, uint32_t right);
 
+/*
+ * Rule: Who writes is asked about, for each partition and for the transactional id of each request that has a transactional batch,
+ * before anything else is done for the request: before room is made, and before a coordinator is asked. That Python has
+ * said nothing against a partition is not enough: the rules may have changed since. See also native/ring/produce.c,
+ * tpc_broker/broker/grants.py. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py.
+ */
 /* Only where subjects are asked about. */
 static inline enum tpc_grant tpc_grants_ask(tpc_plane *plane, tpc_partition *partition, uint32_t subject,
                                             uint32_t right) {
@@ -35,10 +41,5 @@ static inline enum tpc_grant tpc_grants_ask(tpc_plane *plane, tpc_partition *par
 
 /* Of a transactional id. */
 enum tpc_grant tpc_grants_ask_transactional(tpc_plane *plane, const uint8_t *id, int32_t id_bytes, uint32_t subject);
-
-/* Of a Produce whose partitions are in the scratch: which are refused, there, and in *any whether one is. False: not all are known.
- * What a verdict (NULL: there are none) refuses is not asked about. */
-bool tpc_grants_survey(tpc_plane *plane, uint32_t subject, const tpc_produce_verdict *verdicts, int32_t parts_count,
-                       bool *any);
 
 #endif

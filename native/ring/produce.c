@@ -405,28 +405,30 @@ static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request
     return lacks_verdict(plane, request, about, i) ? TPC_FALLBACK_GAP : TPC_FALLBACK_NONE;
 }
 
-static void look_up_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
-    tpc_produce_scratch *scratch = &plane->scratch;
-    for (int32_t i = 0; i < about->request.parts_count; i++) {
-        const tpc_produce_part *part = &scratch->parts[i];
-        scratch->partitions[i] = partition_of_part(plane, part, request->api_version);
-        if (!tpc_records_transactional(part->records, part->records_bytes)) continue;
-        about->has_transactional = true;
-        if (!plane->takes_transactions) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-    }
+static inline void look_up_part(tpc_plane *plane, const tpc_request *request, survey *about, int32_t i) {
+    const tpc_produce_part *part = &plane->scratch.parts[i];
+    plane->scratch.partitions[i] = partition_of_part(plane, part, request->api_version);
+    if (!tpc_records_transactional(part->records, part->records_bytes)) return;
+    about->has_transactional = true;
+    if (!plane->takes_transactions) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
 }
 
 static __attribute__((noinline)) enum tpc_produce_fallback authorize(tpc_plane *plane, const tpc_request *request,
                                                                      survey *about) {
-    enum tpc_grant found = TPC_GRANT_ALLOWED;
-    if (about->has_transactional && !about->refused_code)
-        found = tpc_grants_ask_transactional(plane, about->request.transactional_id,
-                                             about->request.transactional_id_bytes, request->subject);
-    if (found == TPC_GRANT_UNKNOWN) return TPC_FALLBACK_AUTHORIZE;
+    tpc_produce_scratch *scratch = &plane->scratch;
+    for (int32_t i = 0; i < about->request.parts_count; i++) {
+        enum tpc_grant found = TPC_GRANT_ALLOWED; /* nothing is written where there is no partition */
+        look_up_part(plane, request, about, i);
+        if (scratch->partitions[i] && !(about->verdicts && about->verdicts[i].error_code))
+            found = tpc_grants_ask(plane, scratch->partitions[i], request->subject, TPC_RIGHT_WRITE);
+        if (found == TPC_GRANT_UNKNOWN) return TPC_FALLBACK_AUTHORIZE;
+        about->has_refused |= scratch->refused[i] = found == TPC_GRANT_REFUSED;
+    }
+    if (!about->has_transactional || about->refused_code) return TPC_FALLBACK_NONE;
+    enum tpc_grant found = tpc_grants_ask_transactional(plane, about->request.transactional_id,
+                                                        about->request.transactional_id_bytes, request->subject);
     if (found == TPC_GRANT_REFUSED) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-    bool are_known =
-        tpc_grants_survey(plane, request->subject, about->verdicts, about->request.parts_count, &about->has_refused);
-    return are_known ? TPC_FALLBACK_NONE : TPC_FALLBACK_AUTHORIZE;
+    return found == TPC_GRANT_UNKNOWN ? TPC_FALLBACK_AUTHORIZE : TPC_FALLBACK_NONE;
 }
 
 static bool is_refused(const tpc_plane *plane, const survey *about, int32_t i) {
@@ -436,14 +438,15 @@ static bool is_refused(const tpc_plane *plane, const survey *about, int32_t i) {
 static enum tpc_produce_fallback survey_parts(tpc_plane *plane, const tpc_request *request, survey *about) {
     tpc_produce_scratch *scratch = &plane->scratch;
     uint32_t appends = 0;
+    bool is_asked = tpc_grants_count(plane);
     plane->surveys++;
-    look_up_parts(plane, request, about);
-    if (tpc_grants_count(plane)) {
+    if (is_asked) {
         enum tpc_produce_fallback reason = authorize(plane, request, about);
         if (reason) return reason;
     }
     for (int32_t i = 0; i < about->request.parts_count; i++) {
         const tpc_produce_part *part = &scratch->parts[i];
+        if (!is_asked) look_up_part(plane, request, about, i);
         if (is_refused(plane, about, i) || (about->verdicts && about->verdicts[i].error_code)) continue;
         enum tpc_produce_fallback reason = survey_part(plane, request, about, i);
         if (reason) return reason;
