@@ -223,10 +223,11 @@ void tpc_connections_require_subject(tpc_connections *connections, int on) {
     for (uint32_t i = 0; i < connections->slots_count; i++) {
         connection *it = connections->slots[i].connection;
         if (it == NULL || it->state == CONNECTION_CLOSING) continue;
-        if (on && it->carrier != NULL && it->named == NULL)
-            connection_begin_close(it, TPC_CLOSE_LOCAL, 0); /* its core sends the next one with a subject */
-        else
-            watch(it);
+        if (on && it->carrier != NULL && it->named == NULL) { /* its core sends the next one with a subject */
+            connection_begin_close(it, TPC_CLOSE_LOCAL, 0);
+            continue; /* it may be gone */
+        }
+        watch(it);
         connection_needs_attention(it);
     }
 }

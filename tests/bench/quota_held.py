@@ -20,6 +20,7 @@ from tests.support.broker_process import TpcBroker
 from tests.support.connection_bench import frame_of, read_exactly
 from tests.support.plane_bench import produce_body, records_of
 from tests.support.raw_client import RawConnection
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.cli.main import main as tpc
 
 QUOTA = 1_000_000
@@ -86,7 +87,7 @@ def main() -> None:
         try:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap})
             for made in admin.create_topics([NewTopic("t", 1, 1)]).values():
-                made.result(30)
+                made.result(PATIENCE_S)
             del admin  # or it looks for the broker when that is gone
             for name, floods, quota in (("alone", False, 0), ("no quota", True, 0), ("quota", True, QUOTA)):
                 if quota:

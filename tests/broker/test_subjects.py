@@ -7,6 +7,7 @@ import trio
 
 from tests.broker.test_dispatch import SlowHandlers
 from tests.support.memory_node import MemoryConnections
+from tpc_broker.auth.acls import normal_host
 from tpc_broker.auth.principals import ANONYMOUS, NOBODY, USER, Principal, Subject
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.kafka.api_keys import ApiKey
@@ -26,6 +27,7 @@ async def world():
         core.connections, core.dispatcher = connections, dispatcher
         core.settings = SimpleNamespace(has_authorizer=False)
         core.authentication = SimpleNamespace(session_of=lambda _listener: None)
+        core.plane = SimpleNamespace(forget_answers=lambda _api: None)
         core.access = access = AccessControl(core)
         connections.authenticated = {STRICT}
         connections.open = {1, 2, 3, 4}
@@ -94,10 +96,30 @@ async def test_one_that_is_gone_is_let_in_no_more(world):
     [
         (b"User:alice", b"10.0.0.1", ALICE),
         (b"User:a:b", b"", Subject(Principal(USER, "a:b"), "")),
-        ("User:ä".encode(), b"[::1]", Subject(Principal(USER, "ä"), "[::1]")),
-        (b"User:\xff", b"h", Subject(Principal(USER, "\N{REPLACEMENT CHARACTER}"), "h")),
-        (b"alice", b"h", Subject(Principal("alice", ""), "h")),
+        ("User:ä".encode(), b"::1", Subject(Principal(USER, "ä"), "::1")),
+        (b"User:\xff", b"h", NOBODY),
+        (b"User:alice", b"\xff", NOBODY),
+        (b"alice", b"h", NOBODY),
+        (b":alice", b"h", NOBODY),
+        (b"User:", b"h", NOBODY),
     ],
 )
 def test_what_another_core_says(principal, host, expected):
     assert subject_of_names(principal, host) == expected
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("10.0.0.1:5000", "10.0.0.1"),
+        ("[::1]:5000", "::1"),
+        ("[::ffff:10.0.0.1]:5000", "10.0.0.1"),
+        ("[2001:DB8:0:0:0:0:0:1]:5000", "2001:db8::1"),
+        ("unix", ""),
+    ],
+)
+async def test_the_host_is_one_that_rules_can_name(world, peer, host):
+    """Also one that came by IPv4 to a socket of IPv6: a rule that denies its address denies it."""
+    world.dispatcher.on_opened(1, peer, OPEN)
+    assert normal_host(world.dispatcher.subject_of(1).host) == normal_host(host)
+    assert "[" not in world.dispatcher.subject_of(1).host

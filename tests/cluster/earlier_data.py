@@ -2,9 +2,9 @@
 ``python -m tests.cluster.earlier_data NAME``.
 
 The nodes are killed, so that journals and the metadata's files hold what only they have: terms and votes, a partition
-that was moved and came back, a deleted topic, settings, offsets of a group, a group by KIP-848, and transactions. What
-has to be found is in ``expected.json`` beside the data. They are made once for each feature level of docs/formats.md,
-by the last release that has it, and never again.
+that was moved and came back, a deleted topic, settings, offsets of a group, a group by KIP-848, transactions, a user,
+rules of access and quotas. What has to be found is in ``expected.json`` beside the data. They are made once for each
+feature level of docs/formats.md, by the last release that has it, and never again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.cluster.test_moves import reassign, replicas
-from tests.durability.earlier_data import CONSUMERS, SESSION, TRANSACTIONS, session_timeout, set_of_a_group
+from tests.durability.earlier_data import CONSUMERS, SECURITY, SESSION, TRANSACTIONS, session_timeout, set_of_a_group
 from tests.support.cluster_nodes import (
     Cluster,
     admin,
@@ -34,6 +34,7 @@ from tests.support.cluster_nodes import (
     topics,
 )
 from tests.support.kept_group import fill_kept_group, told_of_kept_group
+from tests.support.kept_security import ACCESS, keep_security, told_of_kept_security
 from tests.support.kept_transactions import TOPIC, add_kept_transactions, told_of_kept_transactions
 from tests.support.waiting import LOOK_S, PATIENCE_S
 
@@ -61,6 +62,7 @@ def expected_of(made: Cluster) -> dict[str, Any]:
         SESSION: session_timeout(bootstrap),
         CONSUMERS: told_of_kept_group(made.nodes),
         TRANSACTIONS: told_of_kept_transactions(made.nodes),
+        SECURITY: told_of_kept_security(bootstrap),
         "events": consume(bootstrap, "events", EVENTS, uuid4().hex),
         "moved": consume(bootstrap, "moved", MOVED, uuid4().hex),
     }
@@ -81,6 +83,7 @@ def fill(made: Cluster) -> None:
     produce(bootstrap, "moved", [f"moved {number}" for number in range(MOVED)], 1)
     client.delete_topics(["deleted"])["deleted"].result(PATIENCE_S)
     set_of_a_group(bootstrap)
+    keep_security(bootstrap, made[1].folder)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     at = [TopicPartition("events", 0, COMMITTED)]
     eventually(lambda: consumer.commit(offsets=at, asynchronous=False), "offsets are committed")
@@ -109,8 +112,15 @@ def lead_elsewhere(made: Cluster) -> None:
 
 
 def configure(made: Cluster) -> Cluster:
-    """With few partitions for coordinators: each costs a start some time."""
+    """With few partitions for coordinators, each of which costs a start some time, and with an authorizer, for
+    which links have to be encrypted.
+    """
+    secret = made[1].folder.parent / "cluster.key"
+    secret.write_text("5e" * 32)
+    secret.chmod(0o600)
     for node in made.nodes:
+        node.overrides |= ACCESS
+        node.secret = secret
         for topic in ("offsets.topic", "transaction.state.log"):
             node.overrides[f"{topic}.num.partitions"] = str(COORDINATORS)
     return made

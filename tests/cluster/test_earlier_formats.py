@@ -58,6 +58,7 @@ def test_the_newest_directories_are_of_this_level(tmp_path):
     records = (tmp_path / "node1/data/cluster/metadata.raft").read_bytes()
     wanted = {"topic_created", "topic_deleted", "topic_config_changed", "node_registered", "replicas_moving",
               "replicas_moved", "feature_level_changed", "cluster_created", "producer_ids_reserved",
-              "resource_config_changed"}  # fmt: skip
+              "resource_config_changed", "acls_changed", "scram_credential_changed",
+              "client_quota_changed"}  # fmt: skip
     assert {name for name in wanted if name.encode() in records} == wanted
     assert list(tmp_path.glob("node*/data/cluster/lives0.json")), "a replica came back to its node"

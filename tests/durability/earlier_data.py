@@ -2,9 +2,9 @@
 
 The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
 sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings of topics and of
-a group, offsets of a group, a group by KIP-848, transactions that were committed, aborted, and left open, and rules of
-access. What has to be found is in ``expected.json`` beside the data. A directory is made once for each feature level of
-docs/formats.md, by the last release that has it, and never again.
+a group, offsets of a group, a group by KIP-848, transactions that were committed, aborted, and left open, and a user,
+rules of access and quotas. What has to be found is in ``expected.json`` beside the data. A directory is made once for
+each feature level of docs/formats.md, by the last release that has it, and never again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -37,10 +32,10 @@ from tests.durability.readback import read_everything
 from tests.support import kept_group
 from tests.support.broker_process import TpcBroker
 from tests.support.kept_group import fill_kept_group, told_of_kept_group
+from tests.support.kept_security import ACCESS, NOTHING, keep_security, told_of_kept_security
 from tests.support.kept_transactions import TOPIC, add_kept_transactions, told_of_kept_transactions
 from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.log.journal import EntryKind, choose_superblock, journal_entries
-from tpc_broker.metadata.access_settings import STANDARD_AUTHORIZER
 
 DATA = Path(__file__).with_name("data")
 PARTITIONS = [("events", 0), ("events", 1), ("large", 0), ("trimmed", 0)]
@@ -50,11 +45,9 @@ SESSION = "consumer.session.timeout.ms"
 SESSION_DEFAULT = "45000"
 CONSUMERS = "consumers"
 TRANSACTIONS = "transactions"
-RULES = "rules"
-ADDED = {SESSION: SESSION_DEFAULT, CONSUMERS: None, TRANSACTIONS: None, RULES: []}
+SECURITY = "security"
+ADDED = {SESSION: SESSION_DEFAULT, CONSUMERS: None, TRANSACTIONS: None, SECURITY: NOTHING}
 """What is told of directories that were made before there were such things."""
-ACCESS = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
-"""Settings with which rules can be seen; they change nothing for whoever is everybody."""
 ROUNDS_MAX = 50
 WANTED = {EntryKind.IN_PLACE, EntryKind.APPEND, EntryKind.RELEASED, EntryKind.ADOPTED}
 """Kinds of entries."""
@@ -67,37 +60,6 @@ def set_of_a_group(bootstrap: str) -> None:
         change = ConfigEntry(SESSION, session_ms, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[change])
         admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
-
-
-def make_rules(bootstrap: str) -> None:
-    """From feature level 6 on. One of them is deleted again."""
-    rules = [
-        AclBinding(kind, name, pattern, "User:alice", "*", operation, permission)
-        for kind, name, pattern, operation, permission in (
-            (ResourceType.TOPIC, "events", ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.ALLOW),
-            (ResourceType.GROUP, "gr\u00fc", ResourcePatternType.PREFIXED, AclOperation.ALL, AclPermissionType.DENY),
-            (ResourceType.TOPIC, "deleted", ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.ALLOW),
-        )
-    ]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for made in admin.create_acls(rules).values():
-        made.result(PATIENCE_S)
-    wanted = AclBindingFilter(
-        ResourceType.ANY, "deleted", ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
-    )
-    assert len(admin.delete_acls([wanted])[wanted].result(PATIENCE_S)) == 1
-
-
-def told_of_rules(bootstrap: str) -> list[str]:
-    every = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
-    )
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    return sorted(
-        f"{one.restype.name} {one.resource_pattern_type.name} {one.name} {one.principal} {one.host} "
-        f"{one.operation.name} {one.permission_type.name}"
-        for one in admin.describe_acls(every).result(PATIENCE_S)
-    )
 
 
 def session_timeout(bootstrap: str) -> str:
@@ -121,7 +83,7 @@ def expected_of(broker: TpcBroker) -> dict[str, Any]:
     return {
         "topics": topics, "committed": committed, "retention.ms": settings["retention.ms"].value,
         SESSION: session_timeout(broker.bootstrap), CONSUMERS: told_of_kept_group([broker]),
-        TRANSACTIONS: told_of_kept_transactions([broker]), RULES: told_of_rules(broker.bootstrap),
+        TRANSACTIONS: told_of_kept_transactions([broker]), SECURITY: told_of_kept_security(broker.bootstrap),
         "partitions": {
             f"{topic}-{partition}": [one.log_start_offset, one.high_watermark,
                                      [zlib.crc32(value) for _offset, value in one.records]]
@@ -162,7 +124,7 @@ def fill(broker: TpcBroker) -> None:
     assert producer.flush(PATIENCE_S) == 0
     admin.delete_topics(["deleted"])["deleted"].result(PATIENCE_S)
     set_of_a_group(broker.bootstrap)
-    make_rules(broker.bootstrap)
+    keep_security(broker.bootstrap, broker.folder)
     admin.delete_records([TopicPartition("trimmed", 0, 12)])
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
     consumer.commit(offsets=[TopicPartition("events", 0, COMMITTED)], asynchronous=False)

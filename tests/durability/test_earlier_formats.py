@@ -15,9 +15,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.durability.conftest import against_kafka
-from tests.durability.earlier_data import ACCESS, ADDED, DATA, WANTED, expected_of, kinds_in
+from tests.durability.earlier_data import ADDED, DATA, WANTED, expected_of, kinds_in
 from tests.durability.test_repair import consume, numbered, produce
 from tests.support.broker_process import TpcBroker
+from tests.support.kept_security import ACCESS
 from tests.support.waiting import LOOK_S
 from tpc_broker.feature_levels import SPOKEN
 from tpc_broker.log.checkpoint import Tag

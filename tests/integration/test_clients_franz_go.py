@@ -1,5 +1,5 @@
-"""franz-go's own tests of its consumer groups and transactions, of the version that tests/franz_go names, against a
-running broker.
+"""franz-go's own tests of its consumer groups, transactions and logins, of the version that tests/franz_go names, run
+against a running broker.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from tests.support.broker_process import TpcBroker
+from tests.support.sasl_brokers import USERS, SaslBroker, make_users
 
 pytestmark = pytest.mark.clients
 MODULE: Final = Path(__file__).parents[1] / "franz_go"
@@ -72,3 +73,16 @@ def test_transactions(its_tests, brisk_broker, tmp_path, is_disturbed):
     more = {"KGO_TEST_CHAOS": "1"} if is_disturbed else {}
     kinds = ("range", "cooperative-sticky", "cooperative-sticky/static", "range/848", "sticky/848", "sticky/848/static")
     assert passed(its_tests, brisk_broker, tmp_path, "^TestTxnEtl$", **more) >= {f"TestTxnEtl/{one}" for one in kinds}
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_scram(its_tests, module_tmp_path, tmp_path, bits):
+    broker = SaslBroker(module_tmp_path / f"sasl-{bits}")
+    broker.start()
+    try:
+        make_users(broker.bootstrap)
+        more = {"KGO_TEST_SCRAM_SEEDS": broker.sasl_bootstrap, "KGO_TEST_SCRAM": f"bob:{USERS['bob']}:{bits}"}
+        wanted = {"TestSCRAMAuth", "TestSCRAMAuthBadCredentials"}
+        assert passed(its_tests, broker, tmp_path, f"^({'|'.join(sorted(wanted))})$", **more) == wanted
+    finally:
+        broker.stop()

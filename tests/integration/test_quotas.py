@@ -13,7 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.conftest import topic_name
 from tests.support.broker_process import TpcBroker
+from tests.support.definitions import decode_response
 from tests.support.raw_client import RawConnection
+from tests.support.record_batches import Record, batch
+from tests.support.sasl_brokers import LoginLine, SaslBroker, make_users
 from tests.support.waiting import PATIENCE_S, patiently
 from tpc_broker.cli.main import main as tpc
 
@@ -158,3 +161,39 @@ def test_topics_above_the_quota_are_refused_over_the_wire(broker: TpcBroker, top
         assert 0 < throttle_ms <= 1000
         assert make("b", 1, 7) == (0, 0), "when that time is over"
     quota(broker, "remove", "--client-id", "maker")
+
+
+@pytest.fixture(scope="module")
+def login_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslBroker]:
+    broker = SaslBroker(tmp_path_factory.mktemp("quotas-of-users"), cores_count=1)
+    broker.start()
+    make_users(broker.bootstrap)
+    yield broker
+    broker.kill()
+
+
+def throttled_ms(line: LoginLine, topic: str, client_id: str) -> int:
+    """Of a Produce of 10 kB under that client id."""
+    topic_data = [{"Name": topic, "PartitionData": [{"Index": 0, "Records": batch([Record(RECORD)])}]}]
+    values = {"TransactionalId": None, "Acks": -1, "TimeoutMs": 30_000, "TopicData": topic_data}
+    line.raw.send("Produce", 9, values, client_id)
+    _correlation_id, answer = decode_response("Produce", 9, line.raw.receive_frame())
+    assert answer["Responses"][0]["PartitionResponses"][0]["ErrorCode"] == 0
+    told: int = answer["ThrottleTimeMs"]
+    return told
+
+
+def test_a_user_s_quota_holds_for_all_that_the_user_calls_itself(login_broker: SaslBroker) -> None:
+    """Attempt 110: another client id with each request, on other connections."""
+    admin = AdminClient({"bootstrap.servers": login_broker.bootstrap})
+    for future in admin.create_topics([NewTopic("of-users", 1, 1)]).values():
+        future.result(PATIENCE_S)
+    quota(login_broker, "set", "--user", "alice", "producer_byte_rate=1350")
+    with LoginLine(login_broker) as one, LoginLine(login_broker) as other, LoginLine(login_broker) as bob:
+        for line, user in ((one, "alice"), (other, "alice"), (bob, "bob")):
+            assert line.log_in(user)["ErrorCode"] == 0
+        assert throttled_ms(one, "of-users", "first") == 0
+        assert throttled_ms(other, "of-users", "second") > 1000
+        assert throttled_ms(bob, "of-users", "second") == 0
+        assert throttled_ms(one, "of-users", "third") > 1000, "each connection is told when it asks"
+    quota(login_broker, "remove", "--user", "alice")

@@ -17,8 +17,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.integration.test_listeners import CLIENTS, values
 from tests.support.broker_process import TpcBroker, run_command, run_here
 from tests.support.cluster_nodes import run_tpc
+from tests.support.definitions import decode_response
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import RawConnection
+from tests.support.record_batches import Record, batch
 from tests.support.server_process import ServerFailed
 from tests.support.steering_loader import skip_without
 from tests.support.waiting import PATIENCE_S, eventually, in_one_go, let_pass, patiently
@@ -424,3 +426,25 @@ def test_forwards_follow_a_partition_that_moves(broker, empty_topic):
         numbers += more
     assert consume_over(broker.shared_bootstrap, empty_topic, len(numbers)) == in_partitions(numbers)
     assert "nothing to move" in tpc("partition", "balance", "--seconds", "0.2")
+
+
+def test_a_client_s_quota_is_the_nodes_whichever_cores_its_connections_are_on(broker, topic):
+    """2 kB a second are as much as 22 kB in 11 seconds, of all cores together; each connection brings 10 kB."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
+    limit = ("--client-id", "held", "producer_byte_rate=2000")
+    code, said = run_tpc("quota", "set", *limit, "--bootstrap", broker.bootstrap)
+    assert code == 0, said
+    told = []
+    with ExitStack() as clients:
+        for number in range(CONNECTIONS // 2):
+            client = clients.enter_context(RawConnection(*broker.shared))
+            data = {"Index": number % PARTITIONS, "Records": batch([Record(bytes(10_000))])}
+            asked = {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [{"Name": topic, "PartitionData": [data]}]}
+            client.send("Produce", 9, {"TransactionalId": None, **asked}, "held")
+            told.append(decode_response("Produce", 9, client.receive_frame())[1]["ThrottleTimeMs"])
+        counted = [core["quotas"]["produce_throttled"] for core in broker.counters()]
+    run_tpc("quota", "remove", *limit[:2], "--bootstrap", broker.bootstrap)
+    assert told[0] == 0
+    assert min(told[3:]) > 0
+    assert sum(count > 0 for count in counted) > 1, "their connections are spread"

@@ -2,6 +2,7 @@
 at once, also for who waits.
 """
 
+import errno
 import uuid
 
 import pytest
@@ -231,10 +232,11 @@ def test_an_open_transaction_goes_on_only_while_its_id_may_be_written_by(bench, 
     assert bench.answer(alice) == [(E.NONE, 0)]
     assert bench.produce(alice, ("t", 0, transactional(1)), transactional_id="id") == [(E.NONE, 1)]
     bench.change(remove=[(ALICE, TRANSACT, "id")])
+    assert bench.produce(alice, ("t", 0, records_of(1))) == [(E.NONE, 2)], "the topic's right is known again"
     refused = [(E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]
     assert bench.produce(alice, ("t", 0, transactional(2)), transactional_id="id") == refused
     assert bench.produce(alice, ("t", 0, transactional(2)), transactional_id="another") == refused
-    assert end_of(bench, handle) == 2
+    assert end_of(bench, handle) == 3
 
 
 # -- fetch -------------------------------------------------------------------------------------------------------------
@@ -412,6 +414,8 @@ def test_what_is_decided_by_older_rules_or_for_nobody_is_not_installed(bench, al
     topic_id, older = uuid.UUID(bytes=topic_id_of("t")), bench.generation
     bench.change()
     bench.face.grant(older, ALICE, topic_id, writes=True, is_allowed=True)
+    told = lib.tpc_grants_install(bench.plane.pointer, older, ALICE, topic_id.bytes, WRITE, WRITE)
+    assert told == -errno.ESTALE
     with pytest.raises(ValueError, match="grant"):
         bench.face.grant(bench.generation, 0, topic_id, writes=True, is_allowed=True)
     for generation in (older, bench.generation):
@@ -420,14 +424,25 @@ def test_what_is_decided_by_older_rules_or_for_nobody_is_not_installed(bench, al
     assert bench.produce(alice, ("t", 0, records_of(1))) == [REFUSED]
 
 
-def test_what_was_decided_stands_until_the_rules_change(bench, alice):
+def test_what_was_decided_stands_until_the_rules_change(bench, alice, bob):
     bench.make("t")
-    assert bench.produce(alice, ("t", 0, records_of(1))) == [REFUSED]
+    for client in (alice, bob):  # the partition itself has bob's now
+        assert bench.produce(client, ("t", 0, records_of(1))) == [REFUSED]
     topic_id = uuid.UUID(bytes=topic_id_of("t"))
     bench.face.grant(bench.generation, ALICE, topic_id, writes=True, is_allowed=True)
     bench.face.grant(bench.generation, ALICE, topic_id, writes=False, is_allowed=True)
     assert bench.produce(alice, ("t", 0, records_of(1))) == [REFUSED]
     assert parts_of(bench.fetch(alice, 12, asks(("t", 0, 0))))[0]["ErrorCode"] == E.NONE
+
+
+def test_a_full_table_mixes_no_two_subjects_up(bench):
+    bench.make("t")
+    topic_id, strangers = uuid.UUID(bytes=topic_id_of("t")), range(1 << 20, (1 << 20) + 6)
+    for subject in range(1, lib.TPC_GRANTS_MAX - len(strangers)):
+        bench.face.grant(bench.generation, subject, topic_id, writes=True, is_allowed=True)
+    for subject in strangers:
+        assert bench.produce(bench.connect_as(subject), ("t", 0, records_of(1))) == [REFUSED]
+    assert len(bench.decided) == len(strangers)
 
 
 def test_the_table_is_bounded_and_the_oldest_go_first(bench, alice, bob):

@@ -5,12 +5,15 @@ that are let in, until their session is over. With all features, and with those 
 import errno
 import socket
 import struct
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.connection_bench import frame_of, header_of
 from tests.support.plane_bench import produce_body, records_of
 from tpc_broker._ring import lib
+from tpc_broker.auth.principals import Principal, Subject
+from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Stage
 
 KIB = 1024
@@ -433,3 +436,15 @@ def test_where_rights_are_asked_for_nobody_is_served_before_it_is_named(make_ben
     assert bench.connections.statistics().requests_hot == 3
     bench.connections.require_subject(on=False)
     assert bench.produce(bench.connect(), ("t", 0, records_of(1))) == [(0, 3)]
+
+
+@pytest.mark.parametrize("principal", ["User:" + "a" * 508, "User:a\nb"])
+def test_who_has_a_name_that_cannot_be_told_is_closed_and_nobody_minds(make_connections, principal):
+    """Such as the name in a certificate."""
+    bench = make_strict(make_connections)
+    connection = id_of(bench, bench.connect())
+    faces = ClientConnections(bench.connections)
+    kind, _, name = principal.partition(":")
+    faces._access = SimpleNamespace(subject_of_number=lambda _number: Subject(Principal(kind, name), "127.0.0.1"))
+    faces.let_in(connection, 1, 0)
+    assert bench.next_closed()[:2] == (connection, CloseReason.AUTHENTICATION)

@@ -467,7 +467,8 @@ def shortened(client_id: str | None) -> str:
 
 
 def _host(peer: str) -> str:
-    return peer.rpartition(":")[0]
+    """The address alone, as rules name it; none of a Unix socket."""
+    return peer.rpartition(":")[0].strip("[]")
 
 
 class RefusedRequestError(Exception):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpc_broker.auth.principal_mapping import NoPrincipalError
-from tpc_broker.auth.principals import USER, Principal, Subject
+from tpc_broker.auth.principals import NOBODY, USER, Principal, Subject
 from tpc_broker.foreign_protocols import FIRST_BYTES, foreign_protocol
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Connections, FrameSlice, Stage
 from tpc_broker.runtime.quotas import ClientQuotasOfConnections
@@ -83,9 +84,12 @@ def _why(reason: CloseReason, detail: int) -> tuple[str, str]:
 
 
 def subject_of_names(principal: bytes, host: bytes) -> Subject:
-    """What another core has said; what is no UTF-8 is nobody that a rule could name."""
-    kind, _, name = principal.decode(errors="replace").partition(":")
-    return Subject(Principal(kind, name), host.decode(errors="replace"))
+    """What another core has said; NOBODY where that is no UTF-8, or no principal."""
+    try:
+        kind, colon, name = principal.decode().partition(":")
+        return Subject(Principal(kind, name), host.decode()) if kind and colon and name else NOBODY
+    except UnicodeDecodeError:
+        return NOBODY
 
 
 class ClientConnections(ClientQuotasOfConnections):
@@ -147,7 +151,12 @@ class ClientConnections(ClientQuotasOfConnections):
 
     def _carried_subject(self, connection: int) -> Subject | None:
         names = self._connections.carried_subject(connection)
-        return None if names is None else subject_of_names(*names)
+        if names is None:
+            return None
+        subject = subject_of_names(*names)
+        if subject == NOBODY:
+            self._connections.close(connection, CloseReason.AUTHENTICATION)
+        return subject
 
     def needs_authentication(self, listener: int) -> bool:
         return listener in self._authenticated
@@ -156,8 +165,14 @@ class ClientConnections(ClientQuotasOfConnections):
         self._connections.require_subject(on=on)
 
     def let_in(self, connection: int, subject_number: int, deadline_ns: int) -> None:
-        subject = self._access.subject_of_number(subject_number)
-        self._connections.let_in(connection, subject_number, deadline_ns, str(subject.principal), subject.host)
+        """Who has a name that other cores could not be told is not let in: its connection is closed."""
+        subject, connections = self._access.subject_of_number(subject_number), self._connections
+        try:
+            connections.let_in(connection, subject_number, deadline_ns, str(subject.principal), subject.host)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            connections.close(connection, CloseReason.AUTHENTICATION)
 
     def expect_tokens(self, connection: int, *, on: bool) -> None:
         self._connections.expect_tokens(connection, on=on)

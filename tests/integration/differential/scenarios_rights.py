@@ -75,6 +75,17 @@ def _of_data(t: str) -> Iterator[Asked]:
     yield "topic", "DescribeProducers", 0, {"Topics": [{"Name": t, "PartitionIndexes": [0]}]}
 
 
+def _of_internal_topics() -> Iterator[Asked]:
+    """Which nobody writes (attempt 87)."""
+    name = "__consumer_offsets"
+    data = [{"Name": name, "PartitionData": [{"Index": 0, "Records": a_batch()}]}]
+    yield "offsets", "Produce", 9, {"Acks": -1, "TimeoutMs": 5000, "TopicData": data}
+    yield "offsets", "DeleteRecords", 2, {"Topics": _partitions(name, PartitionIndex=0, Offset=0), "TimeoutMs": 5000}
+    part = {"Partition": 0, "FetchOffset": 0, "CurrentLeaderEpoch": -1, "PartitionMaxBytes": 1}
+    fetch = {"MaxWaitMs": 0, "MaxBytes": 1, "Topics": _partitions(name, "Topic", **part)}
+    yield "offsets", "Fetch", 11, {**fetch, "ReplicaId": -1, "SessionEpoch": -1}
+
+
 def _of_topics(t: str) -> Iterator[Asked]:
     bits = {"IncludeClusterAuthorizedOperations": True, "IncludeTopicAuthorizedOperations": True}
     yield "any", "Metadata", 10, {"Topics": [{"Name": t}], "AllowAutoTopicCreation": False, **bits}
@@ -225,6 +236,7 @@ class Asker:
         [found] = d.guide("FindCoordinator", 4, {"KeyType": 1, "CoordinatorKeys": [transaction]})["Coordinators"]
         self._ports = {
             "any": d.peer.ports[0], "topic": d.leader(topic)._port, "group": d.coordinator(group)._port,
+            "offsets": d.leader("__consumer_offsets")._port,
             "transaction": found["Port"],
         }  # fmt: skip
 
@@ -313,7 +325,7 @@ def rights_to_topics(d: AccessDialogue) -> None:
         rule(d.prefix, TOPIC, ALL, ResourcePatternType=PREFIXED), rule(t, TOPIC, ALL, PermissionType=DENY)
     ])]  # fmt: skip
     rules += [(f"{operation} on cluster", [rule(operation=operation)]) for operation in (CREATE, CLUSTER_ACTION, ALL)]
-    requests = [*_of_data(t), *_of_topics(t), *_of_topics(absent)]
+    requests = [*_of_data(t), *_of_topics(t), *_of_topics(absent), *_of_internal_topics()]
     requests.append(("any", "DeleteTopics", 5, {"TopicNames": [absent], "TimeoutMs": 5000}))
     _each_right(d, rules, requests)
 

@@ -146,10 +146,10 @@ async def _read_all(  # noqa: PLR0913  (one pass with all that it depends on)
     for asked in fetch.parts:
         reading = Reading(asked, fetch.listener, request.api_version, confirmed)
         may_exceed = left == bytes_max
-        if _may_read(core, request, reading, is_follower=is_follower):
-            await core.partitions.wait_moved(asked.topic, asked.partition)
-        # Asked again behind each wait: the right may be gone.
         may_read = _may_read(core, request, reading, is_follower=is_follower)
+        if may_read:
+            await core.partitions.wait_moved(asked.topic, asked.partition)
+            may_read = _may_read(core, request, reading, is_follower=is_follower)  # it may be gone behind a wait
         found = _readable(core, reading, is_follower=is_follower) if may_read else None
         if found is not None and not _is_nearer(core, reading, found, rack):
             await _read_one(core, reading, found, message.isolation_level, left, may_exceed=may_exceed)

@@ -97,7 +97,7 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
 
 # Rule: What a client may not write is neither looked for, nor made room for, nor added to a transaction, and the rights
 # are those of the moment in which the records are taken. Held by tests/broker/test_rights_of_data.py.
-def _refused(core: Core, request: Request, asked: AskedProduce) -> dict[int, ErrorCode]:
+def _refused(core: Core, request: Request, asked: AskedProduce, *, is_told: bool = True) -> dict[int, ErrorCode]:
     """What the client may not write, by the place in the request: none of it where a batch is of a transaction that is
     not the client's. With an authorizer there are transactions, so it is not mistaken for what is said where there are
     none.
@@ -108,18 +108,19 @@ def _refused(core: Core, request: Request, asked: AskedProduce) -> dict[int, Err
     by_topic: dict[str | uuid.UUID, ErrorCode] = {}
     for place, part in enumerate(asked.parts):
         if part.topic not in by_topic:
-            by_topic[part.topic] = _fault_to_write(core, request, part.topic)
+            by_topic[part.topic] = _fault_to_write(core, request, part.topic, is_told=is_told)
         if by_topic[part.topic]:
             refused[place] = by_topic[part.topic]
     transactional_id = asked.transactional_id
     if any(_is_transactional(request, part) for part in asked.parts) and (
-        transactional_id is None or not core.access.allows_transaction(request, Operation.WRITE, transactional_id)
+        transactional_id is None
+        or not core.access.allows_transaction(request, Operation.WRITE, transactional_id, is_told=is_told)
     ):
         return dict.fromkeys(range(len(asked.parts)), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return refused
 
 
-def _fault_to_write(core: Core, request: Request, key: str | uuid.UUID) -> ErrorCode:
+def _fault_to_write(core: Core, request: Request, key: str | uuid.UUID, *, is_told: bool) -> ErrorCode:
     if isinstance(key, str):
         name = key
     else:
@@ -127,7 +128,7 @@ def _fault_to_write(core: Core, request: Request, key: str | uuid.UUID) -> Error
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         name = topic.name
-    is_allowed = core.access.allows_topic(request, Operation.WRITE, name)
+    is_allowed = core.access.allows_topic(request, Operation.WRITE, name, is_told=is_told)
     return ErrorCode.NONE if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -185,7 +186,7 @@ async def _carry_out(hold: _Hold, deadline_ms: int, verification: Verification) 
 
 def _final(hold: _Hold, verification: Verification, verdicts: list[Verdict | None]) -> list[Verdict | None]:
     """With what the client may not write as this is called."""
-    hold.refused |= _refused(hold.core, hold.request, hold.asked)
+    hold.refused |= _refused(hold.core, hold.request, hold.asked, is_told=False)
     verification.errors.update(hold.refused)
     return [
         Verdict(hold.refused[place]) if place in hold.refused else _verified(verification, place, verdict)
