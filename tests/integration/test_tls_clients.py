@@ -20,6 +20,7 @@ from tests.client.test_security import write_and_read
 from tests.support.contents import content
 from tests.support.kafka_peer import run_tool
 from tests.support.sasl_brokers import USERS, make_users
+from tests.support.steering_loader import skip_without
 from tests.support.tls_brokers import TlsBroker
 from tests.support.tls_clients import make_certificate
 from tests.support.waiting import PATIENCE_S, eventually, patiently
@@ -27,6 +28,7 @@ from tpc_broker.cli.main import main as tpc
 from tpc_broker.cli.profile_file import Profile, Profiles, save_profiles
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
+from tpc_broker.ebpf.steering import Select
 
 PASSWORD = USERS["alice"]
 WAYS = ("tls", "certificate", "login")
@@ -69,10 +71,10 @@ def python_stock(broker, way):
     return found
 
 
-def consume(settings, topic, count):
+def consume(settings, topic, count, partition=0):
     """Values of all records, sorted."""
     consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, partition, 0)])
     found = []
 
     def has_come():
@@ -248,3 +250,28 @@ def test_the_name_in_a_certificate_is_what_rights_go_by(guarded, certificates, t
             producer.produce(topic, b"%d" % number, on_delivery=lambda error, _message, told=told: told.append(error))
         assert producer.flush(PATIENCE_S) == 0
         assert {error and error.name() for error in told} == {error_name}
+
+
+def test_a_shared_listener_with_tls(module_tmp_path, certificates, topic):
+    """What a core is sent that another one owns goes on to that one, which has no TLS to do with it."""
+    skip_without("libbpf", Select.LOAD)
+    made = TlsBroker(module_tmp_path / "shared", 2, {"listener.tls.mode": "shared", "ebpf.loader": "libbpf"})
+    made.certificates = certificates
+    made.start()
+    try:
+        settings = stock(made, "certificate")
+        admin = AdminClient(settings)
+        admin.create_topics([NewTopic(topic, 4)])[topic].result(PATIENCE_S)
+        producer, failed = Producer(settings), []
+        sent = {number: sorted(content(50_000 + number + 4 * one) for one in range(20)) for number in range(4)}
+        for number, bodies in sent.items():
+            for body in bodies:
+                producer.produce(
+                    topic, body, partition=number, on_delivery=lambda error, _message: error and failed.append(error)
+                )
+        assert producer.flush(PATIENCE_S) == 0
+        assert not failed
+        for number, bodies in sent.items():
+            assert consume(settings, topic, 20, number) == bodies
+    finally:
+        made.stop()

@@ -134,6 +134,9 @@ class ClientConnections(ClientQuotasOfConnections):
 
     def _name(self, dispatcher: Dispatcher, connection: int, listener: int) -> None:
         """Who it is that has made a handshake. Who gave no certificate, or is to log in, stays who it was."""
+        if self.needs_authentication(listener):
+            let_speak(self._connections, connection)
+            return
         state, naming = dispatcher.state_of(connection), self._namings.get(listener)
         if state is None or naming is None:
             self._connections.close(connection, CloseReason.AUTHENTICATION)
@@ -145,7 +148,7 @@ class ClientConnections(ClientQuotasOfConnections):
             dispatcher.complain(state.peer, "connection closed: its certificate names nobody", f" ({error})")
             self._connections.close(connection, CloseReason.LOCAL)
             return
-        if name is not None and not self.needs_authentication(listener):
+        if name is not None:
             dispatcher.let_in(connection, Subject(Principal(USER, name), state.host), 0)
         let_speak(self._connections, connection)
 
