@@ -127,8 +127,7 @@ static bool above_bounds(const connection *it) {
     const tpc_connection_limits *limits = &it->owner->limits;
     int64_t taken = it->next_sequence - it->first_sequence;
     return it->deferred != NULL || it->muted_place || connection_must_wait(it) ||
-           taken >= limits->pipelined_requests_max ||
-           it->held_bytes >= limits->receive_share_bytes;
+           taken >= limits->pipelined_requests_max || it->held_bytes >= limits->receive_share_bytes;
 }
 
 static bool below_low_marks(const connection *it) {
