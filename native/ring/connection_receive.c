@@ -373,7 +373,7 @@ static void parse_backlog(connection *it) {
 
 static bool may_go_on(connection *it) {
     if (it->paused && it->sink->may_resume(it)) it->paused = false;
-    it->starved = false; /* if there is still no room, parsing says so again */
+    it->starved = false;                    /* if there is still no room, parsing says so again */
     return !it->paused && !it->muted_place; /* a muted one takes nothing up that it has put aside, either */
 }
 
