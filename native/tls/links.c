@@ -31,7 +31,8 @@ static SSL_SESSION *session_of(SSL *ssl, const tls_key *key) {
     return NULL;
 }
 
-static int offer(SSL *ssl, const EVP_MD *digest, const unsigned char **name, size_t *name_bytes, SSL_SESSION **session) {
+static int offer(SSL *ssl, const EVP_MD *digest, const unsigned char **name, size_t *name_bytes,
+                 SSL_SESSION **session) {
     const tls_key *key = &context_of(ssl)->keys[0];
     *session = NULL;
     if (digest != NULL && EVP_MD_get_type(digest) != NID_sha256) return 0;
@@ -68,8 +69,9 @@ static bool harden(SSL_CTX *ssl, bool dials) {
 
 tpc_tls_context *tpc_tls_links_new(int dials, const uint8_t *keys, uint32_t count) {
     tpc_tls_context *context = count > 0 && count <= TPC_TLS_KEYS_MAX ? calloc(1, sizeof *context) : NULL;
-    SSL_CTX *ssl =
-        context != NULL && tls_session_prepare() ? SSL_CTX_new(dials ? TLS_client_method() : TLS_server_method()) : NULL;
+    SSL_CTX *ssl = context != NULL && tls_session_prepare()
+                       ? SSL_CTX_new(dials ? TLS_client_method() : TLS_server_method())
+                       : NULL;
     if (ssl == NULL || !harden(ssl, dials != 0)) {
         SSL_CTX_free(ssl);
         free(context);
