@@ -97,12 +97,16 @@ def settings(broker: SecuredBroker, user: str, password: str) -> dict[str, objec
 
 def first_of(broker: SecuredBroker, user: str, password: str, group: str) -> bytes | int:
     """A record's value, or what the client is told."""
-    consumer = Consumer({**settings(broker, user, password), "group.id": group})
+    told: list[int] = []  # of the connection, which is nobody's record
+    more = {"group.id": group, "error_cb": lambda error: told.append(error.code())}
+    consumer = Consumer({**settings(broker, user, password), **more})
     consumer.subscribe(["orders"])
     try:
         patience = stopwatch()
         while patience() < PATIENCE_S:
             message = consumer.poll(1)
+            if KafkaError._AUTHENTICATION in told:
+                return KafkaError._AUTHENTICATION
             if message is None:
                 continue
             error = message.error()
