@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,9 @@ def test_a_cluster_that_did_not_take_them_is_told_of() -> None:
     image = ClusterImage().apply([record("bert")], MetadataVersion(1))
     assert missing_users([record("bert")], image) == ""
     said = missing_users([record("anna"), record("bert"), record("anna", SHA_512)], image)
-    assert said.startswith("users 'anna' are not there: the cluster's feature level is ")
+    assert said.startswith("users 'anna' are not there: the cluster has what another founder has brought; make them ")
+    said = missing_users([record("anna")], replace(image, feature_level=5))
+    assert said.startswith("users 'anna' are not there: the cluster's feature level is 5, and users are from 6 on; ")
 
 
 def test_the_command_makes_a_directory_and_both_credentials(tmp_path: Path) -> None:

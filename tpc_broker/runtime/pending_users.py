@@ -108,12 +108,13 @@ def read_before_start(data: Path, *, in_cluster: bool) -> list[ScramCredentialCh
 
 
 def missing_users(given: Iterable[MetadataRecord], image: ClusterImage) -> str:
-    """What is to be said where a cluster that was founded took none of them, for its level; "" where it has them."""
+    """What is to be said where a cluster that was founded took none of them; "" where it has them."""
     there = {name for name, _mechanism in image.scram_users}
     names = sorted({one.user for one in given if isinstance(one, ScramCredentialChanged)} - there)
     if not names:
         return ""
-    return (
-        f"users {', '.join(map(repr, names))} are not there: the cluster's feature level is {image.level}, and it has "
-        f"users from {FIRST_WITH_SECURITY} on; raise it (tpc cluster level), and make them by `tpc user add`"
-    )
+    why = "the cluster has what another founder has brought"
+    if not image.knows_security:
+        why = f"the cluster's feature level is {image.level}, and users are from {FIRST_WITH_SECURITY} on; raise it "
+        why += "(tpc cluster level)"
+    return f"users {', '.join(map(repr, names))} are not there: {why}; make them by `tpc user add`"
