@@ -417,10 +417,6 @@ int tpc_connection_set_user(tpc_connections *connections, uint64_t id, const uin
     return 0;
 }
 
-int tpc_quotas_count_time(const tpc_connections *connections) {
-    return connections->quotas != NULL && connections->quotas->counts_time;
-}
-
 void tpc_quotas_statistics(const tpc_connections *connections, tpc_quota_statistics *statistics) {
     const quotas *it = connections->quotas;
     *statistics = (tpc_quota_statistics){0};

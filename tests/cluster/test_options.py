@@ -314,3 +314,8 @@ def test_with_an_authorizer_links_are_encrypted_or_the_node_does_not_start(tmp_p
     for arguments, given in ((with_secret, "off"), ({**GOOD, "cluster": "127.0.0.1:9000"}, "auto")):
         with pytest.raises(StartError, match=r"authorizer\.class\.name: in a cluster nodes tell each other who asks"):
             plan_cluster(arguments, 1, given, is_authorizing=True)
+
+
+def test_what_is_required_and_cannot_be_is_refused():
+    with pytest.raises(StartError, match=r"cluster\.links\.encryption=required: the key comes from --cluster-secret"):
+        plan_cluster(GOOD, 1, "required")

@@ -77,3 +77,14 @@ def test_what_is_wrong_is_one_line(arguments: list[str], said: str) -> None:
     assert (done.exit_code, done.stderr) == (2, line)
     told = json.loads(done.stdout)
     assert (told["good"], f"tpc-broker: {told['reason']}\n") == (False, line)
+
+
+def test_no_secret_is_shown(tmp_path):
+    """Nor a private key that stands in the settings themselves."""
+    secrets = {"ssl.key.password": "hunter2", "ssl.keystore.key": "KEYTEXT"}
+    config = tmp_path / "c.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in secrets.items()))
+    for more in ((), ("--json",)):
+        done = CliRunner().invoke(main, ["check-config", "--config", str(config), *more])
+        assert done.exit_code == 0, done.output
+        assert all(name in done.stdout and value not in done.stdout for name, value in secrets.items())

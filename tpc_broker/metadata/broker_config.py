@@ -642,7 +642,9 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = {
     "zookeeper.connect": "there is no ZooKeeper",
     "ssl.keystore.password": "the key store is PEM; the password of the key in it is ssl.key.password",
     "ssl.truststore.password": "the trust store is PEM, which has none",
-    "inter.broker.listener.name": "nodes do not speak to each other yet",
+    "inter.broker.listener.name": "nodes speak to each other at --cluster HOST:PORT",
+    "security.inter.broker.protocol": "links between nodes are under TLS by --cluster-secret; cluster.links.encryption",
+    "sasl.mechanism.inter.broker.protocol": "nodes prove --cluster-secret to each other",
     "offsets.topic.replication.factor": "the offsets topic has one replica per node",
 }
 """Settings of Kafka's that many files contain and that cannot act here; refused with the reason."""

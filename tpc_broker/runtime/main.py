@@ -31,6 +31,7 @@ from tpc_broker.runtime.listener_tls import warnings_of
 from tpc_broker.runtime.listening import check_steering
 from tpc_broker.runtime.logs import line_of, log_facts, set_up_logging
 from tpc_broker.runtime.options import ServeOptions, StartError, choose_cores, parse_admin, parse_datagram
+from tpc_broker.runtime.redaction import LEFT_OUT, is_shown
 from tpc_broker.runtime.ring import RingUnavailable
 from tpc_broker.runtime.supervisor import (
     CHECK_ONLY_VARIABLE,
@@ -152,7 +153,7 @@ def check_config(as_json: bool, **arguments: object) -> None:  # noqa: FBT001
         refuse(str(error))
     given = load_settings(options.settings_text, options.overrides).given
     places = [listener.summary() for listener in options.listeners]
-    settings = dict(sorted(given.items()))
+    settings = {name: value if is_shown(name) else LEFT_OUT for name, value in sorted(given.items())}
     cluster = options.cluster
     if as_json:
         told = {"good": True, "cores": options.cores, "listeners": places, "settings": settings}

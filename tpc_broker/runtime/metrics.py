@@ -126,6 +126,8 @@ COUNTED: Final = (
     Counted("tpc_transaction_verifications_total", "transactions", "verifications", "Questions to coordinators."),
     Counted("tpc_logins_total", "authentication", "succeeded", "Logins of clients (SASL)."),
     Counted("tpc_logins_renewed_total", "authentication", "renewed", "Of them, again on the same connection."),
+    Counted("tpc_logins_renewals_failed_total", "authentication", "renewals_failed", "Logins again that failed."),
+    Counted("tpc_tls_handshakes_total", "connections", "handshakes", "TLS handshakes of clients."),
     Counted("tpc_logins_failed_total", "authentication", "failed", "Logins of clients that failed."),
     Counted("tpc_forwarded_produce_total", "forwards", "produces", "Produce requests with parts for other cores."),
     Counted("tpc_forwarded_fetch_total", "forwards", "fetches", "Fetch requests with parts for other cores."),

@@ -71,8 +71,6 @@ int tpc_connection_set_user(tpc_connections *connections, uint64_t connection, c
                             uint32_t user_bytes);
 /* Takes no request for so long, or for longer where it is muted already. 0 or -ENOTCONN. */
 int tpc_connection_mute(tpc_connections *connections, uint64_t connection, int64_t milliseconds);
-/* Whether time of requests is counted of anybody. */
-int tpc_quotas_count_time(const tpc_connections *connections);
 /* Time that a request of this client has taken of the core. */
 void tpc_quota_spent(tpc_connections *connections, uint64_t connection, const uint8_t *client, uint32_t client_bytes,
                      int64_t spent_ns);

@@ -11,7 +11,6 @@ tpc_tls_context *tpc_tls_links_new(int dials, const uint8_t *keys, uint32_t coun
 
 /* A session without a socket, for the greeting of two nodes; `tls.h` says more. */
 typedef struct tpc_tls_session tpc_tls_session;
-enum { TPC_TLS_SPILL_BYTES_MAX = 65536 };
 tpc_tls_session *tpc_tls_session_new(tpc_tls_context *context);
 void tpc_tls_session_free(tpc_tls_session *session);
 void tpc_tls_feed(tpc_tls_session *session, const uint8_t *data, size_t bytes);

@@ -132,6 +132,8 @@ def alter_users(
     result = messages.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     names = dict.fromkeys([*(each.name for each in message.deletions), *(each.name for each in message.upsertions)])
     return messages.AlterUserScramCredentialsResponse(results=[result(user=name, **said) for name in names])
+
+
 def create_acls(_version: int, message: messages.CreateAclsRequest, said: Said) -> messages.CreateAclsResponse:
     result = messages.CreateAclsResponse.AclCreationResult
     return messages.CreateAclsResponse(results=[result(**said) for _ in message.creations])

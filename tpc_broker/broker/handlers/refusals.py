@@ -137,23 +137,6 @@ def describe_client_quotas(
     return messages.DescribeClientQuotasResponse(entries=None, **said)
 
 
-def alter_client_quotas(
-    _version: int, message: messages.AlterClientQuotasRequest, said: Said
-) -> messages.AlterClientQuotasResponse:
-    kind = messages.AlterClientQuotasResponse
-    return kind(
-        entries=[
-            kind.EntryData(
-                entity=[
-                    kind.EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in one.entity
-                ],
-                **said,
-            )
-            for one in message.entries
-        ]
-    )
-
-
 def describe_user_scram_credentials(
     _version: int, message: messages.DescribeUserScramCredentialsRequest, said: Said
 ) -> messages.DescribeUserScramCredentialsResponse:

@@ -290,7 +290,7 @@ ROWS: Final[dict[ApiKey, ApiRow]] = {
         quotas.handle_alter_client_quotas,
         AtController(no_controller.alter_client_quotas),
         (Need(Operation.ALTER_CONFIGS, Resource.CLUSTER),),
-        refused=refusals.alter_client_quotas,
+        refused=no_controller.alter_client_quotas,
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
         scram_users.handle_describe_user_scram_credentials,

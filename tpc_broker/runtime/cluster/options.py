@@ -48,6 +48,8 @@ def plan_cluster(
         raise StartError(f"--rack: a name of {len(rack.encode())} bytes; at most {SWIM_NAME_BYTES_MAX} are allowed")
     seeds = _seeds(arguments.get("seeds"), address)
     path = _secret_path(arguments.get("cluster_secret"), address)
+    if encryption == REQUIRED and not path:
+        raise StartError("cluster.links.encryption=required: the key comes from --cluster-secret, which is not given")
     if is_authorizing:
         if not path or encryption == OFF or not is_built():
             raise StartError(LINKS_OF_AUTHORIZER)

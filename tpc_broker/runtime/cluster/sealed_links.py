@@ -16,7 +16,6 @@ import hmac
 import logging
 import os
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +26,7 @@ from tpc_broker.broker.log_limiter import LogLimiter
 from tpc_broker.cluster.link_codec import Reason
 from tpc_broker.native_bytes import pinned
 from tpc_broker.runtime.cluster.link_errors import LinkRefusedError
+from tpc_broker.runtime.tls import is_built
 
 if TYPE_CHECKING:
     import socket
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OFF, AUTO, REQUIRED = "off", "auto", "required"
-POLICIES: Final = (AUTO, REQUIRED, OFF)
 """`cluster.links.encryption`: `auto` is with everybody who can."""
 HANDSHAKE_BYTE: Final = 0x16
 """The first of a TLS record that begins a handshake (RFC 8446, 5.1)."""
@@ -337,10 +336,8 @@ def sealed(surroundings: Surroundings, secret: ClusterSecret, policy: str) -> Su
     """
     if not secret.keys or policy == OFF:
         return surroundings
-    with suppress(OSError):
-        contexts = LinkContexts(secret, is_required=policy == REQUIRED)
-        return replace(surroundings, network=SealingNetwork(surroundings.network, contexts))
-    if policy == REQUIRED:
-        raise OSError("cluster.links.encryption=required: this broker was built without OpenSSL")
-    log.warning("links to other nodes are not encrypted: this broker was built without OpenSSL")
-    return surroundings
+    if not is_built() and policy == AUTO:
+        log.warning("links to other nodes are not encrypted: this broker was built without OpenSSL")
+        return surroundings
+    contexts = LinkContexts(secret, is_required=policy == REQUIRED)
+    return replace(surroundings, network=SealingNetwork(surroundings.network, contexts))
