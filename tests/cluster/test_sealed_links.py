@@ -176,13 +176,41 @@ def test_who_ends_once_without_a_word_is_asked_for_tls_again():
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, end_at_once, [listener])
-            for _ in range(2):
+            for _ in range(3):
                 async with SealedStream(await dial(), contexts, dial, address) as stream:
                     with suppress(trio.BrokenResourceError):
                         await stream.send_all(b"a frame")
-            await until(lambda: len(first_bytes) == 3)
+            await until(lambda: len(first_bytes) == 4)
             nursery.cancel_scope.cancel()
-        assert first_bytes == [bytes([HANDSHAKE_BYTE])] * 2 + [b"a"]
+        assert first_bytes == [bytes([HANDSHAKE_BYTE])] * 3 + [b"a"]
+
+    trio.run(talk)
+
+
+def test_who_has_encrypted_is_long_asked_for_tls_and_who_ends_in_the_middle_is_not_silent():
+    async def talk():
+        contexts = LinkContexts(ClusterSecret((OLD,)), is_required=False)
+        here, there = ("127.0.0.1", 1), ("127.0.0.1", 2)
+        contexts.note_answer(here, is_silent=False)
+        silent = [contexts.note_answer(here, is_silent=True) for _ in range(60)]
+        assert silent == [False] * 59 + [True]
+        near, far = trio.testing.memory_stream_pair()
+
+        async def end_in_the_middle():
+            await far.receive_some(1 << 16)
+            await far.send_all(bytes([HANDSHAKE_BYTE, 3, 3]))
+            await far.aclose()
+
+        async def never():
+            raise AssertionError("it is not dialled again")
+
+        for _ in range(9):
+            near, far = trio.testing.memory_stream_pair()
+            stream = SealedStream(near, contexts, never, there)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(end_in_the_middle)
+                with pytest.raises(trio.BrokenResourceError, match="in the middle of a handshake"):
+                    await stream.send_all(b"a frame")
 
     trio.run(talk)
 

@@ -3,7 +3,8 @@
 Who dials says the first word, and who was dialled sees by its first byte whether it is TLS: a release that knows no
 TLS sends a frame of its own, whose first byte is 0. Such a link is plain, unless encryption is required; and so is one
 to an end that closes without a word when it is greeted by TLS, which is what such a release does. So does a core that
-ends just then, so it takes two of them in a row.
+ends just then, or has too many greetings at once, so it takes several in a row, and many of an end that has encrypted
+before: it may have gone back to an earlier release.
 
 The handshake is carried out here, with OpenSSL in C (`native/tls`), and the connection of the steady state is handed
 to the ring together with its session (`Handed`).
@@ -44,7 +45,9 @@ OFF, AUTO, REQUIRED = "off", "auto", "required"
 """`cluster.links.encryption`: `auto` is with everybody who can."""
 HANDSHAKE_BYTE: Final = 0x16
 """The first of a TLS record that begins a handshake (RFC 8446, 5.1)."""
-SILENT_MAX: Final = 2
+SILENT_MAX: Final = 3
+SILENT_OF_KNOWN_MAX: Final = 60
+"""About a minute: `links.BACK_OFF_S_MAX` is a second."""
 RECEIVE_BYTES: Final = 1 << 17
 SEAL_BYTES: Final = 1 << 18
 _RECORD_BYTES: Final = 16_384
@@ -76,6 +79,8 @@ class LinkContexts:
         self.is_required = is_required
         self._silent: Counter[tuple[str, int]] = Counter()
         """How often in a row an address has closed without a word."""
+        self._encrypt: set[tuple[str, int]] = set()
+        """Addresses that have shaken hands, since this core began."""
         self._log_limiter = LogLimiter(trio.current_time)
         keys = link_keys(secret)
         self._contexts = []
@@ -89,12 +94,14 @@ class LinkContexts:
         """Whether who closes without a word is to be spoken to plainly."""
         if not is_silent:
             self._silent.pop(address, None)
+            self._encrypt.add(address)
             return False
         self._silent[address] += 1
         if self.is_required:
             self._log_limiter.say(log, "silent", str(address), f"link to {address[0]}:{address[1]}: it ended when it "
                                   f"was to be encrypted; {NOT_ENCRYPTED}")  # fmt: skip
-        return not self.is_required and self._silent[address] >= SILENT_MAX
+        silent_max = SILENT_OF_KNOWN_MAX if address in self._encrypt else SILENT_MAX
+        return not self.is_required and self._silent[address] >= silent_max
 
     def session(self, *, dials: bool) -> Any:
         session = lib.tpc_tls_session_new(self._contexts[0 if dials else 1])
@@ -141,7 +148,7 @@ class SealedStream(trio.abc.Stream):
         self._input: Any = memoryview(b"")
         """What the session reads from: C borrows it."""
         self._plain = b""
-        self._is_begun = False
+        self._is_begun = self._has_heard = False
 
     @property
     def socket(self) -> trio.socket.SocketType:
@@ -176,8 +183,10 @@ class SealedStream(trio.abc.Stream):
         self._session = self._contexts.session(dials=True)
         try:
             is_answered = await self._shake_hands()
-        except trio.BrokenResourceError:  # it was reset
-            is_answered = False
+        except trio.BrokenResourceError:
+            if self._has_heard:
+                raise
+            is_answered = False  # it was reset
         if not self._contexts.note_answer(self._address, is_silent=not is_answered):
             if is_answered:
                 return
@@ -191,7 +200,7 @@ class SealedStream(trio.abc.Stream):
 
     async def _shake_hands(self) -> bool:
         """False: the other end has closed without a word."""
-        has_heard = bool(self._input)
+        self._has_heard = bool(self._input)
         while True:
             result = lib.tpc_tls_handshake(self._session)
             await self._send_spilled()
@@ -201,10 +210,10 @@ class SealedStream(trio.abc.Stream):
                 raise LinkRefusedError(Reason.SECRET, "the other end has another cluster secret", by_peer=False)
             data = await self._inner.receive_some(RECEIVE_BYTES)
             if not data:
-                if has_heard:
+                if self._has_heard:
                     raise trio.BrokenResourceError("the other end has closed in the middle of a handshake")
                 return False
-            has_heard = True
+            self._has_heard = True
             self._feed(bytes(data))
 
     async def _send_spilled(self) -> None:
