@@ -233,7 +233,7 @@ def test_a_connection_that_only_receives_stays_armed(make_connections):
     bench, client = make_connections()
     for _ in range(3):
         bench.exchange(client)
-        [(connection, _peer)] = bench.opened
+        [(connection, *_where)] = bench.opened
         number = descriptor_of(bench, connection)
         bench.turn(0)
         assert armed_events(number) == select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP

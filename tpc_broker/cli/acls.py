@@ -121,7 +121,10 @@ def list_rules(principal: str | None, pattern: str, bootstrap: str, as_json: boo
 
 @acl.command()
 @_rule_options
-@click.option("--pattern", type=click.Choice([LITERAL, PREFIXED]), default=LITERAL, show_default=True)
+@click.option(
+    "--pattern", type=click.Choice([LITERAL, PREFIXED]), default=LITERAL, show_default=True,
+    help="On the very name, or on all that begin with it.",
+)  # fmt: skip
 @common_options
 def add(bootstrap: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001
     """Add a rule for each principal, host, operation and resource that is named.
@@ -139,7 +142,10 @@ def add(bootstrap: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001
 
 @acl.command()
 @_rule_options
-@click.option("--pattern", type=click.Choice(list(PATTERNS)), default=LITERAL, show_default=True)
+@click.option(
+    "--pattern", type=click.Choice(list(PATTERNS)), default=LITERAL, show_default=True,
+    help="Only such rules; `match`: whatever covers the name.",
+)  # fmt: skip
 @click.option("--yes", is_flag=True, help="Whatever is found, where not all of a rule is named.")
 @common_options
 def remove(bootstrap: str, as_json: bool, yes: bool, **options: Any) -> None:  # noqa: FBT001
