@@ -3,7 +3,6 @@
 The numbers are those of the list that the security of this broker was planned by.
 """
 
-import contextlib
 import ssl
 
 import pytest
@@ -13,6 +12,7 @@ from tests.support.tls_clients import (
     CommandClient,
     TlsClient,
     client_context,
+    is_refused,
     make_certificate,
     make_lone_certificate,
     make_revocations,
@@ -40,27 +40,6 @@ def make_tls(make_connections, certificates):
         return bench
 
     return make
-
-
-def is_refused(bench, context):
-    """Whether the connection ends without anything that was asked for being heard, and for what reason."""
-    client = TlsClient(bench, bench.connect(), context)
-    client.say = lambda data: _send_what_goes(client.sock, data)
-    try:
-        bench.until(lambda: bench.closed or client.attempt(client.tls.do_handshake))
-        client.tls.write(frame_of(b"let me in"))
-        client.flush()
-    except (ssl.SSLError, OSError):
-        pass
-    bench.until(lambda: bench.closed or bench.requests)
-    assert not bench.requests
-    _connection, reason, error = bench.closed.popleft()
-    return error_text(error) if reason is CloseReason.TLS else reason.name
-
-
-def _send_what_goes(sock, data):
-    with contextlib.suppress(OSError):  # it was closed: that is looked at where it is told
-        sock.send(data)
 
 
 def test_46_plain_bytes_to_a_tls_port(make_tls):

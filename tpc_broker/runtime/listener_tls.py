@@ -75,6 +75,7 @@ def read_listener(ssl: ListenerSsl) -> ListenerTls:
         key=keystore if keystore is not None else _unfolded(ssl["keystore.key"]),
         password=ssl["key.password"],
         trusted=None if client_auth is ClientAuth.NONE else _trusted_of(ssl),
+        revoked=None if client_auth is ClientAuth.NONE else _read(ssl, "crl.location"),
         client_auth=client_auth,
         has_1_2=has_1_2,
         has_1_3=has_1_3,
@@ -104,8 +105,7 @@ def warnings_of(ssl: ListenerSsl) -> list[str]:
 
 def _trusted_of(ssl: ListenerSsl) -> str:
     in_file = _read(ssl, "truststore.location")
-    trusted = in_file if in_file is not None else _unfolded(ssl["truststore.certificates"])
-    return f"{trusted}\n{_read(ssl, 'crl.location') or ''}"
+    return in_file if in_file is not None else _unfolded(ssl["truststore.certificates"])
 
 
 def _read(ssl: ListenerSsl, name: str) -> str | None:
@@ -150,6 +150,8 @@ def _place_of(ssl: ListenerSsl, part: TlsPart) -> str:
         return "ssl.keystore.certificate.chain" if part is TlsPart.CHAIN else "ssl.keystore.key"
     if part is TlsPart.TRUSTED:
         return str(ssl["truststore.location"] or "ssl.truststore.certificates")
+    if part is TlsPart.REVOKED:
+        return str(ssl["crl.location"])
     return "ssl.cipher.suites" if part is TlsPart.CIPHERS else "OpenSSL"
 
 
