@@ -121,9 +121,22 @@ static STACK_OF(X509_INFO) * all_in(const char *text) {
     return all;
 }
 
+/* Each certificate of a chain is looked for in its issuer's list, and refused where there is none. But for the last, which
+ * stands in the trust store: if its issuer does not, no list of that one can be checked. All lists are the node's own. */
+static int judge(int is_good, X509_STORE_CTX *chain) {
+    int error = X509_STORE_CTX_get_error(chain), depth = X509_STORE_CTX_get_error_depth(chain);
+    bool has_no_list = error == X509_V_ERR_UNABLE_TO_GET_CRL || error == X509_V_ERR_UNABLE_TO_GET_CRL_ISSUER ||
+                       error == X509_V_ERR_CRL_SIGNATURE_FAILURE;
+    bool is_last = depth > 0 && depth == sk_X509_num(X509_STORE_CTX_get0_chain(chain)) - 1;
+    if (is_good || !has_no_list || !is_last) return is_good;
+    X509_STORE_CTX_set_error(chain, X509_V_OK);
+    return 1;
+}
+
 static bool add_list(SSL_CTX *ssl, X509_CRL *list) {
     X509_STORE *store = SSL_CTX_get_cert_store(ssl);
-    X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+    X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
+    X509_STORE_set_verify_cb(store, judge);
     return X509_STORE_add_crl(store, list) == 1;
 }
 

@@ -21,6 +21,7 @@ from tests.support.tls_clients import (
 from tpc_broker.runtime.connections import CloseReason
 from tpc_broker.runtime.tls import ClientAuth, NameSource, error_text, let_speak, peer_name, secure
 
+AUTHORITY = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign"
 CHANGE_CIPHER_SPEC = bytes.fromhex("140303000101")
 
 
@@ -101,11 +102,43 @@ def test_50_to_52_certificates_that_are_worth_nothing(make_tls, certificates, cl
 def test_53_a_certificate_that_was_revoked(make_tls, certificates):
     for name in ("good", "revoked"):
         make_certificate(certificates, name, subject=f"/CN={name}")
-    trusted = (certificates / "ca.pem").read_text() + make_revocations(certificates, "revoked")
-    bench = make_tls(trusted, ClientAuth.REQUIRED)
+    bench = make_tls(client_auth=ClientAuth.REQUIRED, revoked=make_revocations(certificates, "revoked"))
     assert is_refused(bench, client_context(certificates, "revoked")) == "certificate verify failed"
     TlsClient(bench, bench.connect(), client_context(certificates, "good")).shake_hands().exchange()
     assert bench.names == ["CN=good"]
+
+
+def make_chain(folder):
+    """`between`, which is signed by `ca`, and `below`, which is signed by it and comes with it."""
+    make_certificate(folder, "between", subject="/CN=between", extension=AUTHORITY)
+    make_certificate(folder, "below", subject="/CN=below", authority="between")
+    with (folder / "below.pem").open("a") as file:
+        file.write((folder / "between.pem").read_text())
+
+
+def test_53_a_certificate_under_an_authority_that_was_revoked(make_tls, certificates):
+    """Or of which nobody says whether it was: there is a list of its own, and none of who signed it."""
+    make_chain(certificates)
+    root, lists = (certificates / "ca.pem").read_text(), make_revocations(certificates, authority="between")
+    for revoked, is_good in (((), True), (("between",), False)):
+        bench = make_tls(root, ClientAuth.REQUIRED, revoked=lists + make_revocations(certificates, *revoked))
+        if is_good:
+            TlsClient(bench, bench.connect(), client_context(certificates, "below")).shake_hands().exchange()
+        else:
+            assert is_refused(bench, client_context(certificates, "below")) == "certificate verify failed"
+    bench = make_tls(root, ClientAuth.REQUIRED, revoked=lists)
+    assert is_refused(bench, client_context(certificates, "below")) == "certificate verify failed"
+
+
+def test_53_an_authority_that_is_trusted_itself_needs_no_list_of_who_signed_it(make_tls, certificates):
+    make_chain(certificates)
+    trusted, lists = (certificates / "between.pem").read_text(), make_revocations(certificates, authority="between")
+    for revoked in (lists, lists + make_revocations(certificates)):
+        bench = make_tls(trusted, ClientAuth.REQUIRED, revoked=revoked)
+        TlsClient(bench, bench.connect(), client_context(certificates, "below")).shake_hands().exchange()
+    revoked = make_revocations(certificates, "below", authority="between")
+    bench = make_tls(trusted, ClientAuth.REQUIRED, revoked=revoked)
+    assert is_refused(bench, client_context(certificates, "below")) == "certificate verify failed"
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
