@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from tests.support.broker_process import serve_refusing
@@ -14,7 +17,7 @@ from tpc_broker.metadata.settings import listener_settings, load_settings
 from tpc_broker.metadata.ssl_settings import ssl_of_listeners
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import CloseReason
-from tpc_broker.runtime.listener_tls import TlsFiles, read_listener, warnings_of
+from tpc_broker.runtime.listener_tls import SAID_AGAIN_LOOKS, TlsFiles, read_listener, warnings_of
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.tls import secure
 
@@ -61,6 +64,48 @@ def test_a_file_that_changes_is_read_again(bench, certificates, tmp_path, caplog
     files.look()
     assert "No such file" in caplog.text
     assert common_name(bench, certificates)[1] == "renewed"
+
+
+def test_what_failed_is_tried_again_and_told_once(bench, certificates, tmp_path, caplog):
+    """The file stays as it is: what was wrong was something else."""
+    file = tmp_path / "store.pem"
+    file.write_text(store_of(certificates).read_text())
+    make_certificate(certificates, "renewed", subject="/CN=renewed")
+    refusals = [OSError(errno.ENOMEM, "no memory")] * (SAID_AGAIN_LOOKS + 2)
+
+    def give(number, read):
+        if files is not None and refusals:
+            raise refusals.pop()
+        secure(bench.connections, number, read.material)
+
+    files = None
+    begun = TlsFiles(planned(f"ssl.keystore.location={file}"), give)
+    begun.begin()
+    files = begun
+    file.write_text(store_of(certificates, "renewed").read_text())
+    for _ in range(SAID_AGAIN_LOOKS + 1):
+        files.look()
+    assert len(caplog.records) == 1
+    files.look()
+    assert len(caplog.records) == 2
+    assert "no memory" in caplog.text
+    assert common_name(bench, certificates)[1] == "server"
+    files.look()
+    assert common_name(bench, certificates)[1] == "renewed"
+
+
+def test_a_file_of_the_same_size_and_time_is_another_one(bench, certificates, tmp_path):
+    """As written by a tool that keeps times."""
+    file = tmp_path / "store.pem"
+    file.write_text(store_of(certificates).read_text())
+    given = []
+    files = TlsFiles(planned(f"ssl.keystore.location={file}"), lambda _number, read: given.append(read.material))
+    files.begin()
+    before = file.stat()
+    file.write_text(file.read_text())
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    files.look()
+    assert len(given) == 2
 
 
 @pytest.mark.parametrize("put", ["", "-----BEGIN X509 CRL-----\nhalf", "certificates of authorities"])
