@@ -806,6 +806,7 @@ class tpc_tls_settings(Structure):
     key: Pointer[bytes]
     password: Pointer[bytes]
     trusted: Pointer[bytes]
+    revoked: Pointer[bytes]
     ciphers: Pointer[bytes]
     suites: Pointer[bytes]
     client_auth: int
@@ -1034,6 +1035,7 @@ class _Lib:
     TPC_TLS_PART_KEY: int
     TPC_TLS_PART_LIBRARY: int
     TPC_TLS_PART_NONE: int
+    TPC_TLS_PART_REVOKED: int
     TPC_TLS_PART_TRUSTED: int
     def tpc_answer_bytes(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
     def tpc_answer_none(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...

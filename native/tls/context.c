@@ -114,32 +114,72 @@ static int take_key(SSL_CTX *ssl, const tpc_tls_settings *settings, char *why, s
     return refuse(TPC_TLS_PART_KEY, belongs ? NULL : "it is not the key of the certificate", why, why_bytes);
 }
 
+static STACK_OF(X509_INFO) * all_in(const char *text) {
+    BIO *bio = open_text(text);
+    STACK_OF(X509_INFO) *all = bio != NULL ? PEM_X509_INFO_read_bio(bio, NULL, give_password, NULL) : NULL;
+    BIO_free(bio);
+    return all;
+}
+
+/* Each certificate of a chain is looked for in its issuer's list, and refused where there is none. But for the last, which
+ * stands in the trust store: if its issuer does not, no list of that one can be checked. All lists are the node's own. */
+static int judge(int is_good, X509_STORE_CTX *chain) {
+    int error = X509_STORE_CTX_get_error(chain), depth = X509_STORE_CTX_get_error_depth(chain);
+    bool has_no_list = error == X509_V_ERR_UNABLE_TO_GET_CRL || error == X509_V_ERR_UNABLE_TO_GET_CRL_ISSUER ||
+                       error == X509_V_ERR_CRL_SIGNATURE_FAILURE;
+    bool is_last = depth > 0 && depth == sk_X509_num(X509_STORE_CTX_get0_chain(chain)) - 1;
+    if (is_good || !has_no_list || !is_last) return is_good;
+    X509_STORE_CTX_set_error(chain, X509_V_OK);
+    return 1;
+}
+
+static bool add_list(SSL_CTX *ssl, X509_CRL *list) {
+    X509_STORE *store = SSL_CTX_get_cert_store(ssl);
+    X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
+    X509_STORE_set_verify_cb(store, judge);
+    return X509_STORE_add_crl(store, list) == 1;
+}
+
 /* Authorities into the store, and their names into what clients are told. One `info` may hold a list as well. */
 static bool add_trusted(SSL_CTX *ssl, const X509_INFO *info, uint32_t *authorities) {
-    X509_STORE *store = SSL_CTX_get_cert_store(ssl);
-    if (info->crl != NULL) {
-        X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
-        if (X509_STORE_add_crl(store, info->crl) != 1) return false;
-    }
+    if (info->crl != NULL && !add_list(ssl, info->crl)) return false;
     if (info->x509 == NULL) return true;
     ++*authorities;
-    return X509_STORE_add_cert(store, info->x509) == 1 && SSL_CTX_add_client_CA(ssl, info->x509) == 1;
+    return X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), info->x509) == 1 &&
+           SSL_CTX_add_client_CA(ssl, info->x509) == 1;
 }
 
 static int take_trusted(SSL_CTX *ssl, const char *text, char *why, size_t why_bytes) {
-    BIO *bio = open_text(text);
-    STACK_OF(X509_INFO) *all = bio != NULL ? PEM_X509_INFO_read_bio(bio, NULL, give_password, NULL) : NULL;
+    STACK_OF(X509_INFO) *all = all_in(text);
     uint32_t authorities = 0;
     bool is_good = all != NULL;
     for (int i = 0; is_good && i < sk_X509_INFO_num(all); i++)
         is_good = add_trusted(ssl, sk_X509_INFO_value(all, i), &authorities);
     sk_X509_INFO_pop_free(all, X509_INFO_free);
-    BIO_free(bio);
     const char *said = is_good && authorities == 0 ? "there is no certificate in it" : NULL;
     if (!is_good || said != NULL) return refuse(TPC_TLS_PART_TRUSTED, said, why, why_bytes);
     /* As in Java's trust stores, whatever stands there is trusted, self-signed or not. */
     X509_STORE_set_flags(SSL_CTX_get_cert_store(ssl), X509_V_FLAG_PARTIAL_CHAIN);
     return TPC_TLS_PART_NONE;
+}
+
+/* A file without a list would revoke nothing, and a certificate in it would be trusted: neither is what was meant. */
+static int take_revoked(SSL_CTX *ssl, const char *text, char *why, size_t why_bytes) {
+    STACK_OF(X509_INFO) *all = all_in(text);
+    bool is_good = all != NULL;
+    uint32_t lists = 0;
+    const char *said = NULL;
+    for (int i = 0; is_good && said == NULL && i < sk_X509_INFO_num(all); i++) {
+        const X509_INFO *info = sk_X509_INFO_value(all, i);
+        if (info->x509 != NULL) said = "there is a certificate in it, and only lists of revoked ones belong there";
+        if (info->crl == NULL) continue;
+        lists++;
+        is_good = add_list(ssl, info->crl);
+    }
+    sk_X509_INFO_pop_free(all, X509_INFO_free);
+    if (is_good && said == NULL && lists == 0)
+        said = "there is no list of revoked certificates in it (PEM: -----BEGIN X509 CRL-----)";
+    return is_good && said == NULL ? TPC_TLS_PART_NONE : refuse(TPC_TLS_PART_REVOKED, said, why, why_bytes);
 }
 
 /* The same list in OpenSSL's names; NULL: one is unknown, or there is no memory. */
@@ -187,6 +227,7 @@ static int fill(SSL_CTX *ssl, const tpc_tls_settings *settings, char *why, size_
     if (part == 0) part = take_chain(ssl, settings->chain, why, why_bytes);
     if (part == 0) part = take_key(ssl, settings, why, why_bytes);
     if (part == 0 && settings->trusted != NULL) part = take_trusted(ssl, settings->trusted, why, why_bytes);
+    if (part == 0 && settings->revoked != NULL) part = take_revoked(ssl, settings->revoked, why, why_bytes);
     if (part == 0 && settings->client_auth != TPC_TLS_CLIENT_NONE && settings->trusted == NULL)
         part = refuse(TPC_TLS_PART_TRUSTED, "none are given to check clients' certificates by", why, why_bytes);
     return part;

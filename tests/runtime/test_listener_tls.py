@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from tests.support.broker_process import serve_refusing
 from tests.support.tls_brokers import store_of
-from tests.support.tls_clients import TlsClient, client_context, make_certificate
+from tests.support.tls_clients import TlsClient, client_context, is_refused, make_certificate, make_revocations
 from tpc_broker.auth.principals import Principal, Subject
 from tpc_broker.broker.dispatch import ConnectionState
 from tpc_broker.metadata.listener_settings import plan_listeners
@@ -14,7 +17,7 @@ from tpc_broker.metadata.settings import listener_settings, load_settings
 from tpc_broker.metadata.ssl_settings import ssl_of_listeners
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import CloseReason
-from tpc_broker.runtime.listener_tls import TlsFiles, read_listener, warnings_of
+from tpc_broker.runtime.listener_tls import SAID_AGAIN_LOOKS, TlsFiles, read_listener, warnings_of
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.tls import secure
 
@@ -63,6 +66,70 @@ def test_a_file_that_changes_is_read_again(bench, certificates, tmp_path, caplog
     assert common_name(bench, certificates)[1] == "renewed"
 
 
+def test_what_failed_is_tried_again_and_told_once(bench, certificates, tmp_path, caplog):
+    """The file stays as it is: what was wrong was something else."""
+    file = tmp_path / "store.pem"
+    file.write_text(store_of(certificates).read_text())
+    make_certificate(certificates, "renewed", subject="/CN=renewed")
+    refusals = [OSError(errno.ENOMEM, "no memory")] * (SAID_AGAIN_LOOKS + 2)
+
+    def give(number, read):
+        if files is not None and refusals:
+            raise refusals.pop()
+        secure(bench.connections, number, read.material)
+
+    files = None
+    begun = TlsFiles(planned(f"ssl.keystore.location={file}"), give)
+    begun.begin()
+    files = begun
+    file.write_text(store_of(certificates, "renewed").read_text())
+    for _ in range(SAID_AGAIN_LOOKS + 1):
+        files.look()
+    assert len(caplog.records) == 1
+    files.look()
+    assert len(caplog.records) == 2
+    assert "no memory" in caplog.text
+    assert common_name(bench, certificates)[1] == "server"
+    files.look()
+    assert common_name(bench, certificates)[1] == "renewed"
+
+
+def test_a_file_of_the_same_size_and_time_is_another_one(bench, certificates, tmp_path):
+    """As written by a tool that keeps times."""
+    file = tmp_path / "store.pem"
+    file.write_text(store_of(certificates).read_text())
+    given = []
+    files = TlsFiles(planned(f"ssl.keystore.location={file}"), lambda _number, read: given.append(read.material))
+    files.begin()
+    before = file.stat()
+    file.write_text(file.read_text())
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    files.look()
+    assert len(given) == 2
+
+
+@pytest.mark.parametrize("put", ["", "-----BEGIN X509 CRL-----\nhalf", "certificates of authorities"])
+def test_a_list_of_the_revoked_that_cannot_be_used_takes_no_list_away(bench, certificates, tmp_path, caplog, put):
+    """Attempt 53: who was revoked stays so, and no authority comes in by this file."""
+    make_certificate(certificates, "revoked")
+    make_certificate(certificates, "foreign", authority="other-ca")
+    file = tmp_path / "revoked.crl"
+    file.write_text(make_revocations(certificates, "revoked"))
+    text = (
+        f"ssl.keystore.location={store_of(certificates)}\nssl.client.auth=required\n"
+        f"ssl.truststore.location={certificates}/ca.pem\nssl.crl.location={file}"
+    )
+    files = TlsFiles(planned(text), lambda number, read: secure(bench.connections, number, read.material))
+    files.begin()
+    if put.startswith("certificates"):
+        put = file.read_text() + (certificates / "other-ca.pem").read_text()
+    file.write_text(put)
+    files.look()
+    assert f"{file}: " in caplog.text
+    for name in ("revoked", "foreign"):
+        assert is_refused(bench, client_context(certificates, name)) == "certificate verify failed"
+
+
 def test_certificate_and_key_in_the_settings_themselves(bench, certificates):
     chain, key, trusted = (
         (certificates / name).read_text().replace("\n", "\\n") for name in ("client.pem", "client-locked.key", "ca.pem")
@@ -91,6 +158,8 @@ def test_certificate_and_key_in_the_settings_themselves(bench, certificates):
         ("ssl.keystore.location={folder}/mixed-store.pem", "mixed-store.pem: it is not the key of the certificate"),
         ("ssl.keystore.location={folder}/over-store.pem", "over-store.pem: the certificate has expired"),
         ("{good}\nssl.client.auth=required\nssl.truststore.location={folder}/server.key", "server.key: there is no"),
+        ("{checked}\nssl.crl.location={folder}/empty.crl", "empty.crl: there is no list of revoked certificates in it"),
+        ("{checked}\nssl.crl.location={folder}/ca.pem", "{folder}/ca.pem: there is a certificate in it"),
         ("{good}\nssl.cipher.suites=TLS_NULL", "ssl.cipher.suites: one of them is unknown"),
         (
             "{good}\nssl.enabled.protocols=TLSv1.2\nssl.cipher.suites=TLS_AES_128_GCM_SHA256",
@@ -104,7 +173,10 @@ def test_what_refuses_the_start_names_the_file(certificates, changes, part):
     mixed.write_text((certificates / "client.key").read_text() + (certificates / "server.pem").read_text())
     make_certificate(certificates, "over", begin=-3)
     store_of(certificates, "over")
-    places = {"folder": certificates, "good": f"ssl.keystore.location={store_of(certificates)}"}
+    (certificates / "empty.crl").write_text("")
+    good = f"ssl.keystore.location={store_of(certificates)}"
+    checked = f"{good}\nssl.client.auth=required\nssl.truststore.location={certificates}/ca.pem"
+    places = {"folder": certificates, "good": good, "checked": checked}
     text = changes.format(**places)
     with pytest.raises(StartError) as refused:
         read_listener(planned(text)[0])

@@ -3,7 +3,6 @@
 The numbers are those of the list that the security of this broker was planned by.
 """
 
-import contextlib
 import ssl
 
 import pytest
@@ -13,6 +12,7 @@ from tests.support.tls_clients import (
     CommandClient,
     TlsClient,
     client_context,
+    is_refused,
     make_certificate,
     make_lone_certificate,
     make_revocations,
@@ -21,6 +21,7 @@ from tests.support.tls_clients import (
 from tpc_broker.runtime.connections import CloseReason
 from tpc_broker.runtime.tls import ClientAuth, NameSource, error_text, let_speak, peer_name, secure
 
+AUTHORITY = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign"
 CHANGE_CIPHER_SPEC = bytes.fromhex("140303000101")
 
 
@@ -40,27 +41,6 @@ def make_tls(make_connections, certificates):
         return bench
 
     return make
-
-
-def is_refused(bench, context):
-    """Whether the connection ends without anything that was asked for being heard, and for what reason."""
-    client = TlsClient(bench, bench.connect(), context)
-    client.say = lambda data: _send_what_goes(client.sock, data)
-    try:
-        bench.until(lambda: bench.closed or client.attempt(client.tls.do_handshake))
-        client.tls.write(frame_of(b"let me in"))
-        client.flush()
-    except (ssl.SSLError, OSError):
-        pass
-    bench.until(lambda: bench.closed or bench.requests)
-    assert not bench.requests
-    _connection, reason, error = bench.closed.popleft()
-    return error_text(error) if reason is CloseReason.TLS else reason.name
-
-
-def _send_what_goes(sock, data):
-    with contextlib.suppress(OSError):  # it was closed: that is looked at where it is told
-        sock.send(data)
 
 
 def test_46_plain_bytes_to_a_tls_port(make_tls):
@@ -122,11 +102,43 @@ def test_50_to_52_certificates_that_are_worth_nothing(make_tls, certificates, cl
 def test_53_a_certificate_that_was_revoked(make_tls, certificates):
     for name in ("good", "revoked"):
         make_certificate(certificates, name, subject=f"/CN={name}")
-    trusted = (certificates / "ca.pem").read_text() + make_revocations(certificates, "revoked")
-    bench = make_tls(trusted, ClientAuth.REQUIRED)
+    bench = make_tls(client_auth=ClientAuth.REQUIRED, revoked=make_revocations(certificates, "revoked"))
     assert is_refused(bench, client_context(certificates, "revoked")) == "certificate verify failed"
     TlsClient(bench, bench.connect(), client_context(certificates, "good")).shake_hands().exchange()
     assert bench.names == ["CN=good"]
+
+
+def make_chain(folder):
+    """`between`, which is signed by `ca`, and `below`, which is signed by it and comes with it."""
+    make_certificate(folder, "between", subject="/CN=between", extension=AUTHORITY)
+    make_certificate(folder, "below", subject="/CN=below", authority="between")
+    with (folder / "below.pem").open("a") as file:
+        file.write((folder / "between.pem").read_text())
+
+
+def test_53_a_certificate_under_an_authority_that_was_revoked(make_tls, certificates):
+    """Or of which nobody says whether it was: there is a list of its own, and none of who signed it."""
+    make_chain(certificates)
+    root, lists = (certificates / "ca.pem").read_text(), make_revocations(certificates, authority="between")
+    for revoked, is_good in (((), True), (("between",), False)):
+        bench = make_tls(root, ClientAuth.REQUIRED, revoked=lists + make_revocations(certificates, *revoked))
+        if is_good:
+            TlsClient(bench, bench.connect(), client_context(certificates, "below")).shake_hands().exchange()
+        else:
+            assert is_refused(bench, client_context(certificates, "below")) == "certificate verify failed"
+    bench = make_tls(root, ClientAuth.REQUIRED, revoked=lists)
+    assert is_refused(bench, client_context(certificates, "below")) == "certificate verify failed"
+
+
+def test_53_an_authority_that_is_trusted_itself_needs_no_list_of_who_signed_it(make_tls, certificates):
+    make_chain(certificates)
+    trusted, lists = (certificates / "between.pem").read_text(), make_revocations(certificates, authority="between")
+    for revoked in (lists, lists + make_revocations(certificates)):
+        bench = make_tls(trusted, ClientAuth.REQUIRED, revoked=revoked)
+        TlsClient(bench, bench.connect(), client_context(certificates, "below")).shake_hands().exchange()
+    revoked = make_revocations(certificates, "below", authority="between")
+    bench = make_tls(trusted, ClientAuth.REQUIRED, revoked=revoked)
+    assert is_refused(bench, client_context(certificates, "below")) == "certificate verify failed"
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -6,7 +6,8 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 
 from tests.support.connection_bench import frame_of
-from tpc_broker.runtime.tls import TlsMaterial
+from tpc_broker.runtime.connections import CloseReason
+from tpc_broker.runtime.tls import TlsMaterial, error_text
 
 
 def client_context(folder, name=None, **changes):
@@ -184,3 +185,24 @@ class TlsClient:
         assert bytes(request.body) == body
         self.bench.connections.answer(request, answer)
         assert self.read_frame() == answer
+
+
+def is_refused(bench, context):
+    """Whether the connection ends without anything that was asked for being heard, and for what reason."""
+    client = TlsClient(bench, bench.connect(), context)
+    client.say = lambda data: _send_what_goes(client.sock, data)
+    try:
+        bench.until(lambda: bench.closed or client.attempt(client.tls.do_handshake))
+        client.tls.write(frame_of(b"let me in"))
+        client.flush()
+    except (ssl.SSLError, OSError):
+        pass
+    bench.until(lambda: bench.closed or bench.requests)
+    assert not bench.requests
+    _connection, reason, error = bench.closed.popleft()
+    return error_text(error) if reason is CloseReason.TLS else reason.name
+
+
+def _send_what_goes(sock, data):
+    with contextlib.suppress(OSError):  # it was closed: that is looked at where it is told
+        sock.send(data)

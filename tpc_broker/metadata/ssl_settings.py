@@ -131,8 +131,8 @@ class SslSettings(SaslSettings):
         "ssl.crl.location",
         ConfigType.STRING,
         None,
-        "Ours. File with the authorities' lists of revoked certificates (PEM). Then a client's certificate is refused "
-        "for whose authority there is none.",
+        "Ours. File with the authorities' lists of revoked certificates (PEM), at least one, and nothing else. Then a "
+        "client's certificate is refused for whose authority there is none.",
     )
     ssl_principal_source: str = setting(
         "ssl.principal.source",

@@ -1,7 +1,8 @@
 """What a listener's `ssl.*` settings come to: files read, checked, and watched for renewed certificates.
 
 A file that changes is read again within `WATCH_S`. Who connects then gets the new certificate, and who is there keeps
-what it has. A change that cannot be used is told in the log, and the listener goes on with what it had.
+what it has. A change that cannot be used is told in the log, and the listener goes on with what it had; the files are
+tried again at each look, since what was wrong need not have been in them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_S: Final = 10.0
+SAID_AGAIN_LOOKS: Final = 360
+"""A failure that stays the same is told again after so many looks: an hour."""
 EXPIRES_SOON_DAYS: Final = 30
 PEM_BYTES_MAX: Final = 1 << 20
 _SOURCES: Final = {"subject": NameSource.SUBJECT, "uri-san": NameSource.URI_SAN, "dns-san": NameSource.DNS_SAN}
@@ -75,6 +78,7 @@ def read_listener(ssl: ListenerSsl) -> ListenerTls:
         key=keystore if keystore is not None else _unfolded(ssl["keystore.key"]),
         password=ssl["key.password"],
         trusted=None if client_auth is ClientAuth.NONE else _trusted_of(ssl),
+        revoked=None if client_auth is ClientAuth.NONE else _read(ssl, "crl.location"),
         client_auth=client_auth,
         has_1_2=has_1_2,
         has_1_3=has_1_3,
@@ -104,8 +108,7 @@ def warnings_of(ssl: ListenerSsl) -> list[str]:
 
 def _trusted_of(ssl: ListenerSsl) -> str:
     in_file = _read(ssl, "truststore.location")
-    trusted = in_file if in_file is not None else _unfolded(ssl["truststore.certificates"])
-    return f"{trusted}\n{_read(ssl, 'crl.location') or ''}"
+    return in_file if in_file is not None else _unfolded(ssl["truststore.certificates"])
 
 
 def _read(ssl: ListenerSsl, name: str) -> str | None:
@@ -150,12 +153,20 @@ def _place_of(ssl: ListenerSsl, part: TlsPart) -> str:
         return "ssl.keystore.certificate.chain" if part is TlsPart.CHAIN else "ssl.keystore.key"
     if part is TlsPart.TRUSTED:
         return str(ssl["truststore.location"] or "ssl.truststore.certificates")
+    if part is TlsPart.REVOKED:
+        return str(ssl["crl.location"])
     return "ssl.cipher.suites" if part is TlsPart.CIPHERS else "OpenSSL"
 
 
 # -- renewal -----------------------------------------------------------------------------------------------------------
 
-_Seen = tuple[tuple[int, int, int] | None, ...]
+_Seen = tuple[tuple[int, int, int, int] | None, ...]
+
+
+class _Failure(NamedTuple):
+    reason: str
+    looks: int
+    """Since it was told."""
 
 
 class TlsFiles:
@@ -165,6 +176,8 @@ class TlsFiles:
         self._listeners = listeners
         self._secure = secure
         self._seen: dict[int, _Seen] = {}
+        """What was there before the last reading that succeeded."""
+        self._failures: dict[int, _Failure] = {}
 
     def begin(self) -> None:
         """StartError."""
@@ -178,27 +191,37 @@ class TlsFiles:
             self.look()
 
     def look(self) -> None:
-        """What has changed is read again."""
+        """What has changed is read again, and what could not be used the last time."""
         for number, ssl in self._listeners.items():
             seen = _look(ssl)
-            if seen == self._seen[number]:
+            if seen == self._seen[number] and number not in self._failures:
                 continue
-            self._seen[number] = seen
             try:
                 self._secure(number, read_listener(ssl))
             except StartError as error:
-                log.error("%s; the listener goes on with what it had", error)
+                self._failed(number, str(error))
+            except (TlsRefusedError, OSError) as error:
+                self._failed(number, f"listener {ssl.listener}: {error}")
             else:
+                self._seen[number] = seen
+                self._failures.pop(number, None)
                 log.info("listener %s: who connects from now on gets the certificates that are there now", ssl.listener)
+
+    def _failed(self, number: int, reason: str) -> None:
+        last = self._failures.get(number)
+        is_told = last is not None and last.reason == reason and last.looks < SAID_AGAIN_LOOKS
+        self._failures[number] = _Failure(reason, last.looks + 1 if last is not None and is_told else 0)
+        if not is_told:
+            log.error("%s; the listener goes on with what it had", reason)
 
 
 def _look(ssl: ListenerSsl) -> _Seen:
     return tuple(_seen(ssl[name]) for name in _FILES)
 
 
-def _seen(path: str | None) -> tuple[int, int, int] | None:
+def _seen(path: str | None) -> tuple[int, int, int, int] | None:
     try:
         found = os.stat(path) if path is not None else None  # noqa: PTH116 (of a path that may be none)
     except OSError:
         return None
-    return None if found is None else (found.st_ino, found.st_mtime_ns, found.st_size)
+    return None if found is None else (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)

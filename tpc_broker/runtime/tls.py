@@ -44,6 +44,7 @@ class TlsPart(IntEnum):
     TRUSTED = lib.TPC_TLS_PART_TRUSTED
     CIPHERS = lib.TPC_TLS_PART_CIPHERS
     LIBRARY = lib.TPC_TLS_PART_LIBRARY
+    REVOKED = lib.TPC_TLS_PART_REVOKED
 
 
 class TlsRefusedError(Exception):
@@ -64,6 +65,8 @@ class TlsMaterial:
     password: str | None = None
     trusted: str | None = None
     """Certificates of authorities; lists of revoked certificates among them are obeyed."""
+    revoked: str | None = None
+    """Lists of revoked certificates, at least one, and nothing else; with it, each certificate is looked for in one."""
     client_auth: ClientAuth = ClientAuth.NONE
     has_1_2: bool = True
     has_1_3: bool = True
@@ -145,4 +148,4 @@ def _text(given: str | None) -> Any:
     return ffi.NULL if given is None else ffi.new("char[]", given.encode())
 
 
-_TEXTS: Final = ("chain", "key", "password", "trusted", "ciphers", "suites")
+_TEXTS: Final = ("chain", "key", "password", "trusted", "revoked", "ciphers", "suites")

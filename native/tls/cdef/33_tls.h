@@ -14,6 +14,7 @@ typedef struct {
     const char *key;
     const char *password; /* of the key */
     const char *trusted;  /* certificates of authorities, and lists of revoked certificates (CRL) among them */
+    const char *revoked;  /* such lists and no certificates; with it, each certificate is looked for in one */
     const char *ciphers;  /* of TLS 1.2 */
     const char *suites;   /* of TLS 1.3 */
     uint32_t client_auth;
@@ -27,7 +28,8 @@ enum tpc_tls_part {
     TPC_TLS_PART_KEY = 2,
     TPC_TLS_PART_TRUSTED = 3,
     TPC_TLS_PART_CIPHERS = 4,
-    TPC_TLS_PART_LIBRARY = 5 /* the library is not there, or has no memory */
+    TPC_TLS_PART_LIBRARY = 5, /* the library is not there, or has no memory */
+    TPC_TLS_PART_REVOKED = 6
 };
 
 /* Whether this was built with OpenSSL. */
