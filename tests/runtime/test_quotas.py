@@ -11,6 +11,7 @@ import struct
 
 import pytest
 
+from tests.runtime.test_quota_counting import Table
 from tests.support.connection_bench import frame_of
 from tests.support.plane_bench import PlaneBench, produce_body, read_produce_answer, records_of
 from tpc_broker._ring import lib
@@ -318,6 +319,32 @@ def test_cores_that_share_a_listener_count_its_clients_together(tmp_path):
     for bench in benches:
         bench.shut()
     assert NODE_BUCKETS * 264 < lib.tpc_quota_table_bytes(NODE_BUCKETS) < 5 << 20
+
+
+def share_small(bench, buckets):
+    """Count clients of the bench in a table with so many places."""
+    table = Table(buckets)
+    assert lib.tpc_quotas_share(bench.connections.pointer, table.memory, table.size, 1) == 0
+    return table
+
+
+def test_whom_made_up_names_left_no_place_waits_a_window_and_has_one_when_they_are_gone(bench):
+    quotas(bench, row(client_id="", produce=SLOW))
+    table = share_small(bench, 2)
+    places = {table.bucket(b"%d" % number, now_ns=0)[0] for number in range(100)}
+    for number in range(2):
+        flood = bench.connect()
+        flood.sendall(produce_frame(client_id=f"made up {number}"))
+        assert throttle_of_produce(bench.read_frame(flood)) > FOR_LONG
+    clients = [bench.connect(), bench.connect()]
+    for client in clients:
+        client.sendall(produce_frame())
+        assert throttle_of_produce(bench.read_frame(client)) == 1000
+    for bucket in places:
+        bucket.cells = [0] * 32
+    for client in clients:
+        client.sendall(produce_frame())
+        assert throttle_of_produce(bench.read_frame(client)) > FOR_LONG, "that is its own"
 
 
 def test_no_quota_leaves_the_shortest_way(bench):
