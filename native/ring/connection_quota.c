@@ -304,16 +304,25 @@ void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *pl
         throttle_ms = of_time_ms;
         kind = TPC_QUOTA_REQUEST;
     }
-    if (request->api_key == TPC_API_FETCH && !throttle_ms && of->limit > 0) place_of_answer->fetch_quota = of->bucket;
+    if (request->api_key == TPC_API_FETCH && !throttle_ms && of->limit > 0) {
+        place_of_answer->fetch_quota = of->bucket;
+        place_of_answer->fetch_quota_key = of->key;
+    }
     if (!throttle_ms) return;
     count(all, kind, throttle_ms);
     request->throttle_ms = (uint32_t)throttle_ms;
     mute(it, now_ns + throttle_ms * NS_PER_MS);
 }
 
-void quota_fetched(connection *it, tpc_quota_bucket *bucket, uint64_t bytes) {
+/* While a Fetch waited its bucket may have become another's. */
+void quota_fetched(connection *it, const answer *place, uint64_t bytes) {
     const quotas *all = it->owner->quotas;
-    tpc_quota_add(bucket, &all->windows, bytes, tpc_ring_now_ns(it->owner->ring));
+    tpc_quota_bucket *bucket = place->fetch_quota;
+    int64_t now_ns = tpc_ring_now_ns(it->owner->ring);
+    uint64_t key = place->fetch_quota_key;
+    if (key && __atomic_load_n(&bucket->key, __ATOMIC_RELAXED) != key)
+        bucket = tpc_quota_bucket_again(table_of(all, it->listener), &all->windows, TPC_QUOTA_FETCH, now_ns, &key);
+    tpc_quota_add(bucket, &all->windows, bytes, now_ns);
 }
 
 int64_t quota_time_begins(const connection *it) {
