@@ -29,7 +29,7 @@ enum { OWN_BUCKETS = 16384, HEAP_FIRST = 64, FORMS = 8, NONE = -1, ANY = -2, ADD
 static const uint8_t ANONYMOUS[] = "ANONYMOUS";
 static const int64_t NS_PER_MS = 1000000;
 
-/* A client's part in one quota. limit 0: it has none. */
+/* A client's part in one quota. limit 0: it has none; key 0: there was no place for it, and its bucket is the common one. */
 typedef struct {
     double limit;
     uint64_t key;
@@ -40,6 +40,7 @@ typedef struct {
 typedef struct quota_client {
     uint64_t generation;
     uint64_t client_hash;
+    int64_t until_ns; /* then it is looked up again; INT64_MAX: it has places of its own */
     bool has_any;
     share shares[TPC_QUOTA_CLIENT_KINDS];
 } quota_client;
@@ -122,6 +123,7 @@ typedef struct {
 /* A client without an id has only quotas that name none, as in Kafka. */
 static void look_up(quotas *it, uint16_t listener, const names *of, int64_t now_ns, quota_client *client) {
     tpc_quota_table *table = table_of(it, listener);
+    client->until_ns = INT64_MAX;
     for (uint32_t i = 0; i < FORMS; i++) {
         bool by_client = forms[i].client != NONE, by_user = forms[i].user != NONE;
         if (by_client && !of->client_bytes) continue;
@@ -136,6 +138,7 @@ static void look_up(quotas *it, uint16_t listener, const names *of, int64_t now_
             found->bucket = tpc_quota_bucket_of(table, &it->windows, kind, of->user, by_user ? of->user_bytes : 0,
                                                 of->client, by_client ? of->client_bytes : 0, now_ns, &found->key);
             client->has_any = true;
+            if (!found->key) client->until_ns = now_ns + it->windows.window_ns;
         }
     }
 }
@@ -153,15 +156,17 @@ static bool is_whole(const quota_client *client) {
 static quota_client *resolve(connection *it, const uint8_t *client, uint32_t client_bytes) {
     quotas *all = it->owner->quotas;
     uint64_t client_hash = tpc_keyed_hash(0, client, client_bytes);
+    int64_t now_ns = tpc_ring_now_ns(it->owner->ring);
     quota_client *known = it->quota;
-    if (known != NULL && known->generation == all->generation && known->client_hash == client_hash && is_whole(known))
+    if (known != NULL && known->generation == all->generation && known->client_hash == client_hash &&
+        now_ns < known->until_ns && is_whole(known))
         return known;
     if (known == NULL) known = it->quota = malloc(sizeof *known);
     if (known == NULL) return NULL;
     *known = (quota_client){.generation = all->generation, .client_hash = client_hash};
     names of = {it->user ? it->user : ANONYMOUS, client, it->user ? it->user_bytes : sizeof ANONYMOUS - 1,
                 client_bytes};
-    look_up(all, it->listener, &of, tpc_ring_now_ns(it->owner->ring), known);
+    look_up(all, it->listener, &of, now_ns, known);
     return known;
 }
 
@@ -264,13 +269,16 @@ int tpc_connection_mute(tpc_connections *connections, uint64_t id, int64_t milli
 
 /* ------------------------------------------------------------------------------------------------ requests */
 
+/* Rule: Whoever found no place of its own waits no longer than a window for what others use, and then looks for one again. Held
+ * by tests/runtime/test_quotas.py. */
 static int64_t throttle_of(const connection *it, const quota_client *client, int kind, int64_t now_ns) {
     const quotas *all = it->owner->quotas;
     const share *of = &client->shares[kind];
     if (of->limit <= 0) return 0;
     int64_t throttle_ms = tpc_quota_throttle_ms(of->bucket, &all->windows, of->limit, now_ns);
-    int64_t window_ms = all->windows.window_ns / NS_PER_MS; /* of a request's time it is never longer */
-    return kind == TPC_QUOTA_REQUEST && throttle_ms > window_ms ? window_ms : throttle_ms;
+    int64_t window_ms = all->windows.window_ns / NS_PER_MS;
+    bool is_bounded = kind == TPC_QUOTA_REQUEST || !of->key; /* of a request's time it is never longer, as in Kafka */
+    return is_bounded && throttle_ms > window_ms ? window_ms : throttle_ms;
 }
 
 static void count(quotas *all, int kind, int64_t throttle_ms) {
@@ -296,16 +304,25 @@ void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *pl
         throttle_ms = of_time_ms;
         kind = TPC_QUOTA_REQUEST;
     }
-    if (request->api_key == TPC_API_FETCH && !throttle_ms && of->limit > 0) place_of_answer->fetch_quota = of->bucket;
+    if (request->api_key == TPC_API_FETCH && !throttle_ms && of->limit > 0) {
+        place_of_answer->fetch_quota = of->bucket;
+        place_of_answer->fetch_quota_key = of->key;
+    }
     if (!throttle_ms) return;
     count(all, kind, throttle_ms);
     request->throttle_ms = (uint32_t)throttle_ms;
     mute(it, now_ns + throttle_ms * NS_PER_MS);
 }
 
-void quota_fetched(connection *it, tpc_quota_bucket *bucket, uint64_t bytes) {
+/* While a Fetch waited its bucket may have become another's. */
+void quota_fetched(connection *it, const answer *place, uint64_t bytes) {
     const quotas *all = it->owner->quotas;
-    tpc_quota_add(bucket, &all->windows, bytes, tpc_ring_now_ns(it->owner->ring));
+    tpc_quota_bucket *bucket = place->fetch_quota;
+    int64_t now_ns = tpc_ring_now_ns(it->owner->ring);
+    uint64_t key = place->fetch_quota_key;
+    if (key && __atomic_load_n(&bucket->key, __ATOMIC_RELAXED) != key)
+        bucket = tpc_quota_bucket_again(table_of(all, it->listener), &all->windows, TPC_QUOTA_FETCH, now_ns, &key);
+    tpc_quota_add(bucket, &all->windows, bytes, now_ns);
 }
 
 int64_t quota_time_begins(const connection *it) {

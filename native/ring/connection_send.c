@@ -193,7 +193,7 @@ static uint64_t memory_bytes_of(answer *of) {
 static void answered(connection *it, answer *place, int64_t sequence, uint8_t state, uint64_t bytes) {
     tpc_connections *connections = it->owner;
     latency_note(it, place, bytes);
-    if (place->fetch_quota != NULL) quota_fetched(it, place->fetch_quota, bytes);
+    if (place->fetch_quota != NULL) quota_fetched(it, place, bytes);
     place->state = state;
     place->bytes = bytes;
     place->memory_bytes = memory_bytes_of(place);

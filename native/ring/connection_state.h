@@ -82,6 +82,7 @@ typedef struct {
     uint32_t count;
     uint32_t request_bytes;
     tpc_quota_bucket *fetch_quota; /* of a Fetch: where its bytes count; NULL: nowhere */
+    uint64_t fetch_quota_key;      /* whose that was then */
     int64_t received_ns;           /* when the request was whole */
     int16_t api_key;
     int16_t api_version;
@@ -428,7 +429,7 @@ bool quota_counts(connection *it, const tpc_request *request);
 /* A whole request, about to be answered: counts it, and mutes its connection if it is above a quota. */
 void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *place_of_answer);
 /* The answer to a Fetch, in bytes. */
-void quota_fetched(connection *it, tpc_quota_bucket *bucket, uint64_t bytes);
+void quota_fetched(connection *it, const answer *place, uint64_t bytes);
 /* Around the part of a request that C does. */
 int64_t quota_time_begins(const connection *it);
 void quota_time_ends(connection *it, int64_t began_ns);

@@ -7,7 +7,8 @@
  *
  * Theory of operation. A bucket is found by a keyed hash of its kind and of who shares it, within a few places; one in which
  * nothing counts any more says the same as a new one, so its place is free. Where all places count, a kind's common bucket is
- * used: such clients are held together, and never go free. Several cores write without locks: each step is one compare and
+ * used: such clients are held together, and never go free. Places that nobody ever had are taken first, so that who has one
+ * and uses nothing for a while keeps it. Several cores write without locks: each step is one compare and
  * exchange, so a core that dies leaves nothing behind. Two that claim a place for different keys at once see the winner's
  * key, and look further; what is added to a bucket in the moment in which it becomes another's is that one's.
  */
@@ -97,23 +98,30 @@ static uint64_t key_of(const tpc_quota_table *table, int kind, const uint8_t *us
     return key ? key : 1;
 }
 
-tpc_quota_bucket *tpc_quota_bucket_of(tpc_quota_table *table, const tpc_quota_windows *windows, int kind,
-                                      const uint8_t *user, uint32_t user_bytes, const uint8_t *client,
-                                      uint32_t client_bytes, int64_t now_ns, uint64_t *key) {
-    *key = key_of(table, kind, user, user_bytes, client, client_bytes);
+tpc_quota_bucket *tpc_quota_bucket_again(tpc_quota_table *table, const tpc_quota_windows *windows, int kind,
+                                         int64_t now_ns, uint64_t *key) {
     tpc_quota_bucket *places[PLACES_MAX];
     for (uint32_t i = 0; i < PLACES_MAX; i++) {
         places[i] = &table->buckets[(*key + i) % table->buckets_count];
         if (__atomic_load_n(&places[i]->key, __ATOMIC_RELAXED) == *key) return places[i];
     }
-    for (uint32_t i = 0; i < PLACES_MAX; i++) {
-        uint64_t before = __atomic_load_n(&places[i]->key, __ATOMIC_RELAXED);
-        if (before && before != *key && tpc_quota_sum(places[i], windows, now_ns) > 0) continue;
+    for (uint32_t i = 0; i < 2 * PLACES_MAX; i++) {
+        tpc_quota_bucket *place = places[i % PLACES_MAX];
+        bool is_first_round = i < PLACES_MAX;
+        uint64_t before = __atomic_load_n(&place->key, __ATOMIC_RELAXED);
+        if (before && before != *key && (is_first_round || tpc_quota_sum(place, windows, now_ns) > 0)) continue;
         if (before == *key ||
-            __atomic_compare_exchange_n(&places[i]->key, &before, *key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            return places[i];
-        if (before == *key) return places[i];
+            __atomic_compare_exchange_n(&place->key, &before, *key, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return place;
+        if (before == *key) return place;
     }
     *key = 0;
     return &table->common[kind];
+}
+
+tpc_quota_bucket *tpc_quota_bucket_of(tpc_quota_table *table, const tpc_quota_windows *windows, int kind,
+                                      const uint8_t *user, uint32_t user_bytes, const uint8_t *client,
+                                      uint32_t client_bytes, int64_t now_ns, uint64_t *key) {
+    *key = key_of(table, kind, user, user_bytes, client, client_bytes);
+    return tpc_quota_bucket_again(table, windows, kind, now_ns, key);
 }

@@ -146,6 +146,20 @@ def test_a_place_is_another_s_when_nothing_in_it_counts_and_not_before():
     assert table.sum(bucket, later_ns) == 0
 
 
+def test_whoever_has_a_place_keeps_it_while_others_were_never_taken():
+    table = Table(16)
+    assert len({table.bucket(b"%d" % number)[0] for number in range(16)}) == 16
+
+
+def test_a_bucket_is_found_again_by_its_key():
+    table = Table(1)
+    bucket, key = table.bucket(b"u")
+    again = ffi.new("uint64_t *", key)
+    table.bucket(b"other")
+    assert lib.tpc_quota_bucket_again(table.pointer, table.windows, 0, BEGIN_NS, again) == bucket
+    assert bucket.key == again[0] == key
+
+
 def test_two_cores_find_the_same_bucket_in_the_memory_that_they_share():
     table = Table()
     bucket, _key = table.bucket(b"u", b"c")

@@ -11,10 +11,12 @@ import struct
 
 import pytest
 
+from tests.runtime.test_quota_counting import Table
 from tests.support.connection_bench import frame_of
 from tests.support.plane_bench import PlaneBench, produce_body, read_produce_answer, records_of
 from tpc_broker._ring import lib
 from tpc_broker.broker.quotas_port import QuotaRow
+from tpc_broker.runtime.fetches import fetch_statistics
 from tpc_broker.runtime.quotas import NODE_BUCKETS, ClientQuotasOfConnections, make_node_table, quota_statistics
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
@@ -39,9 +41,9 @@ def produce_frame(topic="t", *, client_id="c", correlation_id=1, count=1, acks=-
     return frame_of(body, api_key=PRODUCE, api_version=7, correlation_id=correlation_id, client_id=client_id)
 
 
-def fetch_frame(offset=0, *, client_id="c", correlation_id=1, epoch=-1, session=0):
+def fetch_frame(offset=0, *, client_id="c", correlation_id=1, epoch=-1, session=0, wait_ms=0):
     """Version 7, of topic t."""
-    body = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, session, epoch)
+    body = struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, session, epoch)
     body += struct.pack(">i", 1) + struct.pack(">h", 1) + b"t" + struct.pack(">i", 1)
     body += struct.pack(">iqqi", 0, offset, -1, 1 << 20) + struct.pack(">i", 0)
     return frame_of(body, api_key=FETCH, api_version=7, correlation_id=correlation_id, client_id=client_id)
@@ -318,6 +320,47 @@ def test_cores_that_share_a_listener_count_its_clients_together(tmp_path):
     for bench in benches:
         bench.shut()
     assert NODE_BUCKETS * 264 < lib.tpc_quota_table_bytes(NODE_BUCKETS) < 5 << 20
+
+
+def share_small(bench, buckets):
+    """Count clients of the bench in a table with so many places."""
+    table = Table(buckets)
+    assert lib.tpc_quotas_share(bench.connections.pointer, table.memory, table.size, 1) == 0
+    return table
+
+
+def test_whom_made_up_names_left_no_place_waits_a_window_and_has_one_when_they_are_gone(bench):
+    quotas(bench, row(client_id="", produce=SLOW))
+    table = share_small(bench, 2)
+    places = {table.bucket(b"%d" % number, now_ns=0)[0] for number in range(100)}
+    for number in range(2):
+        flood = bench.connect()
+        flood.sendall(produce_frame(client_id=f"made up {number}"))
+        assert throttle_of_produce(bench.read_frame(flood)) > FOR_LONG
+    clients = [bench.connect(), bench.connect()]
+    for client in clients:
+        client.sendall(produce_frame())
+        assert throttle_of_produce(bench.read_frame(client)) == 1000
+    for bucket in places:
+        bucket.cells = [0] * 32
+    for client in clients:
+        client.sendall(produce_frame())
+        assert throttle_of_produce(bench.read_frame(client)) > FOR_LONG, "that is its own"
+
+
+def test_a_fetch_that_waited_is_not_counted_to_who_has_its_place_by_now(bench):
+    quotas(bench, row(client_id="reader", fetch=FAST), row(client_id="writer", produce=FAST))
+    table = share_small(bench, 1)
+    reader, writer = bench.connect(), bench.connect()
+    reader.sendall(fetch_frame(client_id="reader", wait_ms=FOR_LONG))
+    bench.until(lambda: fetch_statistics(bench.plane.pointer).parked_now)
+    frame = produce_frame(client_id="writer")
+    writer.sendall(frame)
+    bench.read_frame(writer)
+    assert fetched(bench.read_frame(reader))[1] == 0
+    bucket, _key = table.bucket(client=b"reader", user=b"", kind=lib.TPC_QUOTA_FETCH, now_ns=0)
+    used = sorted(cell & (2**40 - 1) for cell in bucket.cells)
+    assert used[-2:] == [0, len(frame) - 4]
 
 
 def test_no_quota_leaves_the_shortest_way(bench):

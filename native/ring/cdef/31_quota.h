@@ -37,6 +37,9 @@ tpc_quota_table *tpc_quota_table_in(void *memory, size_t bytes);
 tpc_quota_bucket *tpc_quota_bucket_of(tpc_quota_table *table, const tpc_quota_windows *windows, int kind,
                                       const uint8_t *user, uint32_t user_bytes, const uint8_t *client,
                                       uint32_t client_bytes, int64_t now_ns, uint64_t *key);
+/* The same by what `key` said then, which is not 0: of one that may be another's by now. */
+tpc_quota_bucket *tpc_quota_bucket_again(tpc_quota_table *table, const tpc_quota_windows *windows, int kind,
+                                         int64_t now_ns, uint64_t *key);
 void tpc_quota_add(tpc_quota_bucket *bucket, const tpc_quota_windows *windows, uint64_t amount, int64_t now_ns);
 /* In the windows that count. */
 uint64_t tpc_quota_sum(const tpc_quota_bucket *bucket, const tpc_quota_windows *windows, int64_t now_ns);
