@@ -14,7 +14,6 @@ from tpc_broker import limits
 from tpc_broker.auth.acls import AclAuthorizer, RefusesAll
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
 from tpc_broker.auth.principals import SubjectNumbers
-from tpc_broker.broker.handlers.forward import ForwardedRequest
 from tpc_broker.kafka.api_keys import ApiKey, api
 
 if TYPE_CHECKING:
@@ -102,9 +101,7 @@ class AccessControl:
 
     def subject_of(self, request: Request) -> Subject:
         """Who asks, whichever core it came to."""
-        if isinstance(request, ForwardedRequest):
-            return request.subject
-        return self._core.dispatcher.subject_of(request.connection)
+        return request.subject
 
     def allows(
         self, request: Request, operation: Operation, resource: Resource, name: str, *, is_told: bool = True
