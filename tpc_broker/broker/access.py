@@ -89,7 +89,11 @@ class AccessControl:
         if not settings.has_authorizer or rules is self._rules:
             return
         self._rules = rules
-        self.authorizer = AclAuthorizer(
+        self.authorizer = self._by(rules)
+
+    def _by(self, rules: Rules) -> AclAuthorizer:
+        settings = self._core.settings
+        return AclAuthorizer(
             rules, settings.super_principals, allows_without_rules=settings.allow_everyone_if_no_acl_found
         )
 
@@ -119,6 +123,17 @@ class AccessControl:
 
     def allows_on_cluster(self, request: Request, operation: Operation, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME, is_told=is_told)
+
+    def allows_change(self, request: Request, operation: Operation, rules: Rules) -> bool:
+        """On the cluster, by the rules that are committed, which this core may not have seen yet."""
+        if not self.allows_on_cluster(request, operation):
+            return False
+        if self._rules is None or rules is self._rules:
+            return True
+        is_allowed = self._by(rules).allows(self.subject_of(request), operation, Resource.CLUSTER, CLUSTER_NAME)
+        if not is_allowed:
+            self._tell(request, operation, Resource.CLUSTER, CLUSTER_NAME)
+        return is_allowed
 
     def allows_topic(self, request: Request, operation: Operation, name: str, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.TOPIC, name, is_told=is_told)
