@@ -24,6 +24,7 @@ enum {
     BATCH_RECORDS_MAX = 4096,
     ROOM_WAIT_NS = 500000000,
     ROOM_LOOK_NS = 1000000,
+    WANTED_AGAIN_MS = 1000,
     ANSWERS_IN_A_CALL = 64,
     PRODUCE_VERSION = 9,
     FRAME_WASTE_BYTES_MAX = 4096,
@@ -410,7 +411,8 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
 
 /*
  * Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's, and it has to have
- * the right to write. What Python has not decided yet is refused as if there were no room, after which it is tried again.
+ * the right to write. What Python has not decided yet is refused as if there were no room, after which it is tried again. It is
+ * asked again after a while: it may not have known the topic yet, or what it said has made room for others since.
  */
 static int16_t refusal(tpc_datagrams *it, tpc_partition *partition) {
     tpc_plane *plane = it->plane;
@@ -419,9 +421,13 @@ static int16_t refusal(tpc_datagrams *it, tpc_partition *partition) {
     if (found == TPC_GRANT_ALLOWED) return TPC_ERROR_NONE;
     plane->grant_statistics.refused_datagrams++;
     if (found == TPC_GRANT_REFUSED) return TPC_ERROR_TOPIC_AUTHORIZATION_FAILED;
-    if (partition->wanted_generation != plane->grants_generation &&
-        tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, partition->handle, subject, 0, NULL) == 0)
+    int64_t now_ms = tpc_plane_monotonic_ms(plane);
+    bool is_asked = partition->wanted_generation == plane->grants_generation && now_ms < partition->wanted_until_ms;
+    if (!is_asked &&
+        tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, partition->handle, subject, 0, NULL) == 0) {
         partition->wanted_generation = plane->grants_generation;
+        partition->wanted_until_ms = now_ms + WANTED_AGAIN_MS;
+    }
     return TPC_ERROR_KAFKA_STORAGE_ERROR;
 }
 

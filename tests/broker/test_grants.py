@@ -178,3 +178,23 @@ async def test_produces_of_one_connection_keep_their_answers_order():
             await request.done.wait()
         told = [answer_of(request).responses[0].partition_responses[0].error_code for request in sent]
         assert told == [E.NONE, E.TOPIC_AUTHORIZATION_FAILED] * 2
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_a_produce_whose_client_goes_right_behind_it_is_carried_out(acks):
+    """Both come in one turn: the connection is closed before the handler begins."""
+    async with running_node(cores=1) as node:
+        core, plane, _rules = await asking(node, WRITES)
+        request = node.send(0, produce_request("t", 0, [b"x"], acks=acks), 12, connection=7)
+        node.lives[0].connections.close(7, "peer closed")
+        await request.done.wait()
+        assert len(plane.logs[core.partitions.find("t", 0).handle].batches) == 1
+
+
+async def test_a_fetch_whose_client_goes_right_behind_it_fails_nothing(caplog):
+    async with running_node(cores=1) as node:
+        core, _plane, _rules = await asking(node, READS)
+        request = node.send(0, fetch_request("t", 0, 0, wait_ms=0), 12, connection=7)
+        node.lives[0].connections.close(7, "peer closed")
+        await request.done.wait()
+        assert (core.dispatcher.statistics().failed, caplog.records) == (0, [])

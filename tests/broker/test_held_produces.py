@@ -12,6 +12,7 @@ import trio
 
 from tests.support.memory_clients import create_topic, produce_request
 from tests.support.memory_node import MemoryClock, running_node
+from tpc_broker.auth.principals import ANONYMOUS
 from tpc_broker.broker.handlers import produce
 from tpc_broker.broker.holds import KEPT_NS, Holds
 from tpc_broker.broker.ports import AskedProduce, ProduceFallback
@@ -184,10 +185,11 @@ class Waits:
         return life.plane.bounds(self._partition.handle).log_end_offset
 
 
-async def held(node, what: str, acks: int = -1):
+async def held(node, what: str, acks: int = -1, rules=None):
     """A Produce that waits at the node's one core; on connection 7."""
     await create_topic(node, 0, "t", 1)
     life = node.lives[0]
+    life.core.access.authorizer = rules
     waits = Waits(life, what)
     request = node.send(0, produce_request("t", 0, [b"x"], acks=acks), 12, connection=7)
     await waits.begun.wait()
@@ -246,10 +248,18 @@ async def test_what_is_held_is_carried_out_when_its_client_waits_for_it(what, au
         life.core.replicated = None
 
 
-async def test_what_waits_for_room_alone_is_carried_out_though_its_client_is_gone(autojump_clock):
-    """With acks=0 a client has nothing to wait for."""
+class Writers:
+    """An authorizer: the anonymous may do everything, and nobody else anything."""
+
+    def allows(self, subject, _operation, _resource, _name) -> bool:
+        return subject.principal == ANONYMOUS
+
+
+@pytest.mark.parametrize("has_rules", [False, True])
+async def test_what_waits_for_room_alone_is_carried_out_though_its_client_is_gone(has_rules, autojump_clock):
+    """With acks=0 a client has nothing to wait for. Who it was is known all the same."""
     async with running_node(cores=1) as node:
-        life, waits, _request = await held(node, "room", acks=0)
+        life, waits, _request = await held(node, "room", acks=0, rules=Writers() if has_rules else None)
         life.connections.close(7, "peer closed")
         waits.over.set()
         await trio.sleep(1)

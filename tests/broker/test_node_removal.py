@@ -24,6 +24,7 @@ class JustStarted:
         self.view = SimpleNamespace(image=ClusterImage(), absent=frozenset())
         self.cluster = SimpleNamespace(why_not_gone=lambda _node: "")
         self.full_nodes, self.metadata = frozenset(), self
+        self.access = SimpleNamespace(allows_change=lambda *_asked: True)
         self.newest, self.written = newest, []
 
     async def change(self, decide):

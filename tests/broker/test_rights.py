@@ -28,6 +28,7 @@ from tests.support.rights import (
     WRITE,
     OnlyThese,
     allow_only,
+    codes,
     on_cluster,
     on_group,
     on_topic,
@@ -41,7 +42,6 @@ from tpc_broker.broker.handlers.table import ROWS
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
-from tpc_broker.kafka.message import Message
 from tpc_broker.kafka.protocol import encode_request
 from tpc_broker.kafka.source import uvarint
 
@@ -70,18 +70,6 @@ async def node_with():
         assert member.partitions() == {0}
         await node.ask(0, messages.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000))
         yield node
-
-
-def codes(answer):
-    """All error codes in an answer."""
-    found = []
-    for name in answer.__slots__:
-        value = getattr(answer, name)
-        if name.endswith("error_code"):
-            found.append(ErrorCode(value))
-        for each in value if isinstance(value, list) else [value]:
-            found += codes(each) if isinstance(each, Message) else []
-    return found
 
 
 def state(node):

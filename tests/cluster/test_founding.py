@@ -52,6 +52,26 @@ def test_the_one_that_brings_data_founds_and_its_id_wins():
     assert isinstance(step(status(1), status(2, data_cluster="old"), status(3)), Wait)
 
 
+SECURED = ("rules of access", "quotas")
+
+
+@pytest.mark.parametrize("secured", [(), SECURED])
+@pytest.mark.parametrize("highest", [5, 6])
+def test_rules_that_the_cluster_could_not_keep_are_not_brought(secured, highest):
+    own, other = status(2, data_cluster="old", levels=Levels(2, 6)), status(1, levels=Levels(2, highest))
+    third = status(3, levels=Levels(2, 6))
+    found = next_step(own, {each.address: each for each in (other, third)}, "new", secured)
+    if not secured or highest == 6:
+        assert isinstance(found, Propose)
+        assert found.founding.level == highest
+        return
+    assert isinstance(found, Refuse)
+    assert "this node brings rules of access, quotas, which a cluster keeps from feature level 6 on" in found.reason
+    assert "node 1 at 10.0.0.1:9001 speaks" in found.reason
+    joined = next_step(own, {other.address: replace(other, founding=replace(FOUNDING, cluster="old"))}, "new", secured)
+    assert isinstance(joined, Join), "that of its own data is there"
+
+
 def test_two_that_bring_data_are_refused_both_named():
     found = step(status(1, data_cluster="one"), status(2, data_cluster="two"), status(3))
     assert isinstance(found, Refuse)

@@ -514,7 +514,23 @@ def test_datagrams_are_nobodys_until_they_are_given_a_subject(bench, port):
     assert bench.counts().refused_datagrams == 1
 
 
+def test_datagrams_are_asked_about_again_when_nothing_was_said_or_it_is_forgotten(bench, port):
+    wanted, topic_id = [], uuid.UUID(bytes=topic_id_of("t"))
+    bench.face._begin_grants(bench.ring)
+    bench.face.on_grant_wanted(lambda *asked: wanted.append(asked))
+    bench.face.set_datagrams_subject(DATAGRAMS)
+    for now_ms, times in ((5_000, 1), (5_999, 1), (6_000, 2), (6_999, 2), (7_000, 3)):
+        lib.tpc_plane_set_monotonic(bench.plane.pointer, now_ms)
+        port.send("t", 0, b"value", request_id=now_ms)
+        assert port.answer() == (E.KAFKA_STORAGE_ERROR, 0, now_ms)
+        assert len(wanted) == times
+    bench.face.grant(bench.generation, DATAGRAMS, topic_id, writes=True, is_allowed=True)
+    port.send("t", 0, b"value", request_id=1)
+    assert port.answer() == (E.NONE, 0, 1)
+
+
 def test_datagrams_are_written_by_the_right_of_their_subject(bench, port):
+    lib.tpc_plane_set_monotonic(bench.plane.pointer, 5_000)
     wanted = []
     bench.face._begin_grants(bench.ring)
     bench.face.on_grant_wanted(lambda *asked: wanted.append(asked))

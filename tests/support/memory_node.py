@@ -20,6 +20,7 @@ import trio
 from tests.support.fake_disk import FakeDisk
 from tests.support.memory_core import CoreFiles, MemoryStorage
 from tests.support.memory_plane import MemoryPlane
+from tpc_broker.auth.principals import NOBODY, Subject
 from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.errors import CallFailedError, CoreDownError, NotDeliveredError
 from tpc_broker.kafka.api_keys import ApiKey, api
@@ -77,6 +78,7 @@ class MemoryRequest:
     fallback_reason: int = 0
     throttle_ms: int = 0
     client_id: str | None = "a-client"
+    subject: Subject = NOBODY
     answer: bytes | None = None
     done: trio.Event = field(default_factory=trio.Event)
 

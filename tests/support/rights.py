@@ -46,6 +46,18 @@ def on_cluster(operation):
     return operation, Resource.CLUSTER, CLUSTER_NAME
 
 
+def codes(answer):
+    """All error codes in an answer."""
+    found = []
+    for name in answer.__slots__:
+        value = getattr(answer, name)
+        if name.endswith("error_code"):
+            found.append(ErrorCode(value))
+        for each in value if isinstance(value, list) else [value]:
+            found += codes(each) if isinstance(each, Message) else []
+    return found
+
+
 class OnlyThese:
     """`Authorizer`: these rights and no others, whoever asks; one implies no other. `asked`: what was asked for."""
 

@@ -13,14 +13,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jwt
 from jwt.exceptions import PyJWTError
 
 from tpc_broker.auth.credentials import user_name_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TOKEN_BYTES_MAX: Final = 64 * 1024
 KEY_SET_BYTES_MAX: Final = 1024 * 1024
@@ -138,14 +142,14 @@ def _believed(claims: dict[str, Any], demands: Demands, now_ms: int) -> Believed
         raise TokenError("it does not say for whom it is")
     if demands.audiences.isdisjoint(audiences):
         raise TokenError("it is for others")
-    expires_s = _time(claims, "exp")
+    expires_s = _time(claims, "exp", math.floor)
     if expires_s is None:
         raise TokenError("it does not say until when it holds")
     skew_ms = demands.skew_s * 1000
     if expires_s * 1000 + skew_ms <= now_ms:
         raise TokenError("its time is over")
     for name in ("nbf", "iat"):
-        begins_s = _time(claims, name)
+        begins_s = _time(claims, name, math.ceil)
         if begins_s is not None and begins_s * 1000 > now_ms + skew_ms:
             raise TokenError("its time has not begun")
     subject = claims.get(demands.subject_claim)
@@ -155,14 +159,14 @@ def _believed(claims: dict[str, Any], demands: Demands, now_ms: int) -> Believed
     return Believed(subject, expires_s * 1000 + (skew_ms if is_over else 0))
 
 
-def _time(claims: dict[str, Any], name: str) -> int | None:
-    """Whole seconds since 1970. None: it is not said."""
+def _time(claims: dict[str, Any], name: str, rounded: Callable[[float], int]) -> int | None:
+    """Whole seconds since 1970; a NumericDate (RFC 7519, section 2) may have a fraction. None: it is not said."""
     if name not in claims:
         return None
     value = claims[name]
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= TIME_S_MAX:
-        raise TokenError(f"its claim {name} is no time")
-    return value
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= TIME_S_MAX:
+        raise TokenError(f"its claim {name} is no time")  # NaN is in no range
+    return rounded(value)
 
 
 def _usable(row: Any) -> list[tuple[str, jwt.PyJWK]]:

@@ -14,7 +14,6 @@ from tpc_broker import limits
 from tpc_broker.auth.acls import AclAuthorizer, RefusesAll
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
 from tpc_broker.auth.principals import SubjectNumbers
-from tpc_broker.broker.handlers.forward import ForwardedRequest
 from tpc_broker.kafka.api_keys import ApiKey, api
 
 if TYPE_CHECKING:
@@ -90,7 +89,11 @@ class AccessControl:
         if not settings.has_authorizer or rules is self._rules:
             return
         self._rules = rules
-        self.authorizer = AclAuthorizer(
+        self.authorizer = self._by(rules)
+
+    def _by(self, rules: Rules) -> AclAuthorizer:
+        settings = self._core.settings
+        return AclAuthorizer(
             rules, settings.super_principals, allows_without_rules=settings.allow_everyone_if_no_acl_found
         )
 
@@ -102,9 +105,7 @@ class AccessControl:
 
     def subject_of(self, request: Request) -> Subject:
         """Who asks, whichever core it came to."""
-        if isinstance(request, ForwardedRequest):
-            return request.subject
-        return self._core.dispatcher.subject_of(request.connection)
+        return request.subject
 
     def allows(
         self, request: Request, operation: Operation, resource: Resource, name: str, *, is_told: bool = True
@@ -122,6 +123,17 @@ class AccessControl:
 
     def allows_on_cluster(self, request: Request, operation: Operation, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.CLUSTER, CLUSTER_NAME, is_told=is_told)
+
+    def allows_change(self, request: Request, operation: Operation, rules: Rules) -> bool:
+        """On the cluster, by the rules that are committed, which this core may not have seen yet."""
+        if not self.allows_on_cluster(request, operation):
+            return False
+        if self._rules is None or rules is self._rules:
+            return True
+        is_allowed = self._by(rules).allows(self.subject_of(request), operation, Resource.CLUSTER, CLUSTER_NAME)
+        if not is_allowed:
+            self._tell(request, operation, Resource.CLUSTER, CLUSTER_NAME)
+        return is_allowed
 
     def allows_topic(self, request: Request, operation: Operation, name: str, *, is_told: bool = True) -> bool:
         return self.allows(request, operation, Resource.TOPIC, name, is_told=is_told)

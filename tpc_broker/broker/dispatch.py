@@ -326,7 +326,10 @@ class Dispatcher:
             self._begin(state, request)
 
     def _begin(self, state: ConnectionState, request: Request) -> None:
-        """One request of a connection; the next one waits until this one is answered."""
+        """One request of a connection; the next one waits until this one is answered. Who has sent it is said here: its
+        connection may be closed before its handler asks.
+        """
+        request.subject = state.subject
         try:
             result = self._handlers_result(state, request)
             if not inspect.isawaitable(result):

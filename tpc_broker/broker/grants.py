@@ -63,7 +63,9 @@ class Grants:
         self._core.purgatory.look_again()  # who waits here is asked about by its handler
 
     def name(self, request: Request) -> None:
-        """Who asks, before the data plane looks at it: a fetch session is of the one that has made it."""
+        """Who asks, before the data plane looks at it: a fetch session is of the one that has made it. If its client
+        is gone, its number may be forgotten, but not while this goes on, and it is never another's.
+        """
         access = self._core.access
         if self._generation:
             self._core.plane.name_subject(request, access.number_of(access.subject_of(request)))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from tpc_broker.auth.principals import Subject
     from tpc_broker.broker.fetch_port import Fetch
     from tpc_broker.broker.payloads import Answer, MailboxHandler, NodeHandler, Payload
     from tpc_broker.broker.view import Endpoint
@@ -82,6 +83,8 @@ class Request(Protocol):
     fallback_reason: int
     """Why the data plane has left a Produce just now (`ProduceFallback`); 0: it was not asked."""
     throttle_ms: int  # to be said in the answer, by who is connected to the client
+    subject: Subject
+    """Who asks, from when the dispatcher has begun with it; NOBODY before. A closed connection does not change it."""
 
     @property
     def client_id(self) -> str | None: ...

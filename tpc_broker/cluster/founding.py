@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, LEVEL_MAX, UNSAID, Levels
+from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_SECURITY, LEVEL_MAX, UNSAID, Levels
 from tpc_broker.limits import CLUSTER_SEEDS_MAX, CLUSTER_VOTERS_MAX, SWIM_CLUSTER_BYTES_MAX, SWIM_HOST_BYTES_MAX
 from tpc_broker.model import NODE_ID_MAX, NodeId
 from tpc_broker.raft.items import Voter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 NUMBER_MAX = 2**63 - 1
 
@@ -157,9 +157,11 @@ class Refuse:
 Step = Join | Propose | Wait | Refuse
 
 
-def next_step(own: Status, seen: Mapping[SeedAddress, Status], new_cluster: str) -> Step:
+def next_step(
+    own: Status, seen: Mapping[SeedAddress, Status], new_cluster: str, secured: Sequence[str] = ()
+) -> Step:
     """What a node that is in no cluster does. `seen`: the latest status of each other seed that answers; `new_cluster`:
-    the id of a cluster that it founds.
+    the id of a cluster that it founds; `secured`: what this node's data have of security, each by its name.
     """
     others = [seen[address] for address in sorted(seen) if address != own.address]
     for other in others:
@@ -176,7 +178,7 @@ def next_step(own: Status, seen: Mapping[SeedAddress, Status], new_cluster: str)
     missing = sorted(own.seeds - {own.address} - seen.keys())
     if missing:
         return Wait(f"a cluster is founded when all founders were seen; missing: {', '.join(map(str, missing))}")
-    return _found(own, others, new_cluster)
+    return _found(own, others, new_cluster, secured)
 
 
 def _join(own: Status, members: list[Status]) -> Step:
@@ -197,7 +199,7 @@ def _join(own: Status, members: list[Status]) -> Step:
     return Join(first.founding)
 
 
-def _found(own: Status, others: list[Status], new_cluster: str) -> Step:
+def _found(own: Status, others: list[Status], new_cluster: str, secured: Sequence[str]) -> Step:
     founders = sorted([own, *others], key=lambda founder: founder.node)
     for other in others:
         if other.seeds != own.seeds:
@@ -223,7 +225,22 @@ def _found(own: Status, others: list[Status], new_cluster: str) -> Step:
         return Wait(f"{proposer} is to found the cluster")
     voters = [proposer, *(founder for founder in founders if founder is not proposer)][:CLUSTER_VOTERS_MAX]
     named = tuple(sorted(Voter(founder.node, founder.incarnation) for founder in voters))
-    return Propose(Founding(own.data_cluster or new_cluster, named, own.node if bringing else None, level))
+    founding = Founding(own.data_cluster or new_cluster, named, own.node if bringing else None, level)
+    return _fault_of_level(founders, level, secured) or Propose(founding)
+
+
+# Rule: A cluster is not founded without the rules, users and quotas that its data have: without rules everybody may do
+# everything where allow.everyone.if.no.acl.found is true. Held by tests/cluster/test_founding.py,
+# tests/runtime/test_joining.py.
+def _fault_of_level(founders: list[Status], level: int, secured: Sequence[str]) -> Refuse | None:
+    if level >= FIRST_WITH_SECURITY or not secured:
+        return None
+    oldest = min(founders, key=lambda each: each.levels.highest)
+    return Refuse(
+        f"this node brings {', '.join(secured)}, which a cluster keeps from feature level {FIRST_WITH_SECURITY} on, "
+        f"and {oldest} speaks {oldest.levels}: the cluster would be of level {level} and without them; begin with "
+        f"releases that speak {FIRST_WITH_SECURITY}"
+    )
 
 
 # Rule: Of two proposals to found a cluster never both succeed. A founder alone founds nothing. See also

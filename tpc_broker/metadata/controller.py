@@ -435,7 +435,7 @@ class Controller:
             elif isinstance(record, ResourceConfigChanged) and level < FIRST_WITH_GROUPS:
                 continue  # a founder could not read it
             elif isinstance(record, _OF_SECURITY) and level < FIRST_WITH_SECURITY:
-                continue  # the same
+                continue  # the same, and who brings some of them founds no such cluster (`tpc_broker.cluster.founding`)
             elif not isinstance(record, ClusterCreated | CoresChanged):
                 records.append(record)
         return records

@@ -6,8 +6,7 @@ of a connection in the order of its requests, whatever order they were given in.
 Invariants. A connection's id is never used again. Its events come in order: opened, requests, closed; closed comes
 exactly once, and nothing after it. Every :class:`Request` is answered exactly once (:meth:`Connections.answer`,
 `answer_frames`, `answer_slices`, `answer_none`) or taken over by C (:meth:`Request.taken`); an answer to a client that
-is gone is quietly dropped. A request that is forgotten closes its connection, because the answers behind it could never
-leave.
+is gone is quietly dropped. A request that is forgotten closes its connection, since no answer behind it could leave.
 
 Callbacks are synchronous and run inside :meth:`Ring.dispatch`; they start tasks, they do not wait. One thread: the
 ring's.
@@ -27,6 +26,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
+from tpc_broker.auth.principals import NOBODY
 from tpc_broker.native_bytes import pinned
 
 if TYPE_CHECKING:
@@ -290,6 +290,7 @@ class Request:
         "pointer",
         "received_ns",
         "sequence",
+        "subject",
         "throttle_ms",
     )
 
@@ -297,6 +298,7 @@ class Request:
         self._connections = connections
         self.pointer: Any = pointer  # a tpc_request; None when it was answered
         self._body: memoryview | None = None
+        self.subject = NOBODY
         (
             self.connection,
             self.sequence,

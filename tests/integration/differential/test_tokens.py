@@ -36,6 +36,7 @@ MESSAGES = {
     "one of several audiences": said(token(aud=["x", "other"])),
     "its own name": said(token(), b"alice"),
     "more pairs": said(token(), more=b"traceId=1\x01"),
+    "a time with a fraction": said(token(exp=LATE_S + 0.5, iat=EARLY_S + 0.5)),
     "other claims": said(token(scope=["a"], azp="x")),
     "another's signature": said(token(ATTACKER)),
     "an unknown key": said(token(header={"kid": "x"})),
@@ -56,7 +57,6 @@ MESSAGES = {
     "with a bound channel": b"y" + said(token())[1:],
 }
 STRICTER = {
-    "a time with a fraction": (said(token(exp=LATE_S + 0.5)), True),
     "which key is not said": (said(token(header={"kid": None})), True),
     "two tokens": (said(token(), more=b"auth=Bearer x\x01"), False),
     "another scheme": (b"n,,\x01auth=Basic abc\x01\x01", False),

@@ -13,6 +13,7 @@ from tpc_broker.auth.acl_filters import AclFilter, Wanted
 from tpc_broker.auth.acls import AclBinding, Pattern, Permission
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
 from tpc_broker.auth.principals import Principal
+from tpc_broker.broker.handlers.refusals import while_allowed
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.errors import DecodeError
@@ -81,13 +82,13 @@ def handle_describe_acls(
 
 
 async def handle_create_acls(
-    core: Core, _request: Request, message: messages.CreateAclsRequest
+    core: Core, request: Request, message: messages.CreateAclsRequest
 ) -> messages.CreateAclsResponse:
     for one in message.creations:
         _check(one.resource_type, one.resource_pattern_type, one.operation, one.permission_type)
     try:
         _check_authorizer(core, NO_AUTHORIZER)
-        results = await _created(core, message.creations)
+        results = await _created(core, request, message.creations)
     except Refusal as refusal:
         results = [refusal] * len(message.creations)
     result = messages.CreateAclsResponse.AclCreationResult
@@ -101,7 +102,7 @@ async def handle_create_acls(
     )
 
 
-async def _created(core: Core, creations: Sequence[_Creation]) -> list[Refusal | None]:
+async def _created(core: Core, request: Request, creations: Sequence[_Creation]) -> list[Refusal | None]:
     """Of each. Refusal: of all of them."""
     results: list[Refusal | None] = []
     bindings: list[AclBinding] = []
@@ -120,25 +121,26 @@ async def _created(core: Core, creations: Sequence[_Creation]) -> list[Refusal |
         except Refusal as refusal:
             return [], [refusal] * len(bindings)
 
-    decided = iter(await core.metadata.change(decide) if bindings else ())
+    change = while_allowed(core, request, Operation.ALTER, decide)
+    decided = iter(await core.metadata.change(change) if bindings else ())
     return [next(decided) if refused is None else refused for refused in results]
 
 
 async def handle_delete_acls(
-    core: Core, _request: Request, message: messages.DeleteAclsRequest
+    core: Core, request: Request, message: messages.DeleteAclsRequest
 ) -> messages.DeleteAclsResponse:
     for one in message.filters:
         _check_filter(one)
     try:
         _check_authorizer(core, NO_AUTHORIZER)
-        results = await _deleted(core, message.filters)
+        results = await _deleted(core, request, message.filters)
     except Refusal as refusal:
         results = [_filter_refused(refusal) for _ in message.filters]
     return messages.DeleteAclsResponse(filter_results=results)
 
 
 async def _deleted(
-    core: Core, filters: Sequence[messages.DeleteAclsRequest.DeleteAclsFilter]
+    core: Core, request: Request, filters: Sequence[messages.DeleteAclsRequest.DeleteAclsFilter]
 ) -> list[messages.DeleteAclsResponse.DeleteAclsFilterResult]:
     wanted: list[AclFilter | Refusal] = []
     for one in filters:
@@ -155,7 +157,8 @@ async def _deleted(
         except Refusal as refusal:
             return [], refusal
 
-    decided = await core.metadata.change(decide) if sound else []
+    change = while_allowed(core, request, Operation.ALTER, decide)
+    decided = await core.metadata.change(change) if sound else []
     if isinstance(decided, Refusal):
         raise decided
     found = iter(decided)

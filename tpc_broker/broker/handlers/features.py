@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation
+from tpc_broker.broker.handlers.refusals import while_allowed
 from tpc_broker.feature_levels import FEATURE, KAFKA_FEATURES, SPOKEN, kafka_level
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.feature_control import UPGRADE, FeatureUpdate, update_features
@@ -59,7 +61,7 @@ async def handle_update_features(
     def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[FeatureOutcome]]:
         return update_features(image, updates, validate_only=message.validate_only)
 
-    return _answer(request, await core.metadata.change(decide))
+    return _answer(request, await core.metadata.change(while_allowed(core, request, Operation.ALTER, decide)))
 
 
 def _type_of(update: messages.UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation
+from tpc_broker.broker.handlers.refusals import while_allowed
 from tpc_broker.broker.handlers.tags import request_tags
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -36,7 +38,7 @@ async def handle_unregister_broker(
         return remove_node(image, node, absent, core.full_nodes, accept_loss=accept_loss), None
 
     try:
-        await core.metadata.change(decide)
+        await core.metadata.change(while_allowed(core, request, Operation.ALTER, decide))
     except Refusal as refusal:
         return messages.UnregisterBrokerResponse(error_code=int(refusal.code), error_message=refusal.message)
     return messages.UnregisterBrokerResponse(error_message=None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation
+from tpc_broker.broker.handlers.refusals import while_allowed
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.quota_control import QuotaAlteration, QuotaController, matching
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.quota_control import AlteredQuota
+    from tpc_broker.metadata.records import MetadataRecord
 
     _Component = messages.DescribeClientQuotasRequest.ComponentData
 
@@ -81,7 +86,7 @@ def _match_fault(component: _Component) -> str:
 
 
 async def handle_alter_client_quotas(
-    core: Core, _request: Request, message: messages.AlterClientQuotasRequest
+    core: Core, request: Request, message: messages.AlterClientQuotasRequest
 ) -> messages.AlterClientQuotasResponse:
     alterations = [
         QuotaAlteration(
@@ -90,9 +95,11 @@ async def handle_alter_client_quotas(
         )
         for entry in message.entries
     ]
-    results = await core.metadata.change(
-        lambda image: QuotaController(image).alter(alterations, validate_only=message.validate_only)
-    )
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[AlteredQuota]]:
+        return QuotaController(image).alter(alterations, validate_only=message.validate_only)
+
+    results = await core.metadata.change(while_allowed(core, request, Operation.ALTER_CONFIGS, decide))
     kind = messages.AlterClientQuotasResponse
     return kind(
         entries=[

@@ -1,25 +1,32 @@
 """Answers to requests about the whole cluster, to who may do nothing of the kind: the row of an API names its one. Some
 are those that are given where there is no controller (`no_controller`).
 
-They are asked for their right in one place, `only_allowed`, before the handler sees what is wanted.
+They are asked for their right in one place, `only_allowed`, before the handler sees what is wanted. What changes rules,
+users, quotas, levels or nodes waits for the changes before it, and is asked again behind the wait (`while_allowed`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import inspect
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
+    from tpc_broker.auth.operations import Operation
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.dispatch import Handled, Handler
     from tpc_broker.broker.handlers.api_rows import ApiRow
     from tpc_broker.broker.handlers.no_controller import Said
     from tpc_broker.broker.ports import Request
     from tpc_broker.kafka.message import Message
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import MetadataRecord
+
+T = TypeVar("T")
 
 NOT_ALLOWED: Final[Said] = {
     "error_code": int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
@@ -27,6 +34,10 @@ NOT_ALLOWED: Final[Said] = {
 }
 TOPIC_REFUSED: Final = "Topic authorization failed."
 GROUP_REFUSED: Final = "Group authorization failed."
+
+
+class _NoLongerAllowedError(Exception):
+    """The right was there when the request came, and is taken away. It is answered as if it had never been there."""
 
 
 # Rule: Each API asks for the rights that its row names before it looks at anything else. Held by
@@ -39,14 +50,39 @@ def only_allowed(row: ApiRow) -> Handler:
     handler = row.handler
     *others, told = (need.operation for need in row.needs)
 
+    async def finish(request: Request, message: Message, result: Awaitable[Handled]) -> Handled:
+        try:
+            return await result
+        except _NoLongerAllowedError:
+            return refused(request.api_version, message, NOT_ALLOWED)
+
     def handle(core: Core, request: Request, message: Message) -> Handled | Awaitable[Handled]:
         access = core.access
         by_others = any(access.allows_on_cluster(request, operation, is_told=False) for operation in others)
         if by_others or access.allows_on_cluster(request, told):
-            return handler(core, request, message)
+            result = handler(core, request, message)
+            return finish(request, message, result) if inspect.isawaitable(result) else result
         return refused(request.api_version, message, NOT_ALLOWED)
 
     return handle
+
+
+# Rule: A change of rules, users, quotas, levels or nodes is decided by the rights of that moment: the one before it may
+# have taken them away. Held by tests/broker/test_rights_taken_away.py.
+def while_allowed(
+    core: Core,
+    request: Request,
+    operation: Operation,
+    decide: Callable[[ClusterImage], tuple[list[MetadataRecord], T]],
+) -> Callable[[ClusterImage], tuple[list[MetadataRecord], T]]:
+    """A change for `core.metadata.change`, of a handler behind `only_allowed`; `operation`: on the cluster."""
+
+    def decide_if_allowed(image: ClusterImage) -> tuple[list[MetadataRecord], T]:
+        if not core.access.allows_change(request, operation, image.acls):
+            raise _NoLongerAllowedError
+        return decide(image)
+
+    return decide_if_allowed
 
 
 def write_txn_markers(

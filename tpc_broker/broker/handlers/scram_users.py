@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation
+from tpc_broker.broker.handlers.refusals import while_allowed
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.user_control import DeletedCredential, SetCredential, alter_users
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from tpc_broker.auth.credentials import ScramMechanism
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.metadata.image import ClusterImage
+    from tpc_broker.metadata.records import MetadataRecord
+    from tpc_broker.metadata.user_control import AlteredUser
 
     _Described = messages.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
@@ -45,14 +50,18 @@ def _described(name: str, times: int, found: list[tuple[ScramMechanism, int]]) -
 
 
 async def handle_alter_user_scram_credentials(
-    core: Core, _request: Request, message: messages.AlterUserScramCredentialsRequest
+    core: Core, request: Request, message: messages.AlterUserScramCredentialsRequest
 ) -> messages.AlterUserScramCredentialsResponse:
     deletions = [DeletedCredential(each.name, each.mechanism) for each in message.deletions]
     upsertions = [
         SetCredential(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))
         for each in message.upsertions
     ]
-    results = await core.metadata.change(lambda image: alter_users(image, deletions, upsertions))
+
+    def decide(image: ClusterImage) -> tuple[list[MetadataRecord], list[AlteredUser]]:
+        return alter_users(image, deletions, upsertions)
+
+    results = await core.metadata.change(while_allowed(core, request, Operation.ALTER, decide))
     kind = messages.AlterUserScramCredentialsResponse
     return kind(
         results=[

@@ -61,8 +61,7 @@ class Joining:
 
     def status(self) -> Status:
         identity, local = self._file.identity, self.local
-        security = local.scram_users, local.acls, local.client_quotas
-        brings = any(map(bool, (local.topics, local.broker_configs, *security)))
+        brings = bool(local.topics or local.broker_configs or self._secured())
         return Status(
             NodeId(identity.node),
             identity.incarnation,
@@ -73,12 +72,18 @@ class Joining:
             SPOKEN,
         )
 
+    def _secured(self) -> list[str]:
+        local = self.local
+        named = {"rules of access": local.acls, "users": local.scram_users, "quotas": local.client_quotas}
+        return [name for name, some in named.items() if some]
+
     async def run(self) -> Founding:
         """Until this node is in a cluster. StartError: it cannot be."""
         refused, said_s, said = 0, -SAY_EVERY_S, ""
         while (founding := self._file.identity.founding) is None:
             seen = await self._ask_seeds()
-            step = next_step(self.status(), seen, new_cluster_id(self._surroundings.uuid()))
+            new_cluster = new_cluster_id(self._surroundings.uuid())
+            step = next_step(self.status(), seen, new_cluster, self._secured())
             refusal = step.reason if isinstance(step, Refuse) else self._refusal_by_link()
             refused = refused + 1 if refusal else 0
             if refusal and refused >= REFUSED_LOOKS_MAX:
