@@ -2,7 +2,8 @@
 
 Without an authorizer everybody may do everything, as in Kafka. With one, each resource that a request names is asked
 about at the core that has it, by the image of that core: a request that was sent on carries who asked. Until there is
-an image all is refused, and rules of a new one decide before anything else of it is seen.
+an image all is refused, and rules of a new one decide before anything else of it is seen. NOBODY is refused everything,
+whatever the rules.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tpc_broker import limits
 from tpc_broker.auth.acls import AclAuthorizer, RefusesAll
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
-from tpc_broker.auth.principals import SubjectNumbers
+from tpc_broker.auth.principals import NOBODY, SubjectNumbers
 from tpc_broker.broker.handlers.forward import ForwardedRequest
 from tpc_broker.kafka.api_keys import ApiKey, api
 
@@ -114,7 +115,8 @@ class AccessControl:
         """
         if self._authorizer is None:
             return True
-        is_allowed = self._authorizer.allows(self.subject_of(request), operation, resource, name)
+        subject = self.subject_of(request)
+        is_allowed = subject != NOBODY and self._authorizer.allows(subject, operation, resource, name)
         self.on_decided(request, operation, resource, name, is_allowed)
         if not is_allowed and is_told:
             self._tell(request, operation, resource, name)
@@ -137,8 +139,10 @@ class AccessControl:
     def allows_some(
         self, request: Request, operation: Operation, resource: Resource, *, is_told: bool = True
     ) -> bool:
-        authorizer = self.authorizer
-        if authorizer is None or authorizer.allows_some(self.subject_of(request), operation, resource):
+        if self._authorizer is None:
+            return True
+        subject = self.subject_of(request)
+        if subject != NOBODY and self._authorizer.allows_some(subject, operation, resource):
             return True
         if is_told:
             self._tell(request, operation, resource, None)
@@ -158,6 +162,8 @@ class AccessControl:
         if self.authorizer is None:
             return everything
         subject = self.subject_of(request)
+        if subject == NOBODY:
+            return 0
         return sum(
             1 << operation
             for operation in Operation

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject
+from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject, host_of
 from tpc_broker.broker.handlers.api_rows import Served
 from tpc_broker.broker.handlers.no_controller import Said, what_is_said
 from tpc_broker.broker.metadata_service import METADATA_CORE
@@ -176,9 +176,11 @@ def listener_name_of(core: Core, request: Request) -> str:
 
 
 def _subject(payload: Payload) -> Subject:
-    """An earlier release's node does not say: it has no authentication."""
-    principal = payload.get("principal")
-    return Subject(ANONYMOUS if principal is None else Principal(*principal), payload.get("host", ""))
+    """An earlier release's node does not say: it has no authentication, and its client's host is in the address."""
+    principal, host = payload.get("principal"), payload.get("host")
+    return Subject(
+        ANONYMOUS if principal is None else Principal(*principal), host_of(payload["peer"]) if host is None else host
+    )
 
 
 def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
