@@ -13,6 +13,7 @@ from tpc_broker.auth.acls import EVERY_BIT, RefusesAll
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.auth.principals import Principal, Subject
 from tpc_broker.broker.dispatch import NOBODY
+from tpc_broker.broker.metadata_service import MetadataService
 from tpc_broker.kafka import messages
 from tpc_broker.metadata import acl_control
 
@@ -172,6 +173,28 @@ async def test_rules_outlive_a_restart_and_nothing_is_allowed_until_they_are_rea
         fresh = type(node[0].access)(node[0])
         assert isinstance(fresh.authorizer, RefusesAll)
         assert not fresh.authorizer.allows(Subject(Principal("User", "ANONYMOUS"), ""), *a_read())
+
+
+@pytest.mark.parametrize(("read_after_s", "code"), [(0, 0), (5, 0), (20, None)])
+async def test_a_core_that_starts_decides_when_it_has_read_the_rules(read_after_s, code, autojump_clock, monkeypatch):
+    load = MetadataService.load
+
+    async def load_late(service, partition):
+        await trio.sleep(read_after_s)
+        await load(service, partition)
+
+    async with running_node(settings=ADMIN) as node:
+        await create(node, creation())
+        await become(node, 1, ALICE)
+        await node.crash(0)
+        monkeypatch.setattr(MetadataService, "load", load_late)
+        node._nursery.start_soon(node.start, 0)
+        await trio.sleep(0.1)
+        asked = messages.CreateAclsRequest(creations=[creation("u")])
+        answer = await node.ask(1, asked, 3)
+        assert (None if answer is None else answer.results[0].error_code) == code
+        if code is not None:
+            assert (await node.ask(1, asked, 3, connection=ALICES)).results[0].error_code == NOT_ALLOWED
 
 
 def a_read():

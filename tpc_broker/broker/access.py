@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+import trio
+
 from tpc_broker import limits
 from tpc_broker.auth.acls import AclAuthorizer, RefusesAll
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
@@ -50,8 +52,12 @@ class AccessControl:
         self._core = core
         self._rules: Rules | None = None
         self._authorizer: Authorizer | None = RefusesAll() if core.settings.has_authorizer else None
+        self.is_known = trio.Event()
+        """Set when a right can be asked for: until there are rules who asked would be refused for good."""
         if self._authorizer is not None:
             core.connections.require_subject(on=True)
+        else:
+            self.is_known.set()
         self.generation = 1
         """Of the rules: what was decided in another one may not be so any more."""
         self.on_rules_changed: list[Callable[[], None]] = [lambda: core.plane.forget_answers(int(ApiKey.METADATA))]
@@ -78,6 +84,7 @@ class AccessControl:
     def authorizer(self, authorizer: Authorizer | None) -> None:
         """From the first one on C serves nobody of whom it does not know who it is."""
         was_asked, self._authorizer = self._authorizer is not None, authorizer
+        self.is_known.set()
         is_asked = authorizer is not None
         if is_asked != was_asked:
             self._core.connections.require_subject(on=is_asked)

@@ -183,6 +183,16 @@ def _subject(payload: Payload) -> Subject:
     )
 
 
+async def _rules_known(core: Core) -> None:
+    """A core is called from its start on, before it has the metadata; refusals for want of a right end a client's work.
+    NotDeliveredError: they are not there in time.
+    """
+    with trio.move_on_after(FORWARD_TIMEOUT_MS / 1000):
+        await core.access.is_known.wait()
+        return
+    raise NotDeliveredError(f"core {core.core_id} has not read the rules yet")
+
+
 def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
     """Answer requests that other cores forward to this one."""
 
@@ -198,6 +208,7 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
             _subject(payload),
             is_from_node=payload.get("node", core.view.node) != core.view.node,
         )
+        await _rules_known(core)
         facts = api(request.api_key)
         message = codec(facts.request_name, request.api_version).decode(request.body)
         response = await result_of(handlers[request.api_key], core, request, message)
