@@ -64,7 +64,8 @@ def _is_on(rule: AclBinding, name: str) -> bool:
 
 
 def _is_about(rule: AclBinding, subject: Subject) -> bool:
-    if str(rule.principal) not in {str(subject.principal), "User:*"}:
+    is_everybodys = str(rule.principal) == "User:*" and subject.principal.kind == "User"
+    if rule.principal != subject.principal and not is_everybodys:
         return False
     return rule.host == "*" or _address(rule.host) == _address(subject.host)
 

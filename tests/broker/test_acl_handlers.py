@@ -7,12 +7,13 @@ import logging
 import pytest
 import trio
 
-from tests.support.memory_node import running_node
+from tests.support.memory_node import MemoryRequest, running_node
 from tpc_broker import limits
-from tpc_broker.auth.acls import RefusesAll
+from tpc_broker.auth.acls import EVERY_BIT, RefusesAll
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.auth.principals import Principal, Subject
 from tpc_broker.broker.dispatch import NOBODY
+from tpc_broker.broker.metadata_service import MetadataService
 from tpc_broker.kafka import messages
 from tpc_broker.metadata import acl_control
 
@@ -148,11 +149,19 @@ async def test_who_may_neither_see_nor_change_the_rules(autojump_clock):  # atte
         assert [code for code, _text in await create(node, creation("x"), connection=ALICES)] == [0]
 
 
-async def test_a_closed_connections_request_is_nobodys(autojump_clock):
-    async with running_node(settings=ADMIN) as node:
+@pytest.mark.parametrize("settings", [ADMIN, (*ADMIN, "allow.everyone.if.no.acl.found=true")])
+async def test_a_closed_connections_request_is_nobodys(settings, autojump_clock):
+    async with running_node(settings=settings) as node:
         await create(node, creation("*", principal="User:*"))
-        authorizer = node[0].access.authorizer
-        assert not authorizer.allows(NOBODY, Operation.WRITE, Resource.TOPIC, "t")
+        access, closed = node[0].access, MemoryRequest(99, 3, 0, 1, memoryview(b""), 0)
+        assert access.subject_of(closed) == NOBODY
+        assert not access.authorizer.allows(NOBODY, *a_read()), "User:* is of users"
+        for name in ("t", "*"):
+            assert not access.allows_topic(closed, Operation.READ, name)
+        assert not access.allows_group(closed, Operation.READ, "no rule is on it")
+        assert not access.allows_some(closed, Operation.READ, Resource.TOPIC)
+        assert not access.allows_some(closed, Operation.READ, Resource.GROUP)
+        assert access.bits(closed, Resource.GROUP, "g", EVERY_BIT) == 0
 
 
 async def test_rules_outlive_a_restart_and_nothing_is_allowed_until_they_are_read(autojump_clock):  # attempt 70
@@ -164,6 +173,28 @@ async def test_rules_outlive_a_restart_and_nothing_is_allowed_until_they_are_rea
         fresh = type(node[0].access)(node[0])
         assert isinstance(fresh.authorizer, RefusesAll)
         assert not fresh.authorizer.allows(Subject(Principal("User", "ANONYMOUS"), ""), *a_read())
+
+
+@pytest.mark.parametrize(("read_after_s", "code"), [(0, 0), (5, 0), (20, None)])
+async def test_a_core_that_starts_decides_when_it_has_read_the_rules(read_after_s, code, autojump_clock, monkeypatch):
+    load = MetadataService.load
+
+    async def load_late(service, partition):
+        await trio.sleep(read_after_s)
+        await load(service, partition)
+
+    async with running_node(settings=ADMIN) as node:
+        await create(node, creation())
+        await become(node, 1, ALICE)
+        await node.crash(0)
+        monkeypatch.setattr(MetadataService, "load", load_late)
+        node._nursery.start_soon(node.start, 0)
+        await trio.sleep(0.1)
+        asked = messages.CreateAclsRequest(creations=[creation("u")])
+        answer = await node.ask(1, asked, 3)
+        assert (None if answer is None else answer.results[0].error_code) == code
+        if code is not None:
+            assert (await node.ask(1, asked, 3, connection=ALICES)).results[0].error_code == NOT_ALLOWED
 
 
 def a_read():

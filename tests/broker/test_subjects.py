@@ -11,6 +11,7 @@ from tests.support.memory_node import MemoryConnections
 from tpc_broker.auth.acls import normal_host
 from tpc_broker.auth.principals import ANONYMOUS, NOBODY, USER, Principal, Subject
 from tpc_broker.broker.access import AccessControl
+from tpc_broker.broker.handlers import forward
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.runtime.client_connections import subject_of_names
 
@@ -126,3 +127,16 @@ async def test_the_host_is_one_that_rules_can_name(world, peer, host):
     world.dispatcher.on_opened(1, peer, OPEN)
     assert normal_host(world.dispatcher.subject_of(1).host) == normal_host(host)
     assert "[" not in world.dispatcher.subject_of(1).host
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, Subject(ANONYMOUS, "10.0.0.1")),
+        ({"principal": list(ALICE.principal)}, ALICE),
+        ({"principal": list(ALICE.principal), "host": "10.0.0.2"}, Subject(ALICE.principal, "10.0.0.2")),
+        ({"principal": list(NOBODY.principal), "host": NOBODY.host}, NOBODY),
+    ],
+)
+def test_who_asks_by_another_core_and_where_from(said, expected):
+    assert forward._subject({"peer": "10.0.0.1:5000", **said}) == expected

@@ -94,6 +94,7 @@ hellos = st.builds(
     Hello, st.text(max_size=16), nodes, numbers, numbers, st.integers(0, CORES_PER_NODE_MAX - 1),
     st.text(max_size=16), st.integers(0, 65_535), st.text(max_size=16),
     st.booleans(), st.tuples(st.integers(0, 9), st.integers(10, 32_767)).map(lambda pair: Levels(*pair)),
+    st.booleans(),
 )  # fmt: skip
 
 

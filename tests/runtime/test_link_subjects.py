@@ -3,9 +3,10 @@
 import socket
 import struct
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+import trio
 
 from tests.broker.test_dispatch import SlowHandlers
 from tests.runtime.test_links import ANSWER, CLIENT, CLOSE, FORWARD_PRODUCE, HELLO, HandMadeLink
@@ -18,6 +19,8 @@ from tpc_broker.broker.access import AccessControl
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import Stage
+from tpc_broker.runtime.core import CoreProcessMain
+from tpc_broker.runtime.links import Links
 
 SUBJECT = 8
 ALICE, BOB = (b"User:alice", b"10.0.0.1"), (b"User:bob", b"10.0.0.2")
@@ -334,7 +337,7 @@ class BrokersPart:
         made.authentication = SimpleNamespace(session_of=lambda _listener: None)
         made.plane = Mock()
         made.access = self.access = AccessControl(made)
-        made.connections.serve((), self.dispatcher, self.access, authenticated)
+        made.connections.attend(self.dispatcher, self.access, authenticated)
 
     def subjects(self):
         return sorted(self.dispatcher.subjects())
@@ -372,3 +375,26 @@ def test_a_client_of_an_open_listener_is_anonymous_at_its_own_address_everywhere
     front.turn()
     assert front.produce(client, ("t", 0, records_of(1))) == [(E.NONE, 1)]
     assert [part.subjects() for part in parts] == [[Subject(ANONYMOUS, "127.0.0.1")]] * 2
+
+
+def test_streams_are_attended_to_before_other_cores_can_send_any():
+    async def main():
+        steps = []
+        control = SimpleNamespace(send=AsyncMock(side_effect=steps.append))
+        process = CoreProcessMain(SimpleNamespace(core=1, listeners=()), control)
+        process._up = [1]
+        process._links = SimpleNamespace(let_in=lambda: steps.append("links"), wait_linked=AsyncMock())
+        connections = SimpleNamespace(attend=lambda *_to: steps.append("attended"))
+        core = SimpleNamespace(dispatcher=None, access=None, cores_changed=AsyncMock())
+        await process._join_the_others(connections, core)
+        assert steps == ["attended", "links", "opened"]
+
+    trio.run(main)
+
+
+def test_who_dials_for_a_link_too_early_is_hung_up_on(make_node):
+    mailboxes = SimpleNamespace(on_link=None)
+    links = Links(make_node(1).cores[0].connections, 0, mailboxes)
+    assert mailboxes.on_link is None, "mailboxes close what nobody takes"
+    links.let_in()
+    assert mailboxes.on_link is not None

@@ -1,10 +1,10 @@
 """Rules of access, and what they decide: as Kafka's StandardAuthorizer does (KIP-11, KIP-290, KIP-801).
 
 Who is a super user may do everything. Else any rule that matches and denies wins over all that allow. A rule matches
-with its principal (or `User:*`), its host (or `*`), and its operation (or ALL); it is on a resource of its very name
-(LITERAL; `*` is every name), or on all whose names begin with its own (PREFIXED). Leave to READ, WRITE, DELETE or ALTER
-is also leave to DESCRIBE, and ALTER_CONFIGS to DESCRIBE_CONFIGS; a denial is of nothing besides. Where no rule is on a
-resource at all, a setting says what is so.
+with its principal (or `User:*`, which is all of kind `User`), its host (or `*`), and its operation (or ALL); it is on a
+resource of its very name (LITERAL; `*` is every name), or on all whose names begin with its own (PREFIXED). Leave to
+READ, WRITE, DELETE or ALTER is also leave to DESCRIBE, and ALTER_CONFIGS to DESCRIBE_CONFIGS; a denial is of nothing
+besides. Where no rule is on a resource at all, a setting says what is so.
 
 `Rules` is a value: a change gives another, which shares what did not change. A decision costs a few lookups and a
 bisection, however many rules there are. Each node of a pattern has its rules by principal and host, as two bit fields.
@@ -87,7 +87,7 @@ class _Node(NamedTuple):
 
     def collect(self, subject: Subject, host: str) -> _Bits:
         allowed = denied = 0
-        for principal in (subject.principal, EVERYBODY):
+        for principal in _named_by(subject):
             by_host = self.bits.get(principal)
             if by_host is not None:
                 for each in (host, ANY_HOST):
@@ -225,7 +225,7 @@ class Rules:
             return False
         elif elsewhere.allowed & bit:
             return True
-        for principal in (subject.principal, EVERYBODY):
+        for principal in _named_by(subject):
             for pattern, name in table.patterns.get(principal, ()):
                 nodes = table.nodes_on(name) if pattern == Pattern.LITERAL else table.nodes_on_all_of(name)
                 found = _together(nodes, subject)
@@ -303,6 +303,12 @@ def _normal_host(text: str) -> str:
         return text
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)
+
+
+def _named_by(subject: Subject) -> tuple[Principal, ...]:
+    """By which principals of rules it is named."""
+    principal = subject.principal
+    return (principal, EVERYBODY) if principal.kind == USER else (principal,)
 
 
 def _together(nodes: Iterable[_Node], subject: Subject) -> _Bits | None:

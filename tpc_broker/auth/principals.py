@@ -37,6 +37,11 @@ NOBODY: Final = Subject(Principal("", ""), "")
 """In place of the subject of a connection that is closed, or has not said who it is: no rule names it."""
 
 
+def host_of(peer: str) -> str:
+    """The address alone, as rules name it, of one with its port; none of a Unix socket."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
 class SubjectNumbers:
     """Small numbers for subjects, by which C knows them: of one core, and while its process lives. A number is never
     used again; one that no connection has may be forgotten, and then its subject gets another.

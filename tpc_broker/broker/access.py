@@ -2,7 +2,8 @@
 
 Without an authorizer everybody may do everything, as in Kafka. With one, each resource that a request names is asked
 about at the core that has it, by the image of that core: a request that was sent on carries who asked. Until there is
-an image all is refused, and rules of a new one decide before anything else of it is seen.
+an image all is refused, and rules of a new one decide before anything else of it is seen. NOBODY is refused everything,
+whatever the rules.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+import trio
+
 from tpc_broker import limits
 from tpc_broker.auth.acls import AclAuthorizer, RefusesAll
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
-from tpc_broker.auth.principals import SubjectNumbers
+from tpc_broker.auth.principals import NOBODY, SubjectNumbers
 from tpc_broker.kafka.api_keys import ApiKey, api
 
 if TYPE_CHECKING:
@@ -48,8 +51,12 @@ class AccessControl:
         self._core = core
         self._rules: Rules | None = None
         self._authorizer: Authorizer | None = RefusesAll() if core.settings.has_authorizer else None
+        self.is_known = trio.Event()
+        """Set when a right can be asked for: until there are rules who asked would be refused for good."""
         if self._authorizer is not None:
             core.connections.require_subject(on=True)
+        else:
+            self.is_known.set()
         self.generation = 1
         """Of the rules: what was decided in another one may not be so any more."""
         self.on_rules_changed: list[Callable[[], None]] = [lambda: core.plane.forget_answers(int(ApiKey.METADATA))]
@@ -76,6 +83,7 @@ class AccessControl:
     def authorizer(self, authorizer: Authorizer | None) -> None:
         """From the first one on C serves nobody of whom it does not know who it is."""
         was_asked, self._authorizer = self._authorizer is not None, authorizer
+        self.is_known.set()
         is_asked = authorizer is not None
         if is_asked != was_asked:
             self._core.connections.require_subject(on=is_asked)
@@ -115,7 +123,8 @@ class AccessControl:
         """
         if self._authorizer is None:
             return True
-        is_allowed = self._authorizer.allows(self.subject_of(request), operation, resource, name)
+        subject = self.subject_of(request)
+        is_allowed = subject != NOBODY and self._authorizer.allows(subject, operation, resource, name)
         self.on_decided(request, operation, resource, name, is_allowed)
         if not is_allowed and is_told:
             self._tell(request, operation, resource, name)
@@ -149,8 +158,10 @@ class AccessControl:
     def allows_some(
         self, request: Request, operation: Operation, resource: Resource, *, is_told: bool = True
     ) -> bool:
-        authorizer = self.authorizer
-        if authorizer is None or authorizer.allows_some(self.subject_of(request), operation, resource):
+        if self._authorizer is None:
+            return True
+        subject = self.subject_of(request)
+        if subject != NOBODY and self._authorizer.allows_some(subject, operation, resource):
             return True
         if is_told:
             self._tell(request, operation, resource, None)
@@ -170,6 +181,8 @@ class AccessControl:
         if self.authorizer is None:
             return everything
         subject = self.subject_of(request)
+        if subject == NOBODY:
+            return 0
         return sum(
             1 << operation
             for operation in Operation

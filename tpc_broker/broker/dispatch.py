@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker import limits
-from tpc_broker.auth.principals import ANONYMOUS, NOBODY, Subject
+from tpc_broker.auth.principals import ANONYMOUS, NOBODY, Subject, host_of
 from tpc_broker.broker.authentication import RAW_TOKEN, NotLoggedInError
 from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.ports import PYTHON_DECIDES
@@ -91,7 +91,7 @@ class ConnectionState:
 
     @property
     def host(self) -> str:
-        return _host(self.peer)
+        return host_of(self.peer)
 
     @property
     def is_served(self) -> bool:
@@ -149,7 +149,7 @@ class Dispatcher:
         elif core.connections.needs_authentication(listener):
             subject, sasl = NOBODY, core.authentication.session_of(listener)
         else:
-            subject = Subject(ANONYMOUS, _host(peer))
+            subject = Subject(ANONYMOUS, host_of(peer))
         self._connections[connection] = state = ConnectionState(peer, subject, listener, sasl=sasl)
         if carried is not None or core.access.authorizer is not None:
             self._name(connection, state)
@@ -248,7 +248,7 @@ class Dispatcher:
 
     def complain(self, peer: str, cause: str, detail: str = "") -> None:
         """A line about a peer's fault, one of a cause and host in a minute. `detail` may be of the peer's choice."""
-        self._core.log_limiter.say(log, cause, _host(peer), f"{peer}: {cause}{detail}")
+        self._core.log_limiter.say(log, cause, host_of(peer), f"{peer}: {cause}{detail}")
 
     def note_in_vain(self, request: Request, what: str, text: str) -> None:
         """A line about a client that asks for what is not there, one for each client id in an hour: clients say little
@@ -452,7 +452,7 @@ class Dispatcher:
         else:
             self._failed += 1
             what = f"request of API {request.api_key} version {request.api_version} failed"
-            self._core.log_limiter.say(log, f"{what}: {type(error).__name__}", _host(state.peer),
+            self._core.log_limiter.say(log, f"{what}: {type(error).__name__}", host_of(state.peer),
                                        f"{state.peer}: {what}{client}", level=logging.ERROR, error=error)  # fmt: skip
         state.is_given_up = True
         if state.queue is not None:
@@ -467,11 +467,6 @@ def shortened(client_id: str | None) -> str:
         return "(none)"
     cut = client_id[: limits.CLIENT_ID_SHOWN_MAX]
     return repr(cut) + ("…" if cut != client_id else "")
-
-
-def _host(peer: str) -> str:
-    """The address alone, as rules name it; none of a Unix socket."""
-    return peer.rpartition(":")[0].strip("[]")
 
 
 class RefusedRequestError(Exception):

@@ -75,6 +75,8 @@ class Reason(enum.StrEnum):
     """It does not speak the cluster's feature level."""
     REMOVED = "removed"
     """An operator has removed it from the cluster."""
+    AUTHORIZER = "authorizer"
+    """One of the two has an authorizer, and the other does not."""
     NODE_ITSELF = "itself"
     """It dialled its own address."""
 
@@ -96,6 +98,7 @@ class Hello:
     replication: bool = False
     """Between two cores, for their partitions."""
     levels: Levels = UNSAID
+    has_authorizer: bool = False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -179,6 +182,7 @@ def encode_hello(hello: Hello) -> bytes:
         cluster=hello.cluster, node=hello.node, incarnation=hello.incarnation, boot=hello.boot,
         core=hello.core, host=hello.host, port=hello.port, version=hello.version, replication=hello.replication,
         level_min=hello.levels.lowest, level_max=hello.levels.highest,
+        has_authorizer=hello.has_authorizer,
     )  # fmt: skip
     return frame(Kind.HELLO, message.SerializeToString())
 
@@ -207,6 +211,7 @@ def decode_hello(body: bytes) -> Hello:
         message.cluster, NodeId(message.node), message.incarnation, message.boot,
         CoreId(message.core), message.host, message.port, message.version, message.replication,
         Levels(message.level_min, message.level_max) if message.level_max else UNSAID,
+        message.has_authorizer,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ class Proof(_message.Message):
     def __init__(self, mac: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster", "node", "incarnation", "boot", "core", "host", "port", "version", "replication", "level_min", "level_max")
+    __slots__ = ("cluster", "node", "incarnation", "boot", "core", "host", "port", "version", "replication", "level_min", "level_max", "has_authorizer")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Hello(_message.Message):
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
     LEVEL_MIN_FIELD_NUMBER: _ClassVar[int]
     LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    HAS_AUTHORIZER_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     node: int
     incarnation: int
@@ -43,7 +44,8 @@ class Hello(_message.Message):
     replication: bool
     level_min: int
     level_max: int
-    def __init__(self, cluster: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., core: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., version: _Optional[str] = ..., replication: bool = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
+    has_authorizer: bool
+    def __init__(self, cluster: _Optional[str] = ..., node: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., core: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., version: _Optional[str] = ..., replication: bool = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ..., has_authorizer: bool = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason", "text")

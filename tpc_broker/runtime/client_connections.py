@@ -99,14 +99,8 @@ class ClientConnections(ClientQuotasOfConnections):
         self._authenticated: frozenset[int] = frozenset()
         self._namings: dict[int, Naming] = {}
 
-    def serve(
-        self,
-        listen_fds: Sequence[int],
-        dispatcher: Dispatcher,
-        access: AccessControl,
-        authenticated: Collection[int] = (),
-    ) -> None:
-        """Accept from the sockets of all listeners, in their order, and hand everything to the dispatcher.
+    def attend(self, dispatcher: Dispatcher, access: AccessControl, authenticated: Collection[int] = ()) -> None:
+        """Hand everything to the dispatcher from now on: before other cores send streams, and clients come.
         `authenticated`: numbers of the listeners whose clients have to say who they are.
         """
         connections = self._connections
@@ -122,8 +116,11 @@ class ClientConnections(ClientQuotasOfConnections):
         connections.on_closed = lambda connection, reason, detail: dispatcher.on_closed(
             connection, *_why(reason, detail)
         )
+
+    def serve(self, listen_fds: Sequence[int]) -> None:
+        """Accept from the sockets of all listeners, in their order."""
         for number, descriptor in enumerate(listen_fds):
-            listener = connections.listen(descriptor)
+            listener = self._connections.listen(descriptor)
             assert listener == number
 
     def secure(self, number: int, listener: ListenerTls) -> None:

@@ -273,9 +273,9 @@ class CoreProcessMain:
                 return
             with in_queue(TaskQueue.MAINTENANCE):
                 nursery.start_soon(assembly.storage.run_maintenance)
-            await self._join_the_others(core)
+            await self._join_the_others(assembly.connections, core)
             _map_shared_memory(options, assembly)
-            if not await self._begin_accepting(assembly, core, nursery):
+            if not await self._begin_accepting(assembly, nursery):
                 return
             if datagrams is not None:
                 datagrams.start()
@@ -398,7 +398,7 @@ class CoreProcessMain:
             log.error("%s", missing)
         return self._refused is None
 
-    async def _begin_accepting(self, assembly: CoreAssembly, core: Core, nursery: trio.Nursery) -> bool:
+    async def _begin_accepting(self, assembly: CoreAssembly, nursery: trio.Nursery) -> bool:
         """From the listeners; False: it was refused. Who has TLS has it before anybody is accepted."""
         options, connections = self._options, assembly.connections
         tls_files = _tls_files(options, connections)
@@ -409,7 +409,7 @@ class CoreProcessMain:
             nursery.cancel_scope.cancel()
             return False
         nursery.start_soon(tls_files.watch)
-        connections.serve(options.listen_fds, core.dispatcher, core.access, _authenticated(options))
+        connections.serve(options.listen_fds)
         return True
 
     async def _refuse(self, reason: str) -> None:
@@ -438,10 +438,14 @@ class CoreProcessMain:
         end_logging()
         os._exit(EXIT_FAILED)
 
-    async def _join_the_others(self, core: Core) -> None:
+    async def _join_the_others(self, connections: ClientConnections, core: Core) -> None:
         """Be named up by the supervisor and exchange leaders with the others, before the first client is answered: so
-        no core that answers tells clients that this one's partitions have no leader.
+        no core that answers tells clients that this one's partitions have no leader. The others' streams are attended
+        to before any link is let in: whoever is not named at once is never served.
         """
+        connections.attend(core.dispatcher, core.access, _authenticated(self._options))
+        if self._links is not None:
+            self._links.let_in()
         await self._control.send("opened")
         while self._options.core not in self._up:
             await self._up_changed.wait()

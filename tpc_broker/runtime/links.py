@@ -45,7 +45,10 @@ class Links:
         self._changed = trio.Event()
         lib.tpc_links_open(connections.pointer, core, secrets.randbits(63))
         connections.ring.on_event(lib.TPC_EVENT_LINK, self._link_changed)
-        mailboxes.on_link = self._let_in
+
+    def let_in(self) -> None:
+        """Other cores, from now on. Who has dialled before dials again, once this core is named up."""
+        self._mailboxes.on_link = self._let_in
 
     def set_up(self, cores: Iterable[CoreId]) -> None:
         """Which cores are up now: these are dialled, and the others no more."""

@@ -43,6 +43,7 @@ class ClusterOptions:
     secret_path: str
     encryption: str = "auto"
     """Of links: `cluster.links.encryption`."""
+    has_authorizer: bool = False
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> ClusterOptions:
@@ -54,6 +55,7 @@ class ClusterOptions:
             fields["rack"],
             fields["secret_path"],
             fields.get("encryption", "auto"),
+            has_authorizer=fields.get("has_authorizer", False),
         )
 
 

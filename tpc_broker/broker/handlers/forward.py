@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject
+from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject, host_of
 from tpc_broker.broker.handlers.api_rows import Served
 from tpc_broker.broker.handlers.no_controller import Said, what_is_said
 from tpc_broker.broker.metadata_service import METADATA_CORE
@@ -176,9 +176,21 @@ def listener_name_of(core: Core, request: Request) -> str:
 
 
 def _subject(payload: Payload) -> Subject:
-    """An earlier release's node does not say: it has no authentication."""
-    principal = payload.get("principal")
-    return Subject(ANONYMOUS if principal is None else Principal(*principal), payload.get("host", ""))
+    """An earlier release's node does not say: it has no authentication, and its client's host is in the address."""
+    principal, host = payload.get("principal"), payload.get("host")
+    return Subject(
+        ANONYMOUS if principal is None else Principal(*principal), host_of(payload["peer"]) if host is None else host
+    )
+
+
+async def _rules_known(core: Core) -> None:
+    """A core is called from its start on, before it has the metadata; refusals for want of a right end a client's work.
+    NotDeliveredError: they are not there in time.
+    """
+    with trio.move_on_after(FORWARD_TIMEOUT_MS / 1000):
+        await core.access.is_known.wait()
+        return
+    raise NotDeliveredError(f"core {core.core_id} has not read the rules yet")
 
 
 def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
@@ -196,6 +208,7 @@ def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
             _subject(payload),
             is_from_node=payload.get("node", core.view.node) != core.view.node,
         )
+        await _rules_known(core)
         facts = api(request.api_key)
         message = codec(facts.request_name, request.api_version).decode(request.body)
         response = await result_of(handlers[request.api_key], core, request, message)

@@ -26,17 +26,29 @@ def refusal_of(hello: Hello, own: Hello, known: Iterable[Hello], image: ClusterI
             f"{SeedAddress(*hello.address)} is of cluster {hello.cluster}"
         )
         return LinkRefusedError(Reason.CLUSTER, text, by_peer=False)
-    return refusal_of_node(hello, image) or _refusal_of_id(hello, own, known)
+    return refusal_of_node(hello, own, image) or _refusal_of_id(hello, own, known)
 
 
-def refusal_of_node(hello: Hello, image: ClusterImage) -> LinkRefusedError | None:
-    """It was removed, or its release does not speak what the cluster does."""
+# Rule: No node with an authorizer has a link to one without: that one would do, as the leader of the metadata or of a
+# partition, what a client asks for by the other one, whoever it is. Held by tests/cluster/test_authorizers.py.
+def refusal_of_node(hello: Hello, own: Hello, image: ClusterImage) -> LinkRefusedError | None:
+    """It was removed, its release does not speak what the cluster does, or only one of the two asks for rights."""
     if hello.incarnation in image.removed:
         return LinkRefusedError(Reason.REMOVED, removed_text(hello.node, image.cluster_id), by_peer=False)
     if image.cluster_id and not hello.levels.has(image.feature_level):
         text = level_text(hello, image.cluster_id, image.feature_level)
         return LinkRefusedError(Reason.LEVEL, text, by_peer=False)
+    if hello.has_authorizer != own.has_authorizer:
+        return LinkRefusedError(Reason.AUTHORIZER, _authorizer_text(hello, own), by_peer=False)
     return None
+
+
+def _authorizer_text(one: Hello, other: Hello) -> str:
+    has, lacks = (one, other) if one.has_authorizer else (other, one)
+    return (
+        f"authorizer.class.name is set at node {has.node} at {SeedAddress(*has.address)}, and not at node {lacks.node} "
+        f"at {SeedAddress(*lacks.address)}: give it to all nodes of the cluster, or to none"
+    )
 
 
 def _refusal_of_id(hello: Hello, own: Hello, known: Iterable[Hello]) -> LinkRefusedError | None:

@@ -275,7 +275,8 @@ class ClusterNodeMain:
     def _own_hello(self) -> Hello:
         identity, address = self._identity, self._options.address
         who = NodeId(identity.node), identity.incarnation, identity.boot
-        return Hello(self._cluster, *who, CoreId(0), *address, __version__, levels=SPOKEN)
+        has = self._options.has_authorizer
+        return Hello(self._cluster, *who, CoreId(0), *address, __version__, levels=SPOKEN, has_authorizer=has)
 
     def _check_hello(self, hello: Hello) -> LinkRefusedError | None:
         return refusal_of(hello, self._own_hello(), self.links.incoming.values(), self.image)

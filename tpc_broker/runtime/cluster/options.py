@@ -54,7 +54,7 @@ def plan_cluster(
         if not path or encryption == OFF or not is_built():
             raise StartError(LINKS_OF_AUTHORIZER)
         encryption = REQUIRED
-    return ClusterOptions(node_id, address, seeds, rack, path, encryption)
+    return ClusterOptions(node_id, address, seeds, rack, path, encryption, has_authorizer=is_authorizing)
 
 
 def parse_address(option: str, text: str) -> SeedAddress:

@@ -536,7 +536,7 @@ class CoreReplication:
         self._awake_in_sync, self._awake_voters = carrier.watch_awake(), carrier.watch_awake()
         self._driver.on_leader_ready = self._leader_ready
         self._driver.on_role = self._role_changed
-        self.links.check_node = lambda hello: refusal_of_node(hello, self._image)
+        self.links.check_node = lambda hello: refusal_of_node(hello, self._own_hello(), self._image)
         self.links.on_frame = self._driver.receive
         self.links.on_up = self._is_connected
         self.links.on_down = self._driver.disconnected
@@ -578,7 +578,10 @@ class CoreReplication:
         who = NodeId(identity.node), identity.incarnation, identity.boot
         core = self._options.core
         cluster = identity.founding.cluster
-        return Hello(cluster, *who, core, host, port + core, __version__, replication=True, levels=SPOKEN)
+        return Hello(
+            cluster, *who, core, host, port + core, __version__, replication=True, levels=SPOKEN,
+            has_authorizer=self._cluster.has_authorizer,
+        )  # fmt: skip
 
     def _link(self) -> None:
         """To all that there are: a node may have fewer cores than before."""
