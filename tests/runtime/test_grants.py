@@ -2,8 +2,10 @@
 at once, also for who waits.
 """
 
+import ctypes
 import errno
 import uuid
+from typing import ClassVar
 
 import pytest
 
@@ -14,7 +16,7 @@ from tests.support.grant_bench import ALICE, BOB, READ, TRANSACT, WRITE, GrantBe
 from tests.support.plane_bench import records_of, topic_id_of
 from tests.support.plane_values import Left, PartitionFlag, Verdict
 from tests.support.record_batches import TRANSACTIONAL
-from tpc_broker._ring import lib
+from tpc_broker._ring import ffi, lib
 from tpc_broker.error_codes import ErrorCode as E
 
 REFUSED = (E.TOPIC_AUTHORIZATION_FAILED, -1)
@@ -308,6 +310,36 @@ def test_a_fetch_that_waits_goes_on_waiting_in_c_when_its_right_stays(bench, fil
     assert values_of(part) == [b"value0"]
     assert values_of(parts_of(bench.fetch(alice, 12, asks(("t", 0, 0))))[0]), "C answers the connection as before"
     assert bench.handled == 1 + rounds
+
+
+class Mallinfo(ctypes.Structure):
+    """glibc's mallinfo2."""
+
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    )]  # fmt: skip
+
+
+def allocated_bytes():
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Mallinfo
+    return mallinfo().uordblks
+
+
+def test_a_fetch_that_waits_through_many_changes_of_the_rules_takes_no_more_memory(bench, filled, alice):
+    parts = 64
+    for partition in range(1, parts):
+        bench.plane.register("t", topic_id_of("t"), partition)
+    bench.send_fetch(alice, 12, asks(("t", 0, 2), *[("t", i, 0) for i in range(1, parts)], wait_ms=LONG_MS))
+    wait_parked(bench, 1)
+    for round_ in range(220):
+        if round_ == 20:
+            before = allocated_bytes()
+        bench.change()
+        wait_parked(bench, 0)
+        wait_parked(bench, 1)
+        bench.decided.clear()
+    assert allocated_bytes() - before < 100 * parts * ffi.sizeof("void *")
 
 
 def test_a_replica_is_given_nothing_by_c(bench, filled, alice):
