@@ -25,10 +25,10 @@ static inline bool tpc_grants_count(const tpc_plane *plane) { return __builtin_e
 bool tpc_grants_recall(tpc_plane *plane, tpc_partition *partition, uint32_t subject, uint32_t right);
 
 /*
- * Rule: Who writes is asked about, for each partition and for the transactional id of each request that has a transactional batch,
- * before anything else is done for the request: before room is made, and before a coordinator is asked. That Python has
- * said nothing against a partition is not enough: the rules may have changed since. See also native/ring/produce.c,
- * tpc_broker/broker/grants.py. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py.
+ * Rule: Who writes is asked about, for each partition and for the transactional id of each request that has a transactional batch
+ * and may write to some partition, before anything else is done for the request: before room is made, and before a coordinator
+ * is asked. That Python has said nothing against a partition is not enough: the rules may have changed since. See also
+ * native/ring/produce.c, tpc_broker/broker/grants.py. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py.
  */
 /* Only where subjects are asked about. */
 static inline enum tpc_grant tpc_grants_ask(tpc_plane *plane, tpc_partition *partition, uint32_t subject,

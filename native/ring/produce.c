@@ -416,15 +416,17 @@ static inline void look_up_part(tpc_plane *plane, const tpc_request *request, su
 static __attribute__((noinline)) enum tpc_produce_fallback authorize(tpc_plane *plane, const tpc_request *request,
                                                                      survey *about) {
     tpc_produce_scratch *scratch = &plane->scratch;
+    bool has_allowed = false;
     for (int32_t i = 0; i < about->request.parts_count; i++) {
-        enum tpc_grant found = TPC_GRANT_ALLOWED; /* nothing is written where there is no partition */
         look_up_part(plane, request, about, i);
-        if (scratch->partitions[i] && !(about->verdicts && about->verdicts[i].error_code))
-            found = tpc_grants_ask(plane, scratch->partitions[i], request->subject, TPC_RIGHT_WRITE);
+        scratch->refused[i] = false; /* nothing is written where there is no partition */
+        if (!scratch->partitions[i] || (about->verdicts && about->verdicts[i].error_code)) continue;
+        enum tpc_grant found = tpc_grants_ask(plane, scratch->partitions[i], request->subject, TPC_RIGHT_WRITE);
         if (found == TPC_GRANT_UNKNOWN) return TPC_FALLBACK_AUTHORIZE;
+        has_allowed |= found == TPC_GRANT_ALLOWED;
         about->has_refused |= scratch->refused[i] = found == TPC_GRANT_REFUSED;
     }
-    if (!about->has_transactional || about->refused_code) return TPC_FALLBACK_NONE;
+    if (!about->has_transactional || about->refused_code || !has_allowed) return TPC_FALLBACK_NONE;
     enum tpc_grant found = tpc_grants_ask_transactional(plane, about->request.transactional_id,
                                                         about->request.transactional_id_bytes, request->subject);
     if (found == TPC_GRANT_REFUSED) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;

@@ -208,6 +208,22 @@ def test_without_a_transactional_batch_the_id_is_not_asked_about(bench, alice):
     assert bench.produce(alice, ("t", 0, records_of(1)), transactional_id="id") == [(E.NONE, 0)]
 
 
+def test_who_may_write_nowhere_is_not_asked_about_its_transactional_ids(bench, alice):
+    """With ever new ones it would cost Python each time, and take the place of what is known of others."""
+    bench.make("t")
+    for number in range(5):
+        assert bench.produce(alice, ("t", 0, transactional()), transactional_id=f"id{number}") == [REFUSED]
+    assert bench.decided == [(ALICE, WRITE, "t", False)]
+    unknown = bench.counts().unknown
+    bench.send(alice, [("t", 0, transactional()), ("nowhere", 0, transactional())], transactional_id="another")
+    bench.until(lambda: bench.left)
+    assert bench.left[0][0] is Left.UNKNOWN
+    assert (len(bench.decided), bench.counts().unknown) == (1, unknown)
+    _why, request = bench.left.pop()
+    assert bench.plane.produce_with(request, [Verdict(), Verdict(error_code=E.UNKNOWN_TOPIC_OR_PARTITION)])
+    assert bench.answer(alice) == [REFUSED, (E.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
 def test_a_coordinator_is_asked_only_when_all_of_a_request_is_decided(bench, alice):
     bench.make("t"), bench.make("u")
     bench.change(add=[(ALICE, WRITE, "t"), (ALICE, TRANSACT, "id")])
@@ -496,6 +512,38 @@ def test_the_table_is_bounded_and_the_oldest_go_first(bench, alice, bob):
             bench.face.grant(bench.generation, BOB, uuid.UUID(int=number + 1), writes=False, is_allowed=True)
     assert bench.counts().evicted == 2, "what is void is not missed"
     assert bench.produce(bob, ("u", 0, records_of(1))) == [(E.NONE, 0)]
+
+
+def test_transactional_ids_have_places_of_their_own(bench, alice, bob):
+    bench.make("t")
+    bench.change(add=[(ALICE, WRITE, "t"), (BOB, WRITE, "t"), (BOB, TRANSACT, "id")])
+    assert bench.produce(alice, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+    for number in range(lib.TPC_GRANTS_MAX):
+        bench.face.grant_transactional(bench.generation, ALICE, f"id{number}", is_allowed=True)
+    assert bench.counts().evicted == lib.TPC_GRANTS_MAX - lib.TPC_GRANTS_TRANSACTIONAL_MAX
+    assert bench.produce(bob, ("t", 0, records_of(1))) == [(E.NONE, 1)]  # its grant stands in the partition now
+    decided = len(bench.decided)
+    assert bench.produce(alice, ("t", 0, records_of(1))) == [(E.NONE, 2)]
+    assert len(bench.decided) == decided
+    for number in range(lib.TPC_GRANTS_MAX):
+        bench.face.grant(bench.generation, BOB, uuid.UUID(int=number + 1), writes=False, is_allowed=True)
+    evicted = bench.counts().evicted
+    bench.face.grant_transactional(bench.generation, ALICE, f"id{lib.TPC_GRANTS_MAX - 1}", is_allowed=True)
+    assert bench.counts().evicted == evicted, "no topic took its place either"
+
+
+def test_what_is_void_goes_before_what_counts(bench):
+    topics = [uuid.UUID(int=number + 1) for number in range(lib.TPC_GRANTS_MAX + 1)]
+
+    def grant(some):
+        for topic_id in some:
+            bench.face.grant(bench.generation, ALICE, topic_id, writes=True, is_allowed=True)
+
+    grant(topics[:-1])
+    bench.change()
+    grant(topics[:20])  # the oldest places, and what stands there counts
+    grant(topics[-1:])
+    assert bench.counts().evicted == 0
 
 
 # -- other ways in -----------------------------------------------------------------------------------------------------
