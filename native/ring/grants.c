@@ -83,13 +83,13 @@ static grant *make(tpc_plane *plane, const uint8_t *key, uint32_t subject, bool 
 
 /* ---- asking ---- */
 
-bool tpc_grants_recall(tpc_plane *plane, tpc_partition *partition, uint32_t subject, uint32_t right) {
-    const grant *found = subject ? find(plane->grants, partition->topic_id, subject) : NULL;
+bool tpc_grants_recall(tpc_plane *plane, tpc_granted *held, const uint8_t *topic_id, uint32_t subject, uint32_t right) {
+    const grant *found = subject ? find(plane->grants, topic_id, subject) : NULL;
     if (!found || found->generation != plane->grants_generation || !(found->known & right)) {
         plane->grant_statistics.unknown++;
         return false;
     }
-    partition->granted = (tpc_granted){
+    *held = (tpc_granted){
         .generation = found->generation, .subject = subject, .known = found->known, .allowed = found->allowed};
     return true;
 }

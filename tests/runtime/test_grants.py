@@ -604,8 +604,30 @@ def test_datagrams_are_written_by_the_right_of_their_subject(bench, port):
         bench.change()
         for number in range(3):
             port.send("t", 0, b"value", request_id=number)
-            assert port.answer() == (E.KAFKA_STORAGE_ERROR, 0, number)
+            port.is_silent()
         assert wanted == [(topic_id, DATAGRAMS)] * (round_ + 1)
         bench.face.grant(bench.generation, DATAGRAMS, topic_id, writes=True, is_allowed=is_allowed)
         port.send("t", 0, b"value", request_id=7)
         assert port.answer() == (E.NONE if is_allowed else E.TOPIC_AUTHORIZATION_FAILED, 0, 7)
+
+
+@pytest.mark.parametrize("owners", [(0, 0), (0, 3)], ids=["not led here", "of a core that is not linked"])
+def test_datagrams_do_not_tell_which_topics_there_are(bench, port, owners):
+    """What there is and what there is not is refused alike, wherever its leader is."""
+    wanted = []
+    bench.face._begin_grants(bench.ring)
+    bench.face.on_grant_wanted(lambda *asked: wanted.append(asked))
+    bench.face.set_datagrams_subject(DATAGRAMS)
+    topic_id = uuid.UUID(bytes=topic_id_of("u"))
+    port.route("u", owners)
+    port.send("u", 1, b"value", request_id=1)
+    port.is_silent()
+    assert wanted == [(topic_id, DATAGRAMS)]
+    bench.face.grant(bench.generation, DATAGRAMS, topic_id, writes=True, is_allowed=False)
+    for topic in ("u", "nowhere"):
+        port.send(topic, 1, b"value", request_id=2)
+        assert port.answer() == (E.TOPIC_AUTHORIZATION_FAILED, 1, 2)
+    bench.change()
+    bench.face.grant(bench.generation, DATAGRAMS, topic_id, writes=True, is_allowed=True)
+    port.send("u", 1, b"value", request_id=3)
+    assert port.answer() == (E.NOT_LEADER_OR_FOLLOWER, 1, 3)
