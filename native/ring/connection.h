@@ -29,10 +29,11 @@ void tpc_request_leaves_python(tpc_connections *connections, tpc_request *reques
 void tpc_connections_set_borrowed(tpc_connections *connections, tpc_hot_handler handler, void *context);
 
 /*
- * Asked about a large request whose beginning is there: whether it matters where in memory it will lie, and then `*residue`, of
+ * Asked about a large request whose beginning is there: by its subject, whether it matters where in memory it will lie, and then `*residue`, of
  * the address of its first byte, modulo 4096. Changes nothing that could go wrong: the request may never be finished.
  */
-typedef bool (*tpc_alignment_handler)(void *context, const uint8_t *bytes, size_t have, uint32_t *residue);
+typedef bool (*tpc_alignment_handler)(void *context, const uint8_t *bytes, size_t have, uint32_t subject,
+                                      uint32_t *residue);
 void tpc_connections_set_alignment(tpc_connections *connections, tpc_alignment_handler handler, void *context);
 
 /* The other way: a request that C had taken becomes an event. 0, or -ENOTCONN, -ENOBUFS: it was released, and in the latter

@@ -199,7 +199,7 @@ void requests_take_deferred(connection *it) {
 static bool align_request(connection *it, const uint8_t *data, size_t bytes, uint32_t *residue) {
     const tpc_connections *connections = it->owner;
     return connections->alignment != NULL && connection_may_be_served(it) &&
-           connections->alignment(connections->alignment_context, data, bytes, residue);
+           connections->alignment(connections->alignment_context, data, bytes, it->subject, residue);
 }
 
 const connection_sink request_sink = {.take_bytes = deliver_in_place,

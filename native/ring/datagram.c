@@ -80,6 +80,8 @@ typedef struct datagram_route {
     struct datagram_route *next;
     uint32_t topic;
     uint8_t id[16];
+    tpc_granted granted;        /* to whom all datagrams are */
+    uint64_t wanted_generation; /* in which Python was asked to decide */
     uint32_t count;
     uint16_t cores[];
 } datagram_route;
@@ -349,9 +351,9 @@ static int16_t add(tpc_datagrams *it, const tpc_partition *partition, const addr
 static datagram_route **bucket_of(tpc_datagrams *it, uint32_t topic) { return &it->routes[topic % ROUTE_BUCKETS]; }
 
 /* NULL: no topic has this hash, or several have. */
-static const datagram_route *route_of(tpc_datagrams *it, uint32_t topic) {
-    const datagram_route *found = NULL;
-    for (const datagram_route *at = *bucket_of(it, topic); at; at = at->next) {
+static datagram_route *route_of(tpc_datagrams *it, uint32_t topic) {
+    datagram_route *found = NULL;
+    for (datagram_route *at = *bucket_of(it, topic); at; at = at->next) {
         if (at->topic != topic) continue;
         if (found) return NULL;
         found = at;
@@ -409,17 +411,28 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
     return is_out ? TPC_ERROR_INVALID_TIMESTAMP : TPC_ERROR_NONE;
 }
 
+<<<<<<< HEAD
 /*
  * Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's, and it has to have
  * the right to write. What Python has not decided yet is refused as if there were no room, after which it is tried again. It is
  * asked again after a while: it may not have known the topic yet, or what it said has made room for others since.
  */
 static int16_t refusal(tpc_datagrams *it, tpc_partition *partition) {
+=======
+/* Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's. */
+/* Rule: Who may not write a topic by datagrams is not told by them that there is one, so it is asked about before anything else, and
+ * refused as for a topic that there is not. What Python has not decided yet is not answered: its sender sends it again. See also
+ * docs/datagrams.md. Held by tests/runtime/test_grants.py. */
+static bool is_allowed(tpc_datagrams *it, datagram_route *route, const address *from, const tpc_datagram *said) {
+>>>>>>> mend_grants
     tpc_plane *plane = it->plane;
     uint32_t subject = plane->datagrams_subject;
-    enum tpc_grant found = subject ? tpc_grants_ask(plane, partition, subject, TPC_RIGHT_WRITE) : TPC_GRANT_REFUSED;
-    if (found == TPC_GRANT_ALLOWED) return TPC_ERROR_NONE;
+    enum tpc_grant found = TPC_GRANT_REFUSED;
+    if (subject) found = tpc_grants_ask_topic(plane, &route->granted, route->id, subject, TPC_RIGHT_WRITE);
+    if (found == TPC_GRANT_ALLOWED) return true;
+    it->statistics.invalid++;
     plane->grant_statistics.refused_datagrams++;
+<<<<<<< HEAD
     if (found == TPC_GRANT_REFUSED) return TPC_ERROR_TOPIC_AUTHORIZATION_FAILED;
     int64_t now_ms = tpc_plane_monotonic_ms(plane);
     bool is_asked = partition->wanted_generation == plane->grants_generation && now_ms < partition->wanted_until_ms;
@@ -429,6 +442,16 @@ static int16_t refusal(tpc_datagrams *it, tpc_partition *partition) {
         partition->wanted_until_ms = now_ms + WANTED_AGAIN_MS;
     }
     return TPC_ERROR_KAFKA_STORAGE_ERROR;
+=======
+    int64_t id[2];
+    memcpy(id, route->id, sizeof id);
+    if (found == TPC_GRANT_REFUSED)
+        answer(it, from, said, TPC_ERROR_TOPIC_AUTHORIZATION_FAILED);
+    else if (route->wanted_generation != plane->grants_generation &&
+             tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, subject, id[0], id[1], NULL) == 0)
+        route->wanted_generation = plane->grants_generation;
+    return false;
+>>>>>>> mend_grants
 }
 
 /* For a partition of this core. */
@@ -439,8 +462,7 @@ static void take_own(tpc_datagrams *it, const datagram_route *route, const addre
         answer(it, from, said, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
         return;
     }
-    int16_t error_code = tpc_grants_count(it->plane) ? refusal(it, partition) : TPC_ERROR_NONE;
-    if (!error_code) error_code = check(it, partition, said);
+    int16_t error_code = check(it, partition, said);
     if (error_code) {
         it->statistics.invalid++;
         answer(it, from, said, error_code);
@@ -466,12 +488,14 @@ static void take(tpc_datagrams *it, const address *from, const uint8_t *bytes, u
         it->statistics.malformed++;
         answer(it, from, &said, TPC_ERROR_INVALID_REQUEST);
     } else {
-        const datagram_route *route = route_of(it, said.topic);
+        datagram_route *route = route_of(it, said.topic);
         if (!route || said.partition >= route->count) {
             it->statistics.unknown++;
             answer(it, from, &said, /* who may write nothing does not hear either which topics there are */
                    tpc_grants_count(it->plane) ? TPC_ERROR_TOPIC_AUTHORIZATION_FAILED
                                                : TPC_ERROR_UNKNOWN_TOPIC_OR_PARTITION);
+        } else if (tpc_grants_count(it->plane) && !is_allowed(it, route, from, &said)) {
+            return;
         } else if (route->cores[said.partition] == it->core) {
             take_own(it, route, from, &said);
         } else if (was_forwarded) {

@@ -137,7 +137,8 @@ static void note_parked(tpc_plane *plane, tpc_fetch *fetch) {
 
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
-    fetch->waits = calloc((size_t)fetch->parts_count, sizeof *fetch->waits);
+    if (!fetch->waits) /* what comes back from Python has them */
+        fetch->waits = calloc((size_t)fetch->parts_count, sizeof *fetch->waits);
     if (!fetch->waits) return -ENOMEM;
     for (int32_t i = 0; i < fetch->parts_count; i++) {
         fetch->waits[i].fetch = fetch;

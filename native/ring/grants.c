@@ -9,7 +9,13 @@
 #include "keyed_hash.h"
 #include "prepared.h"
 
-enum { KEY_BYTES = 16, BUCKETS = TPC_GRANTS_MAX, RIGHTS_OF_TOPICS = TPC_RIGHT_READ | TPC_RIGHT_WRITE };
+enum {
+    KEY_BYTES = 16,
+    BUCKETS = TPC_GRANTS_MAX,
+    PLACES = TPC_GRANTS_MAX + TPC_GRANTS_TRANSACTIONAL_MAX,
+    LOOKED_AT_MAX = 64, /* for one that is void */
+    RIGHTS_OF_TOPICS = TPC_RIGHT_READ | TPC_RIGHT_WRITE
+};
 
 typedef struct {
     uint64_t generation;
@@ -21,9 +27,9 @@ typedef struct {
 
 /* Of memory that is never touched the kernel gives none. */
 struct tpc_grants {
-    uint32_t hand; /* the place that is taken next */
+    uint32_t hand, hand_transactional; /* from the first place, and from TPC_GRANTS_MAX: which is taken next */
     uint32_t buckets[BUCKETS];
-    grant places[TPC_GRANTS_MAX];
+    grant places[PLACES];
 };
 
 /* ---- the table ---- */
@@ -51,10 +57,18 @@ static void unchain(struct tpc_grants *all, const grant *gone) {
     *at = gone->next;
 }
 
-/* In the place of the oldest. */
-static grant *make(tpc_plane *plane, const uint8_t *key, uint32_t subject) {
+/* Rule: Whoever may write can think of any number of transactional ids, so they take each other's places, and never a topic's. See
+ * also native/ring/produce.c. Held by tests/runtime/test_grants.py. */
+/* In the place of one that is void, or else of the oldest. */
+static grant *make(tpc_plane *plane, const uint8_t *key, uint32_t subject, bool is_transactional) {
     struct tpc_grants *all = plane->grants;
-    grant *made = &all->places[all->hand];
+    grant *places = all->places + (is_transactional ? TPC_GRANTS_MAX : 0);
+    uint32_t *hand = is_transactional ? &all->hand_transactional : &all->hand, at = *hand;
+    uint32_t count = is_transactional ? TPC_GRANTS_TRANSACTIONAL_MAX : TPC_GRANTS_MAX;
+    for (uint32_t i = 0; i < LOOKED_AT_MAX && places[at].generation == plane->grants_generation; i++)
+        at = (at + 1) % count;
+    if (places[at].generation == plane->grants_generation) at = *hand;
+    grant *made = &places[at];
     if (made->subject) {
         unchain(all, made);
         plane->grant_statistics.evicted += made->generation == plane->grants_generation;
@@ -62,20 +76,20 @@ static grant *make(tpc_plane *plane, const uint8_t *key, uint32_t subject) {
     uint32_t *bucket = bucket_of(all, key, subject);
     *made = (grant){.subject = subject, .next = *bucket};
     memcpy(made->key, key, KEY_BYTES);
-    *bucket = all->hand + 1;
-    all->hand = (all->hand + 1) % TPC_GRANTS_MAX;
+    *bucket = (uint32_t)(made - all->places) + 1;
+    *hand = (at + 1) % count;
     return made;
 }
 
 /* ---- asking ---- */
 
-bool tpc_grants_recall(tpc_plane *plane, tpc_partition *partition, uint32_t subject, uint32_t right) {
-    const grant *found = subject ? find(plane->grants, partition->topic_id, subject) : NULL;
+bool tpc_grants_recall(tpc_plane *plane, tpc_granted *held, const uint8_t *topic_id, uint32_t subject, uint32_t right) {
+    const grant *found = subject ? find(plane->grants, topic_id, subject) : NULL;
     if (!found || found->generation != plane->grants_generation || !(found->known & right)) {
         plane->grant_statistics.unknown++;
         return false;
     }
-    partition->granted = (tpc_granted){
+    *held = (tpc_granted){
         .generation = found->generation, .subject = subject, .known = found->known, .allowed = found->allowed};
     return true;
 }
@@ -108,7 +122,7 @@ static int install(tpc_plane *plane, uint64_t generation, uint32_t subject, cons
     if (!plane->grants || !subject || allowed & ~known) return -EINVAL;
     if (generation != plane->grants_generation) return -ESTALE;
     grant *at = find(plane->grants, key, subject);
-    if (!at) at = make(plane, key, subject);
+    if (!at) at = make(plane, key, subject, known == TPC_RIGHT_TRANSACT);
     if (at->generation != generation) at->known = at->allowed = 0;
     at->generation = generation;
     at->allowed |= (uint8_t)(allowed & ~(uint32_t)at->known);

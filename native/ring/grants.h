@@ -21,22 +21,26 @@ enum tpc_grant { TPC_GRANT_UNKNOWN = 0, TPC_GRANT_ALLOWED = 1, TPC_GRANT_REFUSED
 /* Whether subjects are asked about. */
 static inline bool tpc_grants_count(const tpc_plane *plane) { return __builtin_expect(plane->grants != NULL, 0); }
 
-/* Brings what the table has of the subject and the partition's topic into the partition; whether it has the right. */
-bool tpc_grants_recall(tpc_plane *plane, tpc_partition *partition, uint32_t subject, uint32_t right);
+/* Brings what the table has of the subject and the topic into `held`; whether it has the right. */
+bool tpc_grants_recall(tpc_plane *plane, tpc_granted *held, const uint8_t *topic_id, uint32_t subject, uint32_t right);
 
 /*
- * Rule: Who writes is asked about, for each partition and for the transactional id of each request that has a transactional batch,
- * before anything else is done for the request: before room is made, and before a coordinator is asked. That Python has
- * said nothing against a partition is not enough: the rules may have changed since. See also native/ring/produce.c,
- * tpc_broker/broker/grants.py. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py.
+ * Rule: Who writes is asked about, for each partition and for the transactional id of each request that has a transactional batch
+ * and may write to some partition, before anything else is done for the request: before room is made, and before a coordinator
+ * is asked. That Python has said nothing against a partition is not enough: the rules may have changed since. See also
+ * native/ring/produce.c, tpc_broker/broker/grants.py. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py.
  */
-/* Only where subjects are asked about. */
+/* Only where subjects are asked about. `held`: of this topic. */
+static inline enum tpc_grant tpc_grants_ask_topic(tpc_plane *plane, tpc_granted *held, const uint8_t *topic_id,
+                                                  uint32_t subject, uint32_t right) {
+    bool is_known = held->subject == subject && held->generation == plane->grants_generation && held->known & right;
+    if (!is_known && !tpc_grants_recall(plane, held, topic_id, subject, right)) return TPC_GRANT_UNKNOWN;
+    return held->allowed & right ? TPC_GRANT_ALLOWED : TPC_GRANT_REFUSED;
+}
+
 static inline enum tpc_grant tpc_grants_ask(tpc_plane *plane, tpc_partition *partition, uint32_t subject,
                                             uint32_t right) {
-    const tpc_granted *held = &partition->granted;
-    bool is_known = held->subject == subject && held->generation == plane->grants_generation && held->known & right;
-    if (!is_known && !tpc_grants_recall(plane, partition, subject, right)) return TPC_GRANT_UNKNOWN;
-    return held->allowed & right ? TPC_GRANT_ALLOWED : TPC_GRANT_REFUSED;
+    return tpc_grants_ask_topic(plane, &partition->granted, partition->topic_id, subject, right);
 }
 
 /* Of a transactional id. */

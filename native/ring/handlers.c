@@ -33,8 +33,8 @@ static int borrowed_handler(void *context, tpc_request *request) {
     return request->api_key != TPC_API_FETCH && tpc_prepared_answer(context, request);
 }
 
-static bool alignment_handler(void *context, const uint8_t *bytes, size_t have, uint32_t *residue) {
-    return tpc_produce_alignment(context, bytes, have, residue);
+static bool alignment_handler(void *context, const uint8_t *bytes, size_t have, uint32_t subject, uint32_t *residue) {
+    return tpc_produce_alignment(context, bytes, have, subject, residue);
 }
 
 void tpc_plane_set_hot(tpc_plane *plane, int on) {

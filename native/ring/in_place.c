@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "grants.h"
 #include "journal_format.h"
 #include "plane.h"
 #include "recorder.h"
@@ -318,4 +319,24 @@ void tpc_in_place_window_follow(tpc_partition *partition, const tpc_in_place_bat
         partition->in_place_window->position += batch->bytes;
     else
         tpc_in_place_window_close(partition);
+}
+
+/* ---- requests ---- */
+
+/* Rule: What comes from whoever may not write, or of whom that is not known, does not say where others' batches will lie. Held by
+ * tests/runtime/test_grants_in_place.py. */
+bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t subject, uint32_t *residue) {
+    tpc_request_header header;
+    tpc_produce_part part;
+    if (tpc_request_header_decode(bytes, have, &header) < 0 || header.api_key != TPC_API_PRODUCE) return false;
+    const uint8_t *body = bytes + header.body_position;
+    if (tpc_produce_peek(body, have - (uint32_t)header.body_position, header.api_version, &part) < 0) return false;
+    tpc_partition *partition = tpc_produce_partition_of(plane, &part, header.api_version);
+    int64_t position;
+    if (!partition) return false;
+    if (tpc_grants_count(plane) && tpc_grants_ask(plane, partition, subject, TPC_RIGHT_WRITE) != TPC_GRANT_ALLOWED)
+        return false;
+    if (!tpc_in_place_window_expect(partition, (uint32_t)part.records_bytes, &position)) return false;
+    *residue = (uint32_t)(position - (part.records - bytes)) % TPC_IN_PLACE_BLOCK_BYTES;
+    return true;
 }

@@ -426,8 +426,12 @@ static bool link_may_resume(const connection *it) { return it->link->held_bytes 
 static bool link_aligns(connection *it, const uint8_t *data, size_t bytes, uint32_t *residue) {
     const tpc_connections *connections = it->owner;
     enum { BEFORE_BYTES = TPC_LINK_HEADER_BYTES + LENGTH_BYTES, PAGE_BYTES = 4096 };
+    tpc_link_frame said;
     if (connections->alignment == NULL || bytes <= BEFORE_BYTES || data[1] != TPC_LINK_FORWARD_PRODUCE) return false;
-    if (!connections->alignment(connections->alignment_context, data + BEFORE_BYTES, bytes - BEFORE_BYTES, residue))
+    const link_stream *of = tpc_link_frame_decode(data, bytes, &said) < 0 ? NULL : find_stream(it->link, said.stream);
+    uint32_t subject = of && of->connection ? of->connection->subject : 0;
+    if (!connections->alignment(connections->alignment_context, data + BEFORE_BYTES, bytes - BEFORE_BYTES, subject,
+                                residue))
         return false;
     *residue = (*residue + PAGE_BYTES - BEFORE_BYTES) % PAGE_BYTES;
     return true;

@@ -56,8 +56,10 @@ void tpc_produce_scratch_free(tpc_produce_scratch *scratch);
 
 /* produce.c, for handlers.c: a Produce that lies in borrowed memory (1: carried out, 0: left) ... */
 int tpc_produce_borrowed(tpc_plane *plane, tpc_request *request);
-/* ... and where a batch has to lie in memory that will be written directly from its request's frame to its segment. */
-bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t *residue);
+/* NULL: there is none here. */
+tpc_partition *tpc_produce_partition_of(tpc_plane *plane, const tpc_produce_part *part, int16_t version);
+/* in_place.c: where a batch has to lie in memory that will be written directly from its request's frame to its segment. */
+bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t subject, uint32_t *residue);
 
 /* A log that a replica has ended earlier: a cut, should the journal fail before its entry is durable. */
 typedef struct tpc_truncation {

@@ -349,7 +349,7 @@ static inline enum tpc_produce_fallback decode(tpc_plane *plane, const tpc_reque
     }
 }
 
-static tpc_partition *partition_of_part(tpc_plane *plane, const tpc_produce_part *part, int16_t version) {
+tpc_partition *tpc_produce_partition_of(tpc_plane *plane, const tpc_produce_part *part, int16_t version) {
     if (version >= VERSION_WITH_TOPIC_IDS) return tpc_partition_identified(plane, part->topic_id, part->partition);
     return tpc_partition_named(plane, part->topic_name, (uint32_t)part->topic_name_bytes, part->partition);
 }
@@ -407,7 +407,7 @@ static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request
 
 static inline void look_up_part(tpc_plane *plane, const tpc_request *request, survey *about, int32_t i) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
-    plane->scratch.partitions[i] = partition_of_part(plane, part, request->api_version);
+    plane->scratch.partitions[i] = tpc_produce_partition_of(plane, part, request->api_version);
     if (!tpc_records_transactional(part->records, part->records_bytes)) return;
     about->has_transactional = true;
     if (!plane->takes_transactions) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
@@ -416,15 +416,17 @@ static inline void look_up_part(tpc_plane *plane, const tpc_request *request, su
 static __attribute__((noinline)) enum tpc_produce_fallback authorize(tpc_plane *plane, const tpc_request *request,
                                                                      survey *about) {
     tpc_produce_scratch *scratch = &plane->scratch;
+    bool has_allowed = false;
     for (int32_t i = 0; i < about->request.parts_count; i++) {
-        enum tpc_grant found = TPC_GRANT_ALLOWED; /* nothing is written where there is no partition */
         look_up_part(plane, request, about, i);
-        if (scratch->partitions[i] && !(about->verdicts && about->verdicts[i].error_code))
-            found = tpc_grants_ask(plane, scratch->partitions[i], request->subject, TPC_RIGHT_WRITE);
+        scratch->refused[i] = false; /* nothing is written where there is no partition */
+        if (!scratch->partitions[i] || (about->verdicts && about->verdicts[i].error_code)) continue;
+        enum tpc_grant found = tpc_grants_ask(plane, scratch->partitions[i], request->subject, TPC_RIGHT_WRITE);
         if (found == TPC_GRANT_UNKNOWN) return TPC_FALLBACK_AUTHORIZE;
+        has_allowed |= found == TPC_GRANT_ALLOWED;
         about->has_refused |= scratch->refused[i] = found == TPC_GRANT_REFUSED;
     }
-    if (!about->has_transactional || about->refused_code) return TPC_FALLBACK_NONE;
+    if (!about->has_transactional || about->refused_code || !has_allowed) return TPC_FALLBACK_NONE;
     enum tpc_grant found = tpc_grants_ask_transactional(plane, about->request.transactional_id,
                                                         about->request.transactional_id_bytes, request->subject);
     if (found == TPC_GRANT_REFUSED) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
@@ -684,16 +686,3 @@ int tpc_plane_produce_asked(tpc_plane *plane, tpc_request *request, tpc_asked_pr
 }
 
 int tpc_produce_borrowed(tpc_plane *plane, tpc_request *request) { return carry_out(plane, request, NULL, 0, NULL, 0); }
-
-bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t *residue) {
-    tpc_request_header header;
-    tpc_produce_part part;
-    if (tpc_request_header_decode(bytes, have, &header) < 0 || header.api_key != TPC_API_PRODUCE) return false;
-    const uint8_t *body = bytes + header.body_position;
-    if (tpc_produce_peek(body, have - (uint32_t)header.body_position, header.api_version, &part) < 0) return false;
-    tpc_partition *partition = partition_of_part(plane, &part, header.api_version);
-    int64_t position;
-    if (!partition || !tpc_in_place_window_expect(partition, (uint32_t)part.records_bytes, &position)) return false;
-    *residue = (uint32_t)(position - (part.records - bytes)) % TPC_IN_PLACE_BLOCK_BYTES;
-    return true;
-}

@@ -2,8 +2,10 @@
 at once, also for who waits.
 """
 
+import ctypes
 import errno
 import uuid
+from typing import ClassVar
 
 import pytest
 
@@ -14,7 +16,7 @@ from tests.support.grant_bench import ALICE, BOB, READ, TRANSACT, WRITE, GrantBe
 from tests.support.plane_bench import records_of, topic_id_of
 from tests.support.plane_values import Left, PartitionFlag, Verdict
 from tests.support.record_batches import TRANSACTIONAL
-from tpc_broker._ring import lib
+from tpc_broker._ring import ffi, lib
 from tpc_broker.error_codes import ErrorCode as E
 
 REFUSED = (E.TOPIC_AUTHORIZATION_FAILED, -1)
@@ -206,6 +208,22 @@ def test_without_a_transactional_batch_the_id_is_not_asked_about(bench, alice):
     assert bench.produce(alice, ("t", 0, records_of(1)), transactional_id="id") == [(E.NONE, 0)]
 
 
+def test_who_may_write_nowhere_is_not_asked_about_its_transactional_ids(bench, alice):
+    """With ever new ones it would cost Python each time, and take the place of what is known of others."""
+    bench.make("t")
+    for number in range(5):
+        assert bench.produce(alice, ("t", 0, transactional()), transactional_id=f"id{number}") == [REFUSED]
+    assert bench.decided == [(ALICE, WRITE, "t", False)]
+    unknown = bench.counts().unknown
+    bench.send(alice, [("t", 0, transactional()), ("nowhere", 0, transactional())], transactional_id="another")
+    bench.until(lambda: bench.left)
+    assert bench.left[0][0] is Left.UNKNOWN
+    assert (len(bench.decided), bench.counts().unknown) == (1, unknown)
+    _why, request = bench.left.pop()
+    assert bench.plane.produce_with(request, [Verdict(), Verdict(error_code=E.UNKNOWN_TOPIC_OR_PARTITION)])
+    assert bench.answer(alice) == [REFUSED, (E.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
 def test_a_coordinator_is_asked_only_when_all_of_a_request_is_decided(bench, alice):
     bench.make("t"), bench.make("u")
     bench.change(add=[(ALICE, WRITE, "t"), (ALICE, TRANSACT, "id")])
@@ -308,6 +326,36 @@ def test_a_fetch_that_waits_goes_on_waiting_in_c_when_its_right_stays(bench, fil
     assert values_of(part) == [b"value0"]
     assert values_of(parts_of(bench.fetch(alice, 12, asks(("t", 0, 0))))[0]), "C answers the connection as before"
     assert bench.handled == 1 + rounds
+
+
+class Mallinfo(ctypes.Structure):
+    """glibc's mallinfo2."""
+
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    )]  # fmt: skip
+
+
+def allocated_bytes():
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Mallinfo
+    return mallinfo().uordblks
+
+
+def test_a_fetch_that_waits_through_many_changes_of_the_rules_takes_no_more_memory(bench, filled, alice):
+    parts = 64
+    for partition in range(1, parts):
+        bench.plane.register("t", topic_id_of("t"), partition)
+    bench.send_fetch(alice, 12, asks(("t", 0, 2), *[("t", i, 0) for i in range(1, parts)], wait_ms=LONG_MS))
+    wait_parked(bench, 1)
+    for round_ in range(220):
+        if round_ == 20:
+            before = allocated_bytes()
+        bench.change()
+        wait_parked(bench, 0)
+        wait_parked(bench, 1)
+        bench.decided.clear()
+    assert allocated_bytes() - before < 100 * parts * ffi.sizeof("void *")
 
 
 def test_a_replica_is_given_nothing_by_c(bench, filled, alice):
@@ -466,6 +514,38 @@ def test_the_table_is_bounded_and_the_oldest_go_first(bench, alice, bob):
     assert bench.produce(bob, ("u", 0, records_of(1))) == [(E.NONE, 0)]
 
 
+def test_transactional_ids_have_places_of_their_own(bench, alice, bob):
+    bench.make("t")
+    bench.change(add=[(ALICE, WRITE, "t"), (BOB, WRITE, "t"), (BOB, TRANSACT, "id")])
+    assert bench.produce(alice, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+    for number in range(lib.TPC_GRANTS_MAX):
+        bench.face.grant_transactional(bench.generation, ALICE, f"id{number}", is_allowed=True)
+    assert bench.counts().evicted == lib.TPC_GRANTS_MAX - lib.TPC_GRANTS_TRANSACTIONAL_MAX
+    assert bench.produce(bob, ("t", 0, records_of(1))) == [(E.NONE, 1)]  # its grant stands in the partition now
+    decided = len(bench.decided)
+    assert bench.produce(alice, ("t", 0, records_of(1))) == [(E.NONE, 2)]
+    assert len(bench.decided) == decided
+    for number in range(lib.TPC_GRANTS_MAX):
+        bench.face.grant(bench.generation, BOB, uuid.UUID(int=number + 1), writes=False, is_allowed=True)
+    evicted = bench.counts().evicted
+    bench.face.grant_transactional(bench.generation, ALICE, f"id{lib.TPC_GRANTS_MAX - 1}", is_allowed=True)
+    assert bench.counts().evicted == evicted, "no topic took its place either"
+
+
+def test_what_is_void_goes_before_what_counts(bench):
+    topics = [uuid.UUID(int=number + 1) for number in range(lib.TPC_GRANTS_MAX + 1)]
+
+    def grant(some):
+        for topic_id in some:
+            bench.face.grant(bench.generation, ALICE, topic_id, writes=True, is_allowed=True)
+
+    grant(topics[:-1])
+    bench.change()
+    grant(topics[:20])  # the oldest places, and what stands there counts
+    grant(topics[-1:])
+    assert bench.counts().evicted == 0
+
+
 # -- other ways in -----------------------------------------------------------------------------------------------------
 
 
@@ -540,8 +620,30 @@ def test_datagrams_are_written_by_the_right_of_their_subject(bench, port):
         bench.change()
         for number in range(3):
             port.send("t", 0, b"value", request_id=number)
-            assert port.answer() == (E.KAFKA_STORAGE_ERROR, 0, number)
+            port.is_silent()
         assert wanted == [(topic_id, DATAGRAMS)] * (round_ + 1)
         bench.face.grant(bench.generation, DATAGRAMS, topic_id, writes=True, is_allowed=is_allowed)
         port.send("t", 0, b"value", request_id=7)
         assert port.answer() == (E.NONE if is_allowed else E.TOPIC_AUTHORIZATION_FAILED, 0, 7)
+
+
+@pytest.mark.parametrize("owners", [(0, 0), (0, 3)], ids=["not led here", "of a core that is not linked"])
+def test_datagrams_do_not_tell_which_topics_there_are(bench, port, owners):
+    """What there is and what there is not is refused alike, wherever its leader is."""
+    wanted = []
+    bench.face._begin_grants(bench.ring)
+    bench.face.on_grant_wanted(lambda *asked: wanted.append(asked))
+    bench.face.set_datagrams_subject(DATAGRAMS)
+    topic_id = uuid.UUID(bytes=topic_id_of("u"))
+    port.route("u", owners)
+    port.send("u", 1, b"value", request_id=1)
+    port.is_silent()
+    assert wanted == [(topic_id, DATAGRAMS)]
+    bench.face.grant(bench.generation, DATAGRAMS, topic_id, writes=True, is_allowed=False)
+    for topic in ("u", "nowhere"):
+        port.send(topic, 1, b"value", request_id=2)
+        assert port.answer() == (E.TOPIC_AUTHORIZATION_FAILED, 1, 2)
+    bench.change()
+    bench.face.grant(bench.generation, DATAGRAMS, topic_id, writes=True, is_allowed=True)
+    port.send("u", 1, b"value", request_id=3)
+    assert port.answer() == (E.NOT_LEADER_OR_FOLLOWER, 1, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import uuid
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
@@ -42,10 +43,9 @@ class GrantsPlane:
         self._on_grant_wanted: Callable[[TopicId, int], None] = lambda _topic_id, _subject: None
         ring.on_event(lib.TPC_EVENT_GRANT_WANTED, self._grant_wanted)
 
-    def _grant_wanted(self, handle: int, subject: int, _b: int, _pointer: int) -> None:
-        state = ffi.new("tpc_partition_state *")
-        if lib.tpc_partition_get_state(self._plane, handle, state) == 0:
-            self._on_grant_wanted(TopicId(uuid.UUID(bytes=bytes(ffi.buffer(state.topic_id)))), subject)
+    def _grant_wanted(self, subject: int, a: int, b: int, _pointer: int) -> None:
+        topic_id = b"".join(half.to_bytes(8, sys.byteorder, signed=True) for half in (a, b))
+        self._on_grant_wanted(TopicId(uuid.UUID(bytes=topic_id)), subject)
 
     def on_grant_wanted(self, callback: Callable[[TopicId, int], None]) -> None:
         self._on_grant_wanted = callback

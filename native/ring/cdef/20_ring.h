@@ -41,7 +41,7 @@ enum tpc_event_kind {
     TPC_EVENT_APPENDED = 15,         /* see tpc_plane_take_appended() */
     TPC_EVENT_STEADY = 16,           /* see tpc_steady_take() */
     TPC_EVENT_STEADY_LINK = 17,      /* token: a link of tpc_steady_adopt() that is gone */
-    TPC_EVENT_GRANT_WANTED = 20,     /* token: partition handle; a: the subject, which wants to write (58_grants.h) */
+    TPC_EVENT_GRANT_WANTED = 20,     /* token: the subject, which wants to write; a, b: the topic's id (58_grants.h) */
     TPC_EVENT_SECURED = 18,          /* token: connection id; a: listener; see tpc_connections_secure() */
     TPC_EVENT_WAIT_OVER = 14,        /* token: as given to tpc_partition_wait(); a: Kafka's error code, 0: reached */
     TPC_EVENT_ROOM_LOW = 12 /* token: partition handle; a: bytes_admitted; b: what waits for room, 0: nothing does */
