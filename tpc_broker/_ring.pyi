@@ -806,6 +806,7 @@ class tpc_tls_settings(Structure):
     key: Pointer[bytes]
     password: Pointer[bytes]
     trusted: Pointer[bytes]
+    revoked: Pointer[bytes]
     ciphers: Pointer[bytes]
     suites: Pointer[bytes]
     client_auth: int
@@ -961,6 +962,7 @@ class _Lib:
     TPC_FETCH_FALLBACK_UNKNOWN: int
     TPC_FETCH_FALLBACK_VERSION: int
     TPC_GRANTS_MAX: int
+    TPC_GRANTS_TRANSACTIONAL_MAX: int
     TPC_HOST_BYTES_MAX: int
     TPC_JOURNAL_ABANDON_IN_PLACE: int
     TPC_JOURNAL_BUFFERED_DSYNC: int
@@ -1034,6 +1036,7 @@ class _Lib:
     TPC_TLS_PART_KEY: int
     TPC_TLS_PART_LIBRARY: int
     TPC_TLS_PART_NONE: int
+    TPC_TLS_PART_REVOKED: int
     TPC_TLS_PART_TRUSTED: int
     def tpc_answer_bytes(self, _0: tpc_connections | Null, _1: int, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
     def tpc_answer_none(self, _0: tpc_connections | Null, _1: int, _2: int, /) -> int: ...
@@ -1224,6 +1227,7 @@ class _Lib:
     def tpc_prefault_new(self) -> tpc_prefault: ...
     def tpc_prefault_turn(self, _0: tpc_prefault | Null, _1: int, _2: int, /) -> int: ...
     def tpc_quota_add(self, _0: tpc_quota_bucket | Null, _1: tpc_quota_windows | Null, _2: int, _3: int, /) -> None: ...
+    def tpc_quota_bucket_again(self, _0: tpc_quota_table | Null, _1: tpc_quota_windows | Null, _2: int, _3: int, _4: Pointer[int] | Null, /) -> tpc_quota_bucket: ...
     def tpc_quota_bucket_of(self, _0: tpc_quota_table | Null, _1: tpc_quota_windows | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: Pointer[int] | bytes | Null, _6: int, _7: int, _8: Pointer[int] | Null, /) -> tpc_quota_bucket: ...
     def tpc_quota_spent(self, _0: tpc_connections | Null, _1: int, _2: Pointer[int] | bytes | Null, _3: int, _4: int, /) -> None: ...
     def tpc_quota_sum(self, _0: tpc_quota_bucket | Null, _1: tpc_quota_windows | Null, _2: int, /) -> int: ...

@@ -82,6 +82,7 @@ typedef struct datagram_route {
     uint8_t id[16];
     tpc_granted granted;        /* to whom all datagrams are */
     uint64_t wanted_generation; /* in which Python was asked to decide */
+    int64_t wanted_until_ms;    /* by the plane's monotonic clock: it is not asked again before */
     uint32_t count;
     uint16_t cores[];
 } datagram_route;
@@ -411,20 +412,12 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
     return is_out ? TPC_ERROR_INVALID_TIMESTAMP : TPC_ERROR_NONE;
 }
 
-<<<<<<< HEAD
-/*
- * Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's, and it has to have
- * the right to write. What Python has not decided yet is refused as if there were no room, after which it is tried again. It is
- * asked again after a while: it may not have known the topic yet, or what it said has made room for others since.
- */
-static int16_t refusal(tpc_datagrams *it, tpc_partition *partition) {
-=======
-/* Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's. */
+/* Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's. Python is asked
+ * again after a while: it may not have known the topic yet, or what it said has made room for others since. */
 /* Rule: Who may not write a topic by datagrams is not told by them that there is one, so it is asked about before anything else, and
  * refused as for a topic that there is not. What Python has not decided yet is not answered: its sender sends it again. See also
  * docs/datagrams.md. Held by tests/runtime/test_grants.py. */
 static bool is_allowed(tpc_datagrams *it, datagram_route *route, const address *from, const tpc_datagram *said) {
->>>>>>> mend_grants
     tpc_plane *plane = it->plane;
     uint32_t subject = plane->datagrams_subject;
     enum tpc_grant found = TPC_GRANT_REFUSED;
@@ -432,26 +425,19 @@ static bool is_allowed(tpc_datagrams *it, datagram_route *route, const address *
     if (found == TPC_GRANT_ALLOWED) return true;
     it->statistics.invalid++;
     plane->grant_statistics.refused_datagrams++;
-<<<<<<< HEAD
-    if (found == TPC_GRANT_REFUSED) return TPC_ERROR_TOPIC_AUTHORIZATION_FAILED;
-    int64_t now_ms = tpc_plane_monotonic_ms(plane);
-    bool is_asked = partition->wanted_generation == plane->grants_generation && now_ms < partition->wanted_until_ms;
-    if (!is_asked &&
-        tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, partition->handle, subject, 0, NULL) == 0) {
-        partition->wanted_generation = plane->grants_generation;
-        partition->wanted_until_ms = now_ms + WANTED_AGAIN_MS;
-    }
-    return TPC_ERROR_KAFKA_STORAGE_ERROR;
-=======
     int64_t id[2];
     memcpy(id, route->id, sizeof id);
-    if (found == TPC_GRANT_REFUSED)
+    if (found == TPC_GRANT_REFUSED) {
         answer(it, from, said, TPC_ERROR_TOPIC_AUTHORIZATION_FAILED);
-    else if (route->wanted_generation != plane->grants_generation &&
-             tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, subject, id[0], id[1], NULL) == 0)
+        return false;
+    }
+    int64_t now_ms = tpc_plane_monotonic_ms(plane);
+    bool is_asked = route->wanted_generation == plane->grants_generation && now_ms < route->wanted_until_ms;
+    if (!is_asked && tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, subject, id[0], id[1], NULL) == 0) {
         route->wanted_generation = plane->grants_generation;
+        route->wanted_until_ms = now_ms + WANTED_AGAIN_MS;
+    }
     return false;
->>>>>>> mend_grants
 }
 
 /* For a partition of this core. */

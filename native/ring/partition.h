@@ -72,11 +72,6 @@ typedef struct tpc_partition {
     uint32_t flags;
     bool watched;
     tpc_granted granted;
-<<<<<<< HEAD
-    uint64_t wanted_generation; /* in which Python was asked to decide about datagrams */
-    int64_t wanted_until_ms;    /* by the plane's monotonic clock: it is not asked again before */
-=======
->>>>>>> mend_grants
 
     /* The tail: a circular array of runs of batches, oldest first; the first tail_clean of them are written behind. */
     tpc_tail_batch *tail;
