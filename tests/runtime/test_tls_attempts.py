@@ -228,6 +228,34 @@ def test_60_certificates_that_are_too_many(make_tls, certificates):
     assert is_refused(bench, client_context(certificates, "crowd")) == "excessive message size"
 
 
+def test_60_many_handshakes_that_come_to_no_end(make_connections, certificates):
+    """For one more the oldest goes; who says nothing is not counted, nor who is through."""
+    bench = make_connections(handshakes_max=3)
+    secure(bench.connections, 0, material_of(certificates))
+    through = [TlsClient(bench, bench.connect(), client_context(certificates)).shake_hands() for _ in range(5)]
+    silent = bench.connect()
+    halfway = []
+    for i in range(10):
+        client = TlsClient(bench, bench.connect(), client_context(certificates))
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        client.flush()
+        halfway.append(client)
+        bench.until(lambda i=i: len(bench.closed) == max(0, i - 2))
+    assert {reason for _connection, reason, _error in bench.closed} == {CloseReason.BUDGET}
+    assert [client.sock.fileno() for client in halfway if _is_closed(client)] == [
+        client.sock.fileno() for client in halfway[:7]
+    ]
+    for client in (*through, *(each.shake_hands() for each in halfway[7:])):
+        client.exchange()
+    TlsClient(bench, silent, client_context(certificates)).shake_hands().exchange()
+
+
+def _is_closed(client):
+    client.hear()
+    return client.is_ended
+
+
 def test_records_that_were_changed_or_come_again_end_the_connection(make_tls, certificates):
     bench = make_tls()
     for change in (lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: data + data):
