@@ -130,6 +130,7 @@ class tpc_connection_limits(Structure):
     receive_buffers_count: int
     receive_buffer_bytes: int
     handshake_ms_max: int
+    handshakes_max: int
     accept_retry_ms: int
     connections_per_ip_max: int
     authentication_bytes_max: int

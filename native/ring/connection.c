@@ -456,6 +456,7 @@ tpc_connections *tpc_connections_new(tpc_ring *ring, tpc_budget *budget, const t
     node_init(&connections->by_assembly);
     node_init(&connections->by_starvation);
     node_init(&connections->by_handshake);
+    node_init(&connections->handshaking);
     node_init(&connections->strangers);
     int result = receive_start(connections);
     if (result == 0) result = tpc_ring_add_turn_hook(ring, TPC_TURN_LAST, on_turn, connections);

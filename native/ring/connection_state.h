@@ -278,7 +278,9 @@ struct tpc_connections {
     node by_send;
     node by_assembly;
     node by_starvation;
-    node by_handshake;          /* of TLS filters, the oldest connection first */
+    node by_handshake; /* of TLS filters, the oldest connection first */
+    node handshaking;  /* of those, with a session: the oldest session first */
+    uint32_t handshaking_count;
     int64_t handshakes_ns;      /* what handshakes have taken in this turn */
     uint8_t *tls_scratch;       /* two records; NULL until a connection has TLS */
     uint32_t frames_leaving;    /* of requests that were given up while the kernel received into them */

@@ -45,9 +45,17 @@ typedef struct tls_filter {
     uint32_t sealed_answers_bytes; /* what it says of the answers */
     connection *owner;
     node by_handshake;
+    node handshaking;
 } tls_filter;
 
 /* ------------------------------------------------------------------------------------------------ its life */
+
+static void leave_handshakes(tls_filter *tls) {
+    node_remove(&tls->by_handshake);
+    if (!node_linked(&tls->handshaking)) return;
+    node_remove(&tls->handshaking);
+    tls->owner->owner->handshaking_count--;
+}
 
 static tls_filter *make_filter(connection *it) {
     tpc_connections *connections = it->owner;
@@ -56,6 +64,7 @@ static tls_filter *make_filter(connection *it) {
     if (tls == NULL) return NULL;
     tls->owner = it;
     node_init(&tls->by_handshake);
+    node_init(&tls->handshaking);
     return tls;
 }
 
@@ -95,7 +104,7 @@ void tls_forget(connection *it) {
 /* close_notify, or the alert that says what was wrong, if the socket takes it at once and nothing else is being sent. */
 void tls_closing(connection *it) {
     tls_filter *tls = it->tls;
-    node_remove(&tls->by_handshake);
+    leave_handshakes(tls);
     if (tls->session == NULL || it->sending != NULL || tls->sealed != NULL) return;
     tpc_tls_set_output(tls->session, NULL, 0);
     tpc_tls_end(tls->session);
@@ -111,7 +120,7 @@ void tls_free(connection *it) {
     tls_filter *tls = it->tls;
     if (tls == NULL) return;
     it->tls = NULL;
-    node_remove(&tls->by_handshake);
+    leave_handshakes(tls);
     tpc_frame_release(tls->plain);
     tpc_frame_release(tls->sealed);
     tpc_tls_session_free(tls->session);
@@ -123,12 +132,27 @@ static void failed(connection *it) { connection_begin_close(it, TPC_CLOSE_TLS, t
 
 /* ------------------------------------------------------------------------------------------------ the handshake */
 
+/* A session takes tens of KiB while hands are shaken, outside of the budget: so there is a number of them at most. */
+static void begin_session(connection *it) {
+    tls_filter *tls = it->tls;
+    tpc_connections *connections = it->owner;
+    if (connections->handshaking_count >= connections->limits.handshakes_max &&
+        node_linked(&connections->handshaking)) {
+        connection *oldest = NODE_OWNER(connections->handshaking.next, tls_filter, handshaking)->owner;
+        connection_begin_close(oldest, TPC_CLOSE_BUDGET, ENOMEM);
+    }
+    tls->session = tpc_tls_session_new(tls->context);
+    if (tls->session == NULL) return;
+    node_to_tail(&connections->handshaking, &tls->handshaking);
+    connections->handshaking_count++;
+}
+
 /* One step with the bytes that came, which may be the first. */
 static int shake_hands(connection *it, const uint8_t *data, size_t bytes) {
     tls_filter *tls = it->tls;
     int64_t begin_ns = tpc_monotonic_ns();
     int result = TLS_FAILED;
-    if (tls->session == NULL) tls->session = tpc_tls_session_new(tls->context);
+    if (tls->session == NULL) begin_session(it);
     if (tls->session != NULL) {
         tpc_tls_feed(tls->session, data, bytes);
         result = tpc_tls_handshake(tls->session);
@@ -151,7 +175,7 @@ static void settle(connection *it, int result) {
     }
     tls->is_up = true;
     tls->is_named = !tpc_tls_context_asks_client(tls->context);
-    node_remove(&tls->by_handshake);
+    leave_handshakes(tls);
     connections->statistics.handshakes++;
     if (!tls->is_named &&
         tpc_ring_push_event(connections->ring, TPC_EVENT_SECURED, connection_id(it), it->listener, 0, NULL) < 0)

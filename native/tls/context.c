@@ -44,6 +44,7 @@ int64_t tpc_tls_context_expires_s(const tpc_tls_context *context) {
 
 void tpc_tls_error_text(int error, char *text, size_t text_bytes) {
     const char *reason = error == TLS_ERROR_SILENT_RECORDS ? "it sent records without data, again and again"
+                         : error == TLS_ERROR_LONG_HELLO   ? "its ClientHello is too long, or too cut up"
                                                            : ERR_reason_error_string((unsigned long)error);
     snprintf(text, text_bytes, "%s", reason != NULL ? reason : "unknown");
 }
@@ -215,6 +216,7 @@ static void harden(SSL_CTX *ssl, const tpc_tls_settings *settings) {
     SSL_CTX_set_num_tickets(ssl, 0);
     SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_max_early_data(ssl, 0);
+    SSL_CTX_set_max_cert_list(ssl, TLS_CHAIN_BYTES_MAX);
     SSL_CTX_set_mode(ssl, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
     if (settings->client_auth == TPC_TLS_CLIENT_NONE) return;
     bool is_needed = settings->client_auth == TPC_TLS_CLIENT_REQUIRED;

@@ -22,7 +22,7 @@ struct tpc_tls_context {
 };
 
 /* An error of our own among those of OpenSSL, which have a library's number above their lowest 23 bits. */
-enum { TLS_ERROR_SILENT_RECORDS = 1 };
+enum { TLS_ERROR_SILENT_RECORDS = 1, TLS_ERROR_LONG_HELLO = 2 };
 
 /* session.c. False: no memory. */
 bool tls_session_prepare(void);

@@ -17,6 +17,8 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+enum { RECORD_HEADER_BYTES = 5, MESSAGE_HEADER_BYTES = 4, HEAD_BYTES = RECORD_HEADER_BYTES + MESSAGE_HEADER_BYTES };
+
 struct tpc_tls_session {
     SSL *ssl;
     tpc_tls_context *context;
@@ -29,10 +31,32 @@ struct tpc_tls_session {
     size_t spill_bytes;
     size_t spill_room;
     uint32_t silent_records;
+    uint8_t head[HEAD_BYTES]; /* of the record that a ClientHello begins with */
+    uint8_t head_bytes;
     int error;
 };
 
 /* ------------------------------------------------------------------------------------------------ the BIO */
+
+/* OpenSSL takes as much memory as the header of a message announces, and of a ClientHello believes 128 KiB of whoever it
+ * is. So the header is looked at when it passes, in whatever pieces; records before it that are no handshake are passed by.
+ * False: it is too long, or its header is in two records, or it is one of SSL 2. */
+static bool is_short_hello(tpc_tls_session *session, const char *data, size_t bytes) {
+    const uint8_t *head = session->head;
+    size_t missing = HEAD_BYTES - session->head_bytes, taken = bytes < missing ? bytes : missing;
+    memcpy(session->head + session->head_bytes, data, taken);
+    session->head_bytes += (uint8_t)taken;
+    if (head[0] & 0x80) return false;
+    if (session->head_bytes < RECORD_HEADER_BYTES) return true;
+    uint32_t record_bytes = (uint32_t)head[3] << 8 | head[4];
+    if (head[0] != SSL3_RT_HANDSHAKE) {
+        if (session->head_bytes == RECORD_HEADER_BYTES + record_bytes) session->head_bytes = 0;
+        return true;
+    }
+    if (record_bytes < MESSAGE_HEADER_BYTES) return false;
+    if (session->head_bytes < HEAD_BYTES || head[5] != SSL3_MT_CLIENT_HELLO) return true;
+    return ((uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8]) <= TLS_HELLO_BYTES_MAX;
+}
 
 static int bio_read(BIO *bio, char *into, size_t room, size_t *read) {
     tpc_tls_session *session = BIO_get_data(bio);
@@ -42,6 +66,11 @@ static int bio_read(BIO *bio, char *into, size_t room, size_t *read) {
         return 0;
     }
     size_t bytes = session->input_bytes < room ? session->input_bytes : room;
+    if (!session->context->dials && session->head_bytes < HEAD_BYTES &&
+        !is_short_hello(session, (const char *)session->input, bytes)) {
+        session->error = TLS_ERROR_LONG_HELLO;
+        return 0;
+    }
     memcpy(into, session->input, bytes);
     session->input += bytes;
     session->input_bytes -= bytes;
@@ -98,11 +127,13 @@ bool tls_session_prepare(void) {
 
 /* ------------------------------------------------------------------------------------------------ its life */
 
-/* Counts the records that come. */
+/* Counts the records that come. Behind a ServerHello, which may ask for it, another ClientHello may come (TLS 1.3). */
 static void on_message(int is_sent, int version, int type, const void *data, size_t bytes, SSL *ssl, void *context) {
-    (void)version, (void)data, (void)bytes, (void)ssl;
+    (void)version, (void)ssl;
     tpc_tls_session *session = context;
     if (!is_sent && type == SSL3_RT_HEADER) session->silent_records++;
+    if (is_sent && type == SSL3_RT_HANDSHAKE && bytes > 0 && *(const uint8_t *)data == SSL3_MT_SERVER_HELLO)
+        session->head_bytes = 0;
 }
 
 tpc_tls_session *tpc_tls_session_new(tpc_tls_context *context) {
@@ -154,7 +185,10 @@ static int outcome(tpc_tls_session *session, int returned) {
     int error = SSL_get_error(session->ssl, returned);
     if (error == SSL_ERROR_WANT_READ && session->silent_records <= TLS_SILENT_RECORDS_MAX) return TLS_WANTS_MORE;
     if (error == SSL_ERROR_ZERO_RETURN) return TLS_ENDED;
-    session->error = error == SSL_ERROR_WANT_READ ? TLS_ERROR_SILENT_RECORDS : (int)(ERR_peek_error() & INT32_MAX);
+    if (error == SSL_ERROR_WANT_READ)
+        session->error = TLS_ERROR_SILENT_RECORDS;
+    else if (session->error != TLS_ERROR_LONG_HELLO)
+        session->error = (int)(ERR_peek_error() & INT32_MAX);
     ERR_clear_error();
     return TLS_FAILED;
 }

@@ -21,6 +21,8 @@ enum {
     TLS_RECORD_BYTES = 16384,      /* of plaintext in one record, at most */
     TLS_OVERHEAD_BYTES_MAX = 128,  /* of one record, above its plaintext */
     TLS_SPILL_BYTES_MAX = 1 << 16, /* a certificate chain of a server has to fit */
+    TLS_HELLO_BYTES_MAX = 16384,   /* of a ClientHello */
+    TLS_CHAIN_BYTES_MAX = 32768,   /* of a client's certificates */
     TLS_SILENT_RECORDS_MAX = 64    /* in a row without a byte for whoever reads: the peer means no good */
 };
 

@@ -3,6 +3,7 @@
 The numbers are those of the list that the security of this broker was planned by.
 """
 
+import contextlib
 import ssl
 
 import pytest
@@ -179,6 +180,80 @@ def test_60_a_flood_of_records_without_data(make_tls, certificates):
         client.tls.do_handshake()
     client.say_at_once(client.outgoing.read() + CHANGE_CIPHER_SPEC * 200)
     assert bench.next_closed()[1] is CloseReason.TLS
+
+
+LONG_HELLO = bytes.fromhex("1603010200" "0102013c")  # 131,388 bytes
+
+
+@pytest.mark.parametrize(
+    "records",
+    [LONG_HELLO, b"\x16\x03\x01\0\x01\x01" + b"\x16\x03\x01\0\x03\x02\x01\x3c"],
+)
+def test_60_a_hello_that_announces_much_memory(make_tls, records):
+    """At once, byte by byte, with its header in two records."""
+    bench = make_tls()
+    for step in (len(records), 1):
+        sock = bench.connect()
+        for place in range(0, len(records), step):
+            with contextlib.suppress(OSError):  # it is closed already
+                sock.sendall(records[place : place + step])
+            bench.turn(1)
+        _connection, reason, error = bench.next_closed()
+        assert reason is CloseReason.TLS
+        assert error_text(error) == "its ClientHello is too long, or too cut up"
+
+
+def test_60_a_second_hello_that_announces_much_memory(make_tls, certificates):
+    """Asked for because the first one had no key of a group that is known."""
+    bench = make_tls()
+    client = TlsClient(bench, bench.connect(), client_context(certificates))
+    with pytest.raises(ssl.SSLWantReadError):
+        client.tls.do_handshake()
+    hello = client.outgoing.read()
+    for behind in (b"\0\x17", b"\0\x20"):  # in the list of groups, and of its key
+        hello = hello.replace(b"\0\x1d" + behind, b"\x1a\x1a" + behind)
+    client.say_at_once(hello)
+    bench.until(lambda: client.hear() or client.incoming.pending)
+    assert client.incoming.read()[11:15] == bytes.fromhex("cf21ad74")  # HelloRetryRequest
+    client.sock.sendall(CHANGE_CIPHER_SPEC + LONG_HELLO)
+    _connection, reason, error = bench.next_closed()
+    assert (reason, error_text(error)) == (CloseReason.TLS, "its ClientHello is too long, or too cut up")
+
+
+def test_60_certificates_that_are_too_many(make_tls, certificates):
+    bench = make_tls(client_auth=ClientAuth.REQUIRED)
+    make_certificate(certificates, "crowd")
+    with (certificates / "crowd.pem").open("a") as file:
+        file.write((certificates / "ca.pem").read_text() * 60)
+    assert is_refused(bench, client_context(certificates, "crowd")) == "excessive message size"
+
+
+def test_60_many_handshakes_that_come_to_no_end(make_connections, certificates):
+    """For one more the oldest goes; who says nothing is not counted, nor who is through."""
+    bench = make_connections(handshakes_max=3)
+    secure(bench.connections, 0, material_of(certificates))
+    through = [TlsClient(bench, bench.connect(), client_context(certificates)).shake_hands() for _ in range(5)]
+    silent = bench.connect()
+    halfway = []
+    for i in range(10):
+        client = TlsClient(bench, bench.connect(), client_context(certificates))
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        client.flush()
+        halfway.append(client)
+        bench.until(lambda i=i: len(bench.closed) == max(0, i - 2))
+    assert {reason for _connection, reason, _error in bench.closed} == {CloseReason.BUDGET}
+    assert [client.sock.fileno() for client in halfway if _is_closed(client)] == [
+        client.sock.fileno() for client in halfway[:7]
+    ]
+    for client in (*through, *(each.shake_hands() for each in halfway[7:])):
+        client.exchange()
+    TlsClient(bench, silent, client_context(certificates)).shake_hands().exchange()
+
+
+def _is_closed(client):
+    client.hear()
+    return client.is_ended
 
 
 def test_records_that_were_changed_or_come_again_end_the_connection(make_tls, certificates):

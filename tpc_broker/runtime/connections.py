@@ -123,6 +123,8 @@ class ConnectionLimits:
     """Memory of all connections that are not let in yet, outside Python; whoever holds most goes."""
     handshake_ms_max: int = 10_000
     """Of TLS, from the opening of a connection."""
+    handshakes_max: int = 1024
+    """Of TLS, begun and not at their end: 30 to 70 KiB each. For one more the oldest one's connection is closed."""
     accept_retry_ms: int = 100
     """Rest after accepting failed for want of descriptors or memory."""
     budget_bytes: int = 512 * _MIB

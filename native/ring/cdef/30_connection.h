@@ -47,6 +47,7 @@ typedef struct {
     uint32_t receive_buffers_count; /* a power of two */
     uint32_t receive_buffer_bytes;
     uint32_t handshake_ms_max;         /* of TLS, from the opening of the connection */
+    uint32_t handshakes_max;           /* of TLS, begun and not at their end; for one more the oldest goes */
     uint32_t accept_retry_ms;          /* pause after EMFILE and the like */
     uint32_t connections_per_ip_max;   /* of one address; handled as connections_max */
     uint32_t authentication_bytes_max; /* of one request of a connection that is not let in yet */
