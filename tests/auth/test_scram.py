@@ -242,6 +242,14 @@ def test_an_unknown_user_looks_like_one_that_is_there():
     assert "no user 'eve'" in server.step(unproved + b",p=" + proof).reason
 
 
+def test_the_work_of_the_first_answer_is_the_same_whoever_is_named():
+    asked, users = [], Users({"alice": PASSWORD})
+    users.stand_in = lambda *who: asked.append(who) or Users.stand_in(users, *who)
+    for name in ("alice", "eve"):
+        assert isinstance(exchange(users=users).step(f"n,,n={name},r=x".encode()), Challenge)
+    assert asked == [("alice", SHA_256), ("eve", SHA_256)]
+
+
 def test_nobody_has_the_password_of_who_is_not_there():
     made = stand_in(SHA_256, "eve", b"secret", Shape())
     for password in ("", "eve", "secret"):
