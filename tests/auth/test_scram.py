@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tpc_broker.auth.credentials import ScramCredential, ScramMechanism, credential_of_password
 from tpc_broker.auth.exchange import Challenge, Done, Failed
+from tpc_broker.auth.plain import usual_verifier
 from tpc_broker.auth.principals import USER, Principal
 from tpc_broker.auth.scram import (
     ACTS_FOR_ANOTHER,
@@ -45,6 +46,9 @@ class Users:
 
     def stand_in(self, user, mechanism):
         return stand_in(mechanism, user, self.secret, usual_shape(self.known.values()))
+
+    def usual_verifier(self):
+        return usual_verifier(self.known)
 
 
 USERS = Users({"alice": PASSWORD, "al=i,ce": "=,=", "bob": "b"})

@@ -85,6 +85,10 @@ class Users(Protocol):
         """For one who is not there."""
         ...
 
+    def usual_verifier(self) -> ScramMechanism:
+        """What the password of one who is not there is checked against (`auth.plain`)."""
+        ...
+
 
 class ScramExchange:
     """One login. `nonce`: the server's part, printable, without comma, new for each."""
