@@ -136,6 +136,17 @@ def test_unknown_users_cost_the_same_work(users, recent, clock):
     assert len(made.run()) == 32
 
 
+def test_unknown_users_cost_the_work_that_most_users_do(users, recent, clock):
+    for name in ("alice", "bob"):
+        del users.known[name, ScramMechanism.SCRAM_SHA_256]
+    users.known |= Users({"carol": "c"}).known
+    made = step(users, recent, clock, b"\0eve\0x")
+    assert len(made.run()) == 64
+    assert isinstance(made.then(made.run()), Failed)
+    users.known |= Users({"dave": "d", "erin": "e"}).known
+    assert len(step(users, recent, clock, b"\0eve\0x").run()) == 32
+
+
 def test_one_verifier_is_enough(users, recent, clock):
     del users.known["alice", ScramMechanism.SCRAM_SHA_256]
     assert isinstance(outcome(users, recent, clock, b"\0alice\0pass,word=1"), Done)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tpc_broker.auth.credentials import ScramCredential, ScramMechanism, credential_of_password
 from tpc_broker.auth.exchange import Challenge, Done, Failed
+from tpc_broker.auth.plain import usual_verifier
 from tpc_broker.auth.principals import USER, Principal
 from tpc_broker.auth.scram import (
     ACTS_FOR_ANOTHER,
@@ -45,6 +46,9 @@ class Users:
 
     def stand_in(self, user, mechanism):
         return stand_in(mechanism, user, self.secret, usual_shape(self.known.values()))
+
+    def usual_verifier(self):
+        return usual_verifier(self.known)
 
 
 USERS = Users({"alice": PASSWORD, "al=i,ce": "=,=", "bob": "b"})
@@ -240,6 +244,14 @@ def test_an_unknown_user_looks_like_one_that_is_there():
     server = exchange()
     unproved, proof = last_message(server, user="eve")
     assert "no user 'eve'" in server.step(unproved + b",p=" + proof).reason
+
+
+def test_the_work_of_the_first_answer_is_the_same_whoever_is_named():
+    asked, users = [], Users({"alice": PASSWORD})
+    users.stand_in = lambda *who: asked.append(who) or Users.stand_in(users, *who)
+    for name in ("alice", "eve"):
+        assert isinstance(exchange(users=users).step(f"n,,n={name},r=x".encode()), Challenge)
+    assert asked == [("alice", SHA_256), ("eve", SHA_256)]
 
 
 def test_nobody_has_the_password_of_who_is_not_there():

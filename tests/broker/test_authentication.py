@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tests.broker.test_scram_users import altered, deletion, upsertion
+from tests.support.memory_clients import create_topic
 from tests.support.memory_node import MemoryRequest, running_node
 from tpc_broker.auth.exchange import Done, Failed, Mechanism, Work
 from tpc_broker.auth.principals import NOBODY, USER, Principal, Subject
@@ -328,6 +329,25 @@ async def test_an_unknown_user_has_the_same_salt_on_each_core_and_after_a_restar
         assert len(found) == 1
         assert found != {await salt(0, "somebody")}
         assert len(found.pop()) == len(await salt(0, "anna"))
+
+
+async def test_users_are_counted_again_only_where_one_has_changed(autojump_clock, monkeypatch):
+    counted = []
+    count = authentication.usual_shape
+    monkeypatch.setattr(authentication, "usual_shape", lambda users: counted.append(1) or count(users))
+    async with running_node(2, ALL) as node:
+        await with_anna(node)
+        for core in (0, 1):
+            assert (await Client(node, f"first {core}", core).log_in()).error_code == 0
+        assert len(counted) == 2
+        await create_topic(node, 0, "t", 1)
+        for core in (0, 1):
+            assert (await Client(node, f"again {core}", core).log_in()).error_code == 0
+        assert len(counted) == 2, "a topic is no user"
+        assert await altered(node, upsertion("bea")) == {"bea": (0, None)}
+        for core in (0, 1):
+            assert (await Client(node, f"at last {core}", core).log_in()).error_code == 0
+        assert len(counted) == 4
 
 
 async def test_where_nobody_logs_in_the_requests_are_illegal_and_change_nothing(autojump_clock):

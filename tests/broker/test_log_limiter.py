@@ -139,7 +139,7 @@ def first_of_a_tls_client():
 async def test_who_speaks_another_protocol_is_told_so_once_a_minute(caplog, first, what, advice):
     async with trio.open_nursery() as nursery:
         bench, connections = SlowHandlers(nursery, {}), SimpleNamespace(carried_subject=lambda _connection: None)
-        ClientConnections(connections).serve((), bench.dispatcher, None)
+        ClientConnections(connections).attend(bench.dispatcher, None)
         assert foreign_protocol(first) == what
         for number in range(145):
             connections.on_opened(number, f"127.0.0.1:{50_000 + number}", 0)

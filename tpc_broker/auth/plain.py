@@ -1,14 +1,14 @@
 """The server's side of PLAIN (RFC 4616): a name and a password in one message, as they are.
 
 The password is checked against what is kept of it for SCRAM, so nothing else is kept of it, and that takes the time of
-SCRAM's derivation: it is given back as work. A user who is not there costs the same time. Who was let in a moment ago
-with the same password, by the same credential, is let in without it (`RecentLogins`).
+SCRAM's derivation: it is given back as work. A user who is not there costs the time of most users. Who was let in a
+moment ago with the same password, by the same credential, is let in without it (`RecentLogins`).
 """
 
 from __future__ import annotations
 
 import hmac
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.auth.credentials import ScramMechanism, credential_of_password, user_name_fault
@@ -17,7 +17,7 @@ from tpc_broker.auth.principals import USER, Principal
 from tpc_broker.auth.scram import ACTS_FOR_ANOTHER, fits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tpc_broker.auth.credentials import ScramCredential
     from tpc_broker.auth.exchange import Step
@@ -124,4 +124,13 @@ class PlainExchange:
             credential = self._users.credential(user, mechanism)
             if credential is not None and fits(credential, mechanism):
                 return mechanism, credential
-        return VERIFIERS[0], None
+        return self._users.usual_verifier(), None
+
+
+def usual_verifier(credentials: Iterable[tuple[str, ScramMechanism]]) -> ScramMechanism:
+    """What most users' passwords are checked against. `credentials`: of whom there are some, by which mechanism."""
+    first: dict[str, ScramMechanism] = {}
+    for user, mechanism in credentials:
+        first[user] = min(mechanism, first.get(user, mechanism), key=VERIFIERS.index)
+    counted = Counter(first.values())
+    return max(VERIFIERS, key=lambda mechanism: counted[mechanism])

@@ -1,9 +1,9 @@
 """The server's side of SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677). As in Kafka, names and passwords are taken as UTF-8
 without SASLprep.
 
-A client that names an unknown user gets a salt all the same, the same one each time, and fails at the last message
-after the same work, so that it does not learn who there is. The salt is as long as most users' is, and the iterations
-are as many (`Shape`); a user who has others can be told from one who is not there.
+A client that names an unknown user gets a salt all the same, the same one each time and after the same work, and fails
+at the last message after the same work, so that it does not learn who there is. The salt is as long as most users' is,
+and the iterations are as many (`Shape`); a user who has others can be told from one who is not there.
 
 Channels are not bound (`-PLUS`): a client that binds (`p=`) is refused, one that only could (`y`) is let in.
 """
@@ -85,6 +85,10 @@ class Users(Protocol):
         """For one who is not there."""
         ...
 
+    def usual_verifier(self) -> ScramMechanism:
+        """What the password of one who is not there is checked against (`auth.plain`)."""
+        ...
+
 
 class ScramExchange:
     """One login. `nonce`: the server's part, printable, without comma, new for each."""
@@ -130,7 +134,8 @@ class ScramExchange:
             return Failed(refused)
         known = self._users.credential(user, self._mechanism)
         self._known = known if known is not None and fits(known, self._mechanism) else None
-        credential = self._known or self._users.stand_in(user, self._mechanism)
+        instead = self._users.stand_in(user, self._mechanism)  # whoever it is: its time would tell who is not there
+        credential = self._known or instead
         self._user, self._credential = user, credential
         self._header, self._bare, self._nonce = match["header"], match["bare"], nonce + self._own_nonce
         salt = base64.b64encode(credential.salt).decode()

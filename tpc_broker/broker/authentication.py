@@ -22,7 +22,7 @@ import trio
 from tpc_broker.auth.credentials import ScramMechanism
 from tpc_broker.auth.exchange import Done, Failed, Mechanism, Work
 from tpc_broker.auth.oauthbearer import OAuthBearerExchange
-from tpc_broker.auth.plain import PlainExchange, RecentLogins
+from tpc_broker.auth.plain import PlainExchange, RecentLogins, usual_verifier
 from tpc_broker.auth.principals import Subject
 from tpc_broker.auth.scram import ScramExchange, stand_in, usual_shape
 from tpc_broker.auth.session import Asked, SaslSession, Verdict
@@ -88,7 +88,8 @@ class Authentication:
         self._recent: RecentLogins | None = None
         self._seen: Mapping[tuple[str, ScramMechanism], ScramCredential] | None = None
         self._shapes: dict[ScramMechanism, Shape] = {}
-        """Of the users that were seen last."""
+        self._usual_verifier: ScramMechanism | None = None
+        """Of the users that were seen last, both."""
         self._listeners = {
             number: listener for number, listener in enumerate(listeners) if listener.security.authenticates
         }
@@ -118,14 +119,25 @@ class Authentication:
         return self._core.view.image.scram_users.get((user, mechanism))
 
     def stand_in(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        known = self._core.view.image.scram_users
-        if known is not self._seen:
-            self._seen, self._shapes = known, {}
+        known = self._users_seen()
         shape = self._shapes.get(mechanism)
         if shape is None:
             shape = usual_shape(credential for (_user, kind), credential in known.items() if kind is mechanism)
             self._shapes[mechanism] = shape
         return stand_in(mechanism, user, self._secret, shape)
+
+    def usual_verifier(self) -> ScramMechanism:
+        known = self._users_seen()
+        if self._usual_verifier is None:
+            self._usual_verifier = usual_verifier(known)
+        return self._usual_verifier
+
+    def _users_seen(self) -> Mapping[tuple[str, ScramMechanism], ScramCredential]:
+        """What was counted of others is forgotten."""
+        known = self._core.view.image.scram_users
+        if known is not self._seen:
+            self._seen, self._shapes, self._usual_verifier = known, {}, None
+        return known
 
     # -- what may come next --------------------------------------------------------------------------------------------
 

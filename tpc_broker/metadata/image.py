@@ -318,6 +318,8 @@ class ClusterImage:
     def apply(self, records: Iterable[MetadataRecord], version: MetadataVersion) -> ClusterImage:
         """The image after these records; `version` is the log's end offset behind the last of them."""
         assert version >= self.version, (version, self.version)
+        records = list(records)
+        changes_users = any(isinstance(record, ScramCredentialChanged) for record in records)
         image = replace(
             self,
             version=version,
@@ -326,7 +328,7 @@ class ClusterImage:
             broker_configs=dict(self.broker_configs),
             group_configs=dict(self.group_configs),
             client_metrics_configs=dict(self.client_metrics_configs),
-            scram_users=dict(self.scram_users),
+            scram_users=dict(self.scram_users) if changes_users else self.scram_users,  # known by it: `authentication`
             client_quotas=dict(self.client_quotas),
             producer_ids=dict(self.producer_ids),
             deleted=dict(self.deleted),
