@@ -426,9 +426,11 @@ static __attribute__((noinline)) enum tpc_produce_fallback authorize(tpc_plane *
         has_allowed |= found == TPC_GRANT_ALLOWED;
         about->has_refused |= scratch->refused[i] = found == TPC_GRANT_REFUSED;
     }
-    if (!about->has_transactional || about->refused_code || !has_allowed) return TPC_FALLBACK_NONE;
+    if (!about->has_transactional || about->refused_code) return TPC_FALLBACK_NONE;
     enum tpc_grant found = tpc_grants_ask_transactional(plane, about->request.transactional_id,
                                                         about->request.transactional_id_bytes, request->subject);
+    /* Nothing of it is written in any case: who names ever new ids costs no decision each. */
+    if (found == TPC_GRANT_UNKNOWN && about->has_refused && !has_allowed) found = TPC_GRANT_REFUSED;
     if (found == TPC_GRANT_REFUSED) about->refused_code = TPC_ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
     return found == TPC_GRANT_UNKNOWN ? TPC_FALLBACK_AUTHORIZE : TPC_FALLBACK_NONE;
 }

@@ -120,20 +120,6 @@ async def test_the_transactional_id_is_decided_with_the_topics():
         assert plane.grants == {(subject, id_of(core), True): True, (subject, "id", True): False}
 
 
-async def test_who_may_write_to_no_topic_of_a_request_is_not_asked_about_its_transactional_id():
-    async with running_node(cores=1) as node:
-        core, plane, rules = await asking(node, TRANSACTS)
-        plane.takes_transactions = True
-        batches = {0: batch(0, [b"x"], producer=(7, 0, 0), transactional=True)}
-        for topic in ("t", "nowhere"):
-            answer = await node.ask(0, produce_request_of(topic, batches, transactional_id="id"), 12)
-            (part,) = answer.responses[0].partition_responses
-            assert part.error_code == E.TOPIC_AUTHORIZATION_FAILED
-        subject = core.access.number_of(rules.asked[0][0])
-        assert plane.grants == {(subject, id_of(core), True): False}
-        assert Resource.TRANSACTIONAL_ID not in {asked[2] for asked in rules.asked}
-
-
 async def test_rules_that_changed_unheard_are_heard_of_before_anything_is_installed():
     async with running_node(cores=1) as node:
         core, plane, _rules = await asking(node, WRITES)

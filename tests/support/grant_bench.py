@@ -64,7 +64,6 @@ class GrantBench(FetchBench):
         else:
             topic_id = uuid.UUID(bytes=topic_id_of(name))
             self.face.grant(self.generation, subject, topic_id, writes=right == WRITE, is_allowed=is_allowed)
-        return is_allowed
 
     def name(self, request):
         self.face.name_subject(request, self.subjects[request.connection])
@@ -79,8 +78,9 @@ class GrantBench(FetchBench):
         assert not isinstance(asked, ProduceFallback)
         self.name(request)
         subject = self.subjects[request.connection]
-        allowed = [self._decide(subject, WRITE, topic) for topic in dict.fromkeys(part.topic for part in asked.parts)]
-        if any(allowed) and asked.transactional_id is not None:
+        for topic in dict.fromkeys(part.topic for part in asked.parts):
+            self._decide(subject, WRITE, topic)
+        if asked.transactional_id is not None:
             self._decide(subject, TRANSACT, asked.transactional_id)
 
     def offer(self, request):

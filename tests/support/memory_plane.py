@@ -254,7 +254,7 @@ class MemoryPlane:
             handle = self._handle_of(part.topic, part.partition)
             records = bytes(request.body[part.records_place : part.records_place + part.records_bytes])
             wanted = [] if handle is None or verdict.error_code else [(self._files[handle].key.topic_id, 29)]
-            if wanted and records and decode_header(records).is_transactional:
+            if records and decode_header(records).is_transactional:
                 wanted.append((asked.transactional_id, 53))
             for name, code in wanted:
                 is_allowed = self.grants.get((subject, name, True), None if name is not None else False)
@@ -262,7 +262,6 @@ class MemoryPlane:
                     return None
                 if not is_allowed:
                     verdict = Verdict(ErrorCode(code))  # noqa: PLW2901
-                    break
             judged.append(verdict)
         return judged
 

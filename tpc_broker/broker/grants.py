@@ -71,24 +71,22 @@ class Grants:
             self._core.plane.name_subject(request, access.number_of(access.subject_of(request)))
 
     def decide_produce(self, request: Request, asked: AskedProduce) -> None:
-        """Everything that the data plane asks for it: for its transactional id only where some topic may be written."""
+        """Everything that the data plane asks for it."""
         self.name(request)
-        is_any_allowed = self._decide(request, Operation.WRITE, (part.topic for part in asked.parts))
-        if is_any_allowed and asked.transactional_id is not None:
+        self._decide(request, Operation.WRITE, (part.topic for part in asked.parts))
+        if asked.transactional_id is not None:
             self._core.access.allows(request, Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id)
 
     def decide_fetch(self, request: Request, fetch: Fetch) -> None:
         """The same. It was begun by whom `name` has said."""
         self._decide(request, Operation.READ, (part.topic for part in fetch.parts))
 
-    def _decide(self, request: Request, operation: Operation, keys: Iterable[str | uuid.UUID]) -> bool:
-        """Whether any is allowed. What the image does not know has no partition that is asked about."""
-        is_any_allowed = False
+    def _decide(self, request: Request, operation: Operation, keys: Iterable[str | uuid.UUID]) -> None:
+        """What the image does not know has no partition that is asked about."""
         for key in dict.fromkeys(keys):
             topic = self._core.view.topic(key)
             if topic is not None:
-                is_any_allowed |= self._core.access.allows(request, operation, Resource.TOPIC, topic.name)
-        return is_any_allowed
+                self._core.access.allows(request, operation, Resource.TOPIC, topic.name)
 
     def _install(
         self, request: Request, operation: Operation, resource: Resource, name: str, is_allowed: bool  # noqa: FBT001

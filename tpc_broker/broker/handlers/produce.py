@@ -99,8 +99,8 @@ async def handle_produce(core: Core, request: Request, _message: None) -> None:
 # are those of the moment in which the records are taken. Held by tests/broker/test_rights_of_data.py.
 def _refused(core: Core, request: Request, asked: AskedProduce, *, is_told: bool = True) -> dict[int, ErrorCode]:
     """What the client may not write, by the place in the request: none of it where a batch is of a transaction that is
-    not the client's, which is not asked about for who may write to none of the topics. With an authorizer there are
-    transactions, so it is not mistaken for what is said where there are none.
+    not the client's. With an authorizer there are transactions, so it is not mistaken for what is said where there are
+    none.
     """
     if core.access.authorizer is None:
         return {}
@@ -111,8 +111,6 @@ def _refused(core: Core, request: Request, asked: AskedProduce, *, is_told: bool
             by_topic[part.topic] = _fault_to_write(core, request, part.topic, is_told=is_told)
         if by_topic[part.topic]:
             refused[place] = by_topic[part.topic]
-    if len(refused) == len(asked.parts):
-        return refused
     transactional_id = asked.transactional_id
     if any(_is_transactional(request, part) for part in asked.parts) and (
         transactional_id is None
