@@ -407,6 +407,8 @@ size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
 void tls_take_kept(connection *it);
 /* Of any connection: whether there is something of that. */
 bool tls_keeps_bytes(const connection *it);
+/* Of any connection: the memory of what was decrypted and waits. */
+int64_t tls_held(const connection *it);
 /* Of any connection: it takes nothing now, until the next turn or until it has a name. */
 bool tls_waits(const connection *it);
 bool tls_waits_for_turn(const connection *it);

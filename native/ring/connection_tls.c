@@ -238,7 +238,7 @@ static bool may_read(const connection *it) {
 static void take_plain(connection *it, uint8_t *data, size_t bytes) {
     tls_filter *tls = it->tls;
     size_t taken = receive_parse(it, data, bytes);
-    if (taken == bytes || it->state != CONNECTION_OPEN) return;
+    if (taken == bytes || it->state != CONNECTION_OPEN || !identity_has_room(it, (int64_t)(bytes - taken))) return;
     tls->plain = tpc_frame_new_forced(it->owner->budget, (uint32_t)(bytes - taken));
     tls->plain_position = 0;
     if (tls->plain != NULL)
@@ -305,6 +305,10 @@ void tls_take_kept(connection *it) {
 bool tls_keeps_bytes(const connection *it) {
     const tls_filter *tls = it->tls;
     return tls != NULL && (tls->plain != NULL || (tls->session != NULL && tpc_tls_pending(tls->session) > 0));
+}
+
+int64_t tls_held(const connection *it) {
+    return it->tls != NULL && it->tls->plain != NULL ? it->tls->plain->capacity : 0;
 }
 
 /* ------------------------------------------------------------------------------------------------ sending */

@@ -2,6 +2,7 @@
 that are let in, until their session is over. With all features, and with those of kernel 5.8.
 """
 
+import contextlib
 import errno
 import socket
 import struct
@@ -11,10 +12,12 @@ import pytest
 
 from tests.support.connection_bench import frame_of, header_of
 from tests.support.plane_bench import produce_body, records_of
+from tests.support.tls_clients import TlsClient, client_context, material_of
 from tpc_broker._ring import lib
 from tpc_broker.auth.principals import Principal, Subject
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Stage
+from tpc_broker.runtime.tls import secure
 
 KIB = 1024
 METADATA, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 3, 17, 18, 36
@@ -286,6 +289,19 @@ def test_who_holds_most_goes_and_not_who_comes_last(make_connections):
     for client in (modest, last):
         let_in(bench, client)
     bench.exchange(bench.connect(bench.listen()))
+
+
+def test_what_is_decrypted_and_waits_is_held_by_strangers_too(make_connections, certificates):
+    """In one record: a request that is being answered, and a long one behind it."""
+    bench = make_strict(make_connections, strangers_bytes_max=64 * KIB)
+    secure(bench.connections, 0, material_of(certificates))
+    clients = [TlsClient(bench, bench.connect(), client_context(certificates)).shake_hands() for _ in range(8)]
+    for client in clients:
+        with contextlib.suppress(ConnectionError):
+            client.send(handshake() + handshake(bytes(15 * KIB)))
+    bench.until(lambda: len(bench.requests) + len(bench.closed) >= len(clients))
+    assert {reason for _id, reason, _errno in bench.closed} == {CloseReason.BUDGET}
+    assert len(bench.closed) < len(clients)
 
 
 def test_who_is_let_in_holds_nothing_of_what_strangers_may(make_connections):
