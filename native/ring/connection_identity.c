@@ -8,7 +8,7 @@
  * memory is used up those strangers go that hold most of it.
  *
  * Python lets a connection in, by the number of its subject, and may give it a deadline. Past that, all that is taken of it
- * is what renews the deadline, as in KIP-368.
+ * is what renews the deadline, as in KIP-368. A deadline that passes while it is muted is put off by as long as that took.
  *
  * Where rights are asked for, nobody is served without a subject: what comes before Python has named one waits, unparsed. A
  * stream of a link has the subject of the client at the core that it came to, which tells the owner before the first request.
@@ -60,6 +60,11 @@ int identity_refusal(const connection *it, int16_t api_key) {
     default:
         return renews || api_key == TPC_API_API_VERSIONS ? TPC_CLOSE_NONE : TPC_CLOSE_UNAUTHENTICATED;
     }
+}
+
+/* What was left of its session when it was muted is left now: it could not have renewed it. */
+void identity_unmuted(connection *it, int64_t since_ns) {
+    if (is_over(it)) it->session_deadline_ns += tpc_ring_now_ns(it->owner->ring) - since_ns;
 }
 
 /* ---- strangers ---- */

@@ -217,6 +217,7 @@ void quota_unmute(connection *it) {
     connection *last = all->muted[--all->muted_count];
     it->muted_place = 0;
     it->muted_until_ns = 0;
+    identity_unmuted(it, it->muted_since_ns);
     if (last == it) return;
     place(all, at, last);
     move_up(all, at);
@@ -241,6 +242,7 @@ static void mute(connection *it, int64_t until_ns) {
         all->muted = grown;
         all->muted_capacity = capacity;
     }
+    it->muted_since_ns = tpc_ring_now_ns(it->owner->ring);
     it->muted_until_ns = until_ns;
     place(all, all->muted_count++, it);
     move_up(all, it->muted_place - 1);

@@ -218,7 +218,8 @@ typedef struct connection {
     struct quota_client *quota; /* what counts for it (connection_quota.c); NULL: that was not looked up */
     uint8_t *user;              /* who is behind it; NULL: nobody has said */
     uint32_t user_bytes;
-    uint32_t muted_place;   /* 1 + its place in the heap of the muted; 0: it is not muted */
+    uint32_t muted_place; /* 1 + its place in the heap of the muted; 0: it is not muted */
+    int64_t muted_since_ns;
     int64_t muted_until_ns; /* meanwhile it takes no request */
 
     uint64_t requests;
@@ -340,6 +341,8 @@ void connection_touch(connection *it);
 /* connection_identity.c */
 /* The stage of its listener is its own. */
 void identity_begin(connection *it);
+/* It took nothing since then. */
+void identity_unmuted(connection *it, int64_t since_ns);
 void identity_closing(connection *it);
 void identity_free(connection *it);
 /* Closes who was not let in for too long; the instant at which to look again. */
@@ -439,7 +442,7 @@ int64_t quota_time_begins(const connection *it);
 void quota_time_ends(connection *it, int64_t began_ns);
 /* Whether one more connection of an address may come; then it counts. */
 bool quota_admits(tpc_connections *connections, uint16_t listener, const peer_address *peer);
-/* It is closing: it stands in no list any more. */
+/* Its time is over or it is closing: it stands in no list any more. */
 void quota_unmute(connection *it);
 /* It is about to be freed. */
 void quota_forget(connection *it);

@@ -16,8 +16,10 @@ from tests.support.tls_clients import TlsClient, client_context, material_of
 from tpc_broker._ring import lib
 from tpc_broker.auth.principals import Principal, Subject
 from tpc_broker.runtime.client_connections import ClientConnections
+from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Stage
 from tpc_broker.runtime.tls import secure
+from tpc_broker.runtime.quotas import ClientQuotasOfConnections
 
 KIB = 1024
 METADATA, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 3, 17, 18, 36
@@ -356,6 +358,23 @@ def test_past_its_deadline_a_session_is_renewed_or_ends_with_the_next_request(ma
     assert bench.next_closed() == (id_of(bench, ended), CloseReason.SESSION_OVER, 0)
     assert bench.read_end(ended)
     assert not bench.requests
+
+
+def test_a_session_that_would_end_while_its_connection_is_muted_does_not(make_connections):
+    """And not one that was over before."""
+    bench = make_strict(make_connections)
+    port = ClientQuotasOfConnections(bench.connections)
+    for is_served in (True, False):
+        client = bench.connect()
+        port.mute(id_of(bench, client), 300)
+        let_in(bench, client, deadline_ns=SystemClock.monotonic_ns() + 200_000_000 if is_served else LONG_AGO_NS)
+        client.sendall(frame_of(b"sent meanwhile"))
+        if is_served:
+            request = bench.next_request()
+            assert bytes(request.body) == b"sent meanwhile"
+            bench.connections.answer_none(request)
+        else:
+            assert bench.next_closed()[1] == CloseReason.SESSION_OVER
 
 
 def test_what_was_asked_in_time_is_answered(make_connections):
