@@ -18,8 +18,8 @@ from tpc_broker.auth.principals import Principal, Subject
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.connections import CloseReason, CloseWhen, Stage
-from tpc_broker.runtime.tls import secure
 from tpc_broker.runtime.quotas import ClientQuotasOfConnections
+from tpc_broker.runtime.tls import secure
 
 KIB = 1024
 METADATA, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 3, 17, 18, 36
