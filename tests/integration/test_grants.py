@@ -201,11 +201,18 @@ def test_acks_0_without_the_right_closes_the_connection(broker, friend, stranger
         assert stranger.wait_closed() == b""
 
 
-def test_acks_0_of_a_client_that_goes_right_behind_it_is_written(tmp_path):
-    """Python decides about it each time, for the rules are others, and the end of its client comes in the same turn."""
+@pytest.fixture
+def alone(tmp_path) -> Iterator[TpcBroker]:
+    """One core."""
     made = TpcBroker(tmp_path / "alone", 1, dict(SETTINGS))
     made.start()
-    host, port = made.bootstrap.rsplit(":", 1)
+    yield made
+    made.stop()
+
+
+def test_acks_0_of_a_client_that_goes_right_behind_it_is_written(alone):
+    """Python decides about it each time, for the rules are others, and the end of its client comes in the same turn."""
+    host, port = alone.bootstrap.rsplit(":", 1)
     with RawConnection(host, int(port)) as client:
         make_topic(client, "left-alone")
         before = read(client.ask("Fetch", 12, fetch_of("left-alone", 0)))
@@ -215,4 +222,3 @@ def test_acks_0_of_a_client_that_goes_right_behind_it_is_written(tmp_path):
                 other.send("Produce", 9, produce_of("left-alone", range(PARTITIONS)) | {"Acks": 0})
         expected = [(code, count + 10) for code, count in before]
         eventually(lambda: read(client.ask("Fetch", 12, fetch_of("left-alone", 0))) == expected, "all of it is there")
-    made.stop()
