@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,9 @@ from tests.runtime.test_quota_counting import Table
 from tests.support.connection_bench import frame_of
 from tests.support.plane_bench import PlaneBench, produce_body, read_produce_answer, records_of
 from tpc_broker._ring import lib
+from tpc_broker.auth.principals import USER, Principal, Subject
 from tpc_broker.broker.quotas_port import QuotaRow
+from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.fetches import fetch_statistics
 from tpc_broker.runtime.quotas import NODE_BUCKETS, ClientQuotasOfConnections, make_node_table, quota_statistics
 
@@ -146,6 +149,17 @@ def test_another_client_id_each_time_does_not_get_around_the_quota_of_the_user(b
     stranger = bench.connect()
     stranger.sendall(produce_frame(client_id="c0"))
     assert throttle_of_produce(bench.read_frame(stranger)) == 0
+
+
+def test_whoever_is_let_in_has_the_quotas_of_its_name(bench):
+    faces = ClientConnections(bench.connections)
+    faces._access = SimpleNamespace(subject_of_number=lambda _number: Subject(Principal(USER, "u"), "127.0.0.1"))
+    faces.set_quotas(WINDOWS, [row(user="u", produce=SLOW)], {})
+    client = bench.connect()
+    for is_throttled in (False, True):
+        client.sendall(produce_frame())
+        assert (throttle_of_produce(bench.read_frame(client)) > 0) == is_throttled
+        faces.let_in(bench.opened[0][0], 1, 0)
 
 
 def test_on_one_connection_too(bench):

@@ -99,7 +99,7 @@ class MemoryConnections:
         self.is_accepting = self.takes_more = True
         self.open, self.closed, self.marks, self.let = set(), {}, {}, {}
         self.authenticated, self.tokens, self.requires_subject = set(), set(), False
-        self.quotas, self.users, self.muted, self.time_spent = None, {}, [], []
+        self.quotas, self.muted, self.time_spent = None, [], []
         self._waiting = set()
 
     def send(self, request):
@@ -146,9 +146,6 @@ class MemoryConnections:
 
     def set_quotas(self, windows, rows, addresses):
         self.quotas = windows, rows, addresses
-
-    def set_user(self, connection, name):
-        self.users[connection] = name
 
     def mute(self, connection, milliseconds):
         self.muted.append((connection, milliseconds))

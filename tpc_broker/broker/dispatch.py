@@ -159,7 +159,6 @@ class Dispatcher:
         state = self._connections.get(connection)
         if state is not None:
             state.subject = subject
-            self._core.connections.set_user(connection, subject.principal.name)
             self._name(connection, state, deadline_ns)
 
     def name_all(self) -> None:

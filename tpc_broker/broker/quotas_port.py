@@ -28,10 +28,6 @@ class QuotasPort(Protocol):
         """
         ...
 
-    def set_user(self, connection: int, name: str) -> None:
-        """Who is behind a connection; ANONYMOUS before that is said."""
-        ...
-
     def mute(self, connection: int, milliseconds: int) -> None:
         """Take no request of it for so long."""
         ...

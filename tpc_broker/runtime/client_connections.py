@@ -167,6 +167,7 @@ class ClientConnections(ClientQuotasOfConnections):
     def let_in(self, connection: int, subject_number: int, deadline_ns: int) -> None:
         """Who has a name that other cores could not be told is not let in: its connection is closed."""
         subject, connections = self._access.subject_of_number(subject_number), self._connections
+        self.set_user(connection, subject.principal.name)
         try:
             connections.let_in(connection, subject_number, deadline_ns, str(subject.principal), subject.host)
         except OSError as error:

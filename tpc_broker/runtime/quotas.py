@@ -70,6 +70,7 @@ class ClientQuotasOfConnections:
         _check(lib.tpc_quotas_set(self._counted.pointer, of_windows, rules, count))
 
     def set_user(self, connection: int, name: str) -> None:
+        """Whose quotas count for a connection; ANONYMOUS's before that is said."""
         data = name.encode()
         lib.tpc_connection_set_user(self._counted.pointer, connection, data, len(data))
 
