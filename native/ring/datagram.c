@@ -403,8 +403,7 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
     int64_t now_ms = tpc_plane_now_ms(it->plane), age_ms;
     if (said->timestamp_ms < 0 || partition->flags & TPC_PARTITION_LOG_APPEND_TIME) said->timestamp_ms = now_ms;
     if (partition->flags & TPC_PARTITION_INTERNAL) return TPC_ERROR_INVALID_TOPIC_EXCEPTION;
-    bool is_compacted =
-        partition->flags & TPC_PARTITION_COMPACTED; /* Python unpacks such a topic's batches: not these */
+    bool is_compacted = partition->flags & TPC_PARTITION_COMPACTED; /* Python unpacks its batches: not these */
     if (partition->flags & TPC_PARTITION_PYTHON_VALIDATES && !is_compacted) return TPC_ERROR_INVALID_CONFIG;
     if (is_compacted && !said->key) return TPC_ERROR_INVALID_RECORD;
     age_ms = now_ms - said->timestamp_ms; /* neither is negative */
@@ -412,8 +411,6 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
     return is_out ? TPC_ERROR_INVALID_TIMESTAMP : TPC_ERROR_NONE;
 }
 
-/* Whose datagrams they are nobody can tell: their sources are easily forged. So all of them are one subject's. Python is asked
- * again after a while: it may not have known the topic yet, or what it said has made room for others since. */
 /* Rule: Who may not write a topic by datagrams is not told by them that there is one, so it is asked about before anything else, and
  * refused as for a topic that there is not. What Python has not decided yet is not answered: its sender sends it again. See also
  * docs/datagrams.md. Held by tests/runtime/test_grants.py. */
@@ -425,13 +422,10 @@ static bool is_allowed(tpc_datagrams *it, datagram_route *route, const address *
     if (found == TPC_GRANT_ALLOWED) return true;
     it->statistics.invalid++;
     plane->grant_statistics.refused_datagrams++;
-    int64_t id[2];
+    if (found == TPC_GRANT_REFUSED) answer(it, from, said, TPC_ERROR_TOPIC_AUTHORIZATION_FAILED);
+    if (found == TPC_GRANT_REFUSED) return false;
+    int64_t now_ms = tpc_plane_monotonic_ms(plane), id[2];
     memcpy(id, route->id, sizeof id);
-    if (found == TPC_GRANT_REFUSED) {
-        answer(it, from, said, TPC_ERROR_TOPIC_AUTHORIZATION_FAILED);
-        return false;
-    }
-    int64_t now_ms = tpc_plane_monotonic_ms(plane);
     bool is_asked = route->wanted_generation == plane->grants_generation && now_ms < route->wanted_until_ms;
     if (!is_asked && tpc_ring_push_event(plane->ring, TPC_EVENT_GRANT_WANTED, subject, id[0], id[1], NULL) == 0) {
         route->wanted_generation = plane->grants_generation;

@@ -382,10 +382,8 @@ class Connections:
             error = ffi.errno
             lib.tpc_budget_free(self.budget)
             raise OSError(error, f"connections: {os.strerror(error)}")
-        self.closed = False
-        self._forgotten = 0
-        self._info = ffi.new("tpc_connection_info *")
-        self._names = ffi.new("tpc_subject_names *")
+        self.closed, self._forgotten = False, 0
+        self._info, self._names = ffi.new("tpc_connection_info *"), ffi.new("tpc_subject_names *")
         ring.on_event(lib.TPC_EVENT_REQUEST, self._request)
         ring.on_event(lib.TPC_EVENT_OPENED, self._opened)
         ring.on_event(lib.TPC_EVENT_CLOSED, self._closed)
