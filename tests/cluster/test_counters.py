@@ -207,7 +207,9 @@ def nodes_agree(three: SharedCluster, newest: float) -> bool:
         assert plain["tpc_metadata_last_offset"] >= plain["tpc_metadata_commit_offset"] >= newest
         assert not any(count for (name, _), count in each.items() if name == "tpc_cluster_links_refused_total")
     assert len({each["tpc_metadata_term", frozenset()] for each in found}) == 1
-    assert {value(node, "tpc_replication_links", core="0") for node in three.nodes} == {2}
+    for node in three.nodes:  # more than 2 where another test's partitions are on other cores
+        wanted = value(node, "tpc_replication_links_wanted", core="0")
+        assert value(node, "tpc_replication_links", core="0") == wanted >= 2
     return True
 
 
