@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pprint
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import pytest
 
 from tests.integration.differential.dialogue import Dialogue, Exchange, Scenario, differences
 from tests.integration.differential.intended import Intended
@@ -51,6 +53,21 @@ class Referee:
     intended: Sequence[Intended] | None
     seen: set[str] = field(default_factory=set)
     """Names of those that did."""
+    completed: set[Hashable] = field(default_factory=set)
+    """Scenarios that were judged."""
+
+    def judge(self, name: str, kafka: Side, ours: Side, key: Hashable = None) -> None:
+        """Run a scenario on both, and fail with what differs and should not. `key`: what is completed then, if not the
+        scenario's name.
+        """
+        expected, got = kafka.run(name), ours.run(name)
+        assert expected.failure is None, f"the scenario is wrong about Kafka:\n{expected.failure}"
+        assert expected.trace, "the scenario sent nothing"
+        complaints = self.complaints(name, expected, got)
+        self.completed.add(name if key is None else key)
+        if complaints:
+            shown = "\n".join(complaints[:DIFFERENCES_SHOWN_MAX])
+            pytest.fail(f"{len(complaints)} of {len(expected.trace)} answers differ\n{shown}", pytrace=False)
 
     def complaints(self, name: str, expected: Run, got: Run) -> list[str]:
         """What differs in a scenario and should not."""

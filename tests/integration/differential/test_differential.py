@@ -22,7 +22,7 @@ from tests.integration.differential import (
     scenarios_unset,
     scenarios_users,
 )
-from tests.integration.differential.comparison import DIFFERENCES_SHOWN_MAX, Referee, Side
+from tests.integration.differential.comparison import Referee, Side
 from tests.integration.differential.dialogue import SCENARIOS, first_epoch_of, warm_up
 from tests.integration.differential.intended import INTENDED
 from tests.support.broker_process import TpcBroker
@@ -44,7 +44,6 @@ _CORES = [1] if _AGAINST_KAFKA else [1, 2]
 
 
 _referee = Referee(None if _AGAINST_KAFKA else INTENDED)
-_completed: set[tuple[str, int]] = set()
 
 
 def _started(peer: Broker) -> Side:
@@ -81,18 +80,11 @@ def ours(ours_by_cores, cores_count, tmp_path_factory) -> Side:
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 @pytest.mark.parametrize("cores_count", _CORES)
 def test_same_answers(kafka, ours, name, cores_count):
-    expected, got = kafka.run(name), ours.run(name)
-    assert expected.failure is None, f"the scenario is wrong about Kafka:\n{expected.failure}"
-    assert expected.trace, "the scenario sent nothing"
-    complaints = _referee.complaints(name, expected, got)
-    _completed.add((name, cores_count))
-    if complaints:
-        shown = "\n".join(complaints[:DIFFERENCES_SHOWN_MAX])
-        pytest.fail(f"{len(complaints)} of {len(expected.trace)} answers differ\n{shown}", pytrace=False)
+    _referee.judge(name, kafka, ours, (name, cores_count))
 
 
 def test_every_intended_difference_still_occurs():
-    if _AGAINST_KAFKA or len(_completed) < len(SCENARIOS) * len(_CORES):
+    if _AGAINST_KAFKA or len(_referee.completed) < len(SCENARIOS) * len(_CORES):
         pytest.skip("only after a complete run against our broker")
     gone = {one.name for one in INTENDED if one.occurs} - _referee.seen
     assert not gone, f"these differences are listed, but no longer there: {sorted(gone)}"
