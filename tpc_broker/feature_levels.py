@@ -29,6 +29,8 @@ FIRST_WITH_NAMED_LEADERS: Final = 5
 """Who leads the first term of a partition is named by the record that makes it: `first_leaders`."""
 FIRST_WITH_SECURITY: Final = 6
 """Users, rules of access and quotas: records of the metadata."""
+FIRST_WITH_COMPACTION: Final = 7
+"""Logs are compacted: segments with gaps, each with its seal (`log.seals`)."""
 
 
 class Levels(NamedTuple):
@@ -49,7 +51,7 @@ def _spoken() -> Levels:
     """TPC_TEST_FEATURE_LEVELS=LOWEST-HIGHEST: the tests' releases of the past and the future."""
     text = os.environ.get("TPC_TEST_FEATURE_LEVELS", "")
     if not text:
-        return Levels(FIRST_OF_CLUSTERS, FIRST_WITH_SECURITY)
+        return Levels(FIRST_OF_CLUSTERS, FIRST_WITH_COMPACTION)
     lowest, _, highest = text.partition("-")
     return Levels(int(lowest), int(highest))
 

@@ -1,11 +1,11 @@
 """Names of files and folders under the data folder, and the two small text files of a partition.
 
-    topics/<topic>-<partition>/   00000000000000000000.log .index .timeindex .txnindex .snapshot
+    topics/<topic>-<partition>/   00000000000000000000.log .index .timeindex .txnindex .snapshot .seal
                                   leader-epoch-checkpoint   partition.metadata
     journals/                     <core, 4 digits>.journal .checkpoint
 
-Segment names and the text files are Kafka's (Kafka 4.3), so its own tools read a partition folder. A name that is not
-exactly of this form is not ours and is left alone.
+Segment names and the text files are Kafka's (Kafka 4.3), so its own tools read a partition folder; the seal of a
+cleaned segment is ours (`log.seals`). A name that is not exactly of this form is not ours and is left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+SEAL_SUFFIX: Final = ".seal"
+"""Of a segment that was cleaned (`log.seals`)."""
+SEGMENT_SUFFIXES: Final = (
+    LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX, SEAL_SUFFIX,
+)  # fmt: skip
+CLEANED_SUFFIXES: Final = SEGMENT_SUFFIXES[:4]
+"""Of the files that the cleaner makes anew."""
 
 DELETED_SUFFIX: Final = ".deleted"
 """A file that is to be removed once readers are done with it."""
@@ -44,7 +50,8 @@ LOSSES_FILE: Final = "lost-records"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 DELETED_FOLDER_SUFFIX: Final = "-delete"
 
-_SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.seal)")
+_CLEANED_NAME: Final = re.compile(r"(\d{20}\.(?:log|index|timeindex|txnindex))\.cleaned-([0-9a-f]{16})")
 _FOLDER_NAME: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
 _JOURNAL_NAME: Final = re.compile(r"(\d{4})\.journal")
 _CHECKPOINT_NAME: Final = re.compile(r"(\d{4})\.checkpoint")
@@ -73,6 +80,17 @@ def parse_segment_file_name(name: str) -> tuple[Offset, str] | None:
     if match is None or int(match[1]) >= 2**63:
         return None
     return Offset(int(match[1])), match[2]
+
+
+def cleaned_file_name(name: str, generation: str) -> str:
+    """Under which the cleaner writes what is to replace a segment's file: `00000000000000000042.log.cleaned-<hex>`."""
+    return f"{name}.cleaned-{generation}"
+
+
+def parse_cleaned_file_name(name: str) -> tuple[str, str] | None:
+    """The file that is to be replaced, and the generation; None when the name is something else."""
+    match = _CLEANED_NAME.fullmatch(name)
+    return (match[1], match[2]) if match else None
 
 
 def partition_folder_name(topic: str, partition: int) -> str:

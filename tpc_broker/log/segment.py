@@ -58,6 +58,12 @@ class LogSettings:
     """Ours: a segment is removed so long after the last append to it; -1: never."""
     cleanup_delete: bool = True
     """False for `cleanup.policy=compact`: nothing is lost to age or size."""
+    cleanup_compact: bool = False
+    """Of the records of a key the newest is kept (`log.cleaning`)."""
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    delete_retention_ms: int = 24 * 3600 * 1000
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = 24 * 3600 * 1000
 

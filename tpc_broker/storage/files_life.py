@@ -45,6 +45,7 @@ class Change(Enum):
     CUT = "cut"
     RETAIN = "retention"
     RESERVE = "reserve"
+    REPLACE = "swap of cleaned segments"
 
 
 TRANSITIONS: Final[Mapping[FilesState, frozenset[FilesState]]] = {

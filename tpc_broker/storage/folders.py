@@ -206,6 +206,11 @@ def log_settings(config: TopicConfig) -> LogSettings:
         retention_bytes=config.retention_bytes,
         segment_age_ms=config.segment_age_ms,
         cleanup_delete="delete" in config.cleanup_policy,
+        cleanup_compact="compact" in config.cleanup_policy,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
         file_delete_delay_ms=config.file_delete_delay_ms,
     )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.log.cleaning_job import CleanedGroup, CleaningJob, CleaningReport
     from tpc_broker.log.state import LogState
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.disk_watch import DiskWatch
@@ -555,6 +556,25 @@ class ReplicaLogs(Protocol):
 
 class StoragePlane(JournalControl, PartitionTable, WriteBehind, InPlaceWrites, ReplicaLogs, Protocol):
     """All of the data plane that the storage of a core uses."""
+
+
+class CleanerAwayError(RuntimeError):
+    """The cleaner cannot be reached now, or went away during a job: nothing of the log is the reason."""
+
+
+class CleaningFailedError(RuntimeError):
+    """A job failed, and would fail again: the message says why."""
+
+
+class Cleaner(Protocol):
+    """What rewrites segments (`runtime.cleaner`)."""
+
+    async def clean(self, job: CleaningJob, take: Callable[[CleanedGroup], Awaitable[None]]) -> CleaningReport:
+        """Carry a job out. `take` is awaited for each group of segments in the order of the log, when its files are
+        durable under their `.cleaned-` names; what it raises ends the job. Cancelled: what is written and was not taken
+        is left, to be removed by the next job. CleanerAwayError, CleaningFailedError.
+        """
+        ...
 
 
 class SegmentWindow(NamedTuple):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.files import EpochStart
+    from tpc_broker.log.seals import Seal
     from tpc_broker.storage.files import FileCache, OpenFile
     from tpc_broker.storage.ports import Disk
 
@@ -75,6 +76,8 @@ class Segment:
     """Batches may have been written in place into it, which the journal only names."""
     flushed_bytes: list[int] = field(default_factory=lambda: [0, 0, 0])
     """How much of the three indexes is in their files."""
+    seal: Seal | None = None
+    """Of a segment that was cleaned: where gaps in it are right, and what its files are."""
 
     @property
     def log_name(self) -> str:

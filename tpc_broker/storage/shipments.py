@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker import limits
 from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
 from tpc_broker.storage.folders import remove_folder
 from tpc_broker.storage.segments import SegmentFolder, make_folder
 
@@ -146,7 +147,7 @@ class Shipments:
 
 def _others(segment: Segment, *, is_sealed: bool) -> Sequence[str]:
     """Files beside a log that are what they should be: of the active one only the producers in front of it."""
-    return segment.file_names[1:] if is_sealed else [segment.file_names[-1]]
+    return segment.file_names[1:] if is_sealed else [segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX)]
 
 
 async def remove_shipments(disk: Disk, data: Path, core: CoreId) -> None:
