@@ -1,4 +1,4 @@
-"""Logs of chance, cleaned several times by what cleans and by a model in plain words: the same batches, indexes, bounds."""
+"""Logs of chance, cleaned several times, by what cleans and by a model in plain words: batches, indexes, bounds."""
 
 import pytest
 

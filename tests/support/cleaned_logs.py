@@ -1,10 +1,9 @@
-"""A partition's folder that is cleaned: segments are written, jobs run over them, and what they make is put in its place
-as the owner of the folder would do it, without its care.
+"""A partition's folder that is cleaned: segments are written, jobs run over them, and what they make is put in its
+place as the owner of the folder would do it, without its care.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +108,7 @@ class CleanedLog:
             contents[suffix] = path.read_bytes() if path.exists() else b""
             assert said == SealedFile(len(contents[suffix]), crc32c(contents[suffix])), suffix
             assert path.exists() == (suffix != ".txnindex" or said.size_bytes > 0)
-        assert os.stat(self.cleaned(seal)).st_mtime_ns == seal.modified_ms * 1_000_000
+        assert self.cleaned(seal).stat().st_mtime_ns == seal.modified_ms * 1_000_000
         indexes = SegmentIndexes(seal.base_offset, INTERVAL_BYTES)
         batches = list(walk_headers(contents[".log"]))
         for header, position in batches:

@@ -1,7 +1,8 @@
 """What a cleaning makes of a log, in plain words: batches and records as tuples, no bytes, no map, nothing at a time.
 
-What Kafka 4.3's cleaner does, and where ours differs: horizons count only in segments that a cleaner wrote, a batch that
-the map does not know whole gets none, the last marker of a producer stays whole, no batch stays for the end's sake.
+What Kafka 4.3's cleaner does, and where ours differs: horizons count only in segments that a cleaner wrote, a batch
+that the map does not know whole gets none, the last marker of a producer stays whole, no batch stays for the end's
+sake.
 """
 
 from __future__ import annotations
