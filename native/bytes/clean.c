@@ -414,6 +414,8 @@ static bool has_room(tpc_cleaner *cleaner, size_t bytes, size_t out_bytes) {
     return bytes <= out_bytes && (size_t)cleaner->written_bytes <= out_bytes - bytes;
 }
 
+/* Rule: Behind a batch that cannot be read no tombstone goes: the values that it removed may be in it. Held by
+ * tests/log/test_cleaning.py. */
 static void count_batch(tpc_cleaner *cleaner, const tpc_batch_header *header, const tpc_clean_verdict *verdict) {
     cleaner->records_read += header->records_count;
     cleaner->records_kept += verdict->records_count;
@@ -438,8 +440,12 @@ static size_t put_whole(const uint8_t *batch, const tpc_batch_header *header, co
 }
 
 /*
- * A batch that might become larger than a batch can be: with its base timestamp, and no horizon, it is at most as large as
- * it was. Records that are to go are gone in any case: once the map has forgotten their keys they would be the newest ones.
+ * Rule: Where a newer record of its key is known, a record goes in the cleaning that knows it, even if its batch grows: the
+ * map forgets the key, and the record would be the newest one behind a tombstone that is gone. Held by
+ * tests/log/test_cleaning.py.
+ *
+ * So a batch that might become larger than a batch can be keeps its base timestamp, and gets no horizon: then it is at most
+ * as large as it was.
  */
 static size_t without_growth(const tpc_batch_header *header, tpc_clean_verdict *verdict) {
     verdict->base_timestamp = header->base_timestamp;

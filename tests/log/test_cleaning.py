@@ -198,7 +198,8 @@ def test_large_records(log, codec, chance):
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_larger_than_what_is_read_at_a_time(log, codec, chance):
     large = chance.randbytes(5 << 20)
-    log.append(batch([Record(b"1", b"k"), Record(large, b"k")], codec=codec) + batch([Record(b"z", b"j")], base_offset=2))
+    first = batch([Record(b"1", b"k"), Record(large, b"k")], codec=codec)
+    log.append(first + batch([Record(b"z", b"j")], base_offset=2))
     report = clean(log, decompressed_bytes_max=1 << 24)
     assert report.batches_unreadable == 0
     assert values(log) == {b"k": large, b"j": b"z"}
@@ -448,7 +449,7 @@ def test_thousands_of_keys_that_share_their_beginning_and_their_length(log):
     """A full map finds each of them."""
     count = 5000
     key = [bytes(64) + struct.pack("<I", n) for n in range(count)]
-    made = [batch([Record(b"%d" % n, key[n]) for n in range(at, at + 500)], base_offset=at) for at in range(0, count, 500)]
+    made = [batch([Record(b"%d" % n, one)], base_offset=n) for n, one in enumerate(key)]
     again = [batch([Record(b"new", key[n])], base_offset=count + n) for n in range(0, count, 2)]
     log.append(b"".join(made + again), end_offset=2 * count)
     report = clean(log, dedupe_bytes=(count * 10 // 9 + 2) * KEY_BYTES)

@@ -58,7 +58,8 @@ def link_frames():
 
 def logs_to_clean():
     """Single batches first: those are sealed again when something is changed in them."""
-    of_producer = [batch(4, key=key, value=value, producer=(5, 1, 7)) for key in (b"a", b"b", None) for value in (b"v", None)]
+    contents = [(key, value) for key in (b"a", b"b", None) for value in (b"v", None)]
+    of_producer = [batch(4, key=key, value=value, producer=(5, 1, 7)) for key, value in contents]
     for attributes in (0x10, 0x40, 0x50):
         of_producer.append(patched(batch(4, key=b"a", value=None, producer=(6, 1, 7)), 21, ">h", attributes))
     marker = control_batch(ControlType.ABORT, producer_id=5, producer_epoch=1, coordinator_epoch=2, timestamp_ms=NOW_MS)

@@ -56,8 +56,8 @@ class CleaningJob(NamedTuple):
     segment_index_bytes: int
     index_interval_bytes: int
     batch_bytes_max: int
-    """What a batch may have at most that is compressed again for its horizon alone, if it was not larger before: a larger
-    one stays as it was, and its tombstones stay. Where records go the batch has what it takes, as in Kafka.
+    """What a batch may have at most that is compressed again for its horizon alone, if it was not larger before: a
+    larger one stays as it was, with its tombstones. Where records go the batch has what it takes, as in Kafka.
     """
     decompressed_bytes_max: int
     """A batch that unpacks to more is left as it is."""
@@ -83,8 +83,9 @@ class CleaningReport(NamedTuple):
     """Of one job that came to its end."""
 
     cleaned_upto: int
-    """The sources' end; less, maybe inside of a source, when the map was too small: the offset of the first record whose
-    key is not in it. Sources that begin there or later are left as they are. It is the last seal's `first_dirty_offset`.
+    """The sources' end; less, maybe inside of a source, when the map was too small: the offset of the first record
+    whose key is not in it. Sources that begin there or later are left as they are. The last seal has it as its
+    `first_dirty_offset`.
     """
     bytes_read: int
     """Of the segments that were rewritten."""
