@@ -100,7 +100,7 @@ def test_a_segment_that_is_another_one_ends_the_job(log, what):
     if what != "gone":
         path.write_bytes(data if what == "replaced" else data + data)
     before = names(log)
-    with pytest.raises(SourceChangedError, match="00003.log"):
+    with pytest.raises(SourceChangedError, match=r"00003\.log"):
         clean(job, ignore, ignore, never)
     assert names(log) == before
 
