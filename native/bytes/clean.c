@@ -65,20 +65,21 @@ static void hash_of(const uint64_t key[2], const uint8_t *bytes, size_t count, u
     hash[1] = result_of(&state);
 }
 
+static inline uint64_t slot_of(const tpc_cleaner *cleaner, const uint64_t hash[2]) {
+    return (uint64_t)((unsigned __int128)hash[0] * (uint64_t)cleaner->slots_count >> 64);
+}
+
 /* The key's place, or the free one that it would have. */
-static tpc_clean_key *place_of(const tpc_cleaner *cleaner, const tpc_record *record, uint64_t hash[2]) {
-    hash_of(cleaner->hash_key, record->key, (size_t)record->key_bytes, hash);
-    uint64_t at = (uint64_t)((unsigned __int128)hash[0] * (uint64_t)cleaner->slots_count >> 64);
-    for (;; at = at + 1 == (uint64_t)cleaner->slots_count ? 0 : at + 1) {
+static inline tpc_clean_key *place_of(const tpc_cleaner *cleaner, const uint64_t hash[2]) {
+    for (uint64_t at = slot_of(cleaner, hash);; at = at + 1 == (uint64_t)cleaner->slots_count ? 0 : at + 1) {
         tpc_clean_key *key = &cleaner->keys[at];
         if (!key->next_offset || (key->hash[0] == hash[0] && key->hash[1] == hash[1])) return key;
     }
 }
 
 /* False: the map is full. */
-static bool put_key(tpc_cleaner *cleaner, const tpc_record *record, int64_t offset) {
-    uint64_t hash[2];
-    tpc_clean_key *key = place_of(cleaner, record, hash);
+static bool put_key(tpc_cleaner *cleaner, const uint64_t hash[2], int64_t offset) {
+    tpc_clean_key *key = place_of(cleaner, hash);
     if (!key->next_offset) {
         if (cleaner->keys_count >= cleaner->keys_max) return false;
         cleaner->keys_count++;
@@ -86,11 +87,6 @@ static bool put_key(tpc_cleaner *cleaner, const tpc_record *record, int64_t offs
     }
     if (offset >= key->next_offset) key->next_offset = offset + 1;
     return true;
-}
-
-static bool has_newer(const tpc_cleaner *cleaner, const tpc_record *record, int64_t offset) {
-    uint64_t hash[2];
-    return place_of(cleaner, record, hash)->next_offset > offset + 1;
 }
 
 /* ---- batches ---- */
@@ -153,6 +149,37 @@ static inline bool next_record(const tpc_batch_header *header, const uint8_t *re
            record->offset_delta <= header->last_offset_delta;
 }
 
+/* Records of a batch, some at a time: while the first ones are dealt with, their places in the map come from memory. */
+enum { AHEAD = 32 };
+
+typedef struct {
+    const tpc_batch_header *header;
+    const uint8_t *records;
+    size_t records_bytes;
+    size_t position;
+    int32_t read;  /* of the batch */
+    int32_t after; /* the least offset delta of the next one */
+    struct {
+        tpc_record record;
+        uint64_t hash[2];
+    } ahead[AHEAD];
+} record_walk;
+
+/* How many are in `ahead`; 0: there are no more; -1: what comes next is no record. */
+static int read_ahead(const tpc_cleaner *cleaner, record_walk *walk) {
+    int filled = 0;
+    for (; filled < AHEAD && walk->read < walk->header->records_count; filled++, walk->read++) {
+        tpc_record *record = &walk->ahead[filled].record;
+        if (!next_record(walk->header, walk->records, walk->records_bytes, &walk->position, walk->after, record))
+            return -1;
+        walk->after = record->offset_delta < INT32_MAX ? record->offset_delta + 1 : INT32_MAX;
+        if (!record->key) continue;
+        hash_of(cleaner->hash_key, record->key, (size_t)record->key_bytes, walk->ahead[filled].hash);
+        __builtin_prefetch(&cleaner->keys[slot_of(cleaner, walk->ahead[filled].hash)], 1);
+    }
+    return filled ? filled : walk->position == walk->records_bytes ? 0 : -1;
+}
+
 static bool are_records(const tpc_batch_header *header, const uint8_t *records, size_t records_bytes) {
     size_t position = 0;
     int32_t after = 0;
@@ -170,15 +197,17 @@ static bool are_records(const tpc_batch_header *header, const uint8_t *records, 
 static bool collect_records(tpc_cleaner *cleaner, const tpc_batch_header *header, const uint8_t *records,
                             size_t records_bytes) {
     if (!are_records(header, records, records_bytes)) return true;
-    size_t position = 0;
-    for (int32_t index = 0; index < header->records_count; index++) {
-        tpc_record record;
-        if (tpc_record_read(records, records_bytes, &position, &record) != 0) break;
-        int64_t offset = header->base_offset + record.offset_delta;
-        if (!record.key || offset < cleaner->first_offset || put_key(cleaner, &record, offset)) continue;
-        cleaner->stop = TPC_CLEAN_FULL;
-        cleaner->end_offset = offset;
-        return false;
+    record_walk walk = {.header = header, .records = records, .records_bytes = records_bytes};
+    for (int count; (count = read_ahead(cleaner, &walk)) > 0;) {
+        for (int i = 0; i < count; i++) {
+            const tpc_record *record = &walk.ahead[i].record;
+            int64_t offset = header->base_offset + record->offset_delta;
+            if (!record->key || offset < cleaner->first_offset || put_key(cleaner, walk.ahead[i].hash, offset))
+                continue;
+            cleaner->stop = TPC_CLEAN_FULL;
+            cleaner->end_offset = offset;
+            return false;
+        }
     }
     return true;
 }
@@ -239,9 +268,9 @@ static inline void mark(tpc_cleaner *cleaner, int32_t index, bool stays) {
 }
 
 /* Whether a record of the part that the map knows stays. */
-static inline bool record_stays(const tpc_cleaner *cleaner, const tpc_record *record, int64_t offset, bool is_over,
-                                tpc_clean_verdict *verdict) {
-    if (!record->key || has_newer(cleaner, record, offset)) return false;
+static inline bool record_stays(const tpc_cleaner *cleaner, const tpc_record *record, const uint64_t hash[2],
+                                int64_t offset, bool is_over, tpc_clean_verdict *verdict) {
+    if (!record->key || place_of(cleaner, hash)->next_offset > offset + 1) return false;
     if (record->value || !is_over) return true;
     verdict->removed_upto = offset + 1;
     return false;
@@ -273,24 +302,25 @@ static bool judge_records(tpc_cleaner *cleaner, const tpc_batch_header *header, 
                           size_t records_bytes, tpc_clean_verdict *verdict, kept_records *kept) {
     bool is_over =
         has_horizon(cleaner, header) && header->base_timestamp <= cleaner->now_ms && !cleaner->tombstones_stay;
-    size_t position = 0;
-    int32_t after = 0;
+    record_walk walk = {.header = header, .records = records, .records_bytes = records_bytes};
+    int32_t index = 0;
+    int count;
     if (header->records_count > cleaner->marks_bytes * 8) return false;
-    for (int32_t index = 0; index < header->records_count; index++) {
-        tpc_record record;
-        if (!next_record(header, records, records_bytes, &position, after, &record)) return false;
-        after = record.offset_delta < INT32_MAX ? record.offset_delta + 1 : INT32_MAX;
-        int64_t offset = header->base_offset + record.offset_delta;
-        bool stays = offset >= cleaner->end_offset || (header->attributes & TPC_BATCH_IS_CONTROL) ||
-                     record_stays(cleaner, &record, offset, is_over, verdict);
-        mark(cleaner, index, stays);
-        if (!stays) continue;
-        int64_t timestamp = timestamp_of(header, &record);
-        if (!verdict->records_count++) kept->first_timestamp = timestamp;
-        if (timestamp > kept->max_timestamp) kept->max_timestamp = timestamp;
-        kept->has_tombstone |= !record.value;
+    while ((count = read_ahead(cleaner, &walk)) > 0) {
+        for (int i = 0; i < count; i++, index++) {
+            const tpc_record *record = &walk.ahead[i].record;
+            int64_t offset = header->base_offset + record->offset_delta;
+            bool stays = offset >= cleaner->end_offset || (header->attributes & TPC_BATCH_IS_CONTROL) ||
+                         record_stays(cleaner, record, walk.ahead[i].hash, offset, is_over, verdict);
+            mark(cleaner, index, stays);
+            if (!stays) continue;
+            int64_t timestamp = timestamp_of(header, record);
+            if (!verdict->records_count++) kept->first_timestamp = timestamp;
+            if (timestamp > kept->max_timestamp) kept->max_timestamp = timestamp;
+            kept->has_tombstone |= !record->value;
+        }
     }
-    return position == records_bytes;
+    return count == 0;
 }
 
 static int16_t copied_attributes(const tpc_cleaner *cleaner, const tpc_batch_header *header) {

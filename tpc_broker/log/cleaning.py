@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from tpc_broker.native_bytes import Buffer
 
 KEY_BYTES: Final = ffi.sizeof("tpc_clean_key")
-OUT_BYTES: Final = 4 * 1024 * 1024
+OUT_BYTES: Final = 512 * 1024
+"""What is written at a time: it stays in the cache of a CPU."""
 _LOAD: Final = 0.9
 _SPARE_SLOTS: Final = 16
 _HORIZON_MS_MAX: Final = 2**62

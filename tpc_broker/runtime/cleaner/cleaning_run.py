@@ -7,9 +7,9 @@
 4. Of each group the log is written while it is made, then its indexes; all are made durable, with their names; then the
    group is given to `take`.
 
-Files are read and written in large pieces past the page cache: what was written is made durable every few MiB, so that
-it does not pile up in front of others' writes, and is dropped from the cache, as what was read is. A small job's
-sources stay there between the two readings.
+What was read and written does not stay in the page cache, and does not pile up in front of others' writes: every few MiB
+the kernel is told to begin with what was written, and to drop what it is done with. A small job's sources stay there
+between the two readings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -44,9 +44,14 @@ if TYPE_CHECKING:
     from tpc_broker.log.cleaned_segment import CleanedIndexes
     from tpc_broker.log.cleaning_job import CleaningJob, CleaningSource
 
-READ_BYTES: Final = 4 * 1024 * 1024
-DURABLE_BYTES: Final = 16 * 1024 * 1024
-"""So much is written before it is made durable."""
+READ_BYTES: Final = 512 * 1024
+"""At a time: what was read is still in the cache of a CPU when it is looked at."""
+HANDED_BYTES: Final = 4 * 1024 * 1024
+"""So much is written before the kernel is told to begin with it."""
+DURABLE_BYTES: Final = 128 * 1024 * 1024
+"""So much is written before the cleaner waits until it is durable."""
+HUGE_PAGE_BYTES: Final = 2 * 1024 * 1024
+"""A map of keys that is larger has huge pages, if there are any: it is read at random."""
 CACHED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of a job whose sources stay in the page cache until they are read again."""
 _NS_PER_MS: Final = 1_000_000
@@ -110,7 +115,7 @@ class _Run:
         with ExitStack() as stack:
             for source in job.sources:
                 self._descriptors[source.base_offset] = stack.enter_context(self._opened(source))
-            memory = mmap.mmap(-1, map_bytes(job))
+            memory = _map_memory(map_bytes(job))
             cleaning = Cleaning(job, make_codec(), memoryview(memory), os.urandom(16))
             self._collect(cleaning)
             groups = self._groups(cleaning)
@@ -146,6 +151,7 @@ class _Run:
                     f"{path} is inode {found.st_ino} of {found.st_size} bytes, "
                     f"the job means {source.inode} of {source.size_bytes}"
                 )
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             yield descriptor
         finally:
             os.close(descriptor)
@@ -296,7 +302,7 @@ class _CleanedFiles:
             for suffix in CLEANED_SUFFIXES
         ]
         self._log = -1
-        self._position = self._durable = 0
+        self._position = self._handed = self._dropped = self._durable = 0
 
     def __enter__(self) -> Self:
         self._log = _create(self._paths[0])
@@ -314,8 +320,11 @@ class _CleanedFiles:
         self._position += data.nbytes
         if self._position - self._durable >= DURABLE_BYTES:
             os.fdatasync(self._log)
-            os.posix_fadvise(self._log, self._durable, self._position - self._durable, os.POSIX_FADV_DONTNEED)
             self._durable = self._position
+        if self._position - self._handed >= HANDED_BYTES:
+            # The kernel begins to write what is dirty, and drops what has been written: here the pieces before.
+            os.posix_fadvise(self._log, self._dropped, self._position - self._dropped, os.POSIX_FADV_DONTNEED)
+            self._dropped, self._handed = self._handed, self._position
 
     def finish(self, indexes: CleanedIndexes, modified_ms: int) -> None:
         """All of it is durable, and was written at that time. An empty index of transactions has no file."""
@@ -332,6 +341,14 @@ class _CleanedFiles:
             finally:
                 os.close(descriptor)
         sync_folder(self._folder)
+
+
+def _map_memory(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size)
+    if size > HUGE_PAGE_BYTES:
+        with suppress(OSError):  # a kernel without
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _create(path: Path) -> int:
