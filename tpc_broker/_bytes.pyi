@@ -138,6 +138,19 @@ class tpc_clean_aborted(Structure):
     last_offset: int
     batches_seen: int
 
+class tpc_clean_codecs(Structure):
+    lz4_unpack: CData
+    lz4_pack: CData
+    zstd_unpack: CData
+    zstd_pack: CData
+    zstd_is_error: CData
+    zstd_unpack_context: CData
+    zstd_pack_context: CData
+    unpacked: Pointer[int]
+    unpacked_bytes: int
+    kept: Pointer[int]
+    kept_bytes: int
+
 class tpc_clean_key(Structure):
     @property
     def hash(self) -> Pointer[int]: ...
@@ -172,6 +185,8 @@ class tpc_cleaner(Structure):
     first_offset: int
     now_ms: int
     new_horizon_ms: int
+    codecs: tpc_clean_codecs
+    batch_bytes_max: int
     may_grow: int
     end_offset: int
     source_end_offset: int
@@ -729,7 +744,7 @@ class _Lib:
     def tpc_clean_collect(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: int, /) -> int: ...
     def tpc_clean_collect_unpacked(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: Pointer[int] | bytes | Null, _3: int, /) -> int: ...
     def tpc_clean_control(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
-    def tpc_clean_packed(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: tpc_clean_verdict | Null, _3: Pointer[int] | bytes | Null, _4: int, _5: int, _6: Pointer[int] | bytes | Null, _7: int, /) -> int: ...
+    def tpc_clean_packed(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: tpc_clean_verdict | Null, _3: Pointer[int] | bytes | Null, _4: int, _5: Pointer[int] | bytes | Null, _6: int, /) -> int: ...
     def tpc_clean_unpacked(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: Pointer[int] | bytes | Null, _3: int, _4: Pointer[int] | bytes | Null, _5: int, _6: tpc_clean_verdict | Null, /) -> int: ...
     def tpc_columns_append(self, _0: tpc_columns | Null, _1: tpc_batch_header | Null, _2: Pointer[int] | bytes | Null, _3: int, _4: int, _5: int, /) -> int: ...
     def tpc_columns_append_batches(self, _0: tpc_columns | Null, _1: Pointer[int] | bytes | Null, _2: int, _3: tpc_columns_walk | Null, /) -> None: ...
@@ -823,6 +838,10 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_clean_aborted *", "tpc_clean_aborted[]"], init: Any = ...) -> tpc_clean_aborted: ...
     @overload
     def new(self, cdecl: Literal["tpc_clean_aborted **"], init: Any = ...) -> Pointer[tpc_clean_aborted]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_codecs *", "tpc_clean_codecs[]"], init: Any = ...) -> tpc_clean_codecs: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_codecs **"], init: Any = ...) -> Pointer[tpc_clean_codecs]: ...
     @overload
     def new(self, cdecl: Literal["tpc_clean_key *", "tpc_clean_key[]"], init: Any = ...) -> tpc_clean_key: ...
     @overload

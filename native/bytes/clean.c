@@ -13,6 +13,7 @@
 #include <errno.h>
 
 #include "batch.h"
+#include "clean_codecs.h"
 #include "wire.h"
 
 enum {
@@ -111,6 +112,14 @@ static bool begin_batch(tpc_cleaner *cleaner, const uint8_t *bytes, size_t bytes
     if (!cleaner->reason) return true;
     cleaner->stop = TPC_CLEAN_BAD;
     return false;
+}
+
+static bool is_compressed(const tpc_batch_header *header) { return header->attributes & TPC_BATCH_COMPRESSION_MASK; }
+
+/* Into codecs.unpacked; -1: the caller has to do it. */
+static int64_t unpack(const tpc_cleaner *cleaner, const tpc_batch_header *header, const uint8_t *packed,
+                      size_t packed_bytes) {
+    return clean_unpack(&cleaner->codecs, header->attributes & TPC_BATCH_COMPRESSION_MASK, packed, packed_bytes);
 }
 
 /* What the caller has to know of the batch that it is to unpack. */
@@ -222,14 +231,17 @@ int tpc_clean_collect(tpc_cleaner *cleaner, const uint8_t *bytes, size_t bytes_c
     while (begin_batch(cleaner, bytes, bytes_count, &header)) {
         bool has_keys = header.records_count > 0 && last_offset_of(&header) >= cleaner->first_offset &&
                         !(header.attributes & TPC_BATCH_IS_CONTROL) && !aborted_of(cleaner, &header);
-        if (has_keys && (header.attributes & TPC_BATCH_COMPRESSION_MASK)) {
-            cleaner->stop = ask_to_unpack(cleaner, &header);
-            break;
-        }
         const uint8_t *records = bytes + cleaner->place + TPC_BATCH_HEADER_BYTES;
-        if (has_keys &&
-            !collect_records(cleaner, &header, records, (size_t)header.batch_bytes - TPC_BATCH_HEADER_BYTES))
-            break;
+        size_t records_bytes = (size_t)header.batch_bytes - TPC_BATCH_HEADER_BYTES;
+        if (has_keys && is_compressed(&header)) {
+            int64_t unpacked = unpack(cleaner, &header, records, records_bytes);
+            if (unpacked < 0) {
+                cleaner->stop = ask_to_unpack(cleaner, &header);
+                break;
+            }
+            records = cleaner->codecs.unpacked, records_bytes = (size_t)unpacked;
+        }
+        if (has_keys && !collect_records(cleaner, &header, records, records_bytes)) break;
         collected(cleaner, &header);
     }
     return cleaner->stop;
@@ -515,7 +527,55 @@ static bool note_transaction(tpc_cleaner *cleaner, const tpc_batch_header *heade
     return true;
 }
 
-static bool is_compressed(const tpc_batch_header *header) { return header->attributes & TPC_BATCH_COMPRESSION_MASK; }
+/* Whether a batch that was packed again takes the place of the one that it was. */
+static bool takes_place(const tpc_cleaner *cleaner, const tpc_batch_header *header, const tpc_clean_verdict *verdict,
+                        int64_t packed_bytes) {
+    int64_t bytes = packed_bytes + TPC_BATCH_HEADER_BYTES;
+    bool is_small = bytes <= header->batch_bytes || (cleaner->may_grow && bytes <= cleaner->batch_bytes_max);
+    return is_small || verdict->records_count < header->records_count;
+}
+
+/* Packs what stays of the records in codecs.unpacked. False: cleaner->stop says why not. */
+static bool put_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header,
+                       size_t unpacked_bytes, tpc_clean_verdict *verdict, uint8_t *out, size_t out_bytes) {
+    tpc_clean_codecs *codecs = &cleaner->codecs;
+    size_t room = room_for(header, unpacked_bytes, verdict), bound = clean_packed_bound(room);
+    cleaner->stop = ask_to_unpack(cleaner, header);
+    if (room > (size_t)codecs->kept_bytes) return false;
+    if (!has_room(cleaner, TPC_BATCH_HEADER_BYTES + bound, out_bytes)) {
+        cleaner->stop = TPC_CLEAN_ROOM;
+        return false;
+    }
+    uint8_t *at = out + cleaner->written_bytes;
+    size_t kept_bytes = put_records(cleaner, header, codecs->unpacked, unpacked_bytes, verdict, codecs->kept);
+    int64_t packed_bytes = clean_pack(codecs, header->attributes & TPC_BATCH_COMPRESSION_MASK, codecs->kept, kept_bytes,
+                                      at + TPC_BATCH_HEADER_BYTES, bound);
+    if (packed_bytes < 0) return false;
+    if (takes_place(cleaner, header, verdict, packed_bytes)) {
+        put_header(batch, verdict, (size_t)packed_bytes, at);
+        cleaner->written_bytes += packed_bytes + TPC_BATCH_HEADER_BYTES;
+    } else {
+        *verdict = verdict_of_copy(cleaner, header, TPC_CLEAN_STAYS);
+        put_copy(batch, header, verdict, at);
+        cleaner->written_bytes += header->batch_bytes;
+    }
+    count_batch(cleaner, header, verdict);
+    pass_batch(cleaner, header);
+    return true;
+}
+
+/* A compressed batch, without the caller if it can be. */
+static int clean_packed_batch(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header, uint8_t *out,
+                              size_t out_bytes) {
+    int64_t unpacked =
+        unpack(cleaner, header, batch + TPC_BATCH_HEADER_BYTES, (size_t)header->batch_bytes - TPC_BATCH_HEADER_BYTES);
+    if (unpacked < 0) return ask_to_unpack(cleaner, header);
+    tpc_clean_verdict verdict = judge(cleaner, header, cleaner->codecs.unpacked, (size_t)unpacked, false);
+    if (verdict.outcome != TPC_CLEAN_REWRITTEN)
+        return put_plain(cleaner, batch, header, &verdict, out, out_bytes) ? TPC_CLEAN_END : TPC_CLEAN_ROOM;
+    return put_packed(cleaner, batch, header, (size_t)unpacked, &verdict, out, out_bytes) ? TPC_CLEAN_END
+                                                                                          : cleaner->stop;
+}
 
 /* One batch of tpc_clean_batches(). */
 static int clean_batch(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header, uint8_t *out,
@@ -529,7 +589,7 @@ static int clean_batch(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_bat
     else if (header->base_offset >= cleaner->end_offset)
         verdict = verdict_of_copy(cleaner, header, TPC_CLEAN_STAYS);
     else if (header->records_count && is_compressed(header))
-        return ask_to_unpack(cleaner, header);
+        return clean_packed_batch(cleaner, batch, header, out, out_bytes);
     else
         verdict = judge(cleaner, header, batch + TPC_BATCH_HEADER_BYTES,
                         (size_t)header->batch_bytes - TPC_BATCH_HEADER_BYTES, false);
@@ -564,11 +624,11 @@ int tpc_clean_unpacked(tpc_cleaner *cleaner, const uint8_t *batch, const uint8_t
 }
 
 int tpc_clean_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_clean_verdict *verdict,
-                     const uint8_t *packed, size_t packed_bytes, size_t bytes_max, uint8_t *out, size_t out_bytes) {
+                     const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t out_bytes) {
     tpc_batch_header header;
     if (tpc_batch_header_read(batch, SIZE_MAX, &header) < 0) return -EINVAL;
     if (packed_bytes > INT32_MAX - TPC_BATCH_HEADER_BYTES) return -EINVAL;
-    bool stays = packed_bytes + TPC_BATCH_HEADER_BYTES > bytes_max && verdict->records_count == header.records_count;
+    bool stays = !takes_place(cleaner, &header, verdict, (int64_t)packed_bytes);
     size_t bytes = stays ? (size_t)header.batch_bytes : packed_bytes + TPC_BATCH_HEADER_BYTES;
     if (!has_room(cleaner, bytes, out_bytes)) return -ENOSPC;
     uint8_t *at = out + cleaner->written_bytes;

@@ -405,7 +405,7 @@ static int run_datagram(const input *in) {
     return 0;
 }
 
-enum { SLOTS = 9, MARKS_BYTES = 1 << 17 };
+enum { SLOTS = 9, MARKS_BYTES = 1 << 17, UNPACKED_BYTES = 512 };
 
 /* A job over the input: a map of a few keys, an aborted transaction, a producer that is known by a batch. */
 typedef struct {
@@ -413,12 +413,27 @@ typedef struct {
     tpc_clean_key keys[SLOTS];
     tpc_clean_aborted aborted[2];
     int64_t kept_offsets[2];
-    uint8_t *marks;
+    uint8_t *marks, *unpacked, *kept;
 } clean_job;
+
+/* In the place of a library's: what is packed is what was there, or an error. */
+static int copy_block(const char *from, char *to, int from_bytes, int to_bytes_max) {
+    if (from_bytes > to_bytes_max) return -1;
+    memcpy(to, from, (size_t)from_bytes);
+    return from_bytes;
+}
+
+static int pack_nothing(const char *from, char *to, int from_bytes, int to_bytes_max) {
+    touch((const uint8_t *)from, from_bytes);
+    if (to_bytes_max) to[to_bytes_max - 1] = 0;
+    return 0;
+}
 
 static clean_job *clean_begin(const input *in) {
     clean_job *job = calloc(1, sizeof *job);
     job->marks = malloc(MARKS_BYTES);
+    job->unpacked = malloc(UNPACKED_BYTES);
+    job->kept = malloc(3 * UNPACKED_BYTES);
     job->aborted[0] = (tpc_clean_aborted){.producer_id = 5, .first_offset = 0, .last_offset = 103};
     job->aborted[1] = (tpc_clean_aborted){.producer_id = 6, .first_offset = 104, .last_offset = 120};
     job->kept_offsets[0] = 100, job->kept_offsets[1] = 110;
@@ -431,6 +446,13 @@ static clean_job *clean_begin(const input *in) {
                                  .kept_count = 2,
                                  .marks = job->marks,
                                  .marks_bytes = MARKS_BYTES,
+                                 .codecs = {.lz4_unpack = copy_block,
+                                            .lz4_pack = pack_nothing,
+                                            .unpacked = job->unpacked,
+                                            .unpacked_bytes = UNPACKED_BYTES,
+                                            .kept = job->kept,
+                                            .kept_bytes = 3 * UNPACKED_BYTES},
+                                 .batch_bytes_max = in->version & 4 ? 80 : INT32_MAX,
                                  .now_ms = 1700000000003,
                                  .new_horizon_ms = INT64_MAX / 2,
                                  .may_grow = in->version & 1,
@@ -468,9 +490,7 @@ static int clean_one(tpc_cleaner *cleaner, const uint8_t *batch, uint8_t *out, s
     require(verdict.records_bytes + cleaner->written_bytes <= (int64_t)out_bytes, "records in their room");
     uint8_t *packed = malloc((size_t)verdict.records_bytes);
     memcpy(packed, out + cleaner->written_bytes, (size_t)verdict.records_bytes);
-    size_t bytes_max = next_random() % 3 ? INT32_MAX : 80;
-    result =
-        tpc_clean_packed(cleaner, batch, &verdict, packed, (size_t)verdict.records_bytes, bytes_max, out, out_bytes);
+    result = tpc_clean_packed(cleaner, batch, &verdict, packed, (size_t)verdict.records_bytes, out, out_bytes);
     free(packed);
     if (result == -ENOSPC) cleaner->written_bytes = 0;
     return 0;
@@ -510,6 +530,8 @@ static int run_clean(const input *in) {
     int result = cleaner->stop == TPC_CLEAN_END && cleaner->records_read ? 0 : 1;
     free(out);
     free(job->marks);
+    free(job->unpacked);
+    free(job->kept);
     free(job);
     return result;
 }

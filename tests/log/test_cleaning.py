@@ -20,9 +20,16 @@ RETENTION_MS = 1_000
 CODECS = (0, 1, 2, 3, 4)
 
 
-@pytest.fixture
-def log(tmp_path):
+@pytest.fixture(params=["libraries", "none"])
+def log(tmp_path, monkeypatch, request):
+    """Cleaned with the system's codecs, and as where there are none."""
+    if request.param == "none":
+        without_libraries(monkeypatch)
     return CleanedLog(tmp_path)
+
+
+def without_libraries(monkeypatch):
+    monkeypatch.setattr(codecs, "_library", lambda _name: None)
 
 
 def content(log, place=0):
@@ -281,6 +288,7 @@ def test_damage_ends_the_job_and_is_named(log, what):
 
 
 def test_a_batch_that_would_only_grow_stays_without_a_horizon(log, monkeypatch):
+    without_libraries(monkeypatch)
     data = batch([Record(None, b"k"), Record(b"w", b"j")], codec=4)
     log.append(data)
     monkeypatch.setattr("tpc_broker.runtime.cleaner.codecs.compress", lambda _codec, plain: bytes(plain) + bytes(1000))
@@ -292,6 +300,7 @@ def test_a_batch_that_would_only_grow_stays_without_a_horizon(log, monkeypatch):
 
 def test_records_go_even_if_their_batch_grows(log, monkeypatch):
     """Once the map has forgotten their keys they would be the newest ones, behind a tombstone that is gone."""
+    without_libraries(monkeypatch)
     log.append(batch([Record(b"1", b"k"), Record(b"2", b"j")], codec=4) + batch([Record(None, b"k")], base_offset=2))
     real = codecs.compress
     monkeypatch.setattr(codecs, "compress", lambda codec, plain: real(codec, bytes(plain)) + real(codec, b"") * 40)

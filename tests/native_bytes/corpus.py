@@ -3,9 +3,10 @@
 import struct
 
 from tests.kafka.test_golden import VECTORS
-from tests.native_bytes.built_batches import NOW_MS, batch, patched
+from tests.native_bytes.built_batches import NOW_MS, batch, patched, with_records
 from tests.support.native_batches import stamp
 from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
+from tpc_broker.kafka.compression import LZ4_HEADER
 from tpc_broker.kafka.records import ControlType, control_batch
 
 PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM, CLEAN = range(12)
@@ -66,6 +67,12 @@ def logs_to_clean():
     yield from (log_of([(4, data)]) for data in of_producer)
     yield log_of([(1, bytearray(marker))])
     yield log_of([(20, batch(20, compression=4))])
+    plain = batch(6, key=b"a")[61:]
+    for stored in (0, 1 << 31):
+        parts = [plain[:100], plain[100:]]
+        blocks = b"".join((len(part) | stored).to_bytes(4, "little") + part for part in parts) + bytes(4)
+        packed = patched(with_records(batch(6, key=b"a"), LZ4_HEADER + blocks), 21, ">h", 3)
+        yield log_of([(6, packed)])
     headers = [(n, batch(n, key=b"%d" % (n % 3), headers=[("n", b"v")], step_ms=n * 1000)) for n in range(1, 9)]
     yield log_of([*headers, *((4, data) for data in of_producer), (1, bytearray(marker)), (9, batch(9, compression=1))])
 

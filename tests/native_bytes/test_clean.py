@@ -6,7 +6,7 @@ from tests.support.cleaned_logs import CleanedLog
 from tests.support.record_batches import Record, batch
 from tpc_broker.log.cleaning import KEY_BYTES, Cleaning, map_bytes
 from tpc_broker.log.cleaning_job import CleaningSource
-from tpc_broker.runtime.cleaner.codecs import make_codec
+from tpc_broker.runtime.cleaner.codecs import codec_of_a_job
 
 HASH_KEY = bytes(range(16))
 OF_THE_AUTHORS = {
@@ -22,9 +22,10 @@ def collected(tmp_path, keys, *, places):
     source = CleaningSource(0, len(keys), len(data), 1, False, 0, 0)
     job = CleanedLog(tmp_path, [source]).job(dedupe_bytes=places * KEY_BYTES)
     memory = bytearray(map_bytes(job))
-    cleaning = Cleaning(job, make_codec(), memoryview(memory), HASH_KEY)
-    cleaning.begin(source)
-    cleaning.collect(memoryview(data))
+    with codec_of_a_job() as codec:
+        cleaning = Cleaning(job, codec, memoryview(memory), HASH_KEY)
+        cleaning.begin(source)
+        cleaning.collect(memoryview(data))
     return memory, cleaning
 
 

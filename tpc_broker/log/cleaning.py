@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = ffi.sizeof("tpc_clean_key")
 OUT_BYTES: Final = 512 * 1024
 """What is written at a time: it stays in the cache of a CPU."""
+NATIVE_BYTES_MAX: Final = 1024 * 1024
+"""Of the records of a batch that C unpacks by itself."""
 _LOAD: Final = 0.9
 _SPARE_SLOTS: Final = 16
 _HORIZON_MS_MAX: Final = 2**62
@@ -53,12 +55,27 @@ _HORIZON: Final = lib.TPC_CLEAN_HORIZON
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 
+class NativeCodecs(NamedTuple):
+    """Addresses of functions and contexts, with the names of `tpc_clean_codecs`: most batches of lz4 and zstd are
+    unpacked and packed with them, in C. 0: there is none.
+    """
+
+    lz4_unpack: int = 0
+    lz4_pack: int = 0
+    zstd_unpack: int = 0
+    zstd_pack: int = 0
+    zstd_is_error: int = 0
+    zstd_unpack_context: int = 0
+    zstd_pack_context: int = 0
+
+
 class Codec(NamedTuple):
     """What unpacks and packs the records of a compressed batch; the first argument is the number in its attributes."""
 
     unpack: Callable[[int, memoryview, int], Buffer | None]
     """The records, of so many bytes at most, until the next call; None: they are damaged, or more."""
     pack: Callable[[int, memoryview], Buffer]
+    native: NativeCodecs = NativeCodecs()
 
 
 def map_bytes(job: CleaningJob) -> int:
@@ -123,7 +140,18 @@ class Cleaning:
         c.first_offset = c.end_offset = _collected_from(job)
         c.now_ms = job.now_ms
         c.new_horizon_ms = min(job.now_ms + job.delete_retention_ms, _HORIZON_MS_MAX)
+        c.batch_bytes_max = job.batch_bytes_max
         c.may_grow = 1
+        self._take_codecs(c.codecs)
+
+    def _take_codecs(self, codecs: Any) -> None:
+        for name, address in self._codec.native._asdict().items():
+            setattr(codecs, name, ffi.cast("void *", address))
+        unpacked_bytes = min(NATIVE_BYTES_MAX, self._job.decompressed_bytes_max)
+        self._unpacked_memory = ffi.new("uint8_t[]", max(1, unpacked_bytes))
+        self._kept_memory = ffi.new("uint8_t[]", 3 * NATIVE_BYTES_MAX)
+        codecs.unpacked, codecs.unpacked_bytes = self._unpacked_memory, unpacked_bytes
+        codecs.kept, codecs.kept_bytes = self._kept_memory, 3 * NATIVE_BYTES_MAX
 
     # What is known
 
@@ -213,7 +241,7 @@ class Cleaning:
         """
         c = self._c
         pointer, size, _held = pinned(data)
-        self._set_marks(size)
+        self._set_marks(max(size, NATIVE_BYTES_MAX))
         c.place = 0
         while True:
             stop = lib.tpc_clean_batches(c, pointer, size, self._out_pointer, len(self._out))
@@ -271,7 +299,7 @@ class Cleaning:
     def _rewrite_packed(self, data: memoryview, batch: Any, write: Callable[[memoryview], None]) -> None:
         """The compressed batch at `place`."""
         c = self._c
-        batch_bytes, compression = c.batch_bytes, c.attributes & _COMPRESSION
+        compression = c.attributes & _COMPRESSION
         records = self._unpacked(data)
         unpacked, size, _held = pinned(records) if records is not None else (ffi.NULL, 0, None)
         self._set_marks(size)
@@ -282,9 +310,9 @@ class Cleaning:
         plain = self._out_view[c.written_bytes : c.written_bytes + verdict.records_bytes]
         packed = self._codec.pack(compression, plain)
         packed_pointer, packed_bytes, _packed_held = pinned(packed)
-        bytes_max = max(batch_bytes, self._job.batch_bytes_max if c.may_grow else 0)
-        given = packed_pointer, packed_bytes, bytes_max
-        self._in_room(write, lambda: lib.tpc_clean_packed(c, batch, verdict, *given, *self._room))
+        self._in_room(
+            write, lambda: lib.tpc_clean_packed(c, batch, verdict, packed_pointer, packed_bytes, *self._room)
+        )
 
     # Markers
 

@@ -43,6 +43,24 @@ typedef struct {
     int64_t batches_seen; /* of its data, by tpc_clean_batches() */
 } tpc_clean_aborted;
 
+/*
+ * Functions of liblz4 (LZ4_decompress_safe, LZ4_compress_default) and libzstd (ZSTD_decompressDCtx, ZSTD_compressCCtx with
+ * their contexts, ZSTD_isError), with which most batches need no caller to unpack them; NULL: there are none.
+ */
+typedef struct {
+    void *lz4_unpack;
+    void *lz4_pack;
+    void *zstd_unpack;
+    void *zstd_pack;
+    void *zstd_is_error;
+    void *zstd_unpack_context;
+    void *zstd_pack_context;
+    uint8_t *unpacked; /* a larger batch is the caller's */
+    int64_t unpacked_bytes;
+    uint8_t *kept; /* the records that stay of one: 3 times as large */
+    int64_t kept_bytes;
+} tpc_clean_codecs;
+
 /* What happened to one batch that was unpacked: what the header of its successor says. */
 typedef struct {
     int64_t base_timestamp;
@@ -70,7 +88,9 @@ typedef struct {
     int64_t first_offset;   /* keys are collected from here on */
     int64_t now_ms;         /* tombstones of earlier horizons go */
     int64_t new_horizon_ms; /* what a batch gets that has none */
-    int32_t may_grow;       /* 0: no batch becomes larger, so that some get no horizon */
+    tpc_clean_codecs codecs;
+    int64_t batch_bytes_max; /* of one that is packed again for its horizon alone */
+    int32_t may_grow;        /* 0: no batch becomes larger, so that some get no horizon */
 
     int64_t end_offset;        /* the map has the keys of all records below */
     int64_t source_end_offset; /* set for each segment: its batches end at or below */
@@ -122,11 +142,11 @@ int tpc_clean_unpacked(tpc_cleaner *cleaner, const uint8_t *batch, const uint8_t
                        uint8_t *out, size_t out_bytes, tpc_clean_verdict *verdict);
 
 /*
- * The successor of a REWRITTEN batch, with its records packed again. When all of them stay, and it is larger than bytes_max, the
- * batch stays as it was and gets no horizon. 0 or -ENOSPC; -EINVAL: no batch can be so large.
+ * The successor of a REWRITTEN batch, with its records packed again. When all of them stay, and it is larger than before and than
+ * batch_bytes_max, the batch stays as it was and gets no horizon. 0 or -ENOSPC; -EINVAL: no batch can be so large.
  */
 int tpc_clean_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_clean_verdict *verdict,
-                     const uint8_t *packed, size_t packed_bytes, size_t bytes_max, uint8_t *out, size_t out_bytes);
+                     const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t out_bytes);
 
 /* What becomes of the control batch at CONTROL (enum tpc_clean_marker). 0 or -ENOSPC. */
 int tpc_clean_control(tpc_cleaner *cleaner, const uint8_t *batch, int what, uint8_t *out, size_t out_bytes);

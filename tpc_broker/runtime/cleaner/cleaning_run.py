@@ -7,9 +7,9 @@
 4. Of each group the log is written while it is made, then its indexes; all are made durable, with their names; then the
    group is given to `take`.
 
-What was read and written does not stay in the page cache, and does not pile up in front of others' writes: every few MiB
-the kernel is told to begin with what was written, and to drop what it is done with. A small job's sources stay there
-between the two readings.
+What was read and written does not stay in the page cache, and does not pile up in front of others' writes: every few
+MiB the kernel is told to begin with what was written, and to drop what it is done with. A small job's sources stay
+there between the two readings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tpc_broker.log.files import (
     parse_cleaned_file_name,
     segment_file_name,
 )
-from tpc_broker.runtime.cleaner.codecs import make_codec
+from tpc_broker.runtime.cleaner.codecs import codec_of_a_job
 from tpc_broker.runtime.durable_files import sync_folder
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class _Run:
             for source in job.sources:
                 self._descriptors[source.base_offset] = stack.enter_context(self._opened(source))
             memory = _map_memory(map_bytes(job))
-            cleaning = Cleaning(job, make_codec(), memoryview(memory), os.urandom(16))
+            codec = stack.enter_context(codec_of_a_job())
+            cleaning = Cleaning(job, codec, memoryview(memory), os.urandom(16))
             self._collect(cleaning)
             groups = self._groups(cleaning)
             while groups:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import weakref
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.kafka.compression import Compression, compress, decompress_into
 from tpc_broker.kafka.errors import DecodeError
-from tpc_broker.log.cleaning import Codec
+from tpc_broker.log.cleaning import Codec, NativeCodecs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tpc_broker.native_bytes import Buffer
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
@@ -59,7 +63,55 @@ def _pack(compression: int, data: memoryview) -> bytes:
     return compress(Compression(compression), data)
 
 
-def make_codec() -> Codec:
-    """For one job."""
+class _Libraries:
+    """liblz4 and libzstd of the system, as far as they are there: nearly every Linux has them, nothing asks for them.
+
+    With a context that is used again zstd takes two thirds of the time (a batch of 16 KiB), and without a detour over
+    Python lz4 half of it. What they cannot do, or are not there for, cramjam does.
+    """
+
+    def __init__(self) -> None:
+        lz4, zstd = _library("liblz4.so.1"), _library("libzstd.so.1")
+        self.native = NativeCodecs()
+        if lz4 is not None:
+            self.native = self.native._replace(
+                lz4_unpack=_address(lz4.LZ4_decompress_safe), lz4_pack=_address(lz4.LZ4_compress_default)
+            )
+        if zstd is not None:
+            self._take_zstd(zstd)
+
+    def _take_zstd(self, zstd: ctypes.CDLL) -> None:
+        contexts = []
+        for kind in "DC":
+            make, free = zstd[f"ZSTD_create{kind}Ctx"], zstd[f"ZSTD_free{kind}Ctx"]
+            make.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+            contexts.append(make())
+            weakref.finalize(self, free, contexts[-1])
+        if all(contexts):
+            self.native = self.native._replace(
+                zstd_unpack=_address(zstd.ZSTD_decompressDCtx),
+                zstd_pack=_address(zstd.ZSTD_compressCCtx),
+                zstd_is_error=_address(zstd.ZSTD_isError),
+                zstd_unpack_context=contexts[0],
+                zstd_pack_context=contexts[1],
+            )
+
+
+def _library(name: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+@contextmanager
+def codec_of_a_job() -> Iterator[Codec]:
+    """What it needs is given back behind it."""
     keep_freed_memory()
-    return Codec(_Unpacker().unpack, _pack)
+    libraries = _Libraries()
+    yield Codec(_Unpacker().unpack, _pack, libraries.native)
+    del libraries
