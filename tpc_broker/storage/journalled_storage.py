@@ -39,6 +39,7 @@ from tpc_broker.log.journal import EntryKind, encode_note
 from tpc_broker.model import LeaderEpoch, TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
+from tpc_broker.storage.cleaning_status import CleaningBook
 from tpc_broker.storage.core_moves import CoreMoves
 from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
@@ -158,6 +159,8 @@ class JournalledStorage:
         )  # fmt: skip
         self.files = recovered.files
         """All of the core's open files."""
+        self.cleaning = CleaningBook()
+        """What is known of the compaction of its partitions, for people."""
         self.shipments = Shipments(recovered.files, data, journal_file.core)
         self._mending = Mending(
             plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,
