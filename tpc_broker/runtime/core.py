@@ -7,7 +7,6 @@ start where it stands, as `kill -9` would: no client was answered yet, and other
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
@@ -48,6 +47,7 @@ from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import ChosenBackend, CoreOptions, StartError
+from tpc_broker.runtime.parent_death import die_with
 from tpc_broker.runtime.pending_users import PendingUsers, missing_users, read_before_start
 from tpc_broker.runtime.ring import Backend, RingUnavailable
 from tpc_broker.runtime.sasl_secret import read_sasl_secret
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 GIL_SWITCH_S = 0.0005
 """A helper thread may keep the core's thread from Python for so long: nobody is answered meanwhile."""
 LINKS_WAIT_S = 2.0
@@ -80,7 +79,8 @@ EXIT_OK, EXIT_FAILED = 0, 1
 
 def main(arguments: list[str]) -> int:
     options = CoreOptions.from_arguments(arguments)
-    _die_with_supervisor(options.supervisor_pid)
+    if not die_with(options.supervisor_pid):
+        return EXIT_FAILED
     for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)  # blocked by the supervisor, for the time up to here
@@ -182,12 +182,6 @@ async def _datagrams_open(options: CoreOptions, assembly: CoreAssembly) -> Async
     finally:
         ended, assembly.plane.datagrams = assembly.plane.datagrams, None
         await ended.end()
-
-
-def _die_with_supervisor(supervisor_pid: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != supervisor_pid:  # it died before the call above
-        sys.exit(EXIT_FAILED)
 
 
 async def _recover_only(options: CoreOptions) -> int:
