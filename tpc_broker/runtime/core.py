@@ -24,6 +24,7 @@ from tpc_broker import limits
 from tpc_broker.broker.core import Core, CoreIdentity, GivenBeforeStart
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MetadataUnreadableError
+from tpc_broker.metadata.cleaner_settings import cleaning_bounds
 from tpc_broker.metadata.listeners import ListenerMode, shown_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings
 from tpc_broker.metadata.ssl_settings import ssl_of_listeners
@@ -162,10 +163,11 @@ def _map_shared_memory(options: CoreOptions, assembly: CoreAssembly) -> None:
 
 
 def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
-    """Of the broker's settings, now and whenever they change, those of the loop and of C."""
+    """Of the broker's settings, now and whenever they change, those of the loop, of C and of the cleaner."""
     shares = {queue: getattr(settings, f"cpu_shares_{queue.name.lower()}") for queue in TaskQueue}
     current_task_queues().set_shares(shares)
     assembly.bounds.follow(settings)
+    assembly.storage.cleaning_bounds = cleaning_bounds(settings)
     if assembly.plane.datagrams is not None:
         assembly.plane.datagrams.set_answers(on=settings.datagram_acknowledge)
 
@@ -226,6 +228,7 @@ class CoreProcessMain:
         self._cluster: ClusterNodeMain | None = None
         self._given = GivenBeforeStart()
         self._replication: CoreReplication | None = None
+        self._cleaner_rate = 0.0
 
     async def run(self) -> int:
         try:
@@ -256,7 +259,7 @@ class CoreProcessMain:
             core.serve_metadata_calls()
             self._links = _open_links(options, assembly, mailboxes)
             datagrams = await opened.enter_async_context(_datagrams_open(options, assembly))
-            _apply_settings(assembly, core.settings)
+            self._apply_settings(assembly, nursery, core.settings)
             if datagrams is not None:
                 nursery.start_soon(datagrams.tell_owned, self._control.send)
             await nursery.start(mailboxes.run)
@@ -337,7 +340,7 @@ class CoreProcessMain:
             clock=assembly.clock,
             chance=SystemChance(),
             nursery=nursery,
-            on_settings=partial(_apply_settings, assembly),
+            on_settings=partial(self._apply_settings, assembly, nursery),
             cluster=self._cluster,
             replication=self._replication_of(assembly, nursery),
         )
@@ -346,6 +349,18 @@ class CoreProcessMain:
         if keys is not None:
             nursery.start_soon(keys.run)
         return core
+
+    def _apply_settings(self, assembly: CoreAssembly, nursery: trio.Nursery, settings: Settings) -> None:
+        """Here, and core 0 for the supervisor, too."""
+        _apply_settings(assembly, settings)
+        if self._options.core == METADATA_CORE:
+            self._cleaner_rate = settings.log_cleaner_io_max_bytes_per_second
+            nursery.start_soon(self._tell_cleaners, assembly)
+
+    async def _tell_cleaners(self, assembly: CoreAssembly) -> None:
+        """What is in force when it is told: tasks that were started together run in any order."""
+        threads = assembly.storage.cleaning_bounds.threads
+        await self._control.send("cleaners", threads=threads, bytes_per_second=self._cleaner_rate)
 
     def _all_log_limiters(self, core: Core, mailboxes: Mailboxes) -> list[LogLimiter]:
         found = [core.log_limiter, mailboxes.log_limiter]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker import limits
+from tpc_broker.metadata.cleaner_settings import cleaning_bounds
 from tpc_broker.runtime.cleaner.cleaner_process import CleanerOptions
 from tpc_broker.runtime.cleaner.shared_pace import SharedPace
 from tpc_broker.runtime.started_process import describe_exit, start_process, wait_for
@@ -55,8 +56,7 @@ class Cleaners:
 
     def follow(self, settings: Settings) -> None:
         """As they are now."""
-        self.set_bounds(settings.log_cleaner_threads if settings.log_cleaner_enable else 0,
-                        settings.log_cleaner_io_max_bytes_per_second)  # fmt: skip
+        self.set_bounds(cleaning_bounds(settings).threads, settings.log_cleaner_io_max_bytes_per_second)
 
     def set_bounds(self, threads: int, bytes_per_second: float) -> None:
         """How many cleaners there may be, and what they read and write together."""
