@@ -90,6 +90,8 @@ class Work(NamedTuple):
     void: type[Exception]
 
 
+# Rule: A cleaner touches nothing of a group any more that it has told a core of: a core that is gone may have made the
+# seal durable, and its next life finishes the swap with these files. Held by tests/runtime/test_cleaner_client.py.
 class CleaningConversation:
     """One connection: one job. The socket blocks."""
 
