@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
+from random import Random
 
 import psutil
 import pytest
 import trio
 import trio.testing
 
+from tests.support.cleaned_logs import CleanedLog
 from tests.support.cleaning_jobs import a_job
+from tests.support.cleaning_model import replay
+from tests.support.record_batches import Record, batch
 from tests.support.waiting import PATIENCE_S, eventually_in_loop
 from tpc_broker import limits
 from tpc_broker.log.cleaning_job import CleanedGroup, CleaningReport
@@ -184,3 +190,58 @@ def test_the_rate_is_changed_under_a_job_that_waits() -> None:
 
 def test_a_cleaner_whose_supervisor_is_gone_does_not_begin() -> None:
     assert main([CleanerOptions(-1, -1, supervisor_pid=1).to_argument()]) == 1
+
+
+def written(folder: Path, segments: int = 3, batches: int = 400) -> CleanedLog:
+    """Ten keys, written again and again, in each codec."""
+    log, chance, offset = CleanedLog(folder), Random(5), 0
+    for _ in range(segments):
+        made = []
+        for number in range(batches):
+            records = [Record(chance.randbytes(500), b"key %d" % chance.randrange(10), 0) for _ in range(4)]
+            made.append(batch(records, base_offset=offset, base_timestamp_ms=0, codec=number % 5))
+            offset += len(records)
+        log.append(b"".join(made))
+    return log
+
+
+def test_a_log_is_cleaned_by_a_cleaner_that_is_killed_again_and_again(tmp_path: Path) -> None:
+    """And what it has given to the core is in place already when it dies."""
+
+    async def test() -> None:
+        log, kills = written(tmp_path), 0
+        before, size_before = replay(log.read(), ()), sum(source.size_bytes for source in log.sources)
+        made = Cleaners()
+        made.set_bounds(1, 3e6)
+        client = CleanerClient(made.name)
+
+        async def take(group: CleanedGroup) -> None:
+            log.check(group.seal)
+            log._swap(group.seal)
+            log.first_dirty_offset = group.seal.first_dirty_offset
+
+        async def kill_after(seconds: float) -> None:
+            await eventually_in_loop(lambda: client.under_way and made.pids, "a job")
+            await trio.sleep(seconds)
+            for pid in made.pids:
+                psutil.Process(pid).kill()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.run)
+            for attempt in itertools.count():
+                try:
+                    async with trio.open_nursery() as one:
+                        if attempt < 4:
+                            one.start_soon(kill_after, 0.1 * (attempt + 1))
+                        report = await client.clean(log.job(dedupe_bytes=128 << 20, segment_bytes=1 << 20), take)
+                        one.cancel_scope.cancel()
+                    break
+                except* (CleanerAwayError, CleaningFailedError):
+                    kills += 1
+            nursery.cancel_scope.cancel()
+        assert kills > 0
+        assert report.records_kept <= report.records_read
+        assert replay(log.read(), ()) == before
+        assert sum(source.size_bytes for source in log.sources) < size_before / 20
+
+    in_loop(test)
