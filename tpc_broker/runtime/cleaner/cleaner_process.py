@@ -120,7 +120,7 @@ class CleaningConversation:
     def serve(self, prepare: Callable[[CleaningJob], None]) -> None:
         """The whole job; `prepare` makes the process ready for it. CoreGoneError, FrameError: the core is to blame."""
         self._send(encode_frame(Kind.READY))
-        self._connection.settimeout(limits.CLEANER_IDLE_S)
+        self._connection.settimeout(limits.CLEANER_HELD_S)
         job = decode_job(self._expect(Kind.JOB))
         self._connection.settimeout(None)
         answer = self._answer(job, prepare)
