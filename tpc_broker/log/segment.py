@@ -277,12 +277,15 @@ class RetentionPlan(NamedTuple):
 def plan_retention(
     segments: Sequence[SegmentView], settings: LogSettings, *, log_start_offset: int, high_watermark: int, now_ms: int
 ) -> RetentionPlan:
-    """Which leading segments may go. Never one that reaches beyond the high watermark, never an empty active one."""
+    """Which leading segments may go. Never one that reaches beyond the high watermark, never an empty active one (the
+    last): a sealed one is empty when compaction has left nothing of it.
+    """
     surplus_bytes = sum(segment.size_bytes for segment in segments) - settings.retention_bytes
     reasons: list[str] = []
     held_back = None
     for segment in segments:
-        if segment.size_bytes == 0 or segment.end_offset > high_watermark:
+        is_empty = segment.size_bytes == 0 and segment is segments[-1]
+        if is_empty or segment.end_offset > high_watermark:
             break
         largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.appended_ms
         if segment.end_offset <= log_start_offset:
