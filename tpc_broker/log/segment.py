@@ -64,6 +64,8 @@ class LogSettings:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
     delete_retention_ms: int = 24 * 3600 * 1000
+    batch_bytes_max: int = 1024 * 1024 + 12
+    """A batch that is compressed again when the log is cleaned stays as it was if it would be larger."""
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = 24 * 3600 * 1000
 
