@@ -33,6 +33,7 @@ import trio
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import SPARE_FILE
+from tpc_broker.log.seals import CleanedState, cleaned_state
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.reserved_space import ReservedSpace, SpaceBegun
 from tpc_broker.storage.segment_appender import AppendRun, SegmentAppender
@@ -79,6 +80,8 @@ class PartitionStorage(SegmentLog):
         """`PartitionCheckpoint.notes`."""
         self.commit_offset: Callable[[], int] | None = None
         """Where committed records end; None: nobody says so yet. Without notes what is durable is committed."""
+        self.on_cleaned: Callable[[], None] = lambda: None
+        """Called in the step in which readers begin to see cleaned segments."""
         self._commit_known = state.committed_end_offset
 
     @property
@@ -91,6 +94,11 @@ class PartitionStorage(SegmentLog):
             len(self.segments), self.size_bytes, self.log_start_offset, self.written_end_offset, self.reserved_bytes,
             self.failed,
         )  # fmt: skip
+
+    @property
+    def cleaned(self) -> CleanedState:
+        """What the seals of its segments say."""
+        return cleaned_state(segment.seal for segment in self.segments if segment.seal is not None)
 
     # -- what its parts do -----------------------------------------------------------------------------------------
 
@@ -181,13 +189,13 @@ class PartitionStorage(SegmentLog):
         """`Truncation.begin_settling`."""
         return Truncation(self).begin_settling(offset)
 
-    def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> Awaitable[None]:
+    def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> Awaitable[bool]:
         """`Truncation.take_settled`."""
         return Truncation(self).take_settled(batches, next_offset, upto)
 
-    def settle(self, offset: int, *, is_sealed: bool = False) -> Awaitable[None]:
+    def settle(self, offset: int, *, is_sealed: bool = False, has_gaps: bool = False) -> Awaitable[None]:
         """`Truncation.settle`."""
-        return Truncation(self).settle(offset, is_sealed=is_sealed)
+        return Truncation(self).settle(offset, is_sealed=is_sealed, has_gaps=has_gaps)
 
     def plan_retention(self, now_ms: int, high_watermark: int) -> Awaitable[tuple[RetentionPlan, int]]:
         """`SegmentRetention.plan`."""
