@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tpc_broker.storage.files import FileCache
     from tpc_broker.storage.ports import Disk
 
+WHOLE: Final = "whole"
+"""A second name of the replica's segment of which only the front becomes part of what it is filled with."""
 COPY_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -157,23 +159,23 @@ async def bring_own(own: PartitionStorage, path: Path, upto: int, first_dirty_of
     copied, and cut there. From where on keys are to be collected in the whole log, at most `first_dirty_offset`.
     StorageFailedError; OSError: also when retention takes a segment in the midst.
     """
-    async with own.swaps.held():
+    async with own.swaps_held():
         files, last = own.folder.files, own.segments[own.segment_number(upto - 1)]
         first_dirty_offset = min(first_dirty_offset, own.cleaned.first_dirty_offset)
         is_cut = last is own.active or own.end_of(last) != upto
         for segment in [each for each in own.segments if each.base_offset <= last.base_offset]:
             is_copied = is_cut and segment is last
             for name in segment.file_names[: 1 if is_copied else -1]:
+                linked = path / (WHOLE if is_copied else name)
                 with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
-                    if is_copied:
-                        await _copy(files, own.folder.path / name, path / name)
-                    else:
-                        await files.disk.link(own.folder.path / name, path / name)
-                        await _sync(files.disk, path / name)
+                    await files.disk.link(own.folder.path / name, linked)
+                    await _sync(files.disk, linked)
             if segment.seal is not None and not is_copied:
                 name = segment_file_name(segment.base_offset, SEAL_SUFFIX)
                 await write_seal(files.disk, path / name, segment.seal, first_dirty_offset)
     if is_cut:
+        await _copy(files, path / WHOLE, path / last.log_name)
+        await files.disk.unlink(path / WHOLE)
         await _cut_own(SegmentFolder(files, path), own, last, upto, first_dirty_offset)
     await files.disk.fsync_directory(path)
     return first_dirty_offset
