@@ -171,7 +171,7 @@ class Replica:
             for seal, contents in cleaned_groups(job, logs, self.random):
                 await self._write_cleaned(seal, contents)
                 replaced = [Source(by_base[base], statuses[base].inode) for base in seal.replaced]
-                await files.swap(replaced, seal, files.on_cleaned)
+                await files.swap(replaced, seal, lambda: None)
                 if self.random.random() < 0.1:
                     return True  # the job is given up, and its other groups
         except PowerLoss:
@@ -193,8 +193,10 @@ class Replica:
 
     # -- filling -----------------------------------------------------------------------------------------------------
 
-    async def fill_from(self, leader: Replica) -> None:
-        """As a leader that ships and a replica that is filled do it, but for the links between them."""
+    async def fill_from(self, leader: Replica) -> bool:
+        """As a leader that ships and a replica that is filled do it, but for the links between them. Whether it has kept
+        the front of its own log.
+        """
         source = SegmentSource(leader.shipments, leader, SimpleNamespace(monotonic_ms=lambda: 0))
         source.tells_gaps = True
         source.begin(leader.driver(), None)
@@ -205,7 +207,15 @@ class Replica:
             filling.begin(self.driver(), links, links, {GROUP: KEY}, nursery)
             filling._filling[GROUP] = 0
             filling.install = self._install
+            asked, fetch = list[bool](), filling._fetch_all
+
+            async def fetch_all(what: Any, place: Any) -> Any:
+                asked.append(what.keeps_front)
+                return await fetch(what, place)
+
+            filling._fetch_all = fetch_all  # type: ignore[method-assign]
             await filling._fetch_and_install(GROUP, Address(NodeId(leader.number), CORE))
+        return asked == [True]
 
     def driver(self) -> Any:
         """As much of it as both ends ask."""

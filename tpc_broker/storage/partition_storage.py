@@ -212,8 +212,13 @@ class PartitionStorage(SegmentLog):
         return SegmentRetention(self).purge(now_ms)
 
     def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> Awaitable[None]:
-        """`SegmentSwap.swap`."""
-        return SegmentSwap(self).swap(sources, seal, published)
+        """`SegmentSwap.swap`; `on_cleaned` is called with `published`."""
+
+        def shown() -> None:
+            published()
+            self.on_cleaned()
+
+        return SegmentSwap(self).swap(sources, seal, shown)
 
     def swaps_held(self) -> AbstractAsyncContextManager[None]:
         """`SwapGuard.held`: for who makes second names of files, one after the other. Not for long."""
