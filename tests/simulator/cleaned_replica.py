@@ -163,7 +163,7 @@ class Replica:
         aborted = await files.aborted_transactions(segments[0].base_offset, upto)
         job = CleaningJob(
             GROUP, str(PATH), sources, files.log_start_offset, files.cleaned.first_dirty_offset, self.now_ms,
-            RETENTION_MS, self.random.choice([700, 1500]), 10_000, 120, 10_000, 10_000,
+            RETENTION_MS, self.random.choice([150, 700, 1500]), 10_000, 120, 10_000, 10_000,
             self.random.choice([100, 10_000]), tuple(aborted), (),
         )  # fmt: skip
         logs = {source.base_offset: await self._read_log(by_base[source.base_offset]) for source in sources}
