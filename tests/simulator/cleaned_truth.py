@@ -14,7 +14,7 @@ from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.indexes import AbortedTransaction
 
-KEYS = [b"k%d" % number for number in range(7)]
+KEYS = [b"k%d" % number for number in range(30)]
 PRODUCERS = range(1, 4)
 TOMBSTONES = 0.4
 _NEVER = 1 << 62
@@ -97,6 +97,15 @@ class Truth:
             value = None if self.random.random() < TOMBSTONES else b"value %d" % self._made
             records.append(Record(value, key))
             self.records.append((Shown(base_offset + number, key, value), transaction))
+        self._put_records(records, producer)
+
+    def append_one(self, key: bytes, value: bytes | None) -> None:
+        """A record that a test wants."""
+        self.records.append((Shown(self.end_offset, key, value), None))
+        self._put_records([Record(value, key)], None)
+
+    def _put_records(self, records: list[Record], producer: int | None) -> None:
+        base_offset = self.end_offset
         of = (-1, -1, -1)
         if producer is not None:
             of = producer, 0, self._sequences[producer]
