@@ -80,8 +80,10 @@ typedef struct {
     int32_t tombstones_stay;   /* older values may be left: no tombstone behind them goes */
     int32_t stop;              /* out: enum tpc_clean_stop */
     int32_t reason;            /* out */
-    int64_t needed_bytes;      /* out */
-    int64_t written_bytes;     /* in the output; the caller sets it to 0 when it has taken them */
+    int32_t batch_bytes;       /* out: of the batch at UNPACK, with its attributes */
+    int32_t attributes;
+    int64_t needed_bytes;  /* out */
+    int64_t written_bytes; /* in the output; the caller sets it to 0 when it has taken them */
     int64_t keys_count;
     int64_t records_read; /* of tpc_clean_batches() and what goes on for it, as are those below */
     int64_t records_kept;
@@ -120,8 +122,8 @@ int tpc_clean_unpacked(tpc_cleaner *cleaner, const uint8_t *batch, const uint8_t
                        uint8_t *out, size_t out_bytes, tpc_clean_verdict *verdict);
 
 /*
- * The successor of a REWRITTEN batch, with its records packed again. When it is larger than bytes_max the batch stays
- * as it was. 0 or -ENOSPC.
+ * The successor of a REWRITTEN batch, with its records packed again. When all of them stay, and it is larger than bytes_max, the
+ * batch stays as it was and gets no horizon. 0 or -ENOSPC; -EINVAL: no batch can be so large.
  */
 int tpc_clean_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_clean_verdict *verdict,
                      const uint8_t *packed, size_t packed_bytes, size_t bytes_max, uint8_t *out, size_t out_bytes);
