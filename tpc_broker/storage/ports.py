@@ -569,12 +569,22 @@ class CleanerAwayError(RuntimeError):
     """The cleaner cannot be reached now, or went away during a job: nothing of the log is the reason."""
 
 
+class JobVoidError(CleanerAwayError):
+    """The segments are not those that the job means any more: another job is to be made, of what is there now."""
+
+
 class CleaningFailedError(RuntimeError):
     """A job failed, and would fail again: the message says why."""
 
 
 class Cleaner(Protocol):
     """What rewrites segments (`runtime.cleaner`)."""
+
+    async def ready(self) -> None:
+        """Until it is free for this core's next job. Who asks before it makes the job finds the log as it is then.
+        CleanerAwayError.
+        """
+        ...
 
     async def clean(self, job: CleaningJob, take: Callable[[CleanedGroup], Awaitable[None]]) -> CleaningReport:
         """Carry a job out. `take` is awaited for each group of segments in the order of the log, when its files are
