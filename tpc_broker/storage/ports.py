@@ -36,6 +36,7 @@ class FileStatus(NamedTuple):
     size_bytes: int
     modified_ms: int
     is_directory: bool
+    inode: int = 0
 
 
 class FolderContents(NamedTuple):
@@ -384,6 +385,12 @@ class PartitionTable(Protocol):
 
     def close_windows(self, handle: int) -> None:
         """Before segments are cut or made anew."""
+        ...
+
+    def segments_replaced(self, handle: int, upto_offset: int) -> None:
+        """Segments below an offset have given way to cleaned ones: nothing is told of the ones before any more, from
+        memory or by windows. Nothing happens when the partition is not there.
+        """
         ...
 
     def on_room_low(self, callback: Callable[[int, int], None]) -> None:
