@@ -243,9 +243,14 @@ async def test_a_swap_that_is_not_finished_is_surveyed_as_recovery_would_leave_i
     core = await recover(disk)
     offline = core.offline[KEY]
     await core.close()
+    put(disk, made[0].made_names()[1].replace("01", "09"), b"of another job")
     listing = (await list_partitions(disk, DATA / "topics"))[KEY]
     plan = await survey(disk, DATA, offline, listing)
     assert (plan.lost, plan.doubts, plan.replaced) == ((), (), ())
+    await repair(disk)
+    assert await everything(await opened(disk)) == KEPT
+    assert check_seals(disk) == {0: made[0].seal, 10: made[1].seal}
+    assert not [name for name in names(disk) if "cleaned" in name]
 
 
 async def test_a_repair_that_is_cut_short_is_done_again(tmp_path):

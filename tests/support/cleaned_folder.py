@@ -82,7 +82,7 @@ def make_cleaned(
 
 
 def swap_steps(folder: Path, cleaned: Cleaned) -> Iterator[str]:
-    """Makes one step of the swap, and says which it was. What the cleaner does comes first."""
+    """Makes one step of the swap, and says which it was: as `storage.segment_swap`. What the cleaner does comes first."""
     seal = cleaned.seal
     for name, content in zip(cleaned.made_names(), cleaned.contents, strict=True):
         if content or not name.startswith(segment_file_name(seal.base_offset, ".txnindex")):
@@ -92,17 +92,18 @@ def swap_steps(folder: Path, cleaned: Cleaned) -> Iterator[str]:
     path.with_suffix(".tmp").write_bytes(seal.encode())
     path.with_suffix(".tmp").rename(path)
     yield "sealed"
-    for suffix in CLEANED_SUFFIXES[1:]:
-        (folder / segment_file_name(seal.base_offset, suffix)).unlink(missing_ok=True)
-    yield "removed the old indexes"
     for base in seal.replaced[1:]:
         for suffix in SEGMENT_SUFFIXES:
             (folder / segment_file_name(base, suffix)).unlink(missing_ok=True)
             yield f"removed {segment_file_name(base, suffix)}"
     for name, suffix in zip(cleaned.made_names(), CLEANED_SUFFIXES, strict=True):
+        plain = folder / segment_file_name(seal.base_offset, suffix)
         if (folder / name).exists():
-            (folder / name).rename(folder / segment_file_name(seal.base_offset, suffix))
+            (folder / name).rename(plain)
             yield f"renamed {name}"
+        elif plain.exists():
+            plain.unlink()
+            yield f"removed {plain.name}"
 
 
 def swap(folder: Path, cleaned: Cleaned) -> None:

@@ -14,6 +14,7 @@ from tpc_broker.log.files import (
     CLEANED_SUFFIXES,
     LOG_SUFFIX,
     SEAL_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     cleaned_file_name,
     parse_segment_file_name,
     segment_file_name,
@@ -49,15 +50,14 @@ def sealed_bases(names: Collection[str]) -> list[int]:
 
 
 def names_of(seal: Seal, names: Collection[str]) -> tuple[str | None, ...]:
-    """Of the log and the indexes of a cleaned segment in a folder with these files, as `Seal.files`; None: it has none,
-    whatever is still there under its name. Old indexes go before the log gets its name.
+    """Of the log and the indexes of a cleaned segment in a folder with these files, as `Seal.files`; None: an index
+    that is empty, whatever an older one has left under its name.
     """
-    plain = [segment_file_name(seal.base_offset, suffix) for suffix in CLEANED_SUFFIXES]
-    made = [cleaned_file_name(name, seal.generation) for name in plain]
-    is_in_place = made[0] not in names
-    found = []
-    for name, cleaned, file in zip(plain, made, seal.files, strict=True):
-        found.append(cleaned if cleaned in names else name if is_in_place or file.size_bytes else None)
+    found: list[str | None] = []
+    for suffix, file in zip(CLEANED_SUFFIXES, seal.files, strict=True):
+        name = segment_file_name(seal.base_offset, suffix)
+        made = cleaned_file_name(name, seal.generation)
+        found.append(made if made in names else name if file.size_bytes or suffix == LOG_SUFFIX else None)
     return tuple(found)
 
 
@@ -73,7 +73,12 @@ def folder_view(names: Collection[str], seals: Mapping[int, Seal]) -> FolderView
         made = {cleaned_file_name(segment_file_name(base, suffix), seal.generation) for suffix in CLEANED_SUFFIXES}
         if log_name not in names:
             continue  # the segment is gone, and its seal is going
-        if not made.isdisjoint(names) or merged & bases:
+        stale = {
+            segment_file_name(base, suffix)
+            for suffix, file in zip(CLEANED_SUFFIXES[1:], seal.files[1:], strict=True)
+            if suffix == TRANSACTION_INDEX_SUFFIX and not file.size_bytes
+        }
+        if not made.isdisjoint(names) or merged & bases or not stale.isdisjoint(names):
             unfinished.append(seal)
         replaced |= merged
         found[base] = ViewedSegment(base, seal, str(log_name))

@@ -48,7 +48,14 @@ from tpc_broker.storage.in_place_replay import whole_batch
 from tpc_broker.storage.lost_and_found import LOST_FOLDER, lost_name
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, readable_runs
 from tpc_broker.storage.recovery import COPY_BYTES
-from tpc_broker.storage.sealed_repair import doubt_of, doubtful, read_view, sealed_segments, write_fresh_seal
+from tpc_broker.storage.sealed_repair import (
+    doubt_of,
+    doubtful,
+    finish_all_swaps,
+    read_view,
+    sealed_segments,
+    write_fresh_seal,
+)
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
 if TYPE_CHECKING:
@@ -454,6 +461,8 @@ async def repair_partition(
     `begin_group`: it has a group, in which it votes alone; this gives the note with which a term begins.
     """
     disk, key = recovered.files.disk, offline.key
+    if listing is not None:
+        listing = await finish_all_swaps(SegmentFolder(recovered.files, listing.path), listing)
     plan = await survey(disk, data, offline, listing)
     path = listing.path if listing else data / "topics" / plan.label
     kept = await _keep(disk, data, path, offline, plan.replaced)

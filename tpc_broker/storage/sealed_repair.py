@@ -16,6 +16,7 @@ from tpc_broker.log.files import (
     SEAL_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    parse_cleaned_file_name,
     segment_file_name,
 )
 from tpc_broker.log.folder_view import FolderView, folder_view, names_of, sealed_bases
@@ -23,12 +24,14 @@ from tpc_broker.log.seals import Seal, SealedFile, SealError
 from tpc_broker.native_bytes import crc32c
 from tpc_broker.storage.files import replace_file
 from tpc_broker.storage.recovery import COPY_BYTES
+from tpc_broker.storage.segment_swap import files_after, put_in_place, remove_cleaned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.log.segment import SegmentIndexes
+    from tpc_broker.storage.folders import PartitionListing
     from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.segments import SegmentFolder
 
@@ -76,6 +79,19 @@ async def read_view(disk: Disk, path: Path, names: Collection[str]) -> tuple[Fol
         else:
             problems[base] = f"its seal is that of the segment at {seal.base_offset}"
     return folder_view(names, seals), problems
+
+
+async def finish_all_swaps(folder: SegmentFolder, listing: PartitionListing) -> PartitionListing:
+    """A start leaves the folder of a partition that is set aside as it is: what it would do with swaps that were cut
+    short, and with what a cleaner has left, whatever else is wrong with the files. OSError.
+    """
+    view, _problems = await read_view(folder.disk, listing.path, listing.names)
+    for seal in view.unfinished:
+        await put_in_place(folder, seal, listing.sizes)
+        listing = listing.with_files(files_after(seal, listing.sizes))
+    left = {name for name in listing.sizes if parse_cleaned_file_name(name)}
+    await remove_cleaned(folder, left)
+    return listing.with_files({name: size for name, size in listing.sizes.items() if name not in left})
 
 
 async def sealed_segments(
