@@ -569,6 +569,10 @@ class CleanerAwayError(RuntimeError):
     """The cleaner cannot be reached now, or went away during a job: nothing of the log is the reason."""
 
 
+class JobVoidError(CleanerAwayError):
+    """The segments are not those that the job means any more: another job is to be made, of what is there now."""
+
+
 class CleaningFailedError(RuntimeError):
     """A job failed, and would fail again: the message says why."""
 
