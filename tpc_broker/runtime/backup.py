@@ -92,8 +92,9 @@ from tpc_broker.runtime.data_directory import (
     mark_of,
     read_properties,
 )
+from tpc_broker.runtime.direct_file import SegmentFile
 from tpc_broker.runtime.options import StartError
-from tpc_broker.runtime.scrub import SegmentFile, spend_nothing, stopped
+from tpc_broker.runtime.scrub import spend_nothing, stopped
 from tpc_broker.runtime.status import ask_control, read_status
 
 if TYPE_CHECKING:
