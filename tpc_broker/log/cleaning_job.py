@@ -62,7 +62,9 @@ class CleaningJob(NamedTuple):
     dedupe_bytes: int
     """Memory for the map of keys."""
     aborted: tuple[AbortedTransaction, ...]
-    """All aborted transactions of the sources, by the offsets of their markers."""
+    """All aborted transactions that have a batch in the sources, by the offsets of their markers: also those whose
+    marker, and so whose entry in an index, lies behind the sources.
+    """
     producers: tuple[KeptProducer, ...]
 
 
