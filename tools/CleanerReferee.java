@@ -39,6 +39,7 @@ import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
  * input, an answer of one line of JSON for each:
  *
  *   open FOLDER [NAME=VALUE ...]                      the log in a folder, with these settings of its topic
+ *   configure [NAME=VALUE ...]                        other settings
  *   append HEX                                        batches with the offsets that they have, as a follower takes them
  *   roll                                              a new segment
  *   clean FIRST_DIRTY UPPER NOW MAP_BYTES [BUFFER]    one pass over it, up to an offset
@@ -84,15 +85,19 @@ public class CleanerReferee {
     static final SetClock CLOCK = new SetClock();
     static UnifiedLog log;
 
-    static Object open(String[] words) throws Exception {
-        if (log != null) log.close();
+    static LogConfig settings(String[] words, int from) {
         Map<String, String> settings = new HashMap<>();
         settings.put("cleanup.policy", "compact");
-        for (String word : Arrays.copyOfRange(words, 2, words.length)) {
+        for (String word : Arrays.copyOfRange(words, from, words.length)) {
             String[] pair = word.split("=", 2);
             settings.put(pair[0], pair[1]);
         }
-        log = UnifiedLog.create(new File(words[1]), new LogConfig(settings), 0, 0, new AtOnce(), new BrokerTopicStats(), CLOCK,
+        return new LogConfig(settings);
+    }
+
+    static Object open(String[] words) throws Exception {
+        if (log != null) log.close();
+        log = UnifiedLog.create(new File(words[1]), settings(words, 2), 0, 0, new AtOnce(), new BrokerTopicStats(), CLOCK,
             900_000, new ProducerStateManagerConfig(Integer.MAX_VALUE, false), Integer.MAX_VALUE, new LogDirFailureChannel(1),
             true, Optional.empty());
         log.updateHighWatermark(log.logEndOffset());
@@ -204,6 +209,7 @@ public class CleanerReferee {
     static Object done(String[] words) throws Exception {
         switch (words[0]) {
             case "open": return open(words);
+            case "configure": log.updateConfig(settings(words, 1)); return Map.of();
             case "append": return append(words[1]);
             case "roll": return roll();
             case "clean": return clean(words);

@@ -32,9 +32,12 @@ KINDS = {
     "transactions left open": Traits(transactional=3, idempotent=1, left_open=0.4),
     "without keys": Traits(keyless=0.2),
     "gaps": Traits(gaps=0.5, gap_offsets=1 << 20),
+    "gaps of a segment's length": Traits(gaps=0.7, gap_offsets=900_000_000, batches=2, segments=5),
+    "small segments": Traits(segments=5, batches=4),
     "a last batch that goes": Traits(with_last_word=False),
     "bit 6 of clients": Traits(horizons=0.3),
 }
+GROUP_BYTES = {"small segments": 1500, "gaps": 5000}
 INTENDED = [
     IntendedOfCleaning(
         "markers that stay keep what they say",
@@ -78,7 +81,7 @@ def without_horizon(batch: bytes) -> bytes:
 def test_the_same_batches(referee, tmp_path, kind):
     """And what readers find is what it was. A horizon that a client sends is none to us; Kafka believes it."""
     for number in range(STORIES):
-        pair = Pair(referee, tmp_path / str(number), run, seen_by_kafka=without_horizon)
+        pair = Pair(referee, tmp_path / str(number), run, GROUP_BYTES.get(kind, 1 << 30), seen_by_kafka=without_horizon)
         written = OwnLog(tmp_path / f"{number}-all")
         for step in log_story(Random(f"{kind} {number}"), KINDS[kind]):
             if isinstance(step, Append):
@@ -87,4 +90,26 @@ def test_the_same_batches(referee, tmp_path, kind):
                 pair.judge(INTENDED)
         pair.own.flush()
         written.flush()
+        assert visible(referee.dump(pair.own.folder)) == visible(referee.dump(written.folder))
+
+
+@pytest.mark.parametrize("keys", [2, 5, 12])
+def test_a_map_for_a_few_keys(referee, tmp_path, keys):
+    """Both come to the end in several passes, each with the keys that it has room for; readers find the same."""
+    for number in range(STORIES):
+        folder = tmp_path / str(number)
+        pair, written = Pair(referee, folder, run, map_bytes=24 * (keys + 2)), OwnLog(folder / "all")
+        for step in log_story(Random(f"{keys} {number}"), Traits(batches=12)):
+            if isinstance(step, Append):
+                written.append(step.data)
+            done = pair.take(step)
+            while done is not None and done.ours.cleaned_upto < pair.upper:
+                before = done.ours.cleaned_upto
+                done = pair.take(step)
+                assert done is not None
+                assert done.ours.cleaned_upto > before
+        written.flush()
+        kafka, ours = pair.dumps()
+        assert visible(ours) == visible(kafka)
+        pair.own.flush()
         assert visible(referee.dump(pair.own.folder)) == visible(referee.dump(written.folder))

@@ -48,7 +48,8 @@ class Pair:
     referee: CleanerReferee
     folder: Path
     run: Callable[..., CleaningReport]
-    settings: dict[str, int] = field(default_factory=dict)
+    group_bytes: int = 1 << 30
+    """Of segments that are put together, `segment.bytes` while it is cleaned."""
     map_bytes: int = MAP_BYTES
     seen_by_kafka: Callable[[bytes], bytes] = field(default=lambda batch: batch)
     """What Kafka is given of a batch."""
@@ -58,9 +59,8 @@ class Pair:
 
     def __post_init__(self) -> None:
         self.kafka_folder = self.folder / "kafka-0"
-        settings = KAFKA_SETTINGS | self.settings
-        self.own = OwnLog(self.folder / "ours-0", settings)
-        self.referee.open(self.kafka_folder, settings)
+        self.own = OwnLog(self.folder / "ours-0", KAFKA_SETTINGS | {"segment.bytes": self.group_bytes})
+        self.referee.open(self.kafka_folder, KAFKA_SETTINGS)
         self.first_dirty = 0
 
     def take(self, step: Step) -> Pass | None:
@@ -71,7 +71,9 @@ class Pair:
         elif isinstance(step, Roll):
             assert self.own.roll() == self.referee.roll()
         else:
+            self.referee.configure(KAFKA_SETTINGS | {"internal.segment.bytes": self.group_bytes})
             done = self.referee.clean(self.first_dirty, step.upper, step.now_ms, self.map_bytes)
+            self.referee.configure(KAFKA_SETTINGS)  # what is appended begins no segment by itself
             report = self.own.clean(self.run, step.upper, step.now_ms, self.map_bytes)
             self.passes.append(Pass(step, done, report, self.first_dirty))
             self.upper = step.upper

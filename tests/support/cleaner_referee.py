@@ -92,6 +92,10 @@ class CleanerReferee:
         folder.mkdir(parents=True, exist_ok=True)
         self.ask("open", folder, *(f"{name}={value}" for name, value in settings.items()))
 
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Other settings of the log that is open."""
+        self.ask("configure", *(f"{name}={value}" for name, value in settings.items()))
+
     def append(self, batches: bytes) -> None:
         """With the offsets that they have."""
         self.ask("append", batches.hex())
