@@ -181,6 +181,8 @@ class tpc_cleaner(Structure):
     tombstones_stay: int
     stop: int
     reason: int
+    batch_bytes: int
+    attributes: int
     needed_bytes: int
     written_bytes: int
     keys_count: int

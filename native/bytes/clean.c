@@ -117,6 +117,13 @@ static bool begin_batch(tpc_cleaner *cleaner, const uint8_t *bytes, size_t bytes
     return false;
 }
 
+/* What the caller has to know of the batch that it is to unpack. */
+static int ask_to_unpack(tpc_cleaner *cleaner, const tpc_batch_header *header) {
+    cleaner->batch_bytes = header->batch_bytes;
+    cleaner->attributes = header->attributes;
+    return TPC_CLEAN_UNPACK;
+}
+
 static void pass_batch(tpc_cleaner *cleaner, const tpc_batch_header *header) {
     cleaner->place += header->batch_bytes;
     cleaner->next_offset = last_offset_of(header) + 1;
@@ -187,7 +194,7 @@ int tpc_clean_collect(tpc_cleaner *cleaner, const uint8_t *bytes, size_t bytes_c
         bool has_keys = header.records_count > 0 && last_offset_of(&header) >= cleaner->first_offset &&
                         !(header.attributes & TPC_BATCH_IS_CONTROL) && !aborted_of(cleaner, &header);
         if (has_keys && (header.attributes & TPC_BATCH_COMPRESSION_MASK)) {
-            cleaner->stop = TPC_CLEAN_UNPACK;
+            cleaner->stop = ask_to_unpack(cleaner, &header);
             break;
         }
         const uint8_t *records = bytes + cleaner->place + TPC_BATCH_HEADER_BYTES;
@@ -483,7 +490,7 @@ static int clean_batch(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_bat
     else if (header->base_offset >= cleaner->end_offset)
         verdict = verdict_of_copy(cleaner, header, TPC_CLEAN_STAYS);
     else if (header->records_count && is_compressed(header))
-        return TPC_CLEAN_UNPACK;
+        return ask_to_unpack(cleaner, header);
     else
         verdict = judge(cleaner, header, batch + TPC_BATCH_HEADER_BYTES,
                         (size_t)header->batch_bytes - TPC_BATCH_HEADER_BYTES, false);

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.support.cleaned_logs import OwnLog
+from tests.support.written_logs import OwnLog
 from tests.support.cleaner_comparison import CONTROL, IntendedOfCleaning, Pair, visible
 from tests.support.cleaner_referee import CleanerReferee
 from tests.support.cleaning_stories import Append, Traits, log_story

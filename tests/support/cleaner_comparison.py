@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.cleaned_logs import OwnLog
+from tests.support.written_logs import OwnLog
 from tests.support.cleaner_referee import MAP_BYTES, CleanerReferee, Dump, DumpedBatch
 from tests.support.cleaning_stories import DELETE_RETENTION_MS, Append, Clean, Roll, Step
 from tpc_broker.log.cleaning_job import CleaningReport

@@ -101,7 +101,7 @@ class Cleaning:
         self._take_policy(c)
         self._out = bytearray()
         self._set_out(OUT_BYTES)
-        self._marks_size = -1
+        self._verdict = ffi.new("tpc_clean_verdict *")
         self.seen: set[int] = set()
         self.kept_aborted: list[AbortedTransaction] = []
         self.is_full = False
@@ -196,9 +196,9 @@ class Cleaning:
 
     def _unpacked(self, data: memoryview) -> Buffer | None:
         """The records of the batch at `place`; None: they cannot be unpacked."""
-        header = decode_header(data, self.place)
-        packed = data[self.place + BATCH_HEADER_BYTES : self.place + header.size_bytes]
-        return self._codec.unpack(header.attributes & _COMPRESSION, packed, self._job.decompressed_bytes_max)
+        c = self._c
+        packed = data[c.place + BATCH_HEADER_BYTES : c.place + c.batch_bytes]
+        return self._codec.unpack(c.attributes & _COMPRESSION, packed, self._job.decompressed_bytes_max)
 
     def _damage(self) -> BatchDamageError:
         reason = ffi.string(lib.tpc_batch_reason_text(self._c.reason)).decode()
@@ -270,18 +270,18 @@ class Cleaning:
     def _rewrite_packed(self, data: memoryview, batch: Any, write: Callable[[memoryview], None]) -> None:
         """The compressed batch at `place`."""
         c = self._c
-        header = decode_header(data, self.place)
+        batch_bytes, compression = c.batch_bytes, c.attributes & _COMPRESSION
         records = self._unpacked(data)
         unpacked, size, _held = pinned(records) if records is not None else (ffi.NULL, 0, None)
         self._set_marks(size)
-        verdict = ffi.new("tpc_clean_verdict *")
+        verdict = self._verdict
         self._in_room(write, lambda: lib.tpc_clean_unpacked(c, batch, unpacked, size, *self._room, verdict))
         if verdict.outcome != lib.TPC_CLEAN_REWRITTEN:
             return
         plain = self._out_view[c.written_bytes : c.written_bytes + verdict.records_bytes]
-        packed = self._codec.pack(header.attributes & _COMPRESSION, plain)
+        packed = self._codec.pack(compression, plain)
         packed_pointer, packed_bytes, _packed_held = pinned(packed)
-        bytes_max = header.size_bytes if not c.may_grow else max(header.size_bytes, self._job.batch_bytes_max)
+        bytes_max = max(batch_bytes, self._job.batch_bytes_max if c.may_grow else 0)
         given = packed_pointer, packed_bytes, bytes_max
         self._in_room(write, lambda: lib.tpc_clean_packed(c, batch, verdict, *given, *self._room))
 

@@ -66,6 +66,8 @@ class CleaningJob(NamedTuple):
     marker, and so whose entry in an index, lies behind the sources.
     """
     producers: tuple[KeptProducer, ...]
+    is_urgent: bool = False
+    """A record stays uncompacted past `max.compaction.lag.ms`, or the disk is nearly full: run at nice 0."""
 
 
 class CleanedGroup(NamedTuple):

@@ -80,8 +80,10 @@ typedef struct {
     int32_t tombstones_stay;   /* older values may be left: no tombstone behind them goes */
     int32_t stop;              /* out: enum tpc_clean_stop */
     int32_t reason;            /* out */
-    int64_t needed_bytes;      /* out */
-    int64_t written_bytes;     /* in the output; the caller sets it to 0 when it has taken them */
+    int32_t batch_bytes;       /* out: of the batch at UNPACK, with its attributes */
+    int32_t attributes;
+    int64_t needed_bytes;  /* out */
+    int64_t written_bytes; /* in the output; the caller sets it to 0 when it has taken them */
     int64_t keys_count;
     int64_t records_read; /* of tpc_clean_batches() and what goes on for it, as are those below */
     int64_t records_kept;
