@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from tests.support.written_logs import OwnLog
 from tests.support.cleaner_comparison import CONTROL, IntendedOfCleaning, Pair, visible
 from tests.support.cleaner_referee import CleanerReferee
 from tests.support.cleaning_stories import Append, Traits, log_story
 from tests.support.native_batches import seal_batch
 from tests.support.record_batches import DELETE_HORIZON
+from tests.support.written_logs import OwnLog
 from tpc_broker.log.cleaning_job import CleanedGroup, CleaningJob, CleaningReport
 from tpc_broker.runtime.cleaner.cleaning_run import clean
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.written_logs import OwnLog
 from tests.support.cleaner_referee import MAP_BYTES, CleanerReferee, Dump, DumpedBatch
 from tests.support.cleaning_stories import DELETE_RETENTION_MS, Append, Clean, Roll, Step
+from tests.support.written_logs import OwnLog
 from tpc_broker.log.cleaning_job import CleaningReport
 from tpc_broker.log.files import TRANSACTION_INDEX_SUFFIX
 from tpc_broker.log.indexes import AbortedTransaction, TransactionIndex
