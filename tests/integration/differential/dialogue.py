@@ -435,7 +435,9 @@ class Normaliser:
     def _batches(self, raw: bytes) -> list[dict[str, Any]]:
         batches = read_batches(raw)
         for one in batches:
-            if one["attributes"] & 7 and one["records_count"] <= one["last_offset_delta"]:  # a cleaner has packed it
+            if one["attributes"] & 7 and one["attributes"] & DELETE_HORIZON | (
+                one["records_count"] <= one["last_offset_delta"]
+            ):  # a cleaner has packed it
                 unpacked = read_records(decompress(Compression(one["attributes"] & 7), one["records"]))
                 one["records"] = [tuple(record) for record in unpacked]
             if one["leader_epoch"] >= 0:

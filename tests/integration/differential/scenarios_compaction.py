@@ -246,20 +246,20 @@ def gaps_of_a_cleaned_log(d: Dialogue) -> None:
 def a_cleaned_log_goes_on(d: Dialogue) -> None:
     """A second cleaning of what was cleaned; the tombstone of the first one is gone then."""
     topic = CleanedTopic(d, "one", {"delete.retention.ms": "0"})
-    topic.write(_keyed("a", "b"), _keyed("a", value=None), _keyed("c"))
+    topic.write(_keyed("a", "b"), _keyed("a", value=None), _keyed("c"), _keyed("c"))
+    topic.end_segment()
+    topic.write(_keyed("d"), _keyed("d"))
+    topic.wait_cleaned([0, 2, 4, 5, 6])
     topic.end_segment()
     topic.write(_keyed("d"))
-    topic.wait_cleaned([0, 2, 3, 4])
-    topic.end_segment()
-    topic.write(_keyed("d"))
-    topic.wait_cleaned([0, 3, 4, 5])
-    topic.ask_everywhere(6)
+    topic.wait_cleaned([0, 4, 6, 7])
+    topic.ask_everywhere(8)
     topic.end_segment()
     topic.write(_keyed("b", "c"))
     topic.end_segment()
     topic.write(_keyed("e"))
-    topic.wait_cleaned([5, 6, 8])
-    topic.ask_everywhere(9)
+    topic.wait_cleaned([7, 8, 10])
+    topic.ask_everywhere(11)
 
 
 @scenario
@@ -275,8 +275,6 @@ def records_are_deleted_from_a_cleaned_log(d: Dialogue) -> None:
         bounds(d, topic.name)
         for at in range(10):
             fetch(d, topic.name, at)
-        list_offsets(d, topic.name, BASE_MS, version=7)
-        list_offsets(d, topic.name, -3, version=7)
 
 
 @scenario
@@ -323,8 +321,9 @@ def a_cleaned_log_with_transactions(d: Dialogue) -> None:
     topic.write(_keyed("e"))
     topic.wait_cleaned([0, 2, 3, 7, 8, 9, 10])
     topic.ask_everywhere(11)
-    for number in range(3):
+    for end in range(12, 17):  # the cleaning of each round is seen by the record of the round before, which goes
         topic.end_segment()
-        topic.write(_keyed(f"f-{number}"))
-        topic.wait_cleaned([[0, 2, 3, 8, 9, 10, 11], [0, 2, 3, 8, 9, 10, 11, 12], [0, 2, 3, 8, 9, 10, 11]][number])
-    topic.ask_everywhere(14)
+        topic.write(_keyed("f"))
+        topic.wait_cleaned([0, 2, 3, 7, 8, 9, 10, *range(max(11, end - 2), end)])
+    topic.ask_everywhere(16)
+    d.leader(topic.name).ask("DescribeProducers", 0, {"Topics": [{"Name": topic.name, "PartitionIndexes": [0]}]})
