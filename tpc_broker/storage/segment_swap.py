@@ -139,11 +139,13 @@ class SegmentSwap:
         except OSError as error:  # what is in the files is there: mending finishes this
             log.fail(f"{Change.REPLACE.value}: {error}", pages_in_doubt=False)
             raise StorageFailedError(log.failed) from error
-        fresh = Segment(seal.base_offset, seal.log.size_bytes, seal=seal)
+        self._publish(segments, seal, published)
+
+    def _publish(self, segments: Sequence[Segment], seal: Seal, published: Callable[[], None]) -> None:
+        log, fresh = self._log, Segment(seal.base_offset, seal.log.size_bytes, seal=seal)
         number = log.segments.index(segments[0])
-        log.publish(
-            log.written_end_offset, (*log.segments[:number], fresh, *log.segments[number + len(segments) :])
-        )  # fmt: skip
+        before, behind = log.segments[:number], log.segments[number + len(segments) :]
+        log.publish(log.written_end_offset, (*before, fresh, *behind))
         published()
 
     async def _write_seal(self, seal: Seal) -> str:
@@ -152,7 +154,8 @@ class SegmentSwap:
         try:
             fd = await folder.disk.open(folder.path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
-                await folder.disk.durable_write(fd, seal.encode(), 0)
+                await folder.disk.write_at(fd, seal.encode(), 0)
+                await folder.disk.fdatasync(fd)
             finally:
                 await folder.disk.close(fd)
         except OSError:

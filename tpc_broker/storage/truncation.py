@@ -46,12 +46,16 @@ class Truncation:
                 return
             while len(log.segments) > 1 and log.active.base_offset >= offset:
                 last = log.active
+                if log.segments[-2].seal is not None:  # a cleaned segment takes nothing more, and is not cut
+                    break
                 log.publish(last.base_offset, log.segments[:-1])
                 await self._remove_segment(last, offset)
-            segment = log.active
-            if segment.base_offset > offset:
+            segment, others = log.active, log.segments[:-1]
+            if others and segment.base_offset > offset:
+                raise ValueError(f"offset {offset} lies in what compaction has cleaned")
+            if segment.base_offset > offset or (others and segment.base_offset == offset):
                 fresh = Segment(offset, indexes=SegmentIndexes(offset, log.settings.index_interval_bytes))
-                log.publish(offset, (fresh,))
+                log.publish(offset, (*others, fresh))
                 await self._remove_segment(segment, offset)
             else:
                 await self._cut_segment(segment, offset, trust_indexes=trust_indexes)
