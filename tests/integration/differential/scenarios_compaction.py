@@ -221,6 +221,10 @@ class CleanedTopic:
             values = {"ReplicaId": -1, "Topics": [{"Topic": self.name, "Partitions": [one]}]}
             self.d.leader(self.name).ask("OffsetForLeaderEpoch", 4, values)
 
+    def describe_producers(self) -> None:
+        asked = {"Topics": [{"Name": self.name, "PartitionIndexes": [0]}]}
+        self.d.leader(self.name).ask("DescribeProducers", 0, asked)
+
 
 def _keyed(*keys: str, value: bytes | None = b"v") -> list[Record]:
     return [Record(value, key.encode()) for key in keys]
@@ -293,8 +297,7 @@ def a_cleaned_log_with_producers(d: Dialogue) -> None:
     topic.write(_keyed("d"))
     topic.wait_cleaned([1, 3, 6])
     topic.ask_everywhere(7)
-    asked = {"Topics": [{"Name": topic.name, "PartitionIndexes": [0]}]}
-    d.leader(topic.name).ask("DescribeProducers", 0, asked)
+    topic.describe_producers()
     for sequence, keys in ((1, "bc"), (0, "a"), (2, "d"), (7, "e")):
         send(sequence, *keys)
     topic.ask_everywhere(9)
@@ -317,6 +320,7 @@ def a_cleaned_log_with_transactions(d: Dialogue) -> None:
         one.settle()
     topic.write(_keyed("b"), _keyed("d"))
     topic.ask_everywhere(10)
+    topic.describe_producers()
     topic.end_segment()
     topic.write(_keyed("e"))
     topic.wait_cleaned([0, 2, 3, 7, 8, 9, 10])
@@ -326,4 +330,4 @@ def a_cleaned_log_with_transactions(d: Dialogue) -> None:
         topic.write(_keyed("f"))
         topic.wait_cleaned([0, 2, 3, 7, 8, 9, 10, *range(max(11, end - 2), end)])
     topic.ask_everywhere(16)
-    d.leader(topic.name).ask("DescribeProducers", 0, {"Topics": [{"Name": topic.name, "PartitionIndexes": [0]}]})
+    topic.describe_producers()

@@ -14,6 +14,7 @@ from tests.integration.differential.comparison import Referee, Side
 from tests.integration.differential.dialogue import first_epoch_of, warm_up
 from tests.integration.differential.intended import INTENDED
 from tests.integration.differential.intended_of_compaction import INTENDED_OF_COMPACTION
+from tests.integration.differential.intended_of_transactions import INTENDED_OF_TRANSACTIONS
 from tests.integration.differential.scenarios_compaction import COMPACTION_SCENARIOS, OF_KAFKA, SETTINGS
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import KafkaPeer
@@ -22,7 +23,7 @@ from tests.support.server_process import Broker
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 
 _AGAINST_KAFKA = os.environ.get("TPC_TEST_BROKER") == "kafka"
-_referee = Referee(None if _AGAINST_KAFKA else [*INTENDED, *INTENDED_OF_COMPACTION])
+_referee = Referee(None if _AGAINST_KAFKA else [*INTENDED, *INTENDED_OF_TRANSACTIONS, *INTENDED_OF_COMPACTION])
 
 
 def _started(peer: Broker) -> Iterator[Side]:
