@@ -353,6 +353,10 @@ class tpc_key_values_walk(Structure):
     records_left: int
     batches_passed: int
     stopped: int
+    takes_other: int
+    producer_id: int
+    producer_epoch: int
+    attributes: int
     reserved: int
 
 class tpc_link_frame(Structure):

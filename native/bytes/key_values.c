@@ -1,6 +1,6 @@
 /*
  * Columns of keys and values, for whoever replays a log of which only each key's last value counts. Batches that have a
- * meaning beside their records are left to the caller.
+ * meaning beside their records are shown to the caller first.
  */
 #include <errno.h>
 
@@ -20,7 +20,13 @@ static int begin_batch(const uint8_t *bytes, size_t bytes_count, tpc_key_values_
     if (reason != TPC_BATCH_OK) return -EBADMSG;
     if (tpc_crc32c(0, at + CRC_COVERS_FROM, (size_t)header.batch_bytes - CRC_COVERS_FROM) != header.crc)
         return -EBADMSG;
-    if (header.attributes & FOR_OTHERS) return TPC_KEY_VALUES_OTHER;
+    walk->producer_id = header.producer_id;
+    walk->producer_epoch = header.producer_epoch;
+    walk->attributes = header.attributes;
+    if (header.attributes & (walk->takes_other ? TPC_BATCH_COMPRESSION_MASK : FOR_OTHERS)) {
+        walk->takes_other = 0;
+        return TPC_KEY_VALUES_OTHER;
+    }
     walk->batch_end = walk->position + header.batch_bytes;
     walk->batch_offset = header.base_offset + header.last_offset_delta + 1;
     walk->records_left = header.records_count;
@@ -72,7 +78,12 @@ int tpc_key_values_read(const uint8_t *bytes, size_t bytes_count, tpc_key_values
             walk->position = (int64_t)position;
             out[filled++] = place_of(bytes, &record);
         }
-        if (walk->records_left == 0 && !end_batch(walk)) return -EBADMSG;
+        if (walk->records_left) break;
+        if (!end_batch(walk)) return -EBADMSG;
+        if (walk->takes_other) {
+            walk->takes_other = 0;
+            break;
+        }
     }
     return filled;
 }

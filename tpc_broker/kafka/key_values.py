@@ -23,16 +23,28 @@ class KeyValues:
         self._data = data
         self._pointer, self._size, self._held = pinned(data)
         self._walk: Any = ffi.new("tpc_key_values_walk *")
+        self._places: Any = ffi.NULL
+        self._room = 0
         self.is_at_end = False
         self.is_at_other = False
         """Whether at `position` is a batch whose records have another meaning, or are compressed: for the caller, who
-        then calls `pass_over`.
+        then calls `take_other` until it is read, or `pass_over`.
         """
 
     @property
     def position(self) -> int:
         """Within the bytes: of the next batch or record."""
         return int(self._walk.position)
+
+    @property
+    def attributes(self) -> int:
+        """Of that other batch."""
+        return int(self._walk.attributes)
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """The same: id and epoch."""
+        return int(self._walk.producer_id), int(self._walk.producer_epoch)
 
     @property
     def next_offset(self) -> int:
@@ -43,7 +55,22 @@ class KeyValues:
         """The next records, and how many records and empty batches were looked at: fewer than `count_max` only at the
         end or where another batch is. `DecodeError`: damage.
         """
-        walk, places = self._walk, ffi.new("tpc_key_value[]", count_max)
+        assert not self._walk.takes_other
+        return self._read(count_max)
+
+    def take_other(self, count_max: int) -> tuple[list[KeyValue], int]:
+        """The same of the other batch where it is, which is not compressed; `is_at_other` until all of it was read."""
+        assert self.is_at_other
+        self._walk.takes_other = 1
+        found = self._read(count_max)
+        self.is_at_other = bool(self._walk.takes_other)
+        return found
+
+    def _read(self, count_max: int) -> tuple[list[KeyValue], int]:
+        walk, places = self._walk, self._places
+        if count_max > self._room:
+            places = self._places = ffi.new("tpc_key_value[]", count_max)
+            self._room = count_max
         count = lib.tpc_key_values_read(self._pointer, self._size, walk, places, count_max)
         if count < 0:
             raise DecodeError("what is there is no sound batch", "RecordBatch", 2, "", self.position)

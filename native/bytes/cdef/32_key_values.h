@@ -20,12 +20,17 @@ typedef struct {
     int32_t records_left;   /* of that one */
     int32_t batches_passed; /* by this call: without a record */
     int32_t stopped;
+    int32_t takes_other;    /* the batch at `position`, or in which it is, is read whatever it means, and nothing behind it */
+    int64_t producer_id;    /* this and the next two: of the batch where it stopped with OTHER */
+    int16_t producer_epoch;
+    int16_t attributes;
     int32_t reserved;
 } tpc_key_values_walk;
 
 /*
  * Keys and values of a log's records, across batches, CRCs checked, gaps allowed. A batch without records takes a place, too,
- * so a call is as short as out_max is small. How many were filled; -EBADMSG: what is at `position` is damaged; -EINVAL.
+ * so a call is as short as out_max is small. A batch where it stops with OTHER is read by the next call if the caller sets
+ * takes_other, unless it is compressed; that is 0 again when it was read whole. How many were filled; -EBADMSG: what is at `position` is damaged; -EINVAL.
  */
 int tpc_key_values_read(const uint8_t *bytes, size_t bytes_count, tpc_key_values_walk *walk, tpc_key_value *out,
                         int out_max);
