@@ -132,6 +132,72 @@ class tpc_binary_input(Structure):
     valid: Pointer[int]
     valid_bit_offset: int
 
+class tpc_clean_aborted(Structure):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    batches_seen: int
+
+class tpc_clean_key(Structure):
+    @property
+    def hash(self) -> Pointer[int]: ...
+    @hash.setter
+    def hash(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+    next_offset: int
+
+class tpc_clean_verdict(Structure):
+    base_timestamp: int
+    max_timestamp: int
+    records_bytes: int
+    removed_upto: int
+    records_count: int
+    outcome: int
+    attributes: int
+    is_horizon_new: int
+
+class tpc_cleaner(Structure):
+    keys: tpc_clean_key
+    slots_count: int
+    keys_max: int
+    @property
+    def hash_key(self) -> Pointer[int]: ...
+    @hash_key.setter
+    def hash_key(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+    aborted: tpc_clean_aborted
+    aborted_count: int
+    kept_offsets: Pointer[int]
+    kept_count: int
+    marks: Pointer[int]
+    marks_bytes: int
+    first_offset: int
+    now_ms: int
+    new_horizon_ms: int
+    may_grow: int
+    end_offset: int
+    source_end_offset: int
+    next_offset: int
+    place: int
+    horizons_believed: int
+    tombstones_stay: int
+    stop: int
+    reason: int
+    batch_bytes: int
+    attributes: int
+    needed_bytes: int
+    written_bytes: int
+    keys_count: int
+    records_read: int
+    records_kept: int
+    batches_kept: int
+    batches_unreadable: int
+    removed_upto: int
+    @property
+    def seen(self) -> Pointer[int]: ...
+    @seen.setter
+    def seen(self, value: Pointer[int] | bytes | Sequence[Any]) -> None: ...
+    seen_count: int
+    reserved: int
+
 class tpc_columns(Structure):
     rows_capacity: int
     rows_count: int
@@ -350,14 +416,12 @@ class tpc_key_values_walk(Structure):
     batch_end: int
     next_offset: int
     batch_offset: int
+    producer_id: int
     records_left: int
     batches_passed: int
     stopped: int
-    takes_other: int
-    producer_id: int
     producer_epoch: int
-    attributes: int
-    reserved: int
+    kind: int
 
 class tpc_link_frame(Structure):
     stream: int
@@ -576,6 +640,22 @@ class _Lib:
     TPC_BATCH_TRUNCATED: int
     TPC_BATCH_UNKNOWN_COMPRESSION: int
     TPC_BATCH_WALKED: int
+    TPC_CLEAN_BAD: int
+    TPC_CLEAN_CONTROL: int
+    TPC_CLEAN_EMPTIED: int
+    TPC_CLEAN_END: int
+    TPC_CLEAN_FULL: int
+    TPC_CLEAN_GONE: int
+    TPC_CLEAN_HORIZON: int
+    TPC_CLEAN_MARKER_DATED: int
+    TPC_CLEAN_MARKER_GOES: int
+    TPC_CLEAN_MARKER_STAYS: int
+    TPC_CLEAN_REWRITTEN: int
+    TPC_CLEAN_ROOM: int
+    TPC_CLEAN_SEEN_MAX: int
+    TPC_CLEAN_STAYS: int
+    TPC_CLEAN_UNPACK: int
+    TPC_CLEAN_UNREADABLE: int
     TPC_COLUMNS_BAD_BATCH: int
     TPC_COLUMNS_BAD_CRC: int
     TPC_COLUMNS_END: int
@@ -597,9 +677,13 @@ class _Lib:
     TPC_JOURNAL_CHAIN_ENDS: int
     TPC_JOURNAL_MORE_BYTES: int
     TPC_JOURNAL_MORE_ROOM: int
+    TPC_KEY_VALUES_ABORT: int
+    TPC_KEY_VALUES_COMMIT: int
+    TPC_KEY_VALUES_COMPRESSED: int
     TPC_KEY_VALUES_END: int
     TPC_KEY_VALUES_FULL: int
-    TPC_KEY_VALUES_OTHER: int
+    TPC_KEY_VALUES_PLAIN: int
+    TPC_KEY_VALUES_TRANSACTION: int
     TPC_LINK_ANSWER: int
     TPC_LINK_CLOSE: int
     TPC_LINK_FEATURE_LEVEL: int
@@ -647,6 +731,12 @@ class _Lib:
     def tpc_batch_stamp(self, _0: Pointer[int] | bytes | Null, _1: int, _2: int, /) -> None: ...
     def tpc_batch_stamp_append_time(self, _0: Pointer[int] | bytes | Null, _1: int, _2: int, _3: int, _4: int, /) -> int: ...
     def tpc_batch_validate(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_batch_limits | Null, _3: tpc_batch_report | Null, /) -> int: ...
+    def tpc_clean_batches(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
+    def tpc_clean_collect(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: int, /) -> int: ...
+    def tpc_clean_collect_unpacked(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: Pointer[int] | bytes | Null, _3: int, /) -> int: ...
+    def tpc_clean_control(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, /) -> int: ...
+    def tpc_clean_packed(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: tpc_clean_verdict | Null, _3: Pointer[int] | bytes | Null, _4: int, _5: int, _6: Pointer[int] | bytes | Null, _7: int, /) -> int: ...
+    def tpc_clean_unpacked(self, _0: tpc_cleaner | Null, _1: Pointer[int] | bytes | Null, _2: Pointer[int] | bytes | Null, _3: int, _4: Pointer[int] | bytes | Null, _5: int, _6: tpc_clean_verdict | Null, /) -> int: ...
     def tpc_columns_append(self, _0: tpc_columns | Null, _1: tpc_batch_header | Null, _2: Pointer[int] | bytes | Null, _3: int, _4: int, _5: int, /) -> int: ...
     def tpc_columns_append_batches(self, _0: tpc_columns | Null, _1: Pointer[int] | bytes | Null, _2: int, _3: tpc_columns_walk | Null, /) -> None: ...
     def tpc_control_build(self, _0: Pointer[int] | bytes | Null, _1: tpc_control_marker | Null, _2: int, _3: int, _4: int, /) -> None: ...
@@ -687,6 +777,7 @@ class _Lib:
     def tpc_records_validate(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_batch_limits | Null, _3: tpc_batch_report | Null, /) -> int: ...
     def tpc_records_write(self, _0: tpc_records_input | Null, _1: Pointer[int] | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: tpc_records_output | Null, /) -> int: ...
     def tpc_request_header_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_request_header | Null, /) -> int: ...
+    def tpc_segment_index(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_segment_state | Null, _3: Pointer[int] | bytes | Null, _4: Pointer[int] | bytes | Null, _5: int, /) -> int: ...
     def tpc_segment_walk(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_segment_state | Null, _3: Pointer[int] | bytes | Null, _4: Pointer[int] | bytes | Null, _5: int, _6: tpc_segment_producer | Null, _7: int, /) -> int: ...
     def tpc_steady_beat_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: Pointer[int] | Null, _3: Pointer[int] | Null, /) -> int: ...
     def tpc_steady_beat_encode(self, _0: int, _1: Pointer[int] | bytes | Null, /) -> None: ...
@@ -734,6 +825,22 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_binary_input *", "tpc_binary_input[]"], init: Any = ...) -> tpc_binary_input: ...
     @overload
     def new(self, cdecl: Literal["tpc_binary_input **"], init: Any = ...) -> Pointer[tpc_binary_input]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_aborted *", "tpc_clean_aborted[]"], init: Any = ...) -> tpc_clean_aborted: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_aborted **"], init: Any = ...) -> Pointer[tpc_clean_aborted]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_key *", "tpc_clean_key[]"], init: Any = ...) -> tpc_clean_key: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_key **"], init: Any = ...) -> Pointer[tpc_clean_key]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_verdict *", "tpc_clean_verdict[]"], init: Any = ...) -> tpc_clean_verdict: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_clean_verdict **"], init: Any = ...) -> Pointer[tpc_clean_verdict]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_cleaner *", "tpc_cleaner[]"], init: Any = ...) -> tpc_cleaner: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_cleaner **"], init: Any = ...) -> Pointer[tpc_cleaner]: ...
     @overload
     def new(self, cdecl: Literal["tpc_columns *", "tpc_columns[]"], init: Any = ...) -> tpc_columns: ...
     @overload

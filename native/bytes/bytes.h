@@ -11,6 +11,7 @@
 #include "cdef/20_crc32c.h"
 #include "cdef/30_batch.h"
 #include "cdef/32_key_values.h"
+#include "cdef/34_clean.h"
 #include "cdef/40_request.h"
 #include "cdef/50_response.h"
 #include "cdef/60_journal.h"

@@ -151,3 +151,26 @@ int tpc_segment_walk(const uint8_t *bytes, size_t bytes_count, tpc_segment_state
     }
     return 0;
 }
+
+int tpc_segment_index(const uint8_t *bytes, size_t bytes_count, tpc_segment_state *state, uint8_t *offset_entries,
+                      uint8_t *time_entries, int32_t entries_max) {
+    outputs out = {.offset_entries = offset_entries, .time_entries = time_entries, .entries_max = entries_max};
+    if (state->place < 0 || (size_t)state->place > bytes_count || entries_max < 1) return -EINVAL;
+    state->offset_entries_made = state->time_entries_made = 0;
+    state->stop = TPC_SEGMENT_END;
+    while ((size_t)state->place < bytes_count) {
+        tpc_batch_header header;
+        state->reason = batch_check_stored(bytes + state->place, bytes_count - (size_t)state->place, &header);
+        if (!state->reason && header.base_offset < state->next_offset) state->reason = TPC_BATCH_BAD_ORDER;
+        state->stop = state->reason                                   ? TPC_SEGMENT_BAD
+                      : must_roll(state, &header)                     ? TPC_SEGMENT_ROLL
+                      : state->offset_entries_made >= out.entries_max ? TPC_SEGMENT_ROOM
+                                                                      : TPC_SEGMENT_END;
+        if (state->stop) break;
+        add_to_indexes(&header, state, &out);
+        state->position += header.batch_bytes;
+        state->next_offset = header.base_offset + header.last_offset_delta + 1;
+        state->place += header.batch_bytes;
+    }
+    return 0;
+}

@@ -159,10 +159,6 @@ static void walk_key_values(const input *in) {
             if (places[i].value_begin >= 0)
                 touch(in->bytes + places[i].value_begin, places[i].value_end - places[i].value_begin);
         }
-        if (walk.stopped == TPC_KEY_VALUES_OTHER && !(walk.attributes & TPC_BATCH_COMPRESSION_MASK)) {
-            walk.takes_other = 1;
-            walk.stopped = TPC_KEY_VALUES_FULL;
-        }
     } while (filled >= 0 && walk.stopped == TPC_KEY_VALUES_FULL);
 }
 

@@ -151,7 +151,7 @@ class Ending:
     def __init__(self, end, *, writes=False):
         self.written_end_offset, self._writes, self.reads = end, writes, []
 
-    async def read(self, offset, _bytes_max, _upto):
+    async def read_once(self, offset, _bytes_max, _upto):
         end = self.written_end_offset
         await trio.lowlevel.checkpoint()
         self.reads.append(offset)

@@ -10,6 +10,7 @@ What else it promises, as the real one does, is in tests/storage/disk_contract.p
 """
 
 import errno
+import itertools
 import os
 import random
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tpc_broker._bytes import ffi
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus, FolderContents
 
 SECTOR_BYTES = 512
+_NUMBERS = itertools.count(1)
 
 
 async def at_every_effect(run):
@@ -41,6 +43,7 @@ class Inode:
         self.durable = bytearray()
         self.pending = []
         self.modified_ms = self._now_ms()
+        self.number = next(_NUMBERS)
 
     def apply(self, target, operation):
         kind, position, data = operation
@@ -402,7 +405,7 @@ class FakeDisk(Operations, ManyOneByOne):
         inode = self._found(path)
         if inode is None:
             return FileStatus(0, self._now_ms(), is_directory=True)
-        return FileStatus(len(inode.content), inode.modified_ms, is_directory=False)
+        return FileStatus(len(inode.content), inode.modified_ms, is_directory=False, inode=inode.number)
 
     async def statvfs(self, path):
         self._found(path)

@@ -91,7 +91,7 @@ class MemoryFiles:
         self.segments = ()
         self.failed = None
 
-    async def read(self, _offset, _bytes_max, _upto):
+    async def read_once(self, _offset, _bytes_max, _upto):
         return b""
 
     async def offset_for_timestamp(self, _timestamp, _start_offset):

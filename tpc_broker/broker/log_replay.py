@@ -1,26 +1,23 @@
 """A stretch of a coordinator's log, read for what counts in it: `replayed`.
 
-It is read by batches: what is plain goes through C some records at a time, and so does what is in transactions, of
-which the batch says whose it is. A step is short, whatever the batches are; in between the core does other things.
+It is read by batches, in C, some records at a time. A step is short, whatever the batches are; in between the core does
+other things.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.coordinator import Producer
-from tpc_broker.kafka.key_values import KeyValues
-from tpc_broker.kafka.records import COMPRESSION_MASK, CONTROL, CONTROL_KEY, TRANSACTIONAL, ControlType, read_batch
+from tpc_broker.kafka.key_values import KeyValues, Kind
+from tpc_broker.kafka.records import CONTROL_KEY, ControlType, read_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from tpc_broker.coordinator.latest import LatestRecords
-    from tpc_broker.kafka.key_values import KeyValue
 
 LOAD_STEP: Final = 256
-"""Records, and batches without any, that are looked at at once, less than a microsecond each."""
-_ENDS: Final[dict[int, bool]] = {ControlType.COMMIT: True, ControlType.ABORT: False}
+"""Records, markers, and batches without any, that are looked at at once, some microseconds each at most."""
 
 
 # Rule: A machine's log is replayed by batches: a control batch that ends no transaction, one without records and
@@ -30,51 +27,35 @@ def replayed(data: bytes, latest: LatestRecords) -> Iterator[int]:
     """In steps of LOAD_STEP, after each of which it says at which offset what it has not begun begins."""
     walk, left = KeyValues(data), LOAD_STEP
     while not walk.is_at_end:
-        if walk.is_at_other:
-            left -= 1 + _take_some(walk, data, latest, left)
-        else:
-            records, looked_at = walk.take(left)
+        kind, records, looked_at = walk.take(left)
+        left -= looked_at
+        if kind == Kind.PLAIN:
             latest.take(records)
-            left -= looked_at
+        elif kind == Kind.TRANSACTION:
+            latest.take_open(*walk.producer, records)
+        else:
+            latest.take_end(walk.producer[0], commit=kind == Kind.COMMIT)
+        if walk.is_at_compressed:
+            left -= _take_compressed(walk, data, latest)
         if left <= 0:
             yield walk.next_offset
             left = LOAD_STEP
     yield walk.next_offset
 
 
-def _take_some(walk: KeyValues, data: bytes, latest: LatestRecords, count_max: int) -> int:
-    """Of the batch where it is; how many records."""
-    attributes = walk.attributes
-    if attributes & COMPRESSION_MASK:
-        return _take_compressed(walk, data, latest)
-    producer = Producer(*walk.producer)
-    records, _looked_at = walk.take_other(count_max)
-    _take(latest, attributes, producer, records)
-    return len(records)
-
-
 def _take_compressed(walk: KeyValues, data: bytes, latest: LatestRecords) -> int:
-    """The same of a batch that no coordinator has written so: all at once."""
+    """A batch that no coordinator has written so, all at once: how many records."""
     batch = read_batch(data, walk.position)
     records = [(record.key, record.value) for record in batch.records()]
-    _take(latest, batch.attributes, Producer(batch.producer_id, batch.producer_epoch), records)
-    walk.pass_over(len(batch.data), batch.last_offset + 1)
-    return len(records)
-
-
-def _take(latest: LatestRecords, attributes: int, producer: Producer, records: Iterable[KeyValue]) -> None:
-    if not attributes & CONTROL:
-        if attributes & TRANSACTIONAL and producer.producer_id >= 0:
-            latest.take_open(producer, records)
+    if not batch.is_control:
+        if batch.is_transactional and batch.producer_id >= 0:
+            latest.take_open(batch.producer_id, batch.producer_epoch, records)
         else:
             latest.take(records)
-    elif attributes & TRANSACTIONAL:
-        for key, _value in records:
-            commit = None if key is None else _commits(key)
-            if commit is not None:
-                latest.take_end(producer.producer_id, commit=commit)
-
-
-def _commits(key: bytes) -> bool | None:
-    """Of a control record, whether it commits or aborts; None: neither."""
-    return _ENDS.get(CONTROL_KEY.unpack(key)[1]) if len(key) == CONTROL_KEY.size else None
+    elif batch.is_transactional and records:
+        ends = {CONTROL_KEY.pack(0, kind): kind for kind in (ControlType.ABORT, ControlType.COMMIT)}
+        kind = ends.get(records[0][0] or b"")
+        if kind is not None:
+            latest.take_end(batch.producer_id, commit=kind is ControlType.COMMIT)
+    walk.pass_over(len(batch.data), batch.last_offset + 1)
+    return 1 + len(records)

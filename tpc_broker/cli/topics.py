@@ -26,7 +26,6 @@ from tpc_broker.cli.connection import (
 )
 from tpc_broker.cli.moments import Instant, milliseconds
 from tpc_broker.cli.topic_changes import alter, trim
-from tpc_broker.cli.uncompacted import warnings_of
 
 if TYPE_CHECKING:
     import datetime
@@ -75,9 +74,8 @@ def create(  # noqa: PLR0913 (click hands each option over by name)
     new = NewTopic(name, num_partitions=partitions or -1, replication_factor=replicas, config=settings)
     admin = admin_client(bootstrap)  # its requests end with it, so it is kept until they are answered
     only_result(admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S), bootstrap)
-    warnings = warnings_of(bootstrap, name, settings, as_json=as_json)
     if as_json:
-        print_json({"topic": name, "created": True, **({"warnings": warnings} if warnings else {})})
+        print_json({"topic": name, "created": True})
     else:
         click.echo(f"Created topic {name}.")
 

@@ -92,6 +92,9 @@ class TransactionalMachine(Machine, Protocol):
         """Applies what the producer's transaction has, or forgets it; nothing where none is open."""
         ...
 
-    def waits_for_end(self, key: bytes, value: bytes | None) -> bool:
-        """Whether a record in a transaction counts when that ends, if it commits; any other counts at once."""
+    @property
+    def waiting_keys(self) -> tuple[bytes, ...]:
+        """What keys begin with whose values in a transaction count when that ends, if it commits; tombstones, and
+        others, count at once.
+        """
         ...

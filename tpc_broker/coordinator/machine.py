@@ -159,7 +159,7 @@ class GroupCoordinator:
     def replay_open(self, producer: Producer, key: bytes, value: bytes | None) -> None:
         """The same in an open transaction. An offset counts from a marker on, anything else at once, as in Kafka."""
         name = read_key(key)
-        if isinstance(name, OffsetKey) and value is not None:  # as in `waits_for_end`
+        if isinstance(name, OffsetKey) and value is not None:  # as `waiting_keys` say
             self.pending.add(producer, name, Record(key, value))
             self._note_offsets_of(name.group_id)
         else:
@@ -170,10 +170,8 @@ class GroupCoordinator:
         for key, value in self.pending.end(producer_id, commit=commit):
             self._apply(read_key(key), key, value)
 
-    @staticmethod
-    def waits_for_end(key: bytes, value: bytes | None) -> bool:
-        """Whether it is the record of an offset."""
-        return value is not None and key.startswith(OFFSET_KEY_PREFIXES)
+    waiting_keys = OFFSET_KEY_PREFIXES
+    """Of records that wait for the end of a transaction: offsets."""
 
     def _apply(self, name: OffsetKey | GroupKey | None, key: bytes, value: bytes | None) -> None:
         self._foreign.pop(key, None)

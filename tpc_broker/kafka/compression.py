@@ -36,10 +36,10 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-def compress(compression: Compression, data: bytes) -> bytes:
+def compress(compression: Compression, data: bytes | memoryview) -> bytes:
     """``data`` as the records part of a batch with that compression."""
     if compression == Compression.NONE:
-        return data
+        return bytes(data)
     if compression == Compression.GZIP:
         return bytes(cramjam.gzip.compress(data))
     if compression == Compression.ZSTD:
@@ -47,7 +47,7 @@ def compress(compression: Compression, data: bytes) -> bytes:
     return _compress_snappy(data) if compression == Compression.SNAPPY else _compress_lz4(data)
 
 
-def _compress_snappy(data: bytes) -> bytes:
+def _compress_snappy(data: bytes | memoryview) -> bytes:
     parts = [SNAPPY_HEADER]
     for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + SNAPPY_BLOCK_BYTES]))
@@ -55,8 +55,8 @@ def _compress_snappy(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _compress_lz4(data: bytes) -> bytes:
-    parts = [LZ4_HEADER]
+def _compress_lz4(data: bytes | memoryview) -> bytes:
+    parts: list[bytes | memoryview] = [LZ4_HEADER]
     for start in range(0, len(data), LZ4_BLOCK_BYTES):
         plain = data[start : start + LZ4_BLOCK_BYTES]
         block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
@@ -76,8 +76,16 @@ def decompress(compression: int, data: memoryview, bytes_max: int = DECOMPRESSED
     """
     if compression == Compression.NONE:
         return data
+    output = mmap.mmap(-1, max(1, bytes_max))  # goes with the last that looks at it: an error's traceback may
+    return output[: decompress_into(compression, data, memoryview(output))]
+
+
+def decompress_into(compression: int, data: memoryview, output: memoryview) -> int:
+    """How many bytes of plain records were put into ``output``, of a batch that is compressed. `DecodeError` when the
+    data is damaged or more than there is room for.
+    """
     if compression == Compression.SNAPPY:
-        return _decompress_snappy(data, bytes_max)
+        return _decompress_snappy(data, output)
     modules: dict[int, Any] = {
         Compression.GZIP: cramjam.gzip,
         Compression.LZ4: cramjam.lz4,
@@ -86,12 +94,10 @@ def decompress(compression: int, data: memoryview, bytes_max: int = DECOMPRESSED
     module = modules.get(compression)
     if module is None:
         raise DecodeError(f"there is no compression {compression}", "RecordBatch", 2)
-    with mmap.mmap(-1, max(1, bytes_max)) as output:
-        try:
-            size = module.decompress_into(data, output)
-        except (cramjam.DecompressionError, ValueError, OSError) as error:
-            raise _damaged(Compression(compression), bytes_max, error) from None
-        return output[:size]
+    try:
+        return int(module.decompress_into(data, output))
+    except (cramjam.DecompressionError, ValueError, OSError) as error:
+        raise _damaged(Compression(compression), output.nbytes, error) from None
 
 
 def _damaged(compression: Compression, bytes_max: int, error: Exception) -> DecodeError:
@@ -99,24 +105,21 @@ def _damaged(compression: Compression, bytes_max: int, error: Exception) -> Deco
     return DecodeError(reason, "RecordBatch", 2, "records")
 
 
-def _snappy_block(data: memoryview, bytes_left: int) -> bytes:
+def _snappy_block(data: memoryview, output: memoryview) -> int:
     try:
-        size = cramjam.snappy.decompress_raw_len(data)
-        if size > bytes_left:
-            raise _damaged(Compression.SNAPPY, bytes_left, ValueError(f"a block of {size} bytes"))
-        output = bytearray(size)
-        written = cramjam.snappy.decompress_raw_into(data, output) if size else 0
+        size = int(cramjam.snappy.decompress_raw_len(data))
+        if size > output.nbytes:
+            raise _damaged(Compression.SNAPPY, output.nbytes, ValueError(f"a block of {size} bytes"))
+        return int(cramjam.snappy.decompress_raw_into(data, output)) if size else 0
     except cramjam.DecompressionError as error:
-        raise _damaged(Compression.SNAPPY, bytes_left, error) from None
-    return bytes(output[:written])
+        raise _damaged(Compression.SNAPPY, output.nbytes, error) from None
 
 
-def _decompress_snappy(data: memoryview, bytes_max: int) -> bytes:
+def _decompress_snappy(data: memoryview, output: memoryview) -> int:
     if bytes(data[:8]) != SNAPPY_HEADER[:8]:
-        return _snappy_block(data, bytes_max)
+        return _snappy_block(data, output)
     position = len(SNAPPY_HEADER)
-    blocks: list[bytes] = []
-    bytes_left = bytes_max
+    written = 0
     while position < len(data):
         if position + BIG_ENDIAN_SIZE.size > len(data):
             raise DecodeError("snappy data ends inside a block's size", "RecordBatch", 2, "records")
@@ -124,7 +127,6 @@ def _decompress_snappy(data: memoryview, bytes_max: int) -> bytes:
         position += BIG_ENDIAN_SIZE.size
         if not 0 < size <= len(data) - position:
             raise DecodeError(f"a snappy block of {size} bytes", "RecordBatch", 2, "records")
-        blocks.append(_snappy_block(data[position : position + size], bytes_left))
-        bytes_left -= len(blocks[-1])
+        written += _snappy_block(data[position : position + size], output[written:])
         position += size
-    return b"".join(blocks)
+    return written

@@ -5,6 +5,7 @@ For whoever replays a log of which only each key's last value counts, and who ha
 
 from __future__ import annotations
 
+from enum import IntEnum
 from struct import iter_unpack
 from typing import Any
 
@@ -14,6 +15,18 @@ from .errors import DecodeError
 
 PLACE_BYTES = ffi.sizeof("tpc_key_value")
 KeyValue = tuple[bytes | None, bytes | None]
+
+
+class Kind(IntEnum):
+    """What a step of the walk has read."""
+
+    PLAIN = lib.TPC_KEY_VALUES_PLAIN
+    """Records of no transaction."""
+    TRANSACTION = lib.TPC_KEY_VALUES_TRANSACTION
+    """Some of a producer's transaction."""
+    ABORT = lib.TPC_KEY_VALUES_ABORT
+    COMMIT = lib.TPC_KEY_VALUES_COMMIT
+    """The end of the producer's transaction: no records."""
 
 
 class KeyValues:
@@ -26,10 +39,8 @@ class KeyValues:
         self._places: Any = ffi.NULL
         self._room = 0
         self.is_at_end = False
-        self.is_at_other = False
-        """Whether at `position` is a batch whose records have another meaning, or are compressed: for the caller, who
-        then calls `take_other` until it is read, or `pass_over`.
-        """
+        self.is_at_compressed = False
+        """Whether at `position` is a batch that is compressed: for the caller, who then calls `pass_over`."""
 
     @property
     def position(self) -> int:
@@ -37,36 +48,19 @@ class KeyValues:
         return int(self._walk.position)
 
     @property
-    def attributes(self) -> int:
-        """Of that other batch."""
-        return int(self._walk.attributes)
-
-    @property
-    def producer(self) -> tuple[int, int]:
-        """The same: id and epoch."""
-        return int(self._walk.producer_id), int(self._walk.producer_epoch)
-
-    @property
     def next_offset(self) -> int:
         """Behind the last batch that was read whole."""
         return int(self._walk.next_offset)
 
-    def take(self, count_max: int) -> tuple[list[KeyValue], int]:
-        """The next records, and how many records and empty batches were looked at: fewer than `count_max` only at the
-        end or where another batch is. `DecodeError`: damage.
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Id and epoch, of what was read last, if that is of a transaction."""
+        return self._walk.producer_id, self._walk.producer_epoch
+
+    def take(self, count_max: int) -> tuple[int, list[KeyValue], int]:
+        """The `Kind` of what comes next, the records, and how many records, markers and empty batches were looked at.
+        `DecodeError`: damage.
         """
-        assert not self._walk.takes_other
-        return self._read(count_max)
-
-    def take_other(self, count_max: int) -> tuple[list[KeyValue], int]:
-        """The same of the other batch where it is, which is not compressed; `is_at_other` until all of it was read."""
-        assert self.is_at_other
-        self._walk.takes_other = 1
-        found = self._read(count_max)
-        self.is_at_other = bool(self._walk.takes_other)
-        return found
-
-    def _read(self, count_max: int) -> tuple[list[KeyValue], int]:
         walk, places = self._walk, self._places
         if count_max > self._room:
             places = self._places = ffi.new("tpc_key_value[]", count_max)
@@ -74,18 +68,19 @@ class KeyValues:
         count = lib.tpc_key_values_read(self._pointer, self._size, walk, places, count_max)
         if count < 0:
             raise DecodeError("what is there is no sound batch", "RecordBatch", 2, "", self.position)
-        self.is_at_end = walk.stopped == lib.TPC_KEY_VALUES_END
-        self.is_at_other = walk.stopped == lib.TPC_KEY_VALUES_OTHER
+        stopped = walk.stopped
+        self.is_at_end = stopped == lib.TPC_KEY_VALUES_END
+        self.is_at_compressed = stopped == lib.TPC_KEY_VALUES_COMPRESSED
         data = self._data
         pairs: list[KeyValue] = [
             (data[key:key_end] if key >= 0 else None, data[value:value_end] if value >= 0 else None)
             for key, key_end, value, value_end in iter_unpack("4i", ffi.buffer(places, count * PLACE_BYTES))
-        ]  # fmt: skip
-        return pairs, count + int(walk.batches_passed)
+        ] if count else []  # fmt: skip
+        return walk.kind, pairs, count + walk.batches_passed
 
     def pass_over(self, size_bytes: int, next_offset: int) -> None:
         """Go on behind a batch that the caller has read."""
-        assert self.is_at_other
+        assert self.is_at_compressed
         self._walk.position += size_bytes
         self._walk.next_offset = next_offset
-        self.is_at_other = False
+        self.is_at_compressed = False

@@ -64,6 +64,8 @@ class CleaningJob(NamedTuple):
     aborted: tuple[AbortedTransaction, ...]
     """All aborted transactions of the sources, by the offsets of their markers."""
     producers: tuple[KeptProducer, ...]
+    is_urgent: bool = False
+    """A record stays uncompacted past `max.compaction.lag.ms`, or the disk is nearly full: run at nice 0."""
 
 
 class CleanedGroup(NamedTuple):

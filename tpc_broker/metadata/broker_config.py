@@ -323,7 +323,6 @@ class Settings(QuotaSettings):
         ConfigType.LONG,
         24 * _HOUR_MS,
         f"{_FALL_BACK} delete.retention.ms.",
-        status=_STORED,
         minimum=0,
         dynamic=True,
     )
@@ -332,7 +331,6 @@ class Settings(QuotaSettings):
         ConfigType.LONG,
         LONG_MAX,
         f"{_FALL_BACK} max.compaction.lag.ms.",
-        status=_STORED,
         minimum=1,
         dynamic=True,
     )
@@ -341,7 +339,6 @@ class Settings(QuotaSettings):
         ConfigType.DOUBLE,
         0.5,
         f"{_FALL_BACK} min.cleanable.dirty.ratio.",
-        status=_STORED,
         minimum=0,
         maximum=1,
         dynamic=True,
@@ -351,7 +348,6 @@ class Settings(QuotaSettings):
         ConfigType.LONG,
         0,
         f"{_FALL_BACK} min.compaction.lag.ms.",
-        status=_STORED,
         minimum=0,
         dynamic=True,
     )

@@ -245,6 +245,9 @@ class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane,
     def close_windows(self, handle: int) -> None:
         lib.tpc_partition_close_windows(self._plane, handle)
 
+    def segments_replaced(self, handle: int, upto_offset: int) -> None:
+        lib.tpc_partition_replaced(self._plane, handle, upto_offset)
+
     def release_fetches(self) -> None:
         lib.tpc_plane_release_fetches(self._plane)
 

@@ -36,9 +36,11 @@ import trio
 
 from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError, PartitionOfflineError, StorageFailedError
 from tpc_broker.log.journal import EntryKind, encode_note
+from tpc_broker.metadata.cleaner_settings import NO_CLEANING
 from tpc_broker.model import LeaderEpoch, TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
+from tpc_broker.storage.cleaning_status import CleaningBook
 from tpc_broker.storage.core_moves import CoreMoves
 from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
@@ -88,7 +90,7 @@ if TYPE_CHECKING:
     from tpc_broker.model import CoreId, TopicId
     from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Clock, Disk, Leave, StoragePlane
+    from tpc_broker.storage.ports import Cleaner, Clock, Disk, Leave, StoragePlane
     from tpc_broker.storage.recovery import RecoveredCore
 
 log = logging.getLogger(__name__)
@@ -158,6 +160,11 @@ class JournalledStorage:
         )  # fmt: skip
         self.files = recovered.files
         """All of the core's open files."""
+        self.cleaning = CleaningBook()
+        """What is known of the compaction of its partitions, for people."""
+        self.cleaner: Cleaner | None = None
+        self.cleaning_bounds = NO_CLEANING
+        """As the broker's settings are now."""
         self.shipments = Shipments(recovered.files, data, journal_file.core)
         self._mending = Mending(
             plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,

@@ -36,6 +36,7 @@ class FileStatus(NamedTuple):
     size_bytes: int
     modified_ms: int
     is_directory: bool
+    inode: int = 0
 
 
 class FolderContents(NamedTuple):
@@ -386,6 +387,12 @@ class PartitionTable(Protocol):
         """Before segments are cut or made anew."""
         ...
 
+    def segments_replaced(self, handle: int, upto_offset: int) -> None:
+        """Segments below an offset have given way to cleaned ones: nothing is told of the ones before any more, from
+        memory or by windows. Nothing happens when the partition is not there.
+        """
+        ...
+
     def on_room_low(self, callback: Callable[[int, int], None]) -> None:
         """Called with the handle of a partition that has used up half of what was admitted, and the bytes that
         wait for room.
@@ -560,6 +567,10 @@ class StoragePlane(JournalControl, PartitionTable, WriteBehind, InPlaceWrites, R
 
 class CleanerAwayError(RuntimeError):
     """The cleaner cannot be reached now, or went away during a job: nothing of the log is the reason."""
+
+
+class JobVoidError(CleanerAwayError):
+    """The segments are not those that the job means any more: another job is to be made, of what is there now."""
 
 
 class CleaningFailedError(RuntimeError):

@@ -59,3 +59,10 @@ typedef struct {
 int tpc_segment_walk(const uint8_t *bytes, size_t bytes_count, tpc_segment_state *state, uint8_t *offset_entries,
                      uint8_t *time_entries, int32_t entries_max, tpc_segment_producer *producers,
                      int32_t producers_max);
+
+/*
+ * The index entries alone, of batches that are in one segment whoever wrote them. Stops: END, ROLL (they do not fit), ROOM,
+ * BAD. -EINVAL as above.
+ */
+int tpc_segment_index(const uint8_t *bytes, size_t bytes_count, tpc_segment_state *state, uint8_t *offset_entries,
+                      uint8_t *time_entries, int32_t entries_max);
