@@ -220,6 +220,17 @@ def renewals(d: Dialogue) -> None:
 
 
 @scenario
+def renewals_by_mechanisms_that_are_not_enabled(d: Dialogue) -> None:
+    for name in ("GSSAPI", "OAUTHBEARER", "plain", ""):
+        for version in (0, 1):
+            line = new(d, f"{name} {version}")
+            shake(line, "PLAIN")
+            say(line, _RIGHT)
+            shake(line, name, version)
+            is_served(line)
+
+
+@scenario
 def logins_where_nobody_has_to(d: Dialogue) -> None:
     d.normaliser = SaslNormaliser
     for version in (0, 1):
