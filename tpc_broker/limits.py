@@ -28,6 +28,17 @@ MAILBOX_CALLS_MAX = 256  # calls under way from one core to one other
 MAILBOX_FRAME_BYTES_MAX = 64 * MIB
 MAILBOX_CALL_TIMEOUT_MS = 30_000
 
+# Cleaners, the processes that rewrite segments of compacted topics.
+CLEANER_JOB_BYTES_MAX = 64 * MIB  # with two million producers and aborted transactions
+CLEANER_ANSWER_BYTES_MAX = 256 * KIB
+CLEANER_IDLE_S = 60.0  # without a job for so long, a process ends, and its memory is free
+CLEANER_HELD_S = 10.0  # for so long, one that is ready waits for the job of the core whose turn it is
+CLEANER_SILENT_S = 600.0  # a job that neither reads nor writes for so long hangs, and is killed
+CLEANER_DECOMPRESSED_BYTES_MAX = 256 * MIB  # of a batch, whatever max.decompressed.message.bytes says
+CLEANER_MEMORY_BYTES_BESIDE = 128 * MIB  # of a job, beside its map, its buffers and a batch in both its forms
+CLEANER_BYTES_PER_SECOND_MIN = 1 * KIB  # whatever log.cleaner.io.max.bytes.per.second says
+CLEANER_MAP_BYTES_MAX = 2 * 1024 * MIB - 1  # of one cleaner, as Kafka has it
+
 # Control channel between supervisor and core.
 CONTROL_LINE_BYTES_MAX = 1 * MIB
 STATUS_ANSWER_MS = 1_000  # what a core has for telling its counters; one that is busy for longer is shown without

@@ -206,6 +206,8 @@ int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t byt
 tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place,
                          uint64_t left_bytes);
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition);
+/* Of what segments have, the runs that begin in front of the offset. */
+void tpc_tail_drop_clean(tpc_plane *plane, tpc_partition *partition, int64_t upto_offset);
 void tpc_tail_free_spare(tpc_plane *plane);
 void tpc_tail_reclaim(void *context, int64_t bytes);
 const tpc_tail_batch *tpc_tail_newest(const tpc_partition *partition); /* NULL: none is in memory */

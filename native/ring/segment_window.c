@@ -118,6 +118,16 @@ int tpc_partition_close_windows(tpc_plane *plane, uint64_t handle) {
     return 0;
 }
 
+int tpc_partition_replaced(tpc_plane *plane, uint64_t handle, int64_t upto_offset) {
+    tpc_partition *partition = tpc_partition_of(plane, handle);
+    if (!partition) return -ENOENT;
+    if (upto_offset > partition->written_offset) return -EINVAL;
+    tpc_windows_close_all(&plane->fetches->windows, partition);
+    tpc_aborted_forget(plane, partition);
+    tpc_tail_drop_clean(plane, partition, upto_offset);
+    return 0;
+}
+
 int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_window_params *params) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     tpc_windows *windows = &plane->fetches->windows;

@@ -512,11 +512,14 @@ static bool is_lacked(const tpc_plane *plane) {
            tpc_steady_is_lacked(plane, partition, tail_at(partition, 0)->next_offset);
 }
 
+static bool begins_untold(const tpc_partition *partition) {
+    return partition->is_appended && tail_at(partition, 0)->next_offset > partition->told_offset;
+}
+
 /* Of the run that became clean first: whether Python has not taken it yet, which reads it when it does (replica.c). */
 static bool is_untold(const tpc_plane *plane) {
     const tpc_partition *partition = tpc_partition_of(plane, oldest_clean(plane));
-    return partition && partition->tail_clean && partition->is_appended &&
-           tail_at(partition, 0)->next_offset > partition->told_offset;
+    return partition && partition->tail_clean && begins_untold(partition);
 }
 
 /* Makes one that may be evicted the first. False: there is none, or it has not been found yet. */
@@ -618,6 +621,14 @@ void tpc_tail_truncate(tpc_plane *plane, tpc_partition *partition, int64_t offse
     plane->dirty_bytes += partition->unwritten_bytes - partition->dirty_bytes;
     partition->dirty_bytes = partition->unwritten_bytes;
     if (!partition->dirty_bytes) dirty_unlink(plane, partition);
+}
+
+/* Rule: When cleaned segments take the place of others, memory below their end goes: it has aborted records that the lists
+ * of aborted transactions may soon say nothing of. Held by tests/runtime/test_segment_swaps.py. */
+void tpc_tail_drop_clean(tpc_plane *plane, tpc_partition *partition, int64_t upto_offset) {
+    while (partition->tail_clean && tail_at(partition, 0)->base_offset < upto_offset && !begins_untold(partition))
+        pop_oldest_clean(plane, partition);
+    tpc_partition_verify(partition);
 }
 
 void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {

@@ -106,16 +106,6 @@ async def test_a_topic_is_made_on_first_use_where_that_is_allowed(autojump_clock
         assert (await metadata(node, 1, "x", creates=True)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_topic_that_is_to_be_compacted_is_told_once(autojump_clock, caplog):
-    """A client that asks for it is not refused."""
-    async with running_node() as node:
-        assert await create_topic(node, 1, "kept", cleanup_policy="compact,delete") is NONE
-        assert await create_topic(node, 0, "dropped", cleanup_policy="delete") is NONE
-        assert await create_topic(node, 1, "other", retention_ms="1000") is NONE
-        told = [record.getMessage() for record in caplog.records if "compaction" in record.getMessage()]
-    assert told == ["topic kept has cleanup.policy=compact: compaction does not run yet, all records stay"]
-
-
 async def test_a_core_that_crashes_has_what_was_durable_under_a_later_epoch(autojump_clock):
     async with running_node(cores=1) as node:
         await create_topic(node, 0, "t", 1)

@@ -70,20 +70,6 @@ def test_a_setting_of_a_group_or_of_client_metrics_from_set_to_unset(
     assert (found[key]["value"], found[key]["source"]) == (default, "default")
 
 
-@OURS_ONLY
-def test_a_policy_that_does_nothing_yet_is_told_and_taken(command: Tpc) -> None:
-    said, warned = command.run("topic", "create", "compacted", "--config", "cleanup.policy=compact")
-    assert said == "Created topic compacted.\n"
-    assert warned.startswith("tpc: warning: compacted: cleanup.policy=compact: Compaction does not run yet")
-    assert warned.count("\n") == 1
-    for words in (("config", "set", "topic", "compacted"), ("topic", "alter", "compacted", "--config")):
-        assert "tpc: warning: compacted: " in command.run(*words, "cleanup.policy=delete,compact")[1]
-        assert command.run(*words, "cleanup.policy=delete")[1] == ""
-        told = json.loads(command(*words, "cleanup.policy=compact", "--json"))
-        assert len(told["warnings"]) == 1
-        assert "warnings" not in json.loads(command(*words, "retention.ms=1000000", "--json"))
-
-
 def test_every_setting_is_explained(command: Tpc, plain: str) -> None:
     for place in (("topic", plain), ("broker", "0")):
         found = settings(command, *place, "--all")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tpc_broker import limits
-from tpc_broker.runtime.supervisor import _describe_exit, restart_delay_ms
+from tpc_broker.runtime.started_process import describe_exit
+from tpc_broker.runtime.supervisor import restart_delay_ms
 
 
 def delays(lives_ms: list[float]) -> list[int]:
@@ -33,4 +34,4 @@ def test_a_crash_now_and_then_costs_the_least_delay_each_time(served_ms: float) 
 )
 def test_every_end_of_a_core_has_a_description(code: int, said: str) -> None:
     """Most of the real-time signals have no name."""
-    assert _describe_exit(code) == said
+    assert describe_exit(code) == said

@@ -175,6 +175,20 @@ async def no_in_place_window_is_there_before_one_is_opened(plane):
     assert plane.state(handle).in_place_end_offset == -1
 
 
+@promise
+async def segments_that_gave_way_take_nothing_along_that_is_not_written(plane):
+    (handle,) = registered(plane, 1)
+    await appended(plane, handle, 3)
+    plane.short_runs_done([(handle, 1)])
+    before = plane.state(handle)
+    plane.close_windows(handle)
+    plane.segments_replaced(handle, 1)
+    plane.segments_replaced(handle + 1, 1)  # it has gone
+    assert plane.state(handle) == before
+    [rest] = plane.short_runs_take([handle], 5000, memoryview(bytearray(5000)))
+    assert (len(rest.batches), rest.end_offset) == (2 * len(DATA), 3)
+
+
 CALLS = sorted(set(dir(StoragePlane)) & set(dir(MemoryStoragePlane)) - set(dir(object)))
 
 

@@ -12,7 +12,7 @@ from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.files import segment_file_name
 from tpc_broker.storage.segment_reader import SegmentReader
 
-OPERATIONS = ("open", "stat", "read", "writev", "truncate", "unlink", "rename")
+OPERATIONS = ("open", "stat", "read", "read_view", "writev", "truncate", "unlink", "rename")
 
 
 class Stop:

@@ -95,7 +95,7 @@ class PlainDisk(Operations, ManyOneByOne):
 
     async def stat(self, path):
         found = path.stat()
-        return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, path.is_dir())
+        return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, path.is_dir(), found.st_ino)
 
     async def statvfs(self, path):
         found = os.statvfs(path)

@@ -51,6 +51,8 @@ class MemoryStoragePlane:
         """Those that were tried."""
         self.waits, self.closed = [], []
         """Handles of `wait_settled`, and of `close_in_place_window`."""
+        self.windows_closed, self.replaced = [], []
+        """Handles of `close_windows`; of `segments_replaced` with the offsets."""
         self.in_place_ends = {}
         self.error, self._failures = 0, []
         self._partitions, self._handles = {}, itertools.count()
@@ -173,6 +175,13 @@ class MemoryStoragePlane:
 
     def set_in_place_space(self, _handle, _reserved_position):
         return False
+
+    def close_windows(self, handle):
+        self.windows_closed.append(handle)
+
+    def segments_replaced(self, handle, upto_offset):
+        assert handle not in self._partitions or upto_offset <= self._partitions[handle].written_offset
+        self.replaced.append((handle, upto_offset))
 
     def close_in_place_window(self, handle):
         self.closed.append(handle)

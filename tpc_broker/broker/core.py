@@ -19,6 +19,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.authentication import Authentication
+from tpc_broker.broker.cleaning_facts import CleaningFacts
 from tpc_broker.broker.client_quotas import ClientQuotas
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
@@ -216,6 +217,7 @@ class Core:
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
         self.loads = CoreLoads(self)
+        self.cleaning_facts = CleaningFacts(self, storage)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
         self.transactions = TransactionService(self, nursery)
@@ -420,8 +422,6 @@ class Core:
         if told[0] != told[1]:
             self.plane.forget_answers(int(ApiKey.API_VERSIONS))
         self._tell_owners(before, after)
-        if self.core_id == METADATA_CORE:
-            self._tell_uncompacted(before, after)
         if self.replicated is not None:
             await self.replicated.follow(after)
             await trio.lowlevel.checkpoint()  # one step less in which nobody is served
@@ -432,19 +432,6 @@ class Core:
             self.moves.look()
         if not before.version:
             self._nursery.start_soon(self.holders.report_misplaced)
-
-    def _tell_uncompacted(self, before: ClusterImage, after: ClusterImage) -> None:
-        """Once for each topic, of a policy that is taken and does nothing yet: clients like Connect set it."""
-        for old, new in changed_topics(before, after):
-            if new is None or new.name.startswith("__") or not self._is_to_be_compacted(new):
-                continue
-            if old is None or not self._is_to_be_compacted(old):
-                text = f"topic {new.name} has cleanup.policy=compact: compaction does not run yet, all records stay"
-                self.log_limiter.say(log, "no compaction", new.name, text)
-
-    def _is_to_be_compacted(self, topic: TopicImage) -> bool:
-        own = topic.configs.get("cleanup.policy")
-        return "compact" in (self.settings.log_cleanup_policy if own is None else own.split(","))
 
     def _tell_owners(self, before: ClusterImage, after: ClusterImage) -> None:
         """First what goes: a topic may have been made again under its name."""

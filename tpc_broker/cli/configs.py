@@ -10,7 +10,6 @@ import click
 
 from tpc_broker.cli.connection import Exit, common_options, fail, print_json, print_table, split_settings
 from tpc_broker.cli.own_client import own_client
-from tpc_broker.cli.uncompacted import warnings_of
 from tpc_broker.client import configs
 from tpc_broker.client.configs import Resource, Setting
 
@@ -124,10 +123,8 @@ def _alter(  # noqa: PLR0913 - what both commands were given
 ) -> None:
     with own_client(bootstrap, topic=name if kind == "topic" else "") as cluster:
         configs.alter(cluster, KINDS[kind], _resource_name(kind, name), changes, validate_only=dry_run)
-    warnings = warnings_of(bootstrap, name, changes, as_json=as_json) if kind == "topic" else []
     if as_json:
-        facts = {kind: name, "changed": changes, "executed": not dry_run}
-        print_json({**facts, **({"warnings": warnings} if warnings else {})})
+        print_json({kind: name, "changed": changes, "executed": not dry_run})
         return
     click.echo(f"{'Would change' if dry_run else 'Changed'} {kind} {name}: {', '.join(changes)}.")
 

@@ -25,7 +25,6 @@ from tpc_broker.cli.connection import (
 )
 from tpc_broker.cli.moments import milliseconds, parse_record_time
 from tpc_broker.cli.own_client import own_client
-from tpc_broker.cli.uncompacted import warnings_of
 from tpc_broker.client import configs
 from tpc_broker.client.configs import Resource
 
@@ -66,10 +65,8 @@ def alter(  # noqa: PLR0913 - one parameter per option
                 wanted, validate_only=validate_only, request_timeout=REQUEST_TIMEOUT_S
             )
             only_result(futures, bootstrap, f"topic {name}", topic=name)
-    warnings = warnings_of(bootstrap, name, changes, as_json=as_json)
     if as_json:
-        facts = {"topic": name, "partitions": partitions, "changed": changes, "executed": not dry_run}
-        print_json({**facts, **({"warnings": warnings} if warnings else {})})
+        print_json({"topic": name, "partitions": partitions, "changed": changes, "executed": not dry_run})
     else:
         click.echo(f"{'Would alter' if dry_run else 'Altered'} topic {name}.")
 

@@ -68,6 +68,8 @@ class CleaningJob(NamedTuple):
     markers lie behind it. Data of one that is missing here are taken for committed ones, and would remove older values.
     """
     producers: tuple[KeptProducer, ...]
+    is_urgent: bool = False
+    """A record stays uncompacted past `max.compaction.lag.ms`, or the disk is nearly full: run at nice 0."""
 
 
 class CleanedGroup(NamedTuple):

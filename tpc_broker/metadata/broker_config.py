@@ -1,6 +1,7 @@
 """The broker's settings: one table for the file, `--override`, DescribeConfigs and the code that reads them.
 
-Settings that Kafka has carry Kafka's names, types, defaults and ranges; ours are marked in their documentation. Names
+Settings that Kafka has carry Kafka's names, types, ranges, and defaults but where the documentation says so; ours are
+marked there. Names
 that are in neither are refused, with close matches, and those of Kafka that cannot mean anything here with the reason.
 `Settings` is the table and the record of values; `tpc_broker.metadata.settings` reads it from text.
 """
@@ -323,7 +324,6 @@ class Settings(QuotaSettings):
         ConfigType.LONG,
         24 * _HOUR_MS,
         f"{_FALL_BACK} delete.retention.ms.",
-        status=_STORED,
         minimum=0,
         dynamic=True,
     )
@@ -332,7 +332,6 @@ class Settings(QuotaSettings):
         ConfigType.LONG,
         LONG_MAX,
         f"{_FALL_BACK} max.compaction.lag.ms.",
-        status=_STORED,
         minimum=1,
         dynamic=True,
     )
@@ -341,7 +340,6 @@ class Settings(QuotaSettings):
         ConfigType.DOUBLE,
         0.5,
         f"{_FALL_BACK} min.cleanable.dirty.ratio.",
-        status=_STORED,
         minimum=0,
         maximum=1,
         dynamic=True,
@@ -351,7 +349,6 @@ class Settings(QuotaSettings):
         ConfigType.LONG,
         0,
         f"{_FALL_BACK} min.compaction.lag.ms.",
-        status=_STORED,
         minimum=0,
         dynamic=True,
     )
@@ -532,8 +529,9 @@ class Settings(QuotaSettings):
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes",
         ConfigType.INT,
-        100 << 20,
-        "segment.bytes of __consumer_offsets.",
+        16 << 20,
+        "segment.bytes of __consumer_offsets, when it is made. Kafka has 104857600; what is in the last segment is not "
+        "compacted, and each load reads it.",
         minimum=1 << 20,
     )
     offsets_retention_minutes: int = setting(

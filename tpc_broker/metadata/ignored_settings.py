@@ -12,11 +12,10 @@ from typing import Any
 from tpc_broker.metadata.config_types import LONG_MAX, ConfigStatus, ConfigType, ConfigValue, setting
 
 _ONE_PROCESS = "One process per core does everything (--cores)."
-_NO_CLEANER = "There is no log cleaner."
 _NO_FOLLOWERS = "A partition has one replica on a node."
 _OWN_BUDGET = "replica.move.bytes.per.second bounds what fills replicas, at all times."
 _OWN_PAUSES = "After a failure the keys are asked for again after one second, later after one minute."
-_DOUBLE_MAX = 1.7976931348623157e308
+DOUBLE_MAX = 1.7976931348623157e308
 
 
 def _ignored(name: str, kind: ConfigType, default: ConfigValue, why: str, **details: Any) -> Any:
@@ -55,24 +54,20 @@ class IgnoredSettings:
         "sasl.oauthbearer.scope.claim.name", ConfigType.STRING, "scope", "What a token may do is said by rules alone."
     )
 
-    log_cleaner_backoff_ms: int = _ignored(
-        "log.cleaner.backoff.ms", ConfigType.LONG, 15_000, _NO_CLEANER, minimum=0, dynamic=True
-    )
-    log_cleaner_dedupe_buffer_size: int = _ignored(
-        "log.cleaner.dedupe.buffer.size", ConfigType.LONG, 128 << 20, _NO_CLEANER, dynamic=True
-    )
-    log_cleaner_enable: bool = _ignored("log.cleaner.enable", ConfigType.BOOLEAN, default=True, why=_NO_CLEANER)
     log_cleaner_io_buffer_load_factor: float = _ignored(
-        "log.cleaner.io.buffer.load.factor", ConfigType.DOUBLE, 0.9, _NO_CLEANER, dynamic=True
+        "log.cleaner.io.buffer.load.factor",
+        ConfigType.DOUBLE,
+        0.9,
+        "The cleaner's table of keys is as full as it is fast with.",
+        dynamic=True,
     )
     log_cleaner_io_buffer_size: int = _ignored(
-        "log.cleaner.io.buffer.size", ConfigType.INT, 512 << 10, _NO_CLEANER, minimum=0, dynamic=True
-    )
-    log_cleaner_io_max_bytes_per_second: float = _ignored(
-        "log.cleaner.io.max.bytes.per.second", ConfigType.DOUBLE, _DOUBLE_MAX, _NO_CLEANER, dynamic=True
-    )
-    log_cleaner_threads: int = _ignored(
-        "log.cleaner.threads", ConfigType.INT, 1, _NO_CLEANER, minimum=0, dynamic=True
+        "log.cleaner.io.buffer.size",
+        ConfigType.INT,
+        512 << 10,
+        "A cleaner reads pieces of 4 MiB.",
+        minimum=0,
+        dynamic=True,
     )
     log_flush_scheduler_interval_ms: int = _ignored(
         "log.flush.scheduler.interval.ms", ConfigType.LONG, LONG_MAX, "The journal makes records durable at once."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tpc_broker.metadata.cleaner_settings import CleanerSettings
 from tpc_broker.metadata.config_types import ConfigType, setting
-from tpc_broker.metadata.ignored_settings import IgnoredSettings
 
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -14,7 +14,7 @@ REPLICA_SELECTORS: Final = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSettings(IgnoredSettings):
+class ReplicaSettings(CleanerSettings):
     """As `broker_config.Settings`."""
 
     auto_leader_rebalance_enable: bool = setting(

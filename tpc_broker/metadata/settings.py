@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS, Settings, broker_definition
+from tpc_broker.metadata.cleaner_settings import altered_cleaner_fault, threads_fault
 from tpc_broker.metadata.config_types import ConfigError, ConfigStatus, ConfigValue, python_name, to_text
 from tpc_broker.metadata.group_config import altered_group_fault, group_fault
 from tpc_broker.metadata.listener_settings import GivenText, is_listener_setting
@@ -46,7 +47,10 @@ class BrokerConfiguration:
 
     def check_altered(self, default: Mapping[str, str], here: Mapping[str, str], asked: Collection[str]) -> None:
         """ConfigError when its dynamic settings may not become these, of which somebody asks for some by name."""
-        _check_alterable(self.altered(default, here).settings, asked)
+        settings = self.altered(default, here).settings
+        _check_alterable(settings, asked)
+        if (fault := threads_fault(self.settings, settings, asked)) is not None:
+            raise ConfigError(fault)
 
     def topic_config(self, overrides: Mapping[str, str], *, is_internal: bool = False) -> TopicConfig:
         """Effective settings of a topic with these overrides; an internal one is durable whatever the default says."""
@@ -117,7 +121,7 @@ def check_relations(settings: Settings) -> None:
 
 def _check_alterable(settings: Settings, asked: Collection[str]) -> None:
     """What is a mistake where it is said, and is lived with where it was stored under other settings. ConfigError."""
-    fault = altered_group_fault(settings, asked)
+    fault = altered_group_fault(settings, asked) or altered_cleaner_fault(settings, asked)
     if fault is not None:
         raise ConfigError(fault)
 

@@ -69,8 +69,8 @@ class TopicConfig:
         ConfigType.LIST,
         ("delete",),
         "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the last record "
-        "of every key. With `compact`, records without a key are refused. Compaction does not run yet; a topic with "
-        "`compact` alone loses nothing to age or size.",
+        "of every key. With `compact`, records without a key are refused; with `compact` alone nothing goes by age or "
+        "size.",
         valid=CLEANUP_POLICIES,
         synonyms=_same("log.cleanup.policy"),
     )
@@ -119,7 +119,6 @@ class TopicConfig:
         ConfigType.LONG,
         _DAY_MS,
         "How long compaction keeps the marker of a deleted key.",
-        status=_STORED,
         minimum=0,
         synonyms=_same("log.cleaner.delete.retention.ms"),
     )
@@ -207,7 +206,6 @@ class TopicConfig:
         ConfigType.LONG,
         LONG_MAX,
         "Longest time a record may stay uncompacted.",
-        status=_STORED,
         minimum=1,
         synonyms=_same("log.cleaner.max.compaction.lag.ms"),
     )
@@ -248,7 +246,6 @@ class TopicConfig:
         ConfigType.DOUBLE,
         0.5,
         "Share of uncompacted log above which compaction is worth it.",
-        status=_STORED,
         minimum=0,
         maximum=1,
         synonyms=_same("log.cleaner.min.cleanable.ratio"),
@@ -258,7 +255,6 @@ class TopicConfig:
         ConfigType.LONG,
         0,
         "Shortest time a record stays uncompacted.",
-        status=_STORED,
         minimum=0,
         synonyms=_same("log.cleaner.min.compaction.lag.ms"),
     )
@@ -367,9 +363,10 @@ class TopicConfig:
 TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = definitions_of(TopicConfig)
 
 INTERNAL_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(100 << 20),
+    "cleanup.policy": "compact", "compression.type": "producer",
 }  # fmt: skip
-"""Set on topics of coordinators when they are made, as Kafka does."""
+"""Set on topics of coordinators when they are made, as Kafka does, beside the `segment.bytes` of the broker's settings.
+"""
 
 
 def topic_definition(name: str) -> ConfigDefinition:

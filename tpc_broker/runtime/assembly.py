@@ -32,6 +32,7 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, TopicPartition
 from tpc_broker.routing import adapt_to_cores
 from tpc_broker.runtime.cache_bound import CacheBound
+from tpc_broker.runtime.cleaner.cleaner_client import CleanerClient
 from tpc_broker.runtime.client_connections import ClientConnections
 from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster.identity import IdentityFile, core_ended, is_in_cluster
@@ -90,6 +91,7 @@ class CoreAssembly:
     clock: SystemClock
     cache: CacheBound
     refusals: RefusalWatch
+    cleaner: CleanerClient
     counters: Callable[[Core], CoreCounters]
     """As long as the others are open."""
 
@@ -289,14 +291,18 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         new_run_id=lambda: secrets.randbits(63),
         reopen_journal_file=descriptor.reopen,
     )
+    storage.cleaner = cleaner = CleanerClient(options.cleaner_name)
     plane.set_hot(on=True)
     try:
         counters = partial(core_counters, ring, connections, plane, storage)
         cache = CacheBound(plane, settings.log_cache_max_bytes, options.cores)
         refusals = RefusalWatch(connections)
         clients = ClientConnections(connections)
-        yield CoreAssembly(clients, connections, bounds, plane, storage, disk, clock, cache, refusals, counters)
+        yield CoreAssembly(
+            clients, connections, bounds, plane, storage, disk, clock, cache, refusals, cleaner, counters
+        )
     finally:
+        cleaner.let_go()
         with trio.CancelScope(shield=True):
             await _close(connections, plane, recovered)
         descriptor.close()

@@ -2,7 +2,8 @@
 
 Supervisor to core: ``drain`` (with a deadline), ``cores`` (which cores are up), ``status`` (asks for counters),
 ``backup`` (see `backup_hold`). Core to supervisor: ``opened``, ``ready``, ``owned`` (partitions of a topic, for
-datagrams), ``status`` (its counters), ``drained``, ``cannot_run`` (a reason that a restart does not mend).
+datagrams), ``cleaners`` (core 0's: how many there may be, and how fast), ``status`` (its counters), ``drained``,
+``cannot_run`` (a reason that a restart does not mend).
 
 End of file from the supervisor's side means that it is gone, and the core ends at once: no core
 outlives its supervisor.

@@ -7,7 +7,6 @@ start where it stands, as `kill -9` would: no client was answered yet, and other
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
@@ -25,6 +24,7 @@ from tpc_broker import limits
 from tpc_broker.broker.core import Core, CoreIdentity, GivenBeforeStart
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MetadataUnreadableError
+from tpc_broker.metadata.cleaner_settings import cleaning_bounds
 from tpc_broker.metadata.listeners import ListenerMode, shown_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings
 from tpc_broker.metadata.ssl_settings import ssl_of_listeners
@@ -48,6 +48,7 @@ from tpc_broker.runtime.listening import map_load
 from tpc_broker.runtime.logs import end_logging, log_facts, set_up_logging
 from tpc_broker.runtime.mailbox import Mailboxes
 from tpc_broker.runtime.options import ChosenBackend, CoreOptions, StartError
+from tpc_broker.runtime.parent_death import die_with
 from tpc_broker.runtime.pending_users import PendingUsers, missing_users, read_before_start
 from tpc_broker.runtime.ring import Backend, RingUnavailable
 from tpc_broker.runtime.sasl_secret import read_sasl_secret
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 GIL_SWITCH_S = 0.0005
 """A helper thread may keep the core's thread from Python for so long: nobody is answered meanwhile."""
 LINKS_WAIT_S = 2.0
@@ -80,7 +80,8 @@ EXIT_OK, EXIT_FAILED = 0, 1
 
 def main(arguments: list[str]) -> int:
     options = CoreOptions.from_arguments(arguments)
-    _die_with_supervisor(options.supervisor_pid)
+    if not die_with(options.supervisor_pid):
+        return EXIT_FAILED
     for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)  # blocked by the supervisor, for the time up to here
@@ -162,10 +163,11 @@ def _map_shared_memory(options: CoreOptions, assembly: CoreAssembly) -> None:
 
 
 def _apply_settings(assembly: CoreAssembly, settings: Settings) -> None:
-    """Of the broker's settings, now and whenever they change, those of the loop and of C."""
+    """Of the broker's settings, now and whenever they change, those of the loop, of C and of the cleaner."""
     shares = {queue: getattr(settings, f"cpu_shares_{queue.name.lower()}") for queue in TaskQueue}
     current_task_queues().set_shares(shares)
     assembly.bounds.follow(settings)
+    assembly.storage.cleaning_bounds = cleaning_bounds(settings)
     if assembly.plane.datagrams is not None:
         assembly.plane.datagrams.set_answers(on=settings.datagram_acknowledge)
 
@@ -182,12 +184,6 @@ async def _datagrams_open(options: CoreOptions, assembly: CoreAssembly) -> Async
     finally:
         ended, assembly.plane.datagrams = assembly.plane.datagrams, None
         await ended.end()
-
-
-def _die_with_supervisor(supervisor_pid: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != supervisor_pid:  # it died before the call above
-        sys.exit(EXIT_FAILED)
 
 
 async def _recover_only(options: CoreOptions) -> int:
@@ -232,6 +228,7 @@ class CoreProcessMain:
         self._cluster: ClusterNodeMain | None = None
         self._given = GivenBeforeStart()
         self._replication: CoreReplication | None = None
+        self._cleaner_rate = 0.0
 
     async def run(self) -> int:
         try:
@@ -262,7 +259,7 @@ class CoreProcessMain:
             core.serve_metadata_calls()
             self._links = _open_links(options, assembly, mailboxes)
             datagrams = await opened.enter_async_context(_datagrams_open(options, assembly))
-            _apply_settings(assembly, core.settings)
+            self._apply_settings(assembly, nursery, core.settings)
             if datagrams is not None:
                 nursery.start_soon(datagrams.tell_owned, self._control.send)
             await nursery.start(mailboxes.run)
@@ -343,7 +340,7 @@ class CoreProcessMain:
             clock=assembly.clock,
             chance=SystemChance(),
             nursery=nursery,
-            on_settings=partial(_apply_settings, assembly),
+            on_settings=partial(self._apply_settings, assembly, nursery),
             cluster=self._cluster,
             replication=self._replication_of(assembly, nursery),
         )
@@ -352,6 +349,18 @@ class CoreProcessMain:
         if keys is not None:
             nursery.start_soon(keys.run)
         return core
+
+    def _apply_settings(self, assembly: CoreAssembly, nursery: trio.Nursery, settings: Settings) -> None:
+        """Here, and core 0 for the supervisor, too."""
+        _apply_settings(assembly, settings)
+        if self._options.core == METADATA_CORE:
+            self._cleaner_rate = settings.log_cleaner_io_max_bytes_per_second
+            nursery.start_soon(self._tell_cleaners, assembly)
+
+    async def _tell_cleaners(self, assembly: CoreAssembly) -> None:
+        """What is in force when it is told: tasks that were started together run in any order."""
+        threads = assembly.storage.cleaning_bounds.threads
+        await self._control.send("cleaners", threads=threads, bytes_per_second=self._cleaner_rate)
 
     def _all_log_limiters(self, core: Core, mailboxes: Mailboxes) -> list[LogLimiter]:
         found = [core.log_limiter, mailboxes.log_limiter]
@@ -376,6 +385,7 @@ class CoreProcessMain:
 
     def _count(self, assembly: CoreAssembly, core: Core) -> CoreCounters:
         counters = assembly.counters(core)
+        counters["cleanings_under_way"] = dict(assembly.cleaner.under_way)
         if self._replication is not None:
             counters["replicas"] = self._replication.counters()
         if core.replica_watch is not None:

@@ -245,6 +245,9 @@ class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane,
     def close_windows(self, handle: int) -> None:
         lib.tpc_partition_close_windows(self._plane, handle)
 
+    def segments_replaced(self, handle: int, upto_offset: int) -> None:
+        lib.tpc_partition_replaced(self._plane, handle, upto_offset)
+
     def release_fetches(self) -> None:
         lib.tpc_plane_release_fetches(self._plane)
 
@@ -663,7 +666,7 @@ def _partition_params(partition: PartitionParams) -> tuple[Any, list[Any]]:
     if partition.log_append_time:
         params.flags |= lib.TPC_PARTITION_LOG_APPEND_TIME
     if partition.is_compacted:
-        params.flags |= lib.TPC_PARTITION_PYTHON_VALIDATES | lib.TPC_PARTITION_COMPACTED
+        params.flags |= lib.TPC_PARTITION_COMPACTED
     return params, kept
 
 

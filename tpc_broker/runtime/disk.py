@@ -409,7 +409,7 @@ def _read_file(path: str) -> bytes:
 
 def _stat(path: Path) -> FileStatus:
     found = path.stat()
-    return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, path.is_dir())
+    return FileStatus(found.st_size, found.st_mtime_ns // 1_000_000, path.is_dir(), found.st_ino)
 
 
 def _statvfs(path: Path) -> FileSystemStatus:

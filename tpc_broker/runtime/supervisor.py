@@ -9,10 +9,11 @@ Duties, in order:
 5. restart a core that dies, with back-off and never before the old one is reaped; kill one that hangs (`core_watch`);
 6. while a core is down for over a second, accept and close on its port, so that clients ask for metadata instead of
    hanging in the backlog; tell the other cores which cores are up;
-7. tell who asks what the cores count (`status.py`, `admin.py`);
-8. on SIGUSR2 do the same as on SIGTERM, and then begin a new life in this process's place, with the same sockets;
-9. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries. A core that is
-   not up yet is killed.
+7. start cleaners for compacted topics when there is something for them (`cleaner.cleaner_lives`);
+8. tell who asks what the cores count (`status.py`, `admin.py`);
+9. on SIGUSR2 do the same as on SIGTERM, and then begin a new life in this process's place, with the same sockets;
+10. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries. A core that is
+    not up yet is killed, and so are cleaners.
 
 Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group), from their first instruction on: they are
 started with both blocked. They die with the supervisor: parent-death signal, and end of file on the control channel.
@@ -25,7 +26,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -40,6 +40,7 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId
 from tpc_broker.runtime.backend import described
 from tpc_broker.runtime.backup_staging import keep_removing_left
+from tpc_broker.runtime.cleaner.cleaner_lives import Cleaners
 from tpc_broker.runtime.cluster.identity import check_directory
 from tpc_broker.runtime.cluster.options import bind_cluster
 from tpc_broker.runtime.control import TERMINAL_SIGNALS, ControlChannel
@@ -54,13 +55,16 @@ from tpc_broker.runtime.mailbox import make_mailbox_listeners
 from tpc_broker.runtime.notify import notify_service_manager
 from tpc_broker.runtime.options import ON_IO_URING, CoreOptions, ServeOptions, StartError
 from tpc_broker.runtime.sasl_secret import make_secret
+from tpc_broker.runtime.started_process import describe_exit, start_process, wait_for
 from tpc_broker.runtime.status import serve_control, serve_status
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.runtime.cluster.counters import ClusterCounters
+    from tpc_broker.runtime.control import Message
     from tpc_broker.runtime.counters import CoreCounters, CoreStatus
 
 log = logging.getLogger(__name__)
@@ -132,6 +136,7 @@ class Supervisor:
         self._looking = trio.Lock()
         self._stop: trio.CancelScope
         self._admin_sockets: list[socket.socket] = []
+        self._cleaners: Cleaners | None = None
 
     # Rule: All ports are bound before "ready", and a failure names the port. Held by
     # tests/runtime/test_supervisor_refusals.py.
@@ -162,14 +167,19 @@ class Supervisor:
             self._make_sasl_secret()
             async with trio.open_nursery() as nursery:
                 self._stop = nursery.cancel_scope
+                self._cleaners = cleaners = Cleaners()
+                cleaners.follow(self._settings())
                 await nursery.start(self._watch_signals, nursery)
+                nursery.start_soon(cleaners.run)
                 for core in range(options.cores):
                     nursery.start_soon(self._keep_core_running, CoreId(core))
                 nursery.start_soon(self._announce_ready)
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
                 nursery.start_soon(keep_removing_left, options.data)
-                nursery.start_soon(serve_status, options.data, self._look, self._report_listeners, options.backend)
+                nursery.start_soon(
+                    serve_status, options.data, self._look, self._report_listeners, options.backend, options.open_doors
+                )
                 nursery.start_soon(serve_control, options.data, self._control)
                 nursery.start_soon(admin)
         if self._given_up:  # behind the last words of all cores: what there is to do is the last line
@@ -245,7 +255,7 @@ class Supervisor:
         except OSError as error:
             raise StartError(f"recovery of yesterday's journals could not be started: {error}") from error
         try:
-            code = await _wait_for(process, life_fd)
+            code = await wait_for(process, life_fd)
         finally:
             os.close(life_fd)
         if code != 0:
@@ -275,6 +285,7 @@ class Supervisor:
             quotas_fd=self._listening.quotas_fd,
             datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
             backend=self._options.backend.name,
+            cleaner_name=self._cleaners.name if self._cleaners is not None else "",
             cluster=self._options.cluster,
             cluster_fds=()
             if recover_only or not self._cluster_sockets
@@ -310,7 +321,7 @@ class Supervisor:
                 what, cannot_run, served_ms = f"could not be started ({error})", None, 0.0
             else:
                 code, cannot_run, served_ms = await self._live(core, life)
-                what = f"ended ({_describe_exit(code)})"
+                what = f"ended ({describe_exit(code)})"
             if self._draining:
                 return
             attempts += 1
@@ -335,14 +346,14 @@ class Supervisor:
                 nursery.start_soon(self._listen_to, core, life)
                 nursery.start_soon(self._close_port_while_starting, core, life)
                 await life.control.send("cores", up=sorted(self._up))
-                code = await _wait_for(life.process, life.life_fd)
+                code = await wait_for(life.process, life.life_fd)
                 nursery.cancel_scope.cancel()
         finally:
             self._set_alive(core, alive=False)
             if life.process.poll() is None:
                 life.process.kill()
                 with trio.CancelScope(shield=True):
-                    await _wait_for(life.process, life.life_fd)
+                    await wait_for(life.process, life.life_fd)
             self._cores.pop(core, None)
             if self._draining:  # nobody takes this socket over; who calls the core is to be refused, not to wait
                 self._mailbox_listeners[core].close()
@@ -367,8 +378,8 @@ class Supervisor:
                     self._ever_ready.add(core)
                     if len(self._ever_ready) == self._options.cores:
                         self._all_ready.set()
-                case "owned" if self._datagrams is not None:
-                    self._datagrams.own(core, message["topic"], message["partitions"])
+                case "owned" | "cleaners":
+                    self._pass_on(core, message)
                 case "joining":
                     life.is_joining = True
                 case "status":
@@ -378,6 +389,13 @@ class Supervisor:
                     life.cannot_run = message["reason"]
                 case "drained":
                     log.info("core %d drained", core)
+
+    def _pass_on(self, core: CoreId, message: Message) -> None:
+        """What a core says to the kernel's program, or to cleaners."""
+        if message["kind"] == "owned" and self._datagrams is not None:
+            self._datagrams.own(core, message["topic"], message["partitions"])
+        elif message["kind"] == "cleaners" and self._cleaners is not None and not self._draining:
+            self._cleaners.set_bounds(message["threads"], message["bytes_per_second"])
 
     async def _set_up(self, core: CoreId, *, up: bool) -> None:
         """Tell all cores which cores are up."""
@@ -555,6 +573,8 @@ class Supervisor:
 
     async def _drain(self) -> None:
         deadline_ms = self._settings().drain_deadline_ms
+        if self._cleaners is not None:
+            self._cleaners.end()
         for core, life in list(self._cores.items()):
             if core in self._up:
                 await life.control.send("drain", deadline_ms=deadline_ms)
@@ -634,23 +654,12 @@ def _blocked_at_the_end() -> Iterator[None]:
 # killed; one that gets no CPU is not. See also tpc_broker/runtime/core_watch.py, tpc_broker/runtime/core.py. Held by
 # tests/runtime/test_supervisor_lives.py, tests/runtime/test_core_watch.py.
 def _start_core_process(options: CoreOptions, descriptors: Sequence[int] = ()) -> tuple[subprocess.Popen[bytes], int]:
-    """And its pidfd. With the terminal's signals blocked, which the process unblocks when it has learnt to ignore them.
-    OSError: there is too little of something for it; then nothing of it is left.
-    """
+    """`start_process`, of a core."""
     options_fd = options.to_file()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
     try:
-        command = [*CORE_COMMAND, *options.to_arguments(options_fd)]
-        process = subprocess.Popen(command, pass_fds=[*descriptors, options_fd], stdin=subprocess.DEVNULL)
+        return start_process([*CORE_COMMAND, *options.to_arguments(options_fd)], [*descriptors, options_fd])
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(options_fd)
-    try:
-        return process, os.pidfd_open(process.pid)
-    except OSError:
-        process.kill()
-        process.wait()
-        raise
 
 
 async def _accept_and_close(listening: socket.socket) -> None:
@@ -663,19 +672,3 @@ async def _accept_and_close(listening: socket.socket) -> None:
             await trio.sleep(0.05)
             continue
         connection.close()
-
-
-async def _wait_for(process: subprocess.Popen[bytes], life_fd: int) -> int:
-    """Exit code of a child, awaited through its pidfd, which nobody else waits for."""
-    while process.poll() is None:
-        await trio.lowlevel.wait_readable(life_fd)
-    return process.returncode
-
-
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:  # one of the real-time signals, of which most have no name
-        return f"killed by signal {-code}"

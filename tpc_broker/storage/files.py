@@ -224,15 +224,24 @@ class FileCache:
         file.users -= 1
 
     async def direct_descriptor(self, file: OpenFile) -> int | None:
-        """Of a file in use, for direct reads and writes; None where the file system refuses them."""
+        """Of a file in use, for direct reads and writes; None where the file system refuses them, or when the file was
+        forgotten and has none: its name may be another's by now.
+        """
         if file.direct_fd < 0 and not self.direct_refused:
+            if file.forgotten:
+                return None
             with self.noting_refusal(file.path):
-                fd = await self.disk.open(file.path, os.O_RDWR | os.O_DIRECT)
-                if file.direct_fd >= 0:  # another task opened it meanwhile
+                try:
+                    fd = await self.disk.open(file.path, os.O_RDWR | os.O_DIRECT)
+                except FileNotFoundError:
+                    if not file.forgotten:
+                        raise
+                    return None
+                if file.direct_fd >= 0 or file.forgotten:  # another task opened it meanwhile, or its name was given up
                     await self.disk.close(fd)
                 else:
                     file.direct_fd = fd
-        return None if self.direct_refused else file.direct_fd
+        return None if self.direct_refused or file.direct_fd < 0 else file.direct_fd
 
     @contextmanager
     def noting_refusal(self, path: Path) -> Iterator[None]:

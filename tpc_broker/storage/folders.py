@@ -7,7 +7,7 @@ again under the same name never gets the old one's records.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -32,9 +32,10 @@ from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from tpc_broker.log.seals import Seal
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.files import FileCache
     from tpc_broker.storage.ports import Disk, FolderContents
@@ -95,6 +96,10 @@ class PartitionListing:
     names: frozenset[str]
     """Without small files that cannot be read."""
     offline: str | None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Of all files, in bytes."""
+    seals: Mapping[int, Seal] = field(default_factory=dict)
+    """Of cleaned segments, by their bases: when `segment_swap.finish_swaps` has looked through it."""
 
     @property
     def segments(self) -> tuple[SegmentFile, ...]:
@@ -144,15 +149,25 @@ class PartitionListing:
         topic_id: TopicId,
         problem: str | None,
     ) -> PartitionListing:
-        segments = []
-        for name, size_bytes in contents.sizes_bytes.items():
-            segment = parse_segment_file_name(name)
-            if segment is not None and segment[1] == LOG_SUFFIX:
-                segments.append(SegmentFile(segment[0], size_bytes))
         key = TopicPartition(topic_id, parsed[1])
-        folder = PartitionFolder(parsed[0], key, tuple(sorted(segments)), problem)
+        folder = PartitionFolder(parsed[0], key, _segments_of(contents.sizes_bytes), problem)
         names = frozenset(contents.sizes_bytes.keys() - contents.unreadable.keys())
-        return cls(path, folder, names, _mark(contents))
+        return cls(path, folder, names, _mark(contents), contents.sizes_bytes)
+
+    def with_files(self, sizes: Mapping[str, int]) -> PartitionListing:
+        """The same folder, when files were removed or have other names."""
+        folder = replace(self.folder, segments=_segments_of(sizes))
+        names = (self.names & sizes.keys()) | (sizes.keys() - self.sizes.keys())
+        return replace(self, folder=folder, names=frozenset(names), sizes=sizes)
+
+
+def _segments_of(sizes: Mapping[str, int]) -> tuple[SegmentFile, ...]:
+    segments = []
+    for name, size_bytes in sizes.items():
+        segment = parse_segment_file_name(name)
+        if segment is not None and segment[1] == LOG_SUFFIX:
+            segments.append(SegmentFile(segment[0], size_bytes))
+    return tuple(sorted(segments))
 
 
 def _mark(contents: FolderContents, name: str = OFFLINE_FILE) -> str | None:
@@ -199,7 +214,7 @@ def log_settings(config: TopicConfig) -> LogSettings:
     """What of a topic's settings the segments act on."""
     return LogSettings(
         segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
+        segment_ms=_segment_ms(config),
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         retention_ms=config.retention_ms,
@@ -211,8 +226,16 @@ def log_settings(config: TopicConfig) -> LogSettings:
         min_compaction_lag_ms=config.min_compaction_lag_ms,
         max_compaction_lag_ms=config.max_compaction_lag_ms,
         delete_retention_ms=config.delete_retention_ms,
+        batch_bytes_max=config.max_message_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
     )
+
+
+def _segment_ms(config: TopicConfig) -> int:
+    """What is to be compacted after a while must be sealed by then."""
+    if "compact" in config.cleanup_policy and config.max_compaction_lag_ms > 0:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
 
 
 async def is_folder_of(disk: Disk, topics: Path, topic: str, key: TopicPartition) -> bool:

@@ -27,6 +27,7 @@ import trio
 
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.files import partition_folder_name
+from tpc_broker.log.seals import SealError
 from tpc_broker.storage.filled_folders import FILLING, put_in_place
 from tpc_broker.storage.folders import PartitionListing, remove_lost_mark
 from tpc_broker.storage.journal_upkeep import wait_kept
@@ -186,7 +187,7 @@ class Installation:
                 return await open_checkpointed(
                     SegmentFolder(self._files, path), listing, replace(state, filled=""), settings
                 )
-            except OSError as error:
+            except (OSError, SealError) as error:
                 if str(error) != told:
                     told = str(error)
                     log.error("%s: its new files cannot be put in place now: %s", label, error)

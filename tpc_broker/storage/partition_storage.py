@@ -33,12 +33,14 @@ import trio
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import SPARE_FILE
+from tpc_broker.log.seals import cleaned_state
 from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.reserved_space import ReservedSpace, SpaceBegun
 from tpc_broker.storage.segment_appender import AppendRun, SegmentAppender
 from tpc_broker.storage.segment_log import SegmentLog
 from tpc_broker.storage.segment_reader import SegmentReader, TimestampMatch
 from tpc_broker.storage.segment_retention import SegmentRetention
+from tpc_broker.storage.segment_swap import SegmentSwap
 from tpc_broker.storage.truncation import Truncation
 
 if TYPE_CHECKING:
@@ -48,8 +50,10 @@ if TYPE_CHECKING:
 
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.indexes import AbortedTransaction
+    from tpc_broker.log.seals import CleanedState, Seal
     from tpc_broker.log.segment import LogSettings, RetentionPlan
     from tpc_broker.storage.ports import SegmentWindow
+    from tpc_broker.storage.segment_swap import Source
     from tpc_broker.storage.segments import Segment, SegmentFolder
 
 
@@ -79,6 +83,8 @@ class PartitionStorage(SegmentLog):
         """`PartitionCheckpoint.notes`."""
         self.commit_offset: Callable[[], int] | None = None
         """Where committed records end; None: nobody says so yet. Without notes what is durable is committed."""
+        self.on_cleaned: Callable[[], None] = lambda: None
+        """Called in the step in which readers begin to see cleaned segments."""
         self._commit_known = state.committed_end_offset
 
     @property
@@ -96,23 +102,27 @@ class PartitionStorage(SegmentLog):
 
     def read(self, offset: int, bytes_max: int, upto_offset: int | None = None) -> Awaitable[Buffer]:
         """`SegmentReader.read`."""
+        return self.begin_again(lambda: SegmentReader(self).read(offset, bytes_max, upto_offset))
+
+    def read_once(self, offset: int, bytes_max: int, upto_offset: int | None = None) -> Awaitable[Buffer]:
+        """The same of the version that is there when it is awaited. SegmentReplacedError (`wait_swapped`)."""
         return SegmentReader(self).read(offset, bytes_max, upto_offset)
 
     def window(self, offset: int) -> AbstractAsyncContextManager[SegmentWindow]:
-        """`SegmentReader.window`."""
+        """`SegmentReader.window`. SegmentReplacedError."""
         return SegmentReader(self).window(offset)
 
     def offset_for_timestamp(self, timestamp: int, start_offset: int) -> Awaitable[TimestampMatch | None]:
         """`SegmentReader.offset_for_timestamp`."""
-        return SegmentReader(self).offset_for_timestamp(timestamp, start_offset)
+        return self.begin_again(lambda: SegmentReader(self).offset_for_timestamp(timestamp, start_offset))
 
     def largest_timestamp(self, start_offset: int, upto_offset: int) -> Awaitable[TimestampMatch | None]:
         """`SegmentReader.largest_timestamp`."""
-        return SegmentReader(self).largest_timestamp(start_offset, upto_offset)
+        return self.begin_again(lambda: SegmentReader(self).largest_timestamp(start_offset, upto_offset))
 
     def aborted_transactions(self, fetch_offset: int, upper_offset: int) -> Awaitable[list[AbortedTransaction]]:
         """`SegmentReader.aborted_transactions`."""
-        return SegmentReader(self).aborted_transactions(fetch_offset, upper_offset)
+        return self.begin_again(lambda: SegmentReader(self).aborted_transactions(fetch_offset, upper_offset))
 
     def aborted_now(
         self, offset: int, upto_offset: int, bytes_max: int | None = None
@@ -122,7 +132,7 @@ class PartitionStorage(SegmentLog):
 
     def load_aborted(self, offset: int, upto_offset: int, bytes_max: int | None = None) -> Awaitable[None]:
         """`SegmentReader.load_aborted`."""
-        return SegmentReader(self).load_aborted(offset, upto_offset, bytes_max)
+        return self.begin_again(lambda: SegmentReader(self).load_aborted(offset, upto_offset, bytes_max))
 
     def aborted_below(self, offset: int, upto_offset: int, count_max: int) -> tuple[int, list[AbortedTransaction]]:
         """`SegmentReader.aborted_below`."""
@@ -181,17 +191,17 @@ class PartitionStorage(SegmentLog):
         """`Truncation.begin_settling`."""
         return Truncation(self).begin_settling(offset)
 
-    def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> Awaitable[None]:
+    def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> Awaitable[bool]:
         """`Truncation.take_settled`."""
         return Truncation(self).take_settled(batches, next_offset, upto)
 
-    def settle(self, offset: int, *, is_sealed: bool = False) -> Awaitable[None]:
+    def settle(self, offset: int, *, is_sealed: bool = False, has_gaps: bool = False) -> Awaitable[None]:
         """`Truncation.settle`."""
-        return Truncation(self).settle(offset, is_sealed=is_sealed)
+        return Truncation(self).settle(offset, is_sealed=is_sealed, has_gaps=has_gaps)
 
     def plan_retention(self, now_ms: int, high_watermark: int) -> Awaitable[tuple[RetentionPlan, int]]:
         """`SegmentRetention.plan`."""
-        return SegmentRetention(self).plan(now_ms, high_watermark)
+        return self.begin_again(lambda: SegmentRetention(self).plan(now_ms, high_watermark))
 
     def advance_log_start(self, offset: int, now_ms: int) -> Awaitable[int]:
         """`SegmentRetention.advance_log_start`."""
@@ -200,6 +210,24 @@ class PartitionStorage(SegmentLog):
     def purge(self, now_ms: int) -> Awaitable[None]:
         """`SegmentRetention.purge`."""
         return SegmentRetention(self).purge(now_ms)
+
+    def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> Awaitable[None]:
+        """`SegmentSwap.swap`; `on_cleaned` is called with `published`."""
+
+        def shown() -> None:
+            published()
+            self.on_cleaned()
+
+        return SegmentSwap(self).swap(sources, seal, shown)
+
+    def swaps_held(self) -> AbstractAsyncContextManager[None]:
+        """`SwapGuard.held`: for who makes second names of files, one after the other. Not for long."""
+        return self.swaps.held()
+
+    @property
+    def cleaned(self) -> CleanedState:
+        """How far compaction has come, by the seals of the segments that are there."""
+        return cleaned_state(segment.seal for segment in self.segments if segment.seal is not None)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class FileStatus(NamedTuple):
     size_bytes: int
     modified_ms: int
     is_directory: bool
+    inode: int = 0
 
 
 class FolderContents(NamedTuple):
@@ -340,7 +341,7 @@ class PartitionParams:
     is_relaxed: bool
     """Answered before it is durable."""
     is_compacted: bool
-    """Each record needs a key, which Python checks."""
+    """Each record needs a key."""
     log_append_time: bool
     is_replicated: bool
     """It has no role until it is given one, and what is committed is told by `ReplicationPort.commit`."""
@@ -384,6 +385,12 @@ class PartitionTable(Protocol):
 
     def close_windows(self, handle: int) -> None:
         """Before segments are cut or made anew."""
+        ...
+
+    def segments_replaced(self, handle: int, upto_offset: int) -> None:
+        """Segments below an offset have given way to cleaned ones: nothing is told of the ones before any more, from
+        memory or by windows. Nothing happens when the partition is not there.
+        """
         ...
 
     def on_room_low(self, callback: Callable[[int, int], None]) -> None:
@@ -562,12 +569,22 @@ class CleanerAwayError(RuntimeError):
     """The cleaner cannot be reached now, or went away during a job: nothing of the log is the reason."""
 
 
+class JobVoidError(CleanerAwayError):
+    """The segments are not those that the job means any more: another job is to be made, of what is there now."""
+
+
 class CleaningFailedError(RuntimeError):
     """A job failed, and would fail again: the message says why."""
 
 
 class Cleaner(Protocol):
     """What rewrites segments (`runtime.cleaner`)."""
+
+    async def ready(self) -> None:
+        """Until it is free for this core's next job. Who asks before it makes the job finds the log as it is then.
+        CleanerAwayError.
+        """
+        ...
 
     async def clean(self, job: CleaningJob, take: Callable[[CleanedGroup], Awaitable[None]]) -> CleaningReport:
         """Carry a job out. `take` is awaited for each group of segments in the order of the log, when its files are

@@ -34,6 +34,7 @@ from tpc_broker.log.files import (
 from tpc_broker.log.in_place import decode_extent
 from tpc_broker.log.journal import EntryKind, JournalEntry, JournalScan, WantedRun
 from tpc_broker.log.recovery import PartitionPlan, plan_partition, plan_recovery
+from tpc_broker.log.seals import SealError
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
 from tpc_broker.model import LeaderEpoch
 from tpc_broker.storage.checkpoint import (
@@ -63,6 +64,7 @@ from tpc_broker.storage.in_place_replay import InPlaceReplay, in_order, kept_pos
 from tpc_broker.storage.lost_and_found import put_deleted_aside
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.replayed_runs import append_together
+from tpc_broker.storage.segment_swap import finish_swaps
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 from tpc_broker.storage.shipments import remove_shipments
 from tpc_broker.storage.side_by_side import for_each
@@ -362,15 +364,22 @@ async def open_checkpointed(
     the checkpoint's end stays until then, as reserved space; what is left of it then is to be cut
     (`SegmentFolder.shorten`).
 
+    Swaps of cleaned segments that were cut short are finished first.
+
     Where the checkpointed segment is shorter than it should be (the planner has found that nothing of it is needed, or
     that it was cut), the segment is taken as it is, or begun anew at the checkpoint's end.
     """
     base = state.segment_base
+    listing = await finish_swaps(folder, listing, base)
     for name in sorted(listing.names):
         parsed = parse_segment_file_name(name)
         if (parsed and parsed[0] > base) or name == SPARE_FILE or name.endswith((TEMPORARY_SUFFIX, ".deleted")):
             await folder.remove(name)
-    segments = [Segment(one.base_offset, one.size_bytes) for one in listing.segments if one.base_offset < base]
+    segments = [
+        Segment(one.base_offset, one.size_bytes, seal=listing.seals.get(one.base_offset))
+        for one in listing.segments
+        if one.base_offset < base
+    ]
     held = next((one.size_bytes for one in listing.segments if one.base_offset == base), None)
     if state.segment_position == 0 or held is None:
         active = Segment(base if state.segment_position == 0 else state.log_end_offset)
@@ -631,10 +640,13 @@ async def rewrite_partition(
         plan = plan_partition(listing.folder, state, storage.topic, storage.key, own)
         if plan.offline is not None:
             raise StorageFailedError(f"{plan.label}: {plan.offline}")
-        fresh = await open_checkpointed(
-            folder, listing, state, storage.settings, cut_offset=plan.cut_offset,
-            kept_position=kept_position(state, plan.in_place_writes),
-        )  # fmt: skip
+        try:
+            fresh = await open_checkpointed(
+                folder, listing, state, storage.settings, cut_offset=plan.cut_offset,
+                kept_position=kept_position(state, plan.in_place_writes),
+            )  # fmt: skip
+        except SealError as error:
+            raise StorageFailedError(f"{plan.label}: {error}") from error
         storage.take_over(fresh)
     replay = InPlaceReplay(storage, journal_file, [one for one in plan.in_place_writes if one.argument <= end_offset])
     storage.rolls.hold_until(max((one.argument for one in plan.in_place_writes), default=-1))

@@ -14,17 +14,18 @@ import bisect
 import errno
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.storage.files_life import Change, FilesLife
 from tpc_broker.storage.roll_guard import RollGuard
+from tpc_broker.storage.swap_guard import SegmentReplacedError, SwapGuard, in_the_midst
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from tpc_broker.log.producer_state import ProducerState
     from tpc_broker.log.segment import LogSettings, SegmentIndexes
     from tpc_broker.storage.segments import Segment, SegmentFolder
+
+
+T = TypeVar("T")
 
 
 class OffsetOutOfRangeError(LookupError):
@@ -90,6 +94,7 @@ class SegmentLog:
         """As of what is written; epochs as of what is durable in the journal."""
         self.life = FilesLife()
         self.rolls = RollGuard()
+        self.swaps = SwapGuard()
         self.checkpointed = state
         """What the last durable checkpoint says."""
         self.spare_bytes = 0
@@ -147,6 +152,24 @@ class SegmentLog:
     def path_to_open(self) -> Path | None:
         """Of the active segment's file; None: it is open."""
         return self.folder.path_to_open(self.active.log_name)
+
+    # -- swaps -----------------------------------------------------------------------------------------------------
+
+    async def wait_swapped(self) -> None:
+        """For who has met a segment that gave way: until what took its place is there. OSError: it never will be, as
+        long as the partition has failed.
+        """
+        await self.swaps.wait_over()
+        if self.failed is not None and any(segment.is_replaced for segment in self.segments):
+            raise in_the_midst(self.failed)
+
+    async def begin_again(self, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` finds in one version of the log, which it takes when it is called."""
+        while True:
+            try:
+                return await read()
+            except SegmentReplacedError:
+                await self.wait_swapped()
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

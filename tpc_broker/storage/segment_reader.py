@@ -2,7 +2,8 @@
 
 A reader holds the version of the moment at which it began (`segment_log.SegmentsVersion`). Leading segments may be
 renamed, and the end may be cut, while it waits for the disk: what it finds is still what was stored there, or
-FileNotFoundError.
+FileNotFoundError. Segments may give way to cleaned ones: what it has open stays, else it is SegmentReplacedError, and
+whoever has called begins again with the version of then (`SegmentLog.begin_again`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class SegmentReader:
         version = self._log.version
         segment = version.segments[version.number_of(offset)]
         offsets = (await self.load(segment)).offsets
-        async with self._log.folder.use(segment.log_name) as file:
+        async with self._log.folder.use_log(segment) as file:
             version = self._log.version
             is_sealed = segment is not version.active
             first = offsets.entries_upto(offset)
@@ -90,7 +91,7 @@ class SegmentReader:
     async def _read_segment(self, segment: Segment, size_bytes: int, offset: int, bytes_max: int, upto: int) -> Buffer:
         indexes, log = await self.load(segment), self._log
         position = indexes.offsets.lookup(offset).position
-        async with log.folder.use(segment.log_name) as file:
+        async with log.folder.use_log(segment) as file:
             while position < size_bytes:
                 wanted = min(size_bytes - position, bytes_max + log.settings.index_interval_bytes + READ_SLACK_BYTES)
                 ahead = log.folder.files.read_ahead.bytes_from(
@@ -230,10 +231,11 @@ class SegmentReader:
 
     async def look_through(self, offset: int) -> AsyncGenerator[tuple[Segment, SegmentIndexes], None]:
         """Segments from the one that has an offset on, with their indexes; leading ones may go, and others come, at
-        each await. OffsetOutOfRangeError.
+        each await. OffsetOutOfRangeError, SegmentReplacedError.
         """
         version = self._log.version
         for segment in version.segments[version.number_of(offset) :]:
+            segment.check_present()
             try:
                 indexes = await self.load(segment) if segment in self._log.segments else None
             except FileNotFoundError:
@@ -245,8 +247,9 @@ class SegmentReader:
 
     async def load(self, segment: Segment) -> SegmentIndexes:
         """A segment's indexes, found when they are first wanted. ValueError: it is not there any more.
-        BatchDamageError: they are not stored, and the log is damaged.
+        SegmentReplacedError. BatchDamageError: they are not stored, and the log is damaged.
         """
+        segment.check_present()
         if segment.indexes is not None:
             return segment.indexes
         log = self._log
@@ -267,8 +270,10 @@ class SegmentReader:
                     raise
                 return segment.indexes
         async with UncontendedLock(log.lock):
+            segment.check_present()
             indexes = self._keep(segment, end_offset, made, [0, 0, 0])
-            if segment.indexes is made and log.life.state is FilesState.OPEN:
+            is_damaged = segment.seal is not None  # what replaced them would not be what the seal says: a repair's
+            if segment.indexes is made and log.life.state is FilesState.OPEN and not is_damaged:
                 await log.folder.replace_index_files(segment)
             return indexes
 

@@ -32,9 +32,11 @@ from tpc_broker.log.files import (
 from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetIndex, TimeIndex, TransactionIndex
 from tpc_broker.log.producer_state import ProducerState, SnapshotError
 from tpc_broker.log.segment import SegmentIndexes
+from tpc_broker.native_bytes import crc32c
 from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 from tpc_broker.storage.ports import FileWrite
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT
+from tpc_broker.storage.swap_guard import SegmentReplacedError
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
@@ -78,6 +80,17 @@ class Segment:
     """How much of the three indexes is in their files."""
     seal: Seal | None = None
     """Of a segment that was cleaned: where gaps in it are right, and what its files are."""
+    is_replaced: bool = False
+    """Its names are, or will be, a cleaned segment's: nothing is opened by them for this one any more."""
+
+    def give_way(self) -> None:
+        """For good; before the first of its names is another file's, or none's."""
+        self.is_replaced = True
+
+    def check_present(self) -> None:
+        """Behind each opening by name. SegmentReplacedError: what was opened may be another segment's."""
+        if self.is_replaced:
+            raise SegmentReplacedError(f"segment {self.base_offset} gave way to a cleaned one")
 
     @property
     def log_name(self) -> str:
@@ -114,6 +127,16 @@ class SegmentFolder:
     async def use(self, name: str, *, create: bool = False) -> AsyncIterator[OpenFile]:
         """A file of the folder, open for reading and writing."""
         async with self.files.use(self.path / name, create=create) as file:
+            yield file
+
+    # Rule: A segment's files are those that were there when it was made, whatever their names are given to: who opens
+    # one by its name looks behind the opening whether the segment has given way. An index is never used with another
+    # log. Held by tests/storage/test_segment_identity.py, tests/runtime/test_segment_swaps.py.
+    @asynccontextmanager
+    async def use_log(self, segment: Segment) -> AsyncIterator[OpenFile]:
+        """A segment's log, open for reading. SegmentReplacedError."""
+        async with _present(segment), self.use(segment.log_name) as file:
+            segment.check_present()
             yield file
 
     @asynccontextmanager
@@ -229,6 +252,15 @@ class SegmentFolder:
         await self.files.forget(self.path / source)  # if somebody opened it meanwhile
         self.names_changed = True
 
+    async def rename_over(self, source: str, target: str) -> None:
+        """The same where a file may have that name: it is gone, and whoever has it open keeps it."""
+        self._written.discard(target)
+        await self.files.forget(self.path / target)
+        try:
+            await self.rename(source, target)
+        finally:
+            await self.files.forget(self.path / target)  # if somebody opened it meanwhile
+
     async def doom(self, segment: Segment) -> list[str]:
         """Rename a segment's files, to be removed later; their new names."""
         names = []
@@ -242,10 +274,15 @@ class SegmentFolder:
         return names
 
     async def modified_ms(self, segment: Segment) -> int:
-        return (await self.disk.stat(self.path / segment.log_name)).modified_ms
+        """SegmentReplacedError."""
+        async with _present(segment):
+            status = await self.disk.stat(self.path / segment.log_name)
+        segment.check_present()
+        return status.modified_ms
 
     async def read(self, segment: Segment, position: int, length: int) -> bytes:
-        async with self.use(segment.log_name) as file:
+        """SegmentReplacedError."""
+        async with self.use_log(segment) as file:
             return await self.disk.read(file.fd, length, position)
 
     async def read_direct(self, name: str, position: int, length: int, buffer: memoryview) -> memoryview:
@@ -281,12 +318,13 @@ class SegmentFolder:
 
     async def walk(self, segment: Segment, position: int) -> AsyncGenerator[tuple[BatchHeader, int], None]:
         """Headers of a segment's batches from a position on, and their places. BatchDamageError when one is none.
+        SegmentReplacedError.
 
         To be closed (`aclosing`) by whoever may leave early.
         """
         if position >= segment.size_bytes:
             return
-        async with self.use(segment.log_name) as file:
+        async with self.use_log(segment) as file:
             while position < segment.size_bytes:
                 data = await self.disk.read(file.fd, min(WALK_WINDOW_BYTES, segment.size_bytes - position), position)
                 if len(data) < BATCH_HEADER_BYTES:
@@ -350,11 +388,18 @@ class SegmentFolder:
     async def stored_indexes(
         self, segment: Segment, end_offset: int, interval_bytes: int
     ) -> tuple[SegmentIndexes, list[int]] | None:
-        """A sealed segment's indexes as their files have them, and how much that is; None: they are not right."""
+        """A sealed segment's indexes as their files have them, and how much that is; None: they are not right.
+        SegmentReplacedError.
+        """
         indexes = SegmentIndexes(segment.base_offset, interval_bytes)
-        stored = [
-            await self.read_file(segment_file_name(segment.base_offset, suffix)) or b"" for suffix in _INDEX_SUFFIXES
-        ]
+        async with _present(segment):
+            stored = [
+                await self.read_file(segment_file_name(segment.base_offset, suffix)) or b""
+                for suffix in _INDEX_SUFFIXES
+            ]
+        segment.check_present()
+        if segment.seal is not None and not _are_sealed(segment.seal, stored):
+            return None
         indexes.offsets = OffsetIndex(segment.base_offset, stored[0])
         indexes.times = TimeIndex(segment.base_offset, stored[1])
         try:
@@ -401,7 +446,7 @@ class SegmentFolder:
     async def indexes_by_log(self, segment: Segment, interval_bytes: int) -> SegmentIndexes:
         """Indexes made from the log alone, sealed as if the segment ended here.
 
-        BatchDamageError: it holds something that is no batch, or does not follow.
+        BatchDamageError: it holds something that is no batch, or does not follow. SegmentReplacedError.
         """
         producers = ProducerState()
         snapshot = await self.read_file(segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX))
@@ -420,6 +465,7 @@ class SegmentFolder:
                 next_offset = header.next_offset
                 indexes.add(header, place, producers.apply(header, await self.control_data(segment, header, place)))
         indexes.seal()
+        segment.check_present()
         return indexes
 
     async def replace_index_files(self, segment: Segment) -> None:
@@ -549,6 +595,25 @@ class SegmentFolder:
     async def close(self) -> None:
         """Close the folder's files."""
         await self.files.forget_folder(self.path)
+
+
+@asynccontextmanager
+async def _present(segment: Segment) -> AsyncIterator[None]:
+    """A file that is not there is no damage when the segment has given way."""
+    segment.check_present()
+    try:
+        yield
+    except FileNotFoundError:
+        segment.check_present()
+        raise
+
+
+def _are_sealed(seal: Seal, stored: Sequence[bytes]) -> bool:
+    """Whether a cleaned segment's indexes are those that its seal names."""
+    return all(
+        len(data) == file.size_bytes and crc32c(data) == file.crc
+        for data, file in zip(stored, seal.files[1:], strict=True)
+    )
 
 
 async def make_folder(disk: Disk, path: Path) -> bool:

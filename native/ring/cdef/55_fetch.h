@@ -175,3 +175,7 @@ int tpc_partition_wants_window(tpc_plane *plane, uint64_t handle, int64_t offset
 
 /* Before segments are cut or made anew. */
 int tpc_partition_close_windows(tpc_plane *plane, uint64_t handle);
+
+/* Segments below the offset, all of them written, have given way to cleaned ones: what is told of them from here on is
+ * what these hold. No window, nothing in memory and no aborted transaction is left of the ones before. */
+int tpc_partition_replaced(tpc_plane *plane, uint64_t handle, int64_t upto_offset);

@@ -1,0 +1,155 @@
+"""The supervisor's cleaners: started when a core has a job for one, `log.cleaner.threads` at most.
+
+The supervisor listens on the socket and never accepts: a connection that nobody takes is a job that waits. So a broker
+that compacts nothing has no cleaner, and one that dies is started again only when there is something for it, with
+back-off. Cleaners have nothing that could be lost, and are killed when they are too many or the broker drains.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import sys
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from tpc_broker import limits
+from tpc_broker.metadata.cleaner_settings import cleaning_bounds
+from tpc_broker.runtime.cleaner.cleaner_process import CleanerOptions
+from tpc_broker.runtime.cleaner.shared_pace import SharedPace
+from tpc_broker.runtime.started_process import describe_exit, start_process, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
+    from tpc_broker.metadata.broker_config import Settings
+
+log = logging.getLogger(__name__)
+
+COMMAND: Final = (sys.executable, "-m", "tpc_broker.runtime.cleaner.cleaner_process")
+_TAKEN_WITHIN_S: Final = 0.2
+"""By a cleaner that is idle: who waits for longer needs another one."""
+_BACKLOG: Final = 2 * limits.CORES_MAX
+
+
+class Cleaners:
+    """All of a node. `command`: of one, without its options."""
+
+    def __init__(self, command: Sequence[str] = COMMAND, *, idle_s: float = limits.CLEANER_IDLE_S) -> None:
+        self._command = command
+        self._idle_s = idle_s
+        self._pace = SharedPace.make()
+        self._listener, self.name = _listen()
+        self._threads = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._changed = trio.Event()
+        self._delay_ms = 0
+        self._not_before_s = 0.0
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def follow(self, settings: Settings) -> None:
+        """As they are now."""
+        self.set_bounds(cleaning_bounds(settings).threads, settings.log_cleaner_io_max_bytes_per_second)
+
+    def set_bounds(self, threads: int, bytes_per_second: float) -> None:
+        """How many cleaners there may be, and what they read and write together."""
+        self._pace.set_rate(bytes_per_second)
+        self._threads = threads
+        for process in self._processes[threads:]:
+            process.kill()
+        self._has_changed()
+
+    def end(self) -> None:
+        """For good: none is started any more."""
+        self.set_bounds(0, 0.0)
+
+    async def run(self) -> None:
+        """Until cancelled; then they are gone, and so is the socket."""
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await self._wait_wanted()
+                    if trio.current_time() < self._not_before_s:
+                        await trio.sleep_until(self._not_before_s)
+                    elif (started := self._started()) is not None:
+                        nursery.start_soon(self._live, *started)
+        finally:
+            self.end()
+            self._listener.close()
+            self._pace.close()
+
+    async def _wait_wanted(self) -> None:
+        """Until a job waits that no cleaner takes, and there may be one more of them."""
+        while True:
+            while len(self._processes) >= self._threads:
+                await self._changed.wait()
+            await trio.lowlevel.wait_readable(self._listener)
+            if self._processes:
+                with trio.move_on_after(_TAKEN_WITHIN_S):
+                    await self._changed.wait()
+            if len(self._processes) < self._threads and _has_waiting(self._listener):
+                return
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], int] | None:
+        options = CleanerOptions(self._listener.fileno(), self._pace.fd, os.getpid(), self._idle_s)
+        command = [*self._command, options.to_argument()]
+        try:
+            process, life_fd = start_process(command, [options.listen_fd, options.pace_fd])
+        except OSError as error:  # descriptors, processes or memory are short
+            log.error("a cleaner could not be started: %s", error)
+            self._back_off()
+            return None
+        self._processes.append(process)
+        return process, life_fd
+
+    async def _live(self, process: subprocess.Popen[bytes], life_fd: int) -> None:
+        """Wait for its end, and reap it."""
+        began_s = trio.current_time()
+        try:
+            code = await wait_for(process, life_fd)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            os.close(life_fd)
+            is_surplus = self._processes.index(process) >= self._threads
+            self._processes.remove(process)
+        if (trio.current_time() - began_s) * 1000 >= limits.CORE_HEALTHY_MS:
+            self._delay_ms = 0
+        if code != 0 and not is_surplus:
+            log.error("a cleaner ended (%s); one is started again when there is a job", describe_exit(code))
+            self._back_off()
+        self._has_changed()
+
+    def _back_off(self) -> None:
+        """The next one waits, longer each time."""
+        doubled_ms = max(2 * self._delay_ms, limits.CORE_RESTART_DELAY_MS_MIN)
+        self._delay_ms = min(doubled_ms, limits.CORE_RESTART_DELAY_MS_MAX)
+        self._not_before_s = trio.current_time() + self._delay_ms / 1000
+
+    def _has_changed(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+
+def _listen() -> tuple[socket.socket, str]:
+    """A socket with an abstract name, which is told without its NUL."""
+    name = f"tpc-broker-{os.getpid()}-{os.urandom(8).hex()}-cleaner"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("\0" + name)
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)  # noqa: FBT003 (the name of the method says it)
+    return listener, name
+
+
+def _has_waiting(listener: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,299 @@
+"""Cleaned segments in the place of those that they were made of: all of them or none, whatever happens.
+
+Theory of operation
+-------------------
+The cleaner leaves its files, durable, beside the log under `.cleaned-GENERATION` names. Then, under the partition's
+lock, with its version as the job saw it:
+
+1. `BASE.seal` is written and made durable: the commit point. Before, nothing has changed; behind it the swap is
+   finished, by whoever comes next;
+2. the other segments that the cleaned one replaces go, with all that belongs to them, and its files get their names
+   (`put_in_place`);
+3. the next version is published, and the data plane told, in one step.
+
+Step 2 can be done again from any state in which it was cut short, also when the disk has kept its parts in another
+order: the seal says which files are whose, and what is under a `.cleaned-` name of its generation is not in its place
+yet. A start does so before it opens anything of a folder (`finish_swaps`), and so does mending, when the disk has
+failed in the midst: the partition is failed then. `.cleaned-` files of which no seal says anything are of jobs that
+came to nothing, and go.
+
+Readers: `swap_guard`. The logs that went stay open until the lock is given back: freeing them takes its time.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.files import (
+    CLEANED_SUFFIXES,
+    LOG_SUFFIX,
+    SEAL_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TEMPORARY_SUFFIX,
+    cleaned_file_name,
+    parse_cleaned_file_name,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from tpc_broker.log.seals import SEAL_BYTES_MAX, Seal, SealError
+from tpc_broker.storage.files_life import Change
+from tpc_broker.storage.segments import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from tpc_broker.storage.folders import PartitionListing
+    from tpc_broker.storage.segment_log import SegmentLog
+    from tpc_broker.storage.segments import SegmentFolder
+
+
+class SwapRefusedError(Exception):
+    """Nothing was changed: the log is not as the job saw it, or the disk refuses the seal."""
+
+
+class Source(NamedTuple):
+    """A segment that is to be replaced, and the inode of its log when the job began."""
+
+    segment: Segment
+    inode: int
+
+
+# Rule: Cleaned segments take the place of others by one seal: before it is durable nothing has changed, behind it the
+# swap is finished by whoever comes next. Whatever fails, all of them are there or none. Held by
+# tests/storage/test_segment_swap.py, tests/durability/test_swap_images.py.
+class SegmentSwap:
+    """Of one partition. No state of its own, as `SegmentReader`."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+
+    async def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> None:
+        """Put a cleaned segment, whose files are there, in the place of these. `published` is called in the step that
+        shows it to readers.
+
+        SwapRefusedError: nothing has changed. StorageFailedError: the partition has failed, or is not open.
+        """
+        log = self._log
+        async with AsyncExitStack() as kept:
+            await self._check_files(sources, seal, kept)
+            while True:
+                await log.swaps.wait_free()
+                async with log.changing(Change.REPLACE):
+                    if log.swaps.is_held:
+                        continue
+                    self._check_version(sources, seal)
+                    with log.swaps.under_way(), trio.CancelScope(shield=True):
+                        await self._carry_out([one.segment for one in sources], seal, published)
+                    return
+
+    async def _check_files(self, sources: Sequence[Source], seal: Seal, kept: AsyncExitStack) -> None:
+        """The sources are the files that the job saw, and the cleaned ones are there, in full."""
+        folder = self._log.folder
+        try:
+            for segment, inode in sources:
+                status = await folder.disk.stat(folder.path / segment.log_name)
+                if (status.inode, status.size_bytes) != (inode, segment.size_bytes):
+                    raise SwapRefusedError(f"segment {segment.base_offset} is another file")
+                await kept.enter_async_context(folder.use_log(segment))
+            for file, name in zip(seal.files, _cleaned_names(seal), strict=True):
+                size_bytes = await _size_of(folder, name)
+                if size_bytes != file.size_bytes:
+                    raise SwapRefusedError(f"{name} has {size_bytes} bytes, its seal says {file.size_bytes}")
+        except (OSError, LookupError) as error:
+            raise SwapRefusedError(str(error)) from error
+
+    def _check_version(self, sources: Sequence[Source], seal: Seal) -> None:
+        version, segments = self._log.version, [one.segment for one in sources]
+        number = version.segments.index(segments[0]) if segments[0] in version.segments else len(version.segments)
+        behind = number + len(segments)
+        if list(version.segments[number:behind]) != segments or behind >= len(version.segments):
+            raise SwapRefusedError("its segments have changed")
+        if tuple(one.base_offset for one in segments) != seal.replaced:
+            raise SwapRefusedError(f"the seal replaces {seal.replaced}")
+        if version.segments[behind].base_offset != seal.end_offset:
+            raise SwapRefusedError(f"the seal ends at {seal.end_offset}")
+        checkpointed = self._log.checkpointed
+        if seal.end_offset > min(checkpointed.segment_base, checkpointed.committed_end_offset):
+            raise SwapRefusedError("a start may have to cut there")
+
+    async def _carry_out(self, segments: Sequence[Segment], seal: Seal, published: Callable[[], None]) -> None:
+        log = self._log
+        try:
+            seal_written = await self._write_seal(seal)
+        except OSError as error:
+            raise SwapRefusedError(f"its seal cannot be written: {error}") from error
+        for segment in segments:
+            segment.give_way()
+        try:
+            await log.folder.rename(seal_written, _name(seal, SEAL_SUFFIX))
+            await log.folder.disk.fsync_directory(log.folder.path)
+            await put_in_place(log.folder, seal)
+        except OSError as error:  # what is in the files is there: mending finishes this
+            log.fail(f"{Change.REPLACE.value}: {error}", pages_in_doubt=False)
+            raise StorageFailedError(log.failed) from error
+        self._publish(segments, seal, published)
+
+    def _publish(self, segments: Sequence[Segment], seal: Seal, published: Callable[[], None]) -> None:
+        log, fresh = self._log, Segment(seal.base_offset, seal.log.size_bytes, seal=seal)
+        number = log.segments.index(segments[0])
+        before, behind = log.segments[:number], log.segments[number + len(segments) :]
+        log.publish(log.written_end_offset, (*before, fresh, *behind))
+        published()
+
+    async def _write_seal(self, seal: Seal) -> str:
+        """Beside its place; the name."""
+        folder, name = self._log.folder, _name(seal, SEAL_SUFFIX) + TEMPORARY_SUFFIX
+        try:
+            fd = await folder.disk.open(folder.path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            try:
+                await folder.disk.write_at(fd, seal.encode(), 0)
+                await folder.disk.fdatasync(fd)
+            finally:
+                await folder.disk.close(fd)
+        except OSError:
+            with suppress(OSError):
+                await folder.disk.unlink(folder.path / name)
+            raise
+        return name
+
+
+async def put_in_place(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int] | None = None) -> None:
+    """Step 2, or what is left of it: durably when this returns. `sizes`: of the files that are there, by name; None:
+    all of the cleaned ones are, under the names that the cleaner gave them. OSError: to be done again.
+    """
+    for base in seal.replaced[1:]:
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment_file_name(base, suffix)
+            if sizes is None or name in sizes:
+                await folder.remove(name)
+    for file, suffix, cleaned in zip(seal.files, CLEANED_SUFFIXES, _cleaned_names(seal), strict=True):
+        name = _name(seal, suffix)
+        is_there = file.size_bytes > 0 or await _is_there(folder, cleaned) if sizes is None else cleaned in sizes
+        if is_there:
+            await folder.rename_over(cleaned, name)
+        elif not file.size_bytes and (sizes is None or sizes.get(name)):
+            await folder.remove(name)
+    await folder.disk.fsync_directory(folder.path)
+
+
+async def _is_there(folder: SegmentFolder, name: str) -> bool:
+    try:
+        await folder.disk.stat(folder.path / name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+async def _size_of(folder: SegmentFolder, name: str) -> int:
+    """0: it is empty, or not there."""
+    try:
+        return (await folder.disk.stat(folder.path / name)).size_bytes
+    except FileNotFoundError:
+        return 0
+
+
+def _name(seal: Seal, suffix: str) -> str:
+    return segment_file_name(seal.base_offset, suffix)
+
+
+def _cleaned_names(seal: Seal) -> list[str]:
+    return [cleaned_file_name(_name(seal, suffix), seal.generation) for suffix in CLEANED_SUFFIXES]
+
+
+# -- what comes next -----------------------------------------------------------------------------------------------
+
+
+async def finish_swaps(folder: SegmentFolder, listing: PartitionListing, segment_base: int) -> PartitionListing:
+    """Before anything of a partition's folder is opened: the folder, and its seals, when all swaps are finished, and
+    what came to nothing is gone. `segment_base`: of the active segment; what is behind it is not looked at.
+
+    SealError: a seal and the files do not belong together. OSError.
+    """
+    names = listing.sizes
+    bases = sorted(
+        parsed[0] for name in names if (parsed := parse_segment_file_name(name)) and parsed[1] == SEAL_SUFFIX
+    )
+    if not bases and not any(parse_cleaned_file_name(name) for name in names):
+        return listing
+    sizes, seals, upto = dict(names), dict[int, Seal](), 0
+    for base in bases:
+        name = segment_file_name(base, SEAL_SUFFIX)
+        if base > segment_base or base < upto:  # goes with its segment
+            continue
+        seal = await read_seal(folder, base)
+        log_name = _name(seal, LOG_SUFFIX)
+        if log_name not in sizes and cleaned_file_name(log_name, seal.generation) not in sizes:
+            await folder.remove(name)
+            del sizes[name]
+            continue
+        if _is_left_over(seal, sizes):
+            await put_in_place(folder, seal, sizes)
+            sizes = files_after(seal, sizes)
+        if sizes.get(log_name, 0) != seal.log.size_bytes:
+            raise SealError(f"segment {base} has {sizes.get(log_name, 0)} bytes, its seal says {seal.log.size_bytes}")
+        if seal.end_offset > segment_base:
+            raise SealError(f"cleaned segment {base} ends at {seal.end_offset}, the log goes on from {segment_base}")
+        seals[base], upto = seal, seal.end_offset
+    for name in [name for name in sizes if parse_cleaned_file_name(name)]:
+        await folder.remove(name)
+        del sizes[name]
+    return replace(listing.with_files(sizes), seals=seals)
+
+
+async def read_seal(folder: SegmentFolder, base_offset: int) -> Seal:
+    """SealError: there is none of this segment that can be believed."""
+    name = segment_file_name(base_offset, SEAL_SUFFIX)
+    try:
+        fd = await folder.disk.open(folder.path / name, os.O_RDONLY)
+        try:
+            data = await folder.disk.read(fd, SEAL_BYTES_MAX + 1, 0)
+        finally:
+            await folder.disk.close(fd)
+    except OSError as error:
+        raise SealError(f"{name} cannot be read: {error}") from error
+    seal = Seal.decode(bytes(data))
+    if seal.base_offset != base_offset:
+        raise SealError(f"{name} is of segment {seal.base_offset}")
+    return seal
+
+
+def _is_left_over(seal: Seal, names: Mapping[str, int]) -> bool:
+    """Whether something of a swap is not done, or has not become durable."""
+    replaced = (segment_file_name(base, suffix) for base in seal.replaced[1:] for suffix in SEGMENT_SUFFIXES)
+    stale = (
+        _name(seal, suffix)
+        for file, suffix in zip(seal.files, CLEANED_SUFFIXES, strict=True)
+        if not file.size_bytes and names.get(_name(seal, suffix))
+    )
+    return any(name in names for name in (*_cleaned_names(seal), *replaced, *stale))
+
+
+def files_after(seal: Seal, names: Mapping[str, int]) -> dict[str, int]:
+    """Files and their sizes when `put_in_place` is done."""
+    bases = set(seal.replaced[1:])
+    sizes = {
+        name: size
+        for name, size in names.items()
+        if not ((parsed := parse_segment_file_name(name)) and parsed[0] in bases)
+    }
+    for file, suffix, cleaned in zip(seal.files, CLEANED_SUFFIXES, _cleaned_names(seal), strict=True):
+        if cleaned in sizes:
+            sizes[_name(seal, suffix)] = sizes.pop(cleaned)
+        elif not file.size_bytes and sizes.get(_name(seal, suffix)):
+            del sizes[_name(seal, suffix)]
+    return sizes
+
+
+async def remove_cleaned(folder: SegmentFolder, names: Collection[str]) -> None:
+    """What a job has left that nobody took: at its end, and before the next one. OSError."""
+    for name in names:
+        if parse_cleaned_file_name(name):
+            await folder.remove(name)
