@@ -10,7 +10,7 @@ from tpc_broker.log.seals import Seal, SealedFile
 
 REPORT = CleaningReport(
     cleaned_upto=200, bytes_read=2_000, bytes_written=500, records_read=100, records_kept=25, batches_unreadable=1,
-    map_keys=25, map_bytes=600, seconds=0.25,
+    map_keys=25, map_bytes=600, seconds=0.25, bytes_before=2_000,
 )  # fmt: skip
 
 
