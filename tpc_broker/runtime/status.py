@@ -48,6 +48,8 @@ class BrokerStatus(TypedDict):
     """See `ListeningSockets.report`."""
     backend: dict[str, str]
     """Of all cores' rings: `name`, the `reason` why it is not io_uring, and what can `mend` that."""
+    open_doors: list[str]
+    """What the start has warned of: which listeners take everybody, or take passwords without TLS."""
     scrub: dict[str, Any] | None
     """Of the last scrub, or of the one that is under way: fields of `ScrubReport`."""
 
@@ -88,6 +90,7 @@ async def serve_status(
     look: Callable[[], Awaitable[list[CoreStatus]]],
     listeners: Callable[[], list[dict[str, Any]]] = list,
     backend: ChosenBackend = ON_IO_URING,
+    open_doors: Sequence[str] = (),
 ) -> None:
     """Answer one after the other, until cancelled."""
 
@@ -95,7 +98,8 @@ async def serve_status(
         scrubbed = read_report(data)
         status = BrokerStatus(
             pid=os.getpid(), cores=await look(), listeners=listeners(),
-            backend=backend._asdict(), scrub=None if scrubbed is None else scrubbed.as_json(),
+            backend=backend._asdict(), open_doors=list(open_doors),
+            scrub=None if scrubbed is None else scrubbed.as_json(),
         )  # fmt: skip
         return json.dumps(status).encode()
 
