@@ -51,14 +51,14 @@ def test_an_uncleanable_partition_is_told_at_once_and_each_day(caplog):
         book.failed(KEY)
         book.given_up(KEY, "prices-0", "its third segment is gone", now_ms)
     assert caplog.messages == [
-        "prices-0 cannot be compacted, and grows: its third segment is gone; it is tried again once a day"
+        "prices-0 is uncleanable: its third segment is gone; it serves, and grows, and is tried again once a day"
     ] * 2
     assert book.uncleanable() == {"prices-0": "its third segment is gone"}
     assert book.counters()["cleanings_failed"] == 5
     book.cleaned(KEY, "prices-0", REPORT, UNCLEANABLE_TOLD_EVERY_MS + 5)
     assert book.uncleanable() == {}
     book.given_up(KEY, "prices-0", "again", UNCLEANABLE_TOLD_EVERY_MS + 6)
-    assert caplog.messages[-1].startswith("prices-0 cannot be compacted, and grows: again")
+    assert caplog.messages[-1].startswith("prices-0 is uncleanable: again")
 
 
 def test_totals_only_grow_and_the_rest_goes_with_its_partition():

@@ -145,7 +145,7 @@ class CleaningBook:
         told_ms = self._told_ms.get(key)
         if told_ms is None or now_ms - told_ms >= UNCLEANABLE_TOLD_EVERY_MS:
             self._told_ms[key] = now_ms
-            log.warning("%s cannot be compacted, and grows: %s; it is tried again once a day", label, reason)
+            log.warning("%s is uncleanable: %s; it serves, and grows, and is tried again once a day", label, reason)
 
     def forget(self, key: TopicPartition) -> None:
         """It is not to be compacted any more, or is none of this core's."""
