@@ -209,6 +209,8 @@ class Cleanings:
         try:
             log_start_offset = self._plane.bounds(led.handle).log_start_offset
             job = await make_job(files, measured, log_start_offset, self.bounds, self._clock.wall_ms())
+            if await self._space.is_nearly_full():
+                job = job._replace(job=job.job._replace(is_urgent=True))
             left = await self._space.bytes_left()
         except (LookupError, PartitionOfflineError):  # the log went on without this
             return None

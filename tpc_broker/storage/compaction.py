@@ -154,6 +154,7 @@ async def make_job(
         dedupe_bytes=bounds.dedupe_bytes,
         aborted=tuple(sorted(aborted, key=lambda one: one.last_offset)),
         producers=tuple(kept_producers(files, upto)),
+        is_urgent=measured.is_overdue,
     )
     return Job(job, sources)
 

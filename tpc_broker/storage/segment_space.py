@@ -43,6 +43,7 @@ PLENTY_BYTES = 4 * 1024 * limits.MIB
 PLENTY_S = 1.0
 BALLAST_INTERVAL_S = 30.0
 LOOK_S: Final = limits.SPACE_LOOK_MS / 1000
+NEARLY_FULL_SHARE_LEFT: Final = 0.15
 
 
 class Lack(NamedTuple):
@@ -240,6 +241,11 @@ class SegmentSpace:
     async def bytes_left(self) -> int:
         """What clients' records may still take of the file system."""
         return left_for_records(await self._disk.statvfs(self._data))
+
+    async def is_nearly_full(self) -> bool:
+        """Whether the file system is: what gives space back is urgent then."""
+        status = await self._disk.statvfs(self._data)
+        return status.available_bytes < NEARLY_FULL_SHARE_LEFT * status.total_bytes
 
     async def make_ahead(self, led: LeaderPartition, written_bytes: int) -> None:
         """So that a busy partition's appends need not come to Python for room: for several times what came last."""
