@@ -39,7 +39,7 @@ def a_group(base_offset: int = 0, end_offset: int = 200) -> CleanedGroup:
     file = SealedFile(100, 5)
     seal = Seal(
         generation="0123456789abcdef", base_offset=base_offset, end_offset=end_offset, replaced=(base_offset,),
-        first_dirty_offset=end_offset, removed_upto=0, batches_count=3, modified_ms=5, log=file, index=file,
+        first_dirty_offset=end_offset, removed_upto=0, batches_count=3, modified_ms=5, log=file, offset_index=file,
         time_index=file, transaction_index=SealedFile(0, 0),
     )  # fmt: skip
     return CleanedGroup(seal)

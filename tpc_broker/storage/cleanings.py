@@ -201,9 +201,11 @@ class Cleanings:
             return None
         await self._remove_left_over(led)
         try:
+            is_urgent, left = await self._space.is_nearly_full(), await self._space.bytes_left()
             log_start_offset = self._plane.bounds(led.handle).log_start_offset
-            job = await make_job(files, measured, log_start_offset, self.bounds, self._clock.wall_ms())
-            left = await self._space.bytes_left()
+            job = await make_job(
+                files, measured, log_start_offset, self.bounds, self._clock.wall_ms(), is_urgent=is_urgent
+            )
         except (LookupError, PartitionOfflineError):  # the log went on without this
             return None
         except (OSError, ValueError) as error:
