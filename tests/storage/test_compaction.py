@@ -54,7 +54,11 @@ class Plane:
 
 
 class Space:
-    left = 10**12
+    left, is_full = 10**12, False
+
+    async def is_nearly_full(self):
+        await trio.lowlevel.checkpoint()
+        return self.is_full
 
     is_full = False
 
@@ -101,7 +105,6 @@ class World:
         self.cleanings.bounds = cleaning_bounds(load_settings().settings)
         self.cleanings.may_clean = True
         self.told = []
-        self.cleanings.on_cleaned(lambda key, state: self.told.append((key.partition, state)))
 
     async def make(self, settings=SETTINGS):
         number = len(self.led)
@@ -109,6 +112,7 @@ class World:
         files = await create_partition(self.cache, self.topics, "t", key, settings)
         self.led[number] = LeaderPartition(files, number, trio.Lock(), is_internal=False)
         self.plane.files[number] = files
+        files.on_cleaned = lambda: self.told.append((number, files.cleaned))
         return files
 
     async def close(self):
@@ -288,6 +292,17 @@ async def test_nothing_is_cleaned_when_it_may_not_be(world, why, monkeypatch):
 async def away():
     await trio.lowlevel.checkpoint()
     raise CleanerAwayError("a test")
+
+
+async def test_what_is_overdue_is_urgent_and_so_is_all_on_a_full_disk(world):
+    files = await world.make()
+    for is_overdue, is_full in ((False, False), (True, False), (False, True)):
+        await fill(files, 100, timestamp=NOW_MS - 10_000)
+        await checkpointed(files)
+        files.settings = replace(files.settings, max_compaction_lag_ms=100 if is_overdue else 10**9)
+        world.space.is_full = is_full
+        assert await world.cleanings.clean_next()
+        assert world.cleaner.jobs[-1].is_urgent == (is_overdue or is_full)
 
 
 async def test_what_is_deleted_too_is_deleted_first(world):
