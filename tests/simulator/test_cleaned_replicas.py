@@ -1,4 +1,4 @@
-"""Replicas that clean their own files, are filled, fail over and lose power: seeds, scripts and planted faults."""
+"""Replicas that clean their files, are filled, fail over and lose power: fixed seeds, scripts and planted faults."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SEEDS_MAX = 40
 OFTEN = ("clean", "checkpoint", "fill", "wait")
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_readers_find_the_newest_of_each_key_whatever_was_cleaned_and_filled(seed):
     assert execute(seed, STEPS).counts.cleaned
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", range(5, 60))
+@pytest.mark.parametrize("seed", range(9, 60))
 def test_more_seeds(seed):
     assert execute(seed, STEPS).counts.cleaned
     assert execute(seed, STEPS, OFTEN).counts.cleaned
 
 
 def test_a_seed_repeats_itself():
-    first, again, other = execute(3, 30), execute(3, 30), execute(4, 30)
+    first, again, other = execute(3, STEPS), execute(3, STEPS), execute(4, STEPS)
     assert first.counts == again.counts
     assert first.truth.batches == again.truth.batches != other.truth.batches
 
