@@ -416,10 +416,12 @@ class tpc_key_values_walk(Structure):
     batch_end: int
     next_offset: int
     batch_offset: int
+    producer_id: int
     records_left: int
     batches_passed: int
     stopped: int
-    reserved: int
+    producer_epoch: int
+    kind: int
 
 class tpc_link_frame(Structure):
     stream: int
@@ -675,9 +677,13 @@ class _Lib:
     TPC_JOURNAL_CHAIN_ENDS: int
     TPC_JOURNAL_MORE_BYTES: int
     TPC_JOURNAL_MORE_ROOM: int
+    TPC_KEY_VALUES_ABORT: int
+    TPC_KEY_VALUES_COMMIT: int
+    TPC_KEY_VALUES_COMPRESSED: int
     TPC_KEY_VALUES_END: int
     TPC_KEY_VALUES_FULL: int
-    TPC_KEY_VALUES_OTHER: int
+    TPC_KEY_VALUES_PLAIN: int
+    TPC_KEY_VALUES_TRANSACTION: int
     TPC_LINK_ANSWER: int
     TPC_LINK_CLOSE: int
     TPC_LINK_FEATURE_LEVEL: int

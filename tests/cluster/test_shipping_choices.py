@@ -16,7 +16,8 @@ from tests.support.fake_disk import FakeDisk
 from tpc_broker.limits import MIB
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address, Position, Voter
-from tpc_broker.runtime.cluster.filling import FillingFailedError, ReplicaFilling
+from tpc_broker.runtime.cluster.filling import ReplicaFilling
+from tpc_broker.runtime.cluster.offers import FillingFailedError
 from tpc_broker.runtime.cluster.shipping import AGAIN_MS, END, FILL, UNUSED_MS, SegmentSource
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.shipments import Shipments
