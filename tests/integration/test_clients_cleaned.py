@@ -30,7 +30,7 @@ from tests.support.raw_client import RawConnection
 from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, read_batches
 from tests.support.waiting import PATIENCE_S, patiently
 from tpc_broker.bench.compiled import cache_folder
-from tpc_broker.client.cluster import Cluster
+from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import TopicPartition as OwnPartition
@@ -228,7 +228,7 @@ def by_our_client(broker: TpcBroker, topic: str, first: int, level: str, count: 
     found: dict[int, str] = {}
     aborted: set[tuple[int, int]] = set()
     ended: dict[int, list[int]] = {}
-    cluster = Cluster([broker.bootstrap])
+    cluster = Cluster(ClusterSettings(broker.bootstrap, retry_seconds=PATIENCE_S))
     try:
         for chunk in RangeReader(cluster, OwnPartition(topic, 0), first, end, ReadSettings(isolation)).chunks():
             aborted.update((one[0], one[1]) for one in chunk.aborted)
@@ -304,6 +304,8 @@ FIRST_OFFSETS: Final = {
     "in a segment of nothing": 2 * RUN + 40,
     "in a hole of a batch": 2 * RUN + 81,
 }
+STOPS_KAFKAJS: Final = ("in the gap at the beginning", "among emptied batches")
+"""An answer of nothing but emptied batches: kafkajs 2.2.4 asks for it for ever, of Apache Kafka 4.3.1 as well."""
 CHEAP: Final = ("librdkafka", "kafka-python", "aiokafka", "our client", "kcat")
 
 
@@ -315,6 +317,8 @@ def test_all_that_is_left_is_read_from_anywhere(request, cleaned, name, level):
         request.getfixturevalue("kafka_tools")
     firsts = dict(FIRST_OFFSETS) | ({"at the end": cleaned.end_offset - 5} if name in CHEAP else {})
     for where, first in firsts.items():
+        if name == "kafkajs" and where in STOPS_KAFKAJS:
+            continue
         expected = [one for one in cleaned.records[level] if one[0] >= first]
         assert READERS[name](cleaned.broker, cleaned.topic, first, level, len(expected)) == expected, where
 
