@@ -416,10 +416,12 @@ class tpc_key_values_walk(Structure):
     batch_end: int
     next_offset: int
     batch_offset: int
+    producer_id: int
     records_left: int
     batches_passed: int
     stopped: int
-    reserved: int
+    producer_epoch: int
+    kind: int
 
 class tpc_link_frame(Structure):
     stream: int
@@ -675,9 +677,13 @@ class _Lib:
     TPC_JOURNAL_CHAIN_ENDS: int
     TPC_JOURNAL_MORE_BYTES: int
     TPC_JOURNAL_MORE_ROOM: int
+    TPC_KEY_VALUES_ABORT: int
+    TPC_KEY_VALUES_COMMIT: int
+    TPC_KEY_VALUES_COMPRESSED: int
     TPC_KEY_VALUES_END: int
     TPC_KEY_VALUES_FULL: int
-    TPC_KEY_VALUES_OTHER: int
+    TPC_KEY_VALUES_PLAIN: int
+    TPC_KEY_VALUES_TRANSACTION: int
     TPC_LINK_ANSWER: int
     TPC_LINK_CLOSE: int
     TPC_LINK_FEATURE_LEVEL: int
@@ -766,6 +772,7 @@ class _Lib:
     def tpc_produce_peek(self, _0: Pointer[int] | bytes | Null, _1: int, _2: int, _3: tpc_produce_part | Null, /) -> int: ...
     def tpc_produce_request_encode(self, _0: int, _1: tpc_produce_request | Null, _2: tpc_produce_part | Null, _3: int, _4: Pointer[int] | bytes | Null, _5: Pointer[int] | bytes | Null, _6: int, _7: Pointer[int] | Null, /) -> int: ...
     def tpc_record_read(self, _0: Pointer[int] | bytes | Null, _1: int, _2: Pointer[int] | Null, _3: tpc_record | Null, /) -> int: ...
+    def tpc_records_keyless(self, _0: Pointer[int] | bytes | Null, _1: int, _2: int, _3: Pointer[int] | Null, _4: int, /) -> int: ...
     def tpc_records_partitions(self, _0: tpc_binary_input | Null, _1: int, _2: int, _3: Pointer[int] | Null, /) -> None: ...
     def tpc_records_read(self, _0: Pointer[int] | bytes | Null, _1: int, _2: Pointer[int] | Null, _3: tpc_record | Null, _4: int, /) -> int: ...
     def tpc_records_validate(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_batch_limits | Null, _3: tpc_batch_report | Null, /) -> int: ...

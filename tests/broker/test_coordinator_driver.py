@@ -1,4 +1,4 @@
-"""What drives the machine of a coordinator, with a machine of a few lines: replay, writes, timers, snapshots."""
+"""What drives the machine of a coordinator, with a machine of a few lines: replay, writes, timers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.compacted_records import BatchCleaner
 from tests.support.driven_machine import Cells, CellsLog, coordinating, core_of, driving, put_all, runs_ahead
 from tests.support.memory_node import MemoryClock
 from tpc_broker import limits
-from tpc_broker.broker import coordinator_driver
+from tpc_broker.broker import coordinator_driver, log_replay
 from tpc_broker.broker.coordinator_driver import MachineDriver
 from tpc_broker.coordinator import Effects
 from tpc_broker.coordinator import Record as Change
@@ -52,8 +53,7 @@ async def test_what_holds_no_records_is_passed_over(add, load_bytes, autojump_cl
     add(log)
     add(log)
     log.add(batch((b"a", b"2"), (b"c", b"1"), (b"b", None)))
-    if add is not add_gap:
-        add(log)
+    add(log)
     async with driving(log) as driver:
         assert driver.machine.cells == {b"a": b"2", b"c": b"1"}
 
@@ -88,47 +88,13 @@ async def test_nothing_but_passed_over_batches_is_replayed_in_small_steps(add, a
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_turns)
         async with driving(log):
-            assert turns >= 1_000 // coordinator_driver.LOAD_STEP
+            assert turns >= 1_000 // log_replay.LOAD_STEP
         nursery.cancel_scope.cancel()
 
 
 async def put(driver, key, value):
     """Whether it is stored."""
     return await driver.call(bool, lambda token, _now_ms: driver.machine.set([Change(key, value)], token))
-
-
-def set_sizes(monkeypatch, growth, part):
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", growth)
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_PART_RECORDS", part)
-
-
-@pytest.mark.parametrize("clients", [2, 200])
-async def test_under_writes_that_never_pause_the_log_is_bounded_and_nobody_waits_long(
-    clients, autojump_clock, monkeypatch
-):
-    """Two clients: another write waits whenever one ends. Many: each wait for the disk is for a hundred records."""
-    live, growth, part = 1_000, 100, 20
-    set_sizes(monkeypatch, growth, part)
-    log, lengths, waits_s, values = CellsLog(), [], [], count()
-    log.write_s = 0.01
-    log.add(batch(*((b"%d" % key, b"old") for key in range(live))))
-
-    async def write(driver, chooser):
-        while True:
-            began_s = trio.current_time()
-            assert await put(driver, b"%d" % chooser.randrange(live), b"%d" % next(values))
-            waits_s.append(trio.current_time() - began_s)
-            lengths.append(log.log.log_end_offset - log.log.log_start_offset)
-
-    async with driving(log) as driver, trio.open_nursery() as nursery:
-        for number in range(clients):
-            nursery.start_soon(write, driver, random.Random(number))
-        while next(values) < 6_000:
-            await trio.sleep(1)
-        nursery.cancel_scope.cancel()
-    assert max(lengths) <= 4 * live + growth + 2 * clients
-    parts = 1 + clients // part  # at most, between two waits for the disk; and the move of the log's start
-    assert max(waits_s) <= (2 + parts + 1) * log.write_s + 1e-6
 
 
 class Watched(CellsLog):
@@ -138,7 +104,8 @@ class Watched(CellsLog):
 
     def __init__(self):
         super().__init__()
-        self.service, self.ever, self.moves = None, set(), 0
+        self.service, self.ever, self.chance = None, set(), random.Random(1)
+        self.cleaner = BatchCleaner(self.chance)
 
     def check(self, cut_off=()):
         replayed, expected = {}, dict(self.service.machines[-1].durable)
@@ -153,21 +120,16 @@ class Watched(CellsLog):
             self.check(records[:length])
         super().add(data)
         self.ever.update((record.key, record.value) for record in records)
-
-    async def move_log_start(self, offset):
-        self.check()
-        await super().move_log_start(offset)
-        self.check()
-        self.moves += 1
+        if self.chance.random() < 0.1:
+            self.cleaner.clean(self.log)
 
 
 @pytest.mark.parametrize("keys", ["0123456789", "~0 ~1 ~2 ~3 ~4 ~5", "~0 ~1 ~2 ~3 4 5 6 7"])
-@pytest.mark.parametrize("seed", range(20))
-async def test_a_crash_after_any_record_of_a_snapshot_recovers_what_is_stored(seed, keys, autojump_clock, monkeypatch):
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_crash_after_any_record_recovers_what_is_stored(seed, keys, autojump_clock):
     """Also where writes fail meanwhile, which are nowhere then, and answers are about what is durable alone. It goes on
-    until there were snapshots, failed writes, and machines that were loaded again.
+    until the log was cleaned some times, and there were failed writes, and machines that were loaded again.
     """
-    set_sizes(monkeypatch, growth=20, part=3)
     chooser, log, values, told, is_over = random.Random(seed), Watched(), count(), [], False
     names = [key.encode() for key in (keys.split() if " " in keys else keys)]
     machines_min = 2 if any(map(runs_ahead, names)) else 1
@@ -189,7 +151,7 @@ async def test_a_crash_after_any_record_of_a_snapshot_recovers_what_is_stored(se
         async with trio.open_nursery() as nursery:
             for _ in range(4):
                 nursery.start_soon(write, service)
-            while log.moves < 2 or False not in told or len(service.machines) < machines_min:
+            while log.cleaner.passes < 10 or False not in told or len(service.machines) < machines_min:
                 await service.wait_coordinator("any")
                 await trio.sleep(chooser.uniform(0, 0.3))
                 log.refuses = len(service.loaded())
@@ -339,22 +301,12 @@ async def put_until_stored(service, key, value):
 
 
 def break_of(machine, name):
-    """From now on; `parts`: of a snapshot, when some of it was taken."""
-    if name == "parts":
-        taken = machine.snapshot()
-
-        def snapshot():
-            yield next(taken)
-            raise BrokenError
-
-        machine.snapshot = snapshot
-    else:
-        setattr(machine, name, breaking(getattr(machine, name)))
+    """From now on."""
+    setattr(machine, name, breaking(getattr(machine, name)))
 
 
-@pytest.mark.parametrize("name", ["next_deadline_ms", "clock_was_set", "snapshot", "parts"])
-async def test_a_machine_that_raises_when_nobody_asked_is_loaded_again(name, autojump_clock, caplog, monkeypatch):
-    set_sizes(monkeypatch, growth=5, part=3)
+@pytest.mark.parametrize("name", ["next_deadline_ms", "clock_was_set"])
+async def test_a_machine_that_raises_when_nobody_asked_is_loaded_again(name, autojump_clock, caplog):
     log = CellsLog()
     async with coordinating(log) as service:
         before = service.coordinator_of("any")
@@ -394,15 +346,6 @@ async def test_a_machine_that_raises_at_its_beginning_is_tried_again_more_and_mo
         broken.clear()
         await trio.sleep(61)
         assert service.coordinator_of("any").machine.cells == {b"~a": b"1"}
-
-
-async def test_a_snapshot_that_always_raises_costs_a_machine_when_the_log_has_grown_again(autojump_clock, monkeypatch):
-    set_sizes(monkeypatch, growth=20, part=3)
-    log = CellsLog()
-    async with coordinating(log, lambda machine: break_of(machine, "snapshot")) as service:
-        for number in range(100):
-            await put_until_stored(service, b"~a", b"%d" % number)
-        assert len(service.core.machines_raised) == 5
 
 
 async def test_who_comes_to_a_machine_that_is_not_loaded_is_refused(autojump_clock):
@@ -450,41 +393,6 @@ async def test_what_was_under_way_when_another_write_found_no_room_is_loaded_aga
         assert service.coordinator_of("any") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         await trio.sleep(2 * log.write_s)
         assert service.coordinator_of("any").machine.cells == {b"~a": b"1"}
-
-
-@pytest.mark.parametrize("value", [b"2", None])
-async def test_the_log_begins_with_a_snapshot_when_what_it_leaves_out_is_written(value, autojump_clock, monkeypatch):
-    """A crash before that would find neither the old value nor the new one."""
-    set_sizes(monkeypatch, growth=5, part=10)
-    log = Watched()
-    async with coordinating(log) as service:
-        log.service, driver = service, service.coordinator_of("any")
-        assert await put(driver, b"~a", b"1")
-
-        async def put_many():
-            changes = [Change(b"~b", b"%d" % number) for number in range(10)]
-            assert await driver.call(bool, lambda token, _now_ms: driver.machine.set(changes, token))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(put_many)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(put, driver, b"~a", value)
-        await trio.sleep(1)
-        assert log.moves == 1
-        log.check()
-
-
-async def test_a_snapshot_of_nothing_leaves_nothing(autojump_clock, monkeypatch):
-    set_sizes(monkeypatch, growth=4, part=3)
-    log = CellsLog()
-    log.add(batch((b"a", b"1"), (b"b", b"1"), (b"a", None)))
-    async with driving(log) as driver:
-        assert await put(driver, b"b", None)
-        await trio.sleep(1)
-        assert log.records() == []
-        assert await put(driver, b"c", b"1")
-    async with driving(log) as driver:
-        assert driver.machine.cells == {b"c": b"1"}
 
 
 class StalledClock(MemoryClock):

@@ -13,7 +13,7 @@ from tests.support.consumer_members import ConsumerMember
 from tests.support.memory_clients import Member, create_topic, delete_topic
 from tests.support.memory_node import running_node
 from tpc_broker import limits
-from tpc_broker.broker import coordinator_driver, group_service
+from tpc_broker.broker import group_service
 from tpc_broker.coordinator import deletion, effects, machine
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -144,8 +144,8 @@ def is_beside(member, group):
     return coordinator_partition(group, count) == coordinator_partition(member.group, count)
 
 
-async def test_what_forgets_and_what_is_rewritten_is_divided(autojump_clock):
-    """The tombstones of a group with many offsets, and a snapshot of them, are more than one batch may be."""
+async def test_what_forgets_is_divided(autojump_clock):
+    """The tombstones of a group with many offsets are more than one batch may be."""
     async with running_node(settings=SETTINGS) as node:
         member = await with_group(node)
         await create_topic(node, 0, "wide", 2_000)
@@ -155,11 +155,8 @@ async def test_what_forgets_and_what_is_rewritten_is_divided(autojump_clock):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "OWN_BATCH_BYTES_MAX", 64 * limits.KIB)
             patched.setattr(effects, "OWN_BATCH_BYTES_MAX", 64 * limits.KIB)
-            patched.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 1_000)
             log = log_of_groups(node[number])
             assert await member.commit("t", {0: 7}) == {0: NONE}
-            await trio.sleep(1)
-            assert log.bounds().log_start_offset > 0, "a snapshot was made"
             before = len(log.files.log.batches)
             await delete_topic(node, 0, "wide")
             await trio.sleep(1)

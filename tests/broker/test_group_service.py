@@ -290,10 +290,9 @@ async def test_groups_that_are_to_be_loaded_again_are_not_once_their_log_has_gon
         assert not groups._coordinators
 
 
-@pytest.mark.parametrize("name", ["finish_loading", "next_deadline_ms", "snapshot", "clock_was_set", "heartbeat"])
+@pytest.mark.parametrize("name", ["finish_loading", "next_deadline_ms", "clock_was_set", "heartbeat"])
 async def test_groups_that_raise_are_loaded_again_and_end_nobody_elses(name, autojump_clock, monkeypatch, caplog):
     """Other partitions' groups on the same core are served all the while."""
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 10)
     async with running_node(cores=1, settings=(*SETTINGS, "group.consumer.assignment.interval.ms=0")) as node:
         member, groups = await with_group(node), node[0].groups
         other = Member(node, next(f"h{n}" for n in range(99) if groups._key_of(f"h{n}") != groups._key_of("g")), 11)
@@ -500,22 +499,6 @@ async def test_offsets_of_a_topic_go_with_it(autojump_clock):
             assert await member.committed("other", [0]) == (NONE, {0: 6})
             await node.restart(member.coordinator())
             await trio.sleep(1)
-
-
-async def test_a_log_of_groups_that_has_grown_begins_anew_with_a_snapshot(autojump_clock, monkeypatch):
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 50)
-    async with running_node(settings=SETTINGS) as node:
-        member = await with_group(node)
-        await member.begin()
-        for offset in range(200):
-            assert await member.commit("t", {offset % 4: offset}) == {offset % 4: NONE}
-        bounds = log_of_groups(node[member.coordinator()]).bounds()
-        assert bounds.log_start_offset > 100
-        assert bounds.log_end_offset - bounds.log_start_offset < 100
-        await node.restart(member.coordinator())
-        await trio.sleep(1)
-        assert await member.committed("t", range(4)) == (NONE, {0: 196, 1: 197, 2: 198, 3: 199})
-        assert await member.heartbeat() is NONE
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ class Swapped:
     aborted.
     """
 
-    failed = None
+    failed, written_end_offset = None, END
 
     def __init__(self):
         self.version, self.loaded, self.loads = 0, False, 0
@@ -53,7 +53,7 @@ class Swapped:
     def aborted_below(self, _offset, upto, _count_max):
         return upto, []
 
-    async def read(self, _offset, _bytes_max, _upto):
+    async def read_once(self, _offset, _bytes_max, _upto):
         producer_id = self.version
         await trio.lowlevel.checkpoint()
         return batch(0, producer=(producer_id, 0, 0), transactional=True)

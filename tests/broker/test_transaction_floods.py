@@ -8,6 +8,7 @@ import time
 import pytest
 import trio
 
+from tests.support.stored_records import stored_records
 from tests.support.transaction_clients import (
     NONE,
     Producer,
@@ -25,7 +26,7 @@ A_MILLION = 999_000
 def stored(node):
     """All ids as their coordinators have them, and what is under way."""
     machines = [each.machine for life in node.lives.values() for each in life.core.transactions.loaded()]
-    records = sorted(record for machine in machines for record in machine.snapshot())
+    records = sorted(record for machine in machines for record in stored_records(machine))
     return records, sum(machine.statistics().writes_pending for machine in machines)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import time
-from bisect import bisect_right
-from itertools import accumulate
 from types import SimpleNamespace
 
 import pytest
 import trio
 
-from tests.support.driven_machine import CellsLog, core_of
+from tests.support.driven_machine import CellsLog, LongLog, core_of, measured_steps
 from tests.support.memory_node import MemoryClock
-from tpc_broker.broker.transaction_service import APPLIED_AT_ONCE, LOAD_STEP, LoadedTransactions
+from tests.support.stored_records import stored_records
+from tpc_broker.broker.coordinator_driver import GIVEN_AT_ONCE
+from tpc_broker.broker.log_replay import LOAD_STEP
+from tpc_broker.broker.transaction_service import LoadedTransactions
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionLimits
 from tpc_broker.coordinator.transactions import stored as transactions_stored
 from tpc_broker.coordinator.transactions.machine import Ended
@@ -23,7 +22,7 @@ from tpc_broker.coordinator.transactions.states import State
 from tpc_broker.coordinator.transactions.transaction import TopicPartition, Transaction
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
-from tpc_broker.log.batch import decode_header, empty_batch
+from tpc_broker.log.batch import empty_batch
 
 PARTITIONS = tuple(TopicPartition("data", index) for index in range(3))
 
@@ -63,7 +62,7 @@ def log_of(records, per_batch):
 
 
 def told(machine):
-    return machine.statistics(), sorted(machine.snapshot()), machine.next_deadline_ms()
+    return machine.statistics(), sorted(stored_records(machine)), machine.next_deadline_ms()
 
 
 @pytest.mark.parametrize("per_batch", [1, 7, 1_000])
@@ -112,37 +111,7 @@ async def test_others_have_their_turn_between_short_steps(autojump_clock):
         nursery.start_soon(count_turns)
         await loaded(log)
         nursery.cancel_scope.cancel()
-    assert turns >= 20_000 // LOAD_STEP + 5_000 // APPLIED_AT_ONCE + 5_000 // 16
-
-
-class LongLog(CellsLog):
-    """Its batches are found without looking at all of them."""
-
-    def __init__(self, batches):
-        super().__init__()
-        for batch in batches:
-            self.add(batch)
-        self._whole = b"".join(self.log.batches)
-        self._begins = [0, *accumulate(map(len, self.log.batches))]
-        self._offsets = [decode_header(batch).base_offset for batch in self.log.batches]
-
-    async def read_bytes(self, offset, _upto, bytes_max):
-        await trio.lowlevel.checkpoint()
-        begin = self._begins[bisect_right(self._offsets, offset) - 1]
-        return self._whole[begin : self._begins[bisect_right(self._begins, begin + bytes_max) - 1]]
-
-
-class Steps(trio.abc.Instrument):
-    """How many milliseconds of a processor each step of a task takes."""
-
-    def __init__(self):
-        self.ms, self.began = [], time.thread_time_ns()
-
-    def before_task_step(self, _task):
-        self.began = time.thread_time_ns()
-
-    def after_task_step(self, _task):
-        self.ms.append((time.thread_time_ns() - self.began) / 1e6)
+    assert turns >= 20_000 // LOAD_STEP + 5_000 // GIVEN_AT_ONCE + 5_000 // 16
 
 
 @pytest.mark.machine
@@ -156,14 +125,8 @@ async def test_a_million_records_of_100_000_ids_are_loaded_in_two_seconds():
     records += [Record(values[State.COMPLETE_COMMIT], transaction_key(name), 0) for name in names]
     log = LongLog(build_batch(records[begin : begin + 20]) for begin in range(0, len(records), 20))
     del records
-    gc.collect()
-    gc.freeze()
-    steps = Steps()
-    trio.lowlevel.add_instrument(steps)
-    try:
+    with measured_steps() as steps_ms:
         machine = await loaded(log)
-    finally:
-        gc.unfreeze()
     assert machine.statistics().ids_count == 100_000
-    assert sum(steps.ms) < 2_000
-    assert sorted(steps.ms)[-5] < 1
+    assert sum(steps_ms) < 2_000
+    assert sorted(steps_ms)[-5] < 1

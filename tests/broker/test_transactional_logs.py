@@ -1,6 +1,6 @@
 """Offsets in transactions by random histories, through the real driver and the real machine, against a small model.
 
-Whatever comes between: crashes, writes that fail, snapshots. At every moment at which the log could be cut off, who
+Whatever comes between: crashes, writes that fail, a cleaner. At every moment at which the log could be cut off, who
 loads it tells what the model tells, which knows of the log's order and of nothing else.
 """
 
@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from itertools import count
+from itertools import chain, count
 
 import pytest
 import trio
 import trio.testing
 
-from tests.support.driven_machine import CellsLog, core_of, driving
-from tests.support.memory_node import MemoryClock
-from tpc_broker.broker import coordinator_driver
-from tpc_broker.broker.coordinator_driver import MachineDriver, NotLoadedError
+from tests.support.compacted_records import BatchCleaner
+from tests.support.driven_machine import CellsLog, driving
+from tpc_broker.broker.coordinator_driver import NotLoadedError
+from tpc_broker.broker.log_replay import replayed
 from tpc_broker.coordinator import GroupCoordinator, Producer, TransactionEnd
+from tpc_broker.coordinator.latest import LatestRecords
 from tpc_broker.coordinator.messages import (
     MarkerResponse,
     OffsetCommitRequest,
@@ -36,9 +37,7 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 class Model:
-    """Where each offset stands in the log decides (Kafka's `recordOffset`). What says again what counts already, as a
-    snapshot does, is nothing new: no client of these tests commits the same twice.
-    """
+    """Where each offset stands in the log decides (Kafka's `recordOffset`)."""
 
     def __init__(self):
         self.position, self.committed, self.pending = 0, {}, {}
@@ -57,7 +56,7 @@ class Model:
                 self.committed.pop(key, None)
                 for pending in self.pending.values():
                     pending.pop(key, None)
-            elif self.committed.get(key, (0, None))[1] != offset:
+            else:
                 self.committed[key] = (self.position, offset)
 
     def end(self, producer_id, *, commit):
@@ -84,30 +83,23 @@ def told(machine):
 
 
 class ModelledLog(CellsLog):
-    def __init__(self):
+    def __init__(self, chance):
         super().__init__()
-        self.model, self.moves, self.moves_with_open, self.longest = Model(), 0, 0, 0
+        self.model, self.cleaner = Model(), BatchCleaner(chance)
 
     def add(self, data):
         for batch in read_batches(data):
             self.model.take(batch)
             super().add(bytes(batch.data))
             self.check()
-        self.longest = max(self.longest, self.log.log_end_offset - self.log.log_start_offset)
 
     def check(self):
-        driver = MachineDriver(core_of(MemoryClock()), self, GroupCoordinator(), "groups")
-        for _next_offset in driver._replayed(b"".join(self.log.batches)):
+        machine = GroupCoordinator()
+        latest = LatestRecords(machine)
+        for _step in chain(replayed(b"".join(self.log.batches), latest), latest.given()):
             pass
-        driver.machine.finish_loading(0)
-        assert told(driver.machine) == self.model.told()
-
-    async def move_log_start(self, offset):
-        await super().move_log_start(offset)
-        self.check()
-        self.moves += 1
-        self.moves_with_open += any(self.model.pending.values())
-
+        machine.finish_loading(0)
+        assert told(machine) == self.model.told()
 
 class Clients:
     def __init__(self, driver, chooser, offsets):
@@ -166,58 +158,19 @@ async def live(log, chooser, offsets, seconds, *, fails):
         for _ in range(10):
             await trio.sleep(seconds / 10)
             log.refuses = int(fails and chooser.random() < 0.3)
+            if chooser.random() < 0.5:
+                log.cleaner.clean(log.log)
+                log.check()
         log.check()
         nursery.cancel_scope.cancel()
     return clients.codes
 
 
-@pytest.fixture
-def _small_snapshots(monkeypatch):
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 10)
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_PART_RECORDS", 2)
-
-
-@pytest.mark.usefixtures("autojump_clock", "_small_snapshots")
+@pytest.mark.usefixtures("autojump_clock")
 @pytest.mark.parametrize("seed", range(8))
 async def test_whoever_loads_the_log_tells_what_the_model_tells(seed):
-    chooser, log, offsets = random.Random(seed), ModelledLog(), count(1)
+    chooser = random.Random(seed)
+    log, offsets = ModelledLog(chooser), count(1)
     for _ in range(4):
         await live(log, chooser, offsets, chooser.choice([0.05, 0.2]), fails=True)
-    while not log.moves:
-        await live(log, chooser, offsets, 0.5, fails=False)
-
-
-@pytest.mark.usefixtures("autojump_clock", "_small_snapshots")
-async def test_the_log_is_bounded_though_there_is_always_some_transaction_open():
-    log = ModelledLog()
-    assert await live(log, random.Random(1), count(1), 5.0, fails=False) == {ErrorCode.NONE, UNSTABLE}
-    assert log.moves_with_open > 3
-    assert log.model.position > 4 * log.longest, "it was long, and is short"
-
-
-@pytest.mark.usefixtures("autojump_clock", "_small_snapshots")
-async def test_the_log_is_bounded_though_the_next_transaction_waits_whenever_one_ends():
-    """So that the key is open whenever the disk is waited for."""
-    log, offsets, producer = ModelledLog(), count(1), Producer(1, 0)
-    async with driving(log, GroupCoordinator()) as driver:
-        machine = driver.machine
-
-        def of(partition):
-            return {"group_id": "g", "offsets": (OffsetToCommit(topic="t", partition=partition, offset=next(offsets)),)}
-
-        for _ in range(200):
-            end = TransactionEnd(producer, commit=True, coordinator_epoch=0)
-            in_this_order = (
-                (OffsetCommitResponse, partial(machine.offset_commit, OffsetCommitRequest(**of(1)))),  # with the disk
-                (MarkerResponse, lambda token, _now, end=end: machine.marker(end, token)),
-                (
-                    OffsetCommitResponse,
-                    partial(machine.txn_offset_commit, TxnOffsetCommitRequest(**of(0), producer=producer)),
-                ),
-            )
-            async with trio.open_nursery() as nursery:
-                for kind, step in in_this_order:
-                    nursery.start_soon(driver.call, kind, step)
-                    await trio.testing.wait_all_tasks_blocked()
-    assert log.moves > 3
-    assert log.longest < 100
+    assert log.cleaner.records.removed > 50

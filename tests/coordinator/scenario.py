@@ -5,6 +5,7 @@
 
 from typing import NamedTuple
 
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits, Producer, Record, TransactionEnd
 from tpc_broker.coordinator.messages import (
     HeartbeatRequest,
@@ -101,8 +102,8 @@ class Scenario:
         if not self.hold:
             self.settle()
 
-    def snapshot(self):
-        return list(self.machine.snapshot())
+    def stored_records(self):
+        return stored_records(self.machine)
 
     def settle(self):
         while self.held:

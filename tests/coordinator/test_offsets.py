@@ -8,7 +8,7 @@ from tests.coordinator.scenario import Scenario
 from tpc_broker.coordinator import Effects, Fate, Record, offsets
 from tpc_broker.coordinator.effects import Writes
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
-from tpc_broker.coordinator.records import OffsetKey, offset_record, read_key, read_offset
+from tpc_broker.coordinator.records import OffsetKey, offset_record, read_key
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.model import NO_TOPIC_ID, TopicId
 
@@ -323,20 +323,20 @@ def test_offsets_that_could_not_be_forgotten_are_when_offsets_are_next_looked_th
     assert s.log[2:] == [offset_record(OffsetKey("g", "t", 0), None)]
 
 
-def test_a_snapshot_is_the_whole_state_and_shorter_than_its_history():
+def test_the_last_record_of_each_key_is_the_whole_state():
     s = Scenario()
     s.stable("a", "b")
     for offset in range(50):
         s.commit(group="h", offset=offset)
     before = (s.machine.describe_group("g"), s.offset(group="h"), s.machine.list_groups())
     assert len(s.log) > 50
-    s.log = s.snapshot()
+    s.log = s.stored_records()
     assert len(s.log) == 2
     s.start()
     assert (s.machine.describe_group("g"), s.offset(group="h"), s.machine.list_groups()) == before
 
 
-def test_a_snapshot_carries_what_later_releases_wrote_as_it_is():
+def test_what_later_releases_wrote_is_kept_as_it_is():
     """Share groups and those of streams have keys of other types, in the same log."""
     s = Scenario()
     s.commit(group="h", offset=7)
@@ -346,36 +346,20 @@ def test_a_snapshot_carries_what_later_releases_wrote_as_it_is():
         s.log.append(Record(key, value))
     for _ in range(2):
         s.start()
-        s.log = s.snapshot()
+        s.log = s.stored_records()
         assert [(one.key, one.value) for one in s.log[1:]] == [(kept, b"\x00\x63 as it is"), (replaced, b"new")]
         assert s.offset(group="h") == 7
 
 
-def test_a_snapshot_has_nothing_of_what_is_under_way():
+def test_nothing_of_what_is_under_way_is_stored():
     """What is under way comes behind it in the log, or not at all."""
     s = Scenario()
     s.commit(offset=1)
-    before = s.snapshot()
+    before = s.stored_records()
     s.hold = True
     s.commit(offset=2)
     s.commit(offset=3, group="h")
-    assert s.snapshot() == before
-
-
-def test_what_changes_while_a_snapshot_is_taken_is_in_it_as_it_is_then_or_not_at_all():
-    s = Scenario()
-    s.stable("a")
-    for partition in range(4):
-        s.commit(partition=partition, offset=1, group="h")
-    taken = s.machine.snapshot()
-    next(taken)
-    s.commit(partition=0, offset=2, group="h")
-    s.delete_offsets(("t", 1), group="h")
-    s.commit(partition=9, offset=1, group="h")
-    keys = [OffsetKey("h", "t", partition) for partition in (0, 2, 3)]
-    found = {read_key(record.key): read_offset(record.value).offset for record in taken}
-    found.pop(OffsetKey("h", "t", 9), None)
-    assert found == dict(zip(keys, (2, 1, 1), strict=True))
+    assert s.stored_records() == before
 
 
 def test_statistics_count():
@@ -408,12 +392,12 @@ def test_an_offset_of_a_later_release_is_kept_and_refused_until_it_is_committed_
     assert {o.topic: (o.offset, o.error_code) for o in s.machine.offset_fetch("g", None).offsets} == {
         "u": (5, ErrorCode.NONE), "t": (-1, ErrorCode.UNKNOWN_SERVER_ERROR),
     }  # fmt: skip
-    s.log = s.snapshot()
+    s.log = s.stored_records()
     assert later in s.log
     s.start()
     s.commit(topic="t")
     assert s.offset("t") == 5
-    assert later not in s.snapshot()
+    assert later not in s.stored_records()
 
 
 def test_an_offset_of_a_later_release_is_not_deleted_and_said_to_be():
@@ -423,7 +407,7 @@ def test_an_offset_of_a_later_release_is_not_deleted_and_said_to_be():
         ("t", ErrorCode.UNKNOWN_SERVER_ERROR), ("u", ErrorCode.NONE), ("v", ErrorCode.NONE),
     ]  # fmt: skip
     assert s.offset("u") == -1
-    assert s.snapshot() == [later]
+    assert s.stored_records() == [later]
 
 
 @pytest.mark.parametrize("others", [(), ("u",)], ids=["nothing else", "beside one that expires"])
@@ -441,14 +425,14 @@ def test_an_offset_of_a_later_release_stays_when_what_can_be_read_of_its_group_h
     for _ in range(2):
         assert s.state() == "Empty"
         assert s.machine.offset_fetch("g", [("t", 0)]).offsets[0].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-        s.log = s.snapshot()
+        s.log = s.stored_records()
         assert later in s.log
         s.start()
     s.commit(topic="t")
     s.wait(WEEK)
     assert s.machine.list_groups() == [], "what was committed anew grows old like any other"
     s.start()
-    assert s.snapshot() == []
+    assert s.stored_records() == []
 
 
 def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():
@@ -457,11 +441,11 @@ def test_a_group_of_a_later_release_is_kept_until_it_is_written_anew():
     later = of_later_release(next(record for record in s.log if record.key[:2] == b"\0\2"))
     s.log.append(later)
     s.start()
-    s.log = s.snapshot()
+    s.log = s.stored_records()
     assert later in s.log
     s.start()
     s.stable("b")
-    assert later not in s.snapshot()
+    assert later not in s.stored_records()
 
 
 @pytest.mark.parametrize("offsets", [True, False], ids=["with offsets", "that nothing else is known of"])
@@ -478,14 +462,14 @@ def test_a_group_of_a_later_release_is_not_deleted_and_said_to_be(offsets):
         "g": ErrorCode.UNKNOWN_SERVER_ERROR, "another": ErrorCode.GROUP_ID_NOT_FOUND,
     }  # fmt: skip
     assert s.offset() == (5 if offsets else -1)
-    s.log = s.snapshot()
+    s.log = s.stored_records()
     assert later in s.log
     s.start()
     ids, _generation = s.stable("b")
     assert s.delete("g") == {"g": ErrorCode.NON_EMPTY_GROUP}
     s.leave((ids["b"], None))
     assert s.delete("g") == {"g": ErrorCode.NONE}, "it was written anew"
-    assert s.snapshot() == []
+    assert s.stored_records() == []
 
 
 def test_a_group_of_a_later_release_is_kept_when_it_expires_while_others_are_written():
@@ -502,13 +486,13 @@ def test_a_group_of_a_later_release_is_kept_when_it_expires_while_others_are_wri
     s.wait(WEEK)
     for _ in range(2):
         assert s.machine.list_groups() == []
-        assert (s.offset(), s.snapshot()) == (-1, [later])
+        assert (s.offset(), s.stored_records()) == (-1, [later])
         s.start()
     ids, _generation = s.stable("b")
     s.leave((ids["b"], None))
     s.wait(WEEK)
     s.start()
-    assert s.snapshot() == [], "what was written anew grows old like any other"
+    assert s.stored_records() == [], "what was written anew grows old like any other"
 
 
 def test_a_group_whose_last_offsets_were_deleted_stays_until_offsets_are_looked_through():

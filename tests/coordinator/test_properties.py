@@ -7,11 +7,11 @@ is its seed: a failure names it.
 import random
 import uuid
 from collections import Counter
-from itertools import islice
 
 import pytest
 
 from tests.coordinator.scenario import PROTOCOLS, Scenario, subscription
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator import Fate
 from tpc_broker.coordinator.messages import JoinResponse
 from tpc_broker.error_codes import ErrorCode
@@ -38,7 +38,6 @@ class History:
         self.waiting = {}
         self.seen = Counter()
         self.failed = False
-        self.snapshot, self.rewritten = None, 0
 
     def step(self):
         operations = {
@@ -53,7 +52,6 @@ class History:
             self.settle: 5,
             self.fail: 0.5,
             self.crash: 0.4,
-            self.rewrite: 3,
         }
         self.group, self.who = self.random.choice("gggh"), self.random.choice("abcd")
         self.member_id, self.generation = self.members.get((self.group, self.who), ("", 0))
@@ -134,18 +132,6 @@ class History:
     def crash(self):
         self.s.start()
         self.waiting.clear()
-        self.snapshot = None
-
-    def rewrite(self):
-        """The next part of a snapshot, whatever is under way; after the last one the log begins with it."""
-        if self.snapshot is None:
-            self.snapshot, self.snapshot_start = self.s.machine.snapshot(), len(self.s.log)
-        part = list(islice(self.snapshot, self.random.choice([1, 1, 2, 5])))
-        self.s.log.extend(part)
-        if not part:
-            del self.s.log[: self.snapshot_start]
-            self.snapshot = None
-            self.rewritten += 1
 
     def check(self):
         self.check_rules()
@@ -156,7 +142,7 @@ class History:
         assert committed(other.machine) == committed(self.s.machine)
         if self.s.held:
             return
-        assert sorted(map(repr, other.machine.snapshot())) == sorted(map(repr, self.s.machine.snapshot()))
+        assert sorted(map(repr, stored_records(other.machine))) == sorted(map(repr, stored_records(self.s.machine)))
         if self.failed:
             return  # a group whose emptiness could not be written lives on after a restart, until its sessions end
         mine, theirs = (
@@ -214,7 +200,7 @@ def run(seed):
     for _ in range(STEPS):
         history.step()
     history.finish()
-    return history.seen + Counter(rewritten=history.rewritten)
+    return history.seen
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -225,4 +211,3 @@ def test_a_random_history_keeps_every_rule(seed):
 def test_the_histories_go_everywhere():
     seen = sum((run(seed) for seed in range(20)), Counter())
     assert all(seen[state] > 50 for state in ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")), seen
-    assert seen["rewritten"] > 10, seen

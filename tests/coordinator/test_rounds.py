@@ -177,6 +177,22 @@ def test_the_assignment_is_durable_before_anybody_gets_it():
     assert s.state() == "Stable"
 
 
+def test_of_two_assignments_of_a_leader_the_first_one_counts_as_it_is_told():
+    """It has asked again while that was being written; who loads the log later knows what members were told."""
+    s = Scenario()
+    joined = s.member("a")
+    s.wait(3_000)
+    member_id = s.replies[joined].member_id
+    s.hold = True
+    s.sync("a", member_id, 1, [(member_id, b"x")])
+    again = s.sync("a", member_id, 1, [(member_id, b"y")])
+    s.settle()
+    assert s.replies[again].assignment == b"x"
+    before = s.machine.describe_group("g")
+    s.start()
+    assert s.machine.describe_group("g") == before
+
+
 def test_an_assignment_that_cannot_be_written_fails_the_round_and_the_next_one_works():
     s = Scenario()
     ids = {name: s.member(name) for name in "ab"}

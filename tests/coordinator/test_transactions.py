@@ -6,11 +6,12 @@ import pytest
 
 from tests.coordinator.consumer.test_commits import with_epochs
 from tests.coordinator.scenario import Scenario
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator import Fate, Producer, Record
 from tpc_broker.coordinator.messages import MarkerResponse, OffsetToCommit, TxnOffsetCommitRequest
-from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record
+from tpc_broker.coordinator.records import OffsetKey, offset_record
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.model import Offset, TopicId
+from tpc_broker.model import TopicId
 
 A, B = 7, 8
 WEEK = 7 * 24 * 60 * 60 * 1000
@@ -291,22 +292,7 @@ def test_an_offset_of_a_later_release_is_kept_for_it():
     for _ in restarted(s):
         [fetched] = s.machine.offset_fetch("g", [("t", 0)]).offsets
         assert fetched.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert list(s.machine.snapshot()) == [Record(opened.record.key, b"\x00\x63later")]
-        assert s.machine.stored_of(opened.record.key) == b"\x00\x63later"
-
-
-def test_a_snapshot_says_what_counts_and_the_machine_which_keys_are_open():
-    s = Scenario()
-    s.commit(1)
-    s.txn_commit(A, offset=2)
-    key = offset_record(OffsetKey("g", "t", 0), None).key
-    assert list(s.machine.open_keys()) == [key]
-    committed = CommittedOffset(Offset(1), commit_timestamp_ms=0)
-    assert list(s.machine.snapshot()) == [offset_record(OffsetKey("g", "t", 0), committed)]
-    assert s.machine.stored_of(key) == offset_record(OffsetKey("g", "t", 0), committed).value
-    s.txn_commit(A, offset=3)
-    s.end(A, commit=False)
-    assert list(s.machine.open_keys()) == []
+        assert stored_records(s.machine) == [Record(opened.record.key, b"\x00\x63later")]
 
 
 def test_more_than_a_batch_takes_is_refused_whole():

@@ -88,9 +88,10 @@ class MemoryFiles:
         self.log = MemoryLog()
         self.leader_epoch, self.epochs = 0, LeaderEpochs()
         self.written_end_offset = self.size_bytes = 0
+        self.segments = ()
         self.failed = None
 
-    async def read(self, _offset, _bytes_max, _upto):
+    async def read_once(self, _offset, _bytes_max, _upto):
         return b""
 
     async def offset_for_timestamp(self, _timestamp, _start_offset):

@@ -22,7 +22,6 @@ from tpc_broker.broker.transaction_calls import TransactionCalls
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionEffects, TransactionLimits
 from tpc_broker.coordinator.transactions.machine import Ended
 from tpc_broker.coordinator.transactions.records import name_of
-from tpc_broker.coordinator.transactions.stored import LatestRecords
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.feature_levels import TRANSACTION_FEATURE, kafka_level
 from tpc_broker.model import TRANSACTION_STATE_TOPIC
@@ -41,10 +40,6 @@ log = logging.getLogger(__name__)
 
 MARKERS_PER_COORDINATOR: Final = 8_192
 """Sent and not written: those for a partition without a leader hold up no other coordinator's."""
-LOAD_STEP: Final = 256
-"""Records looked at at once, less than a microsecond each."""
-APPLIED_AT_ONCE: Final = 100
-"""Records that count, some microseconds each, or where a transaction is open some more."""
 TO_BE_TRIED_AGAIN: Final = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 """Answers that need not be certain: whoever gets one asks once more."""
 
@@ -81,10 +76,7 @@ class TransactionStatistics:
 class LoadedTransactions(MachineDriver[TransactionCoordinator]):
     """The transactional ids of one partition."""
 
-    load_step = LOAD_STEP
-
     def __init__(self, core: Core, partition: Partition, limits: TransactionLimits, ended: Ended) -> None:
-        self._latest = LatestRecords()
         machine = TransactionCoordinator(
             partition.leader_epoch,
             core.producer_ids.take_nowait,
@@ -96,21 +88,6 @@ class LoadedTransactions(MachineDriver[TransactionCoordinator]):
         self._settled: dict[str, trio.Event] = {}
         """Of ids for which somebody waits."""
 
-    # Rule: Of a transactional id only the last record of the log is looked at, and no value is decoded but of one that
-    # has a transaction open: a log of a million records of 100,000 ids is loaded in two seconds, and in short steps.
-    # Held by tests/broker/test_transaction_loading.py.
-    async def _replay(self) -> None:
-        await super()._replay()
-        for part in self._latest.given():
-            for number, (key, value) in enumerate(part, 1):
-                self.machine.replay(key, value)
-                if number % APPLIED_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
-            await trio.lowlevel.checkpoint()
-
-    def _replay_records(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        self._latest.take(records)
-
     def _parts_of_end_of_loading(self) -> Iterator[None]:
         return self.machine.transactions_finished(self.now_ms())
 
@@ -119,10 +96,9 @@ class LoadedTransactions(MachineDriver[TransactionCoordinator]):
         if isinstance(effects, TransactionEffects) and effects.markers and not self.is_unloaded:
             self._core.transactions.markers.send(self, effects.markers)
 
-    async def _write(self, writes: list[Write]) -> int:
-        count = await super()._write(writes)
+    async def _write(self, writes: list[Write]) -> None:
+        await super()._write(writes)
         self._note_settled(writes)
-        return count
 
     def _fail(self, write: Write, error: ErrorCode) -> None:
         super()._fail(write, error)

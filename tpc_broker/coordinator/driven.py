@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from tpc_broker.coordinator.effects import Effects, Producer, Record, WriteId
+    from tpc_broker.coordinator.effects import Effects, Producer, WriteId
     from tpc_broker.error_codes import ErrorCode
 
 
@@ -27,11 +25,9 @@ class Machine(Protocol):
     3. calls `written` when a write is durable, in the order of the writes, or `write_failed` at any time; but when one
        that runs ahead fails, or finds no room, `unload`, and has another machine load the log;
     4. keeps a timer at `next_deadline_ms`, calls `on_deadline`, and `clock_was_set` first where the clock was;
-    5. now and then asks for a `snapshot`, takes some records of it at a time, between writes, and appends them at once;
-       behind the last one it moves the log's start to where the first one is;
-    6. tells a machine that runs ahead, whenever it asks, whether it has room for some more writes than the machine
+    5. tells a machine that runs ahead, whenever it asks, whether it has room for some more writes than the machine
        begins in a step, and for what is decided at once;
-    7. calls `unload` when the partition goes, or when another call raised, and nothing after it. What a machine did
+    6. calls `unload` when the partition goes, or when another call raised, and nothing after it. What a machine did
        before it raised is written nowhere: another one loads the log, and whoever it has forgotten is not answered.
 
     The machine knows after a replay all that anybody was told: what is stored changes by `replay` alone, which it calls
@@ -42,8 +38,8 @@ class Machine(Protocol):
     request finds them. Answers do not run ahead: whoever was shown such a state is answered when it is written, so a
     machine that goes with what it decided was believed by nobody. A key is written in one of the two ways at a time.
 
-    What is stored is, of each key, its last record; the order of records with different keys means nothing, for a
-    snapshot changes it.
+    What is stored is, of each key, its last record; the order of records with different keys means nothing. So the log
+    is one that a cleaner may compact, and a driver may replay the last record of each key alone, in any order.
     """
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -74,12 +70,6 @@ class Machine(Protocol):
         """Deadlines move by so much; times that are stored stay what they are."""
         ...
 
-    def snapshot(self) -> Iterator[Record]:
-        """Records of what is stored, each as it is when it is taken: other calls come in between. All keys that were
-        stored when the first one was taken, but for those that have changed since, which may be among them or not.
-        """
-        ...
-
     def unload(self) -> Effects:
         """Answers everybody who waits; the effects have no writes."""
         ...
@@ -90,8 +80,8 @@ class TransactionalMachine(Machine, Protocol):
     """A machine of whose records some are written in transactions: a write may have a producer, or be the end of one's
     transaction (`effects.Write`). For any other machine such records are like all others, and markers nothing.
 
-    The driver calls these in the place of `replay`. Of a key with a record in an open transaction a snapshot says
-    nothing as long as it is open: it would be taken for a later write, which counts in place of the earlier one.
+    The driver calls these in the place of `replay`. Whichever transaction ends first, of a key that record counts
+    which is last in the log.
     """
 
     def replay_open(self, producer: Producer, key: bytes, value: bytes | None) -> None:
@@ -102,10 +92,9 @@ class TransactionalMachine(Machine, Protocol):
         """Applies what the producer's transaction has, or forgets it; nothing where none is open."""
         ...
 
-    def open_keys(self) -> Collection[bytes]:
-        """Of all records in open transactions."""
-        ...
-
-    def stored_of(self, key: bytes) -> bytes | None:
-        """What is stored of a key that was among those."""
+    @property
+    def waiting_keys(self) -> tuple[bytes, ...]:
+        """What keys begin with whose values in a transaction count when that ends, if it commits; tombstones, and
+        others, count at once.
+        """
         ...

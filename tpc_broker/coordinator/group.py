@@ -139,6 +139,8 @@ class Group:
     """Ids given out with MEMBER_ID_REQUIRED that have not joined yet."""
     pending_sync: set[str] = field(default_factory=set)
     """Members of this generation that have not sent SyncGroup yet."""
+    assigned_generation_id: GenerationId | None = None
+    """Of which the leader's assignment is being written."""
     new_member_added: bool = False
     initial_remaining_ms: int = 0
     """How much longer the first rebalance may be drawn out when more members come."""

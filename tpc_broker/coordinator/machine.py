@@ -53,6 +53,7 @@ from tpc_broker.coordinator.messages import (
 from tpc_broker.coordinator.migration import Migration
 from tpc_broker.coordinator.offsets import FateOf, Offsets, is_there
 from tpc_broker.coordinator.records import (
+    OFFSET_KEY_PREFIXES,
     GroupKey,
     GroupMetadata,
     OffsetKey,
@@ -66,7 +67,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.coordinator.assignors.spec import Assignor
     from tpc_broker.coordinator.consumer.group import ConsumerGroup
@@ -105,7 +106,7 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._stored: dict[str, GroupMetadata] = {}
         self._foreign: dict[bytes, bytes] = {}
-        """Live records of key types that others own, or later releases: snapshots carry them as they are."""
+        """Live records of key types that others own, or of later releases."""
         self._timers = Timers()
         self._writes = Writes()
         self._held = Held()
@@ -158,7 +159,7 @@ class GroupCoordinator:
     def replay_open(self, producer: Producer, key: bytes, value: bytes | None) -> None:
         """The same in an open transaction. An offset counts from a marker on, anything else at once, as in Kafka."""
         name = read_key(key)
-        if isinstance(name, OffsetKey) and value is not None:
+        if isinstance(name, OffsetKey) and value is not None:  # as `waiting_keys` say
             self.pending.add(producer, name, Record(key, value))
             self._note_offsets_of(name.group_id)
         else:
@@ -169,13 +170,8 @@ class GroupCoordinator:
         for key, value in self.pending.end(producer_id, commit=commit):
             self._apply(read_key(key), key, value)
 
-    def open_keys(self) -> KeysView[bytes]:
-        """Of all records in open transactions."""
-        return self.pending.keys
-
-    def stored_of(self, key: bytes) -> bytes | None:
-        """What counts now."""
-        return self._foreign.get(key) or self._offsets.stored_of(key)
+    waiting_keys = OFFSET_KEY_PREFIXES
+    """Of records that wait for the end of a transaction: offsets."""
 
     def _apply(self, name: OffsetKey | GroupKey | None, key: bytes, value: bytes | None) -> None:
         self._foreign.pop(key, None)
@@ -586,19 +582,6 @@ class GroupCoordinator:
             )
 
     # Life and death of groups
-
-    def snapshot(self) -> Iterator[Record]:
-        """Records that rebuild what is stored, which may change between two of them."""
-        for group_id in list(self._stored):
-            metadata = self._stored.get(group_id)
-            if metadata is not None:
-                yield group_record(group_id, metadata)
-        yield from self._consumers.records()
-        yield from self._offsets.records()
-        for key in list(self._foreign):
-            value = self._foreign.get(key)
-            if value is not None:
-                yield Record(key, value)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Effects:
         """The partition goes to another core: everything that waits is answered; this machine is not used again."""

@@ -328,13 +328,18 @@ class Membership:
         if member.syncing is not None:
             effects.reply(member.syncing, SyncResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         member.syncing = token
-        if member.member_id == group.leader:
+        if member.member_id == group.leader and group.assigned_generation_id != group.generation_id:
             self._store_assignment(group, dict(request.assignments), effects)
 
+    # Rule: Of a generation one assignment is stored. A leader that sends another one while the first is being written
+    # gets what that says: members have it, and the log would say something else. Held by
+    # tests/coordinator/test_rounds.py, test_properties.py beside it.
     def _store_assignment(self, group: Group, assignments: dict[str, bytes], effects: Effects) -> None:
-        generation_id = group.generation_id
+        generation_id = group.assigned_generation_id = group.generation_id
 
         def is_current() -> bool:
+            if group.assigned_generation_id == generation_id:
+                group.assigned_generation_id = None
             return group.state is _COMPLETING and group.generation_id == generation_id
 
         def written(later: Effects, now_ms: int) -> None:

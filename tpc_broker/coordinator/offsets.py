@@ -373,21 +373,6 @@ class Offsets:
         none_left = len(expired) == len(committed) and group.group_id not in self._unreadable and not may_come
         return expired, none_left
 
-    def stored_of(self, key: bytes) -> bytes | None:
-        """Of the key of an offset: what is committed, as a value of the log."""
-        name = read_key(key)
-        assert isinstance(name, OffsetKey)
-        committed = self.committed.get(name.group_id, {}).get((name.topic, name.partition))
-        return offset_record(name, committed).value
-
-    def records(self) -> Iterator[Record]:
-        """Every committed offset as a record, as it is when it is taken."""
-        for group_id in list(self.committed):
-            for topic, partition in list(self.committed.get(group_id, ())):
-                committed = self.committed.get(group_id, {}).get((topic, partition))
-                if committed is not None:
-                    yield offset_record(OffsetKey(group_id, topic, partition), committed)
-
     def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, now_ms: int) -> bool:
         since_ms = offset.commit_timestamp_ms
         if group.protocol_type is not None and group.state is GroupState.EMPTY:

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, KeysView
+    from collections.abc import Iterable
 
     from tpc_broker.coordinator.effects import Producer, Record
     from tpc_broker.coordinator.records import OffsetKey
@@ -48,8 +48,6 @@ class PendingOffsets:
         self._epochs: dict[int, int] = {}
         self._producers_of: dict[str, dict[TopicAndPartition, set[int]]] = {}
         """Who has something pending, by group and partition."""
-        self._keys: Counter[bytes] = Counter()
-        """Of the records, as they are in the log."""
         self._coming: dict[str, Counter[TopicAndPartition]] = {}
         """Writes under way, by group and partition."""
         self._ending: Counter[int] = Counter()
@@ -70,8 +68,6 @@ class PendingOffsets:
         self._count += 1
         producer_id = producer.producer_id
         pending = self._by_producer.setdefault(producer_id, {})
-        if key not in pending:
-            self._keys[record.key] += 1
         pending[key] = _Pending(self._count, record)
         self._epochs[producer_id] = producer.producer_epoch
         partitions = self._producers_of.setdefault(key.group_id, {})
@@ -107,10 +103,7 @@ class PendingOffsets:
 
     def _take(self, producer_id: int, key: OffsetKey) -> None:
         pending = self._by_producer[producer_id]
-        log_key = pending.pop(key).record.key
-        self._keys[log_key] -= 1
-        if not self._keys[log_key]:
-            del self._keys[log_key]
+        del pending[key]
         if not pending:
             del self._by_producer[producer_id], self._epochs[producer_id]
         of_group, partition = self._producers_of[key.group_id], (key.topic, key.partition)
@@ -121,11 +114,6 @@ class PendingOffsets:
             del self._producers_of[key.group_id]
 
     # Questions
-
-    @property
-    def keys(self) -> KeysView[bytes]:
-        """Of the records, as they are in the log."""
-        return self._keys.keys()
 
     @property
     def group_ids(self) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """The broker's settings: one table for the file, `--override`, DescribeConfigs and the code that reads them.
 
-Settings that Kafka has carry Kafka's names, types, defaults and ranges; ours are marked in their documentation. Names
+Settings that Kafka has carry Kafka's names, types, ranges, and defaults but where the documentation says so; ours are
+marked there. Names
 that are in neither are refused, with close matches, and those of Kafka that cannot mean anything here with the reason.
 `Settings` is the table and the record of values; `tpc_broker.metadata.settings` reads it from text.
 """
@@ -528,8 +529,9 @@ class Settings(QuotaSettings):
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes",
         ConfigType.INT,
-        100 << 20,
-        "segment.bytes of __consumer_offsets.",
+        16 << 20,
+        "segment.bytes of __consumer_offsets, when it is made. Kafka has 104857600; what is in the last segment is not "
+        "compacted, and each load reads it.",
         minimum=1 << 20,
     )
     offsets_retention_minutes: int = setting(

@@ -363,9 +363,10 @@ class TopicConfig:
 TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = definitions_of(TopicConfig)
 
 INTERNAL_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(100 << 20),
+    "cleanup.policy": "compact", "compression.type": "producer",
 }  # fmt: skip
-"""Set on topics of coordinators when they are made, as Kafka does."""
+"""Set on topics of coordinators when they are made, as Kafka does, beside the `segment.bytes` of the broker's settings.
+"""
 
 
 def topic_definition(name: str) -> ConfigDefinition:

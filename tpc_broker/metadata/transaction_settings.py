@@ -12,7 +12,7 @@ from tpc_broker.metadata.config_types import ConfigType, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings(AccessSettings):
-    """Kafka's, but for the last two."""
+    """Kafka's, but for the last two, and the size of segments."""
 
     transaction_max_timeout_ms: int = setting(
         "transaction.max.timeout.ms", ConfigType.INT, 900_000, "Longest time-out of a transaction.", minimum=1
@@ -41,8 +41,8 @@ class TransactionSettings(AccessSettings):
     transaction_state_log_segment_bytes: int = setting(
         "transaction.state.log.segment.bytes",
         ConfigType.INT,
-        100 << 20,
-        "segment.bytes of __transaction_state.",
+        16 << 20,
+        "segment.bytes of __transaction_state, when it is made. Kafka has 104857600.",
         minimum=1 << 20,
     )
     transactional_id_expiration_ms: int = setting(

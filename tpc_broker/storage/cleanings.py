@@ -22,6 +22,7 @@ from tpc_broker.storage.cleaning_status import CleaningBook
 from tpc_broker.storage.compaction import bytes_wanted, make_job, measure
 from tpc_broker.storage.ports import CleanerAwayError, CleaningFailedError, JobVoidError
 from tpc_broker.storage.segment_swap import SwapRefusedError, remove_cleaned
+from tpc_broker.storage.swap_guard import SwapGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,6 +73,8 @@ class Cleanings:
         self.may_clean = False
         """By the cluster's level: other releases must know gaps and seals."""
         self._tell_cleaned: Callable[[TopicPartition, CleanedState], None] = lambda _key, _state: None
+        self.swaps = SwapGuard()
+        """Of all partitions of the core: for who makes second names of all of their files."""
         self._one = trio.Lock()
         self._failures: Counter[TopicPartition] = Counter()
         self._in_vain: Counter[TopicPartition] = Counter()
@@ -260,7 +263,10 @@ class Cleanings:
             self._plane.segments_replaced(led.handle, seal.end_offset)
             self._tell_cleaned(files.key, files.cleaned)
 
-        await files.swap(sources, seal, published)
+        while self.swaps.is_held:
+            await self.swaps.wait_free()
+        with self.swaps.under_way():
+            await files.swap(sources, seal, published)
 
     def _came_to_nothing(self, key: TopicPartition) -> None:
         """Not the log's doing; a whole job may have been read and written in vain, so it is not repeated at once."""

@@ -492,10 +492,10 @@ class JournalledStorage:
     async def hold_checkpoints(self) -> AsyncIterator[None]:
         """One checkpoint now if that can be, and then none until the end of the block: what is on the disk is what a
         crash would leave, and the journal keeps everything behind the checkpoint. It fills meanwhile, and does not
-        grow: not for long.
+        grow: not for long. No cleaned segment takes the place of another in the block, either.
         """
         await self.checkpoint()
-        async with self._moves.lock, self._partitions.checkpointing:
+        async with self._moves.lock, self._partitions.checkpointing, self.cleanings.swaps.held():
             yield
 
     @property

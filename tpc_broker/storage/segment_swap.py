@@ -236,7 +236,7 @@ async def finish_swaps(folder: SegmentFolder, listing: PartitionListing, segment
             continue
         if _is_left_over(seal, sizes):
             await put_in_place(folder, seal, sizes)
-            sizes = _after(seal, sizes)
+            sizes = files_after(seal, sizes)
         if sizes.get(log_name, 0) != seal.log.size_bytes:
             raise SealError(f"segment {base} has {sizes.get(log_name, 0)} bytes, its seal says {seal.log.size_bytes}")
         if seal.end_offset > segment_base:
@@ -276,7 +276,7 @@ def _is_left_over(seal: Seal, names: Mapping[str, int]) -> bool:
     return any(name in names for name in (*_cleaned_names(seal), *replaced, *stale))
 
 
-def _after(seal: Seal, names: Mapping[str, int]) -> dict[str, int]:
+def files_after(seal: Seal, names: Mapping[str, int]) -> dict[str, int]:
     """Files and their sizes when `put_in_place` is done."""
     bases = set(seal.replaced[1:])
     sizes = {

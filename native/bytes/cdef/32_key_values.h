@@ -6,9 +6,17 @@ typedef struct {
 
 /* Why tpc_key_values_read() came back. */
 enum {
-    TPC_KEY_VALUES_FULL = 0, /* there may be more */
-    TPC_KEY_VALUES_END = 1,  /* the bytes end, or the last batch is cut off */
-    TPC_KEY_VALUES_OTHER = 2 /* at `position` is a whole batch that is compressed, transactional or control */
+    TPC_KEY_VALUES_FULL = 0,      /* there may be more */
+    TPC_KEY_VALUES_END = 1,       /* the bytes end, or the last batch is cut off */
+    TPC_KEY_VALUES_COMPRESSED = 2 /* at `position` is a whole batch that is compressed: for the caller to pass over */
+};
+
+/* What a call has read. */
+enum {
+    TPC_KEY_VALUES_PLAIN = 0,       /* records of no transaction, of any number of batches */
+    TPC_KEY_VALUES_TRANSACTION = 1, /* some of a batch of a producer's transaction */
+    TPC_KEY_VALUES_ABORT = 2,       /* a marker, which takes one place and fills none */
+    TPC_KEY_VALUES_COMMIT = 3
 };
 
 /* Goes in and out: zero it at first. */
@@ -17,15 +25,18 @@ typedef struct {
     int64_t batch_end;      /* of the batch that is read; 0: none is */
     int64_t next_offset;    /* behind the last batch that was read whole */
     int64_t batch_offset;   /* behind the one that is read */
-    int32_t records_left;   /* of that one */
-    int32_t batches_passed; /* by this call: without a record */
+    int64_t producer_id;    /* of the transaction, or of the one that the marker ends */
+    int32_t records_left;   /* of the batch that is read */
+    int32_t batches_passed; /* by this call: without a record that counts */
     int32_t stopped;
-    int32_t reserved;
+    int16_t producer_epoch;
+    int16_t kind;
 } tpc_key_values_walk;
 
 /*
  * Keys and values of a log's records, across batches, CRCs checked, gaps allowed. A batch without records takes a place, too,
- * so a call is as short as out_max is small. How many were filled; -EBADMSG: what is at `position` is damaged; -EINVAL.
+ * so a call is as short as out_max is small; control batches that end no transaction are such. How many were filled; -EBADMSG:
+ * what is at `position` is damaged; -EINVAL.
  */
 int tpc_key_values_read(const uint8_t *bytes, size_t bytes_count, tpc_key_values_walk *walk, tpc_key_value *out,
                         int out_max);

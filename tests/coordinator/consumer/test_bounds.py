@@ -222,7 +222,7 @@ def test_a_group_that_goes_takes_its_long_assignment_along():
     s.told("a", -1)
     assert s.delete("g") == {"g": NONE}
     s.wait(1_000)
-    assert s.machine.list_groups() == s.snapshot() == []
+    assert s.machine.list_groups() == s.stored_records() == []
 
 
 def test_deadlines_go_with_the_clock():

@@ -201,7 +201,7 @@ def test_in_an_empty_group_age_counts_from_the_commit_and_the_group_goes_with_it
     assert s.described().error_code is ErrorCode.GROUP_ID_NOT_FOUND
     types = [int.from_bytes(record.key[:2], "big") for record in s.log[before:]]
     assert (types, {record.value for record in s.log[before:]}) == ([1, 6, 4, 3], {None})
-    assert s.machine.list_groups() == s.snapshot() == []
+    assert s.machine.list_groups() == s.stored_records() == []
     assert s.machine.size_bytes == 0
 
 

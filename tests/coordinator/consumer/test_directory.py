@@ -156,7 +156,7 @@ def test_an_empty_classic_group_becomes_one_of_consumers_in_one_write_and_keeps_
     assert (s.replies[token].error_code, s.replies[token].member_epoch) == (NONE, 2)
     for _ in range(2):
         assert (kinds(s), s.offset()) == ({"g": "consumer"}, 7)
-        assert group_record("g", None).key not in {record.key for record in s.snapshot()}
+        assert group_record("g", None).key not in {record.key for record in s.stored_records()}
         assert s.machine.statistics().groups_by_state == ()
         s.start()
 
@@ -212,7 +212,7 @@ def test_heartbeats_wait_for_what_is_being_written_of_the_classic_group():
     assert (kinds(s), s.replies[token].error_code) == ({"g": "consumer"}, NONE)
     s.start()
     assert kinds(s) == {"g": "consumer"}
-    assert group_record("g", None).key not in {record.key for record in s.snapshot()}
+    assert group_record("g", None).key not in {record.key for record in s.stored_records()}
 
 
 def test_heartbeats_that_wait_are_refused_when_that_fails():
@@ -294,7 +294,7 @@ def test_a_group_with_members_is_not_deleted_and_an_empty_one_goes_with_all_that
     assert s.delete("g") == {"g": NONE}
     assert keys(s.log[before:]) == [-1, -6, -4, -3]
     for _ in range(2):
-        assert (s.machine.list_groups(), s.offset(), s.snapshot(), s.machine.size_bytes) == ([], -1, [], 0)
+        assert (s.machine.list_groups(), s.offset(), s.stored_records(), s.machine.size_bytes) == ([], -1, [], 0)
         s.start()
     s.stable_consumers("a")
     assert s.described().group_epoch == 2, "another one of its name begins anew"

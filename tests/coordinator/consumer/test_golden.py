@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from tests.coordinator.consumer.scenario import ConsumerScenario
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator import GroupCoordinator, Record
 from tpc_broker.coordinator.consumer.messages import ConsumerHeartbeat, ConsumerSettings, KnownTopic
 from tpc_broker.coordinator.consumer.records import (
@@ -201,7 +202,7 @@ def test_what_is_stored_is_what_kafka_stores(part, settings):
 
 @pytest.mark.parametrize("part", GOLDEN["parts"])
 def test_what_kafka_stored_is_replayed_and_stored_again_as_it_was(part):
-    """After each step: what is live of its records is the snapshot; of the legacy key nothing is kept."""
+    """After each step: what is live of its records is what is stored; of the legacy key nothing is kept."""
     live, records = {}, []
     for step in GOLDEN["parts"][part]:
         for record in recorded(step):
@@ -213,7 +214,7 @@ def test_what_kafka_stored_is_replayed_and_stored_again_as_it_was(part):
         for record in records:
             machine.replay(record.key, record.value)
         machine.finish_loading(0)
-        assert {record.key: record for record in machine.snapshot()} == {
+        assert {record.key: record for record in stored_records(machine)} == {
             key: in_our_order(record) for key, record in live.items()
         }
 

@@ -379,7 +379,7 @@ class History:
         assert response.assignment is None or response.assignment == partitions_of(current.assigned)
 
     def check_replay(self):
-        """Another coordinator that reads the log has the same, also when a snapshot has put it into another order."""
+        """Another coordinator that reads the log has the same, also from the last record of each key, in any order."""
         records = [record for group in self.s.groups.values() for record in group.records()]
         self.numbers.shuffle(records)
         for source in [[record for batch in self.s.log for record in batch], records]:

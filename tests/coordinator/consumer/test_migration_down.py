@@ -443,9 +443,9 @@ def test_it_may_be_of_any_protocol():
 def test_who_is_refused_leaves_it_as_it_is(details, code):
     s = MixedScenario()
     emptied(s)
-    before = s.snapshot(), len(s.batches)
+    before = s.stored_records(), len(s.batches)
     assert s.replies[s.join("c", **details)].error_code is code
-    assert (s.snapshot(), len(s.batches), s.kind()) == (*before, "consumer")
+    assert (s.stored_records(), len(s.batches), s.kind()) == (*before, "consumer")
 
 
 def test_without_room_it_stays_what_it_is():

@@ -236,9 +236,9 @@ class History:
                 break
         else:
             raise AssertionError((self.kinds, [(each.name, each.works_on) for each in self.running]))
-        before = sorted(self.s.snapshot())
+        before = sorted(self.s.stored_records())
         self.s.start()
-        assert sorted(self.s.snapshot()) == before
+        assert sorted(self.s.stored_records()) == before
 
     def is_divided(self):
         wanted = {name for client in self.running for name in client.topics}

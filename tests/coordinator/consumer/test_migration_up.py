@@ -35,7 +35,8 @@ TOMBSTONE = group_record("g", None)
 
 def seen(s):
     """All that can be seen of a coordinator, and what it would store."""
-    return s.snapshot(), s.machine.statistics(), s.machine.describe_group("g"), s.machine.size_bytes, dict(s.replies)
+    machine = s.machine
+    return s.stored_records(), machine.statistics(), machine.describe_group("g"), machine.size_bytes, dict(s.replies)
 
 
 def joined(s, **details):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.coordinator.consumer.scenario import SESSION_MS, Client, ConsumerScenario
 from tests.coordinator.scenario import subscription
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator import Fate, GroupCoordinator, Record, RecordDamagedError
 from tpc_broker.coordinator.consumer import ahead, heartbeats
 from tpc_broker.coordinator.consumer.records import (
@@ -39,7 +40,7 @@ def loaded(log, s):
 
 
 def stored(s):
-    return sorted(map(repr, s.machine.snapshot()))
+    return sorted(map(repr, stored_records(s.machine)))
 
 
 def seen(s):
@@ -146,7 +147,7 @@ def test_at_any_moment_a_replay_knows_the_same_in_any_order_of_keys(seed):
     for _ in range(STEPS):
         history.step()
         s = history.s
-        for log in (s.log, shuffled(s.snapshot(), history.random)):
+        for log in (s.log, shuffled(s.stored_records(), history.random)):
             other = loaded(log, s)
             assert stored(other) == stored(s)
             assert seen(other) == seen(s)
@@ -261,9 +262,9 @@ def test_a_classic_record_and_those_of_consumers_are_of_one_group_the_classic_on
     for log in ([*s.log, classic], [classic, *s.log]):
         other = loaded(log, s)
         assert (other.state(), other.described().error_code) == ("Stable", ErrorCode.GROUP_ID_NOT_FOUND)
-        assert other.snapshot() == [classic]
+        assert other.stored_records() == [classic]
         again = loaded(other.log, s)
-        assert again.snapshot() == [classic]
+        assert again.stored_records() == [classic]
         again.leave(("m",))
         assert again.delete("g") == {"g": ErrorCode.NONE}
         assert loaded(again.log, s).machine.list_groups() == []
@@ -330,8 +331,8 @@ def test_a_group_of_a_later_release_is_kept_whole_and_refused(kind, is_first):
     assert other.delete("g") == {"g": ErrorCode.UNKNOWN_SERVER_ERROR}
     other.wait(700_000)
     live = {record.key: record.value for record in [*log, later] if group_of(record.key) == "g"}
-    snapshot = {record.key: record.value for record in other.snapshot()}
-    assert {key: value for key, value in snapshot.items() if group_of(key) == "g"} == live
+    kept = {record.key: record.value for record in other.stored_records()}
+    assert {key: value for key, value in kept.items() if group_of(key) == "g"} == live
     # What that release removed, or wrote anew in a form that is known here, is of no later release any more.
     other.log.append(Record(later.key, None))
     assert "g" in [group.group_id for group in loaded(other.log, s).machine.list_groups()]
@@ -370,4 +371,4 @@ def test_a_group_is_there_from_its_first_record_to_its_last():
     machine.replay(*first)
     machine.replay(first.key, None)
     machine.finish_loading(0)
-    assert (machine.list_groups(), list(machine.snapshot()), machine.size_bytes) == ([], [], 0)
+    assert (machine.list_groups(), stored_records(machine), machine.size_bytes) == ([], [], 0)

@@ -7,6 +7,7 @@ written at once unless `hold_markers` is set; `write_markers` then lets them.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionLimits
 from tpc_broker.coordinator.transactions.messages import (
     AddPartitionsRequest,
@@ -186,8 +187,8 @@ class TransactionScenario:
         """As its last record says it."""
         return stored(self.log).get(name)
 
-    def snapshot(self):
-        return list(self.machine.snapshot())
+    def stored_records(self):
+        return stored_records(self.machine)
 
 
 def stored(log):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.coordinator.transactions.scenario import TransactionScenario, replayed
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator.transactions.machine import unknown_states
 from tpc_broker.coordinator.transactions.messages import (
     AddPartitionsRequest,
@@ -80,7 +81,7 @@ def test_records_are_read_and_written_as_kafka_has_them():
 def test_a_log_of_kafka_is_replayed_and_told_again():
     machine, _effects = replayed(RECORDS)
     last = dict(RECORDS)
-    assert dict(machine.snapshot()) == {key: value for key, value in last.items() if value is not None}
+    assert dict(stored_records(machine)) == {key: value for key, value in last.items() if value is not None}
 
 
 class Player(TransactionScenario):

@@ -14,13 +14,13 @@ A history is a list of small numbers, so that a failing one becomes short.
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.coordinator.transactions.scenario import Producer, TransactionScenario, replayed, stored
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator.transactions.records import read_transaction, read_transaction_key, transaction_record
 from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, TRANSITIONS, State
 from tpc_broker.coordinator.transactions.transaction import TopicPartition, Transaction
@@ -77,7 +77,6 @@ class History:
         self.seen = Counter()
         self.checked = self.applied = 0
         self.durable = {}
-        self.snapshot, self.snapshot_start, self.told_again = None, 0, set()
         self.prepared = {}
         self.s = Watched(
             self, self.pick([1, 2, 2]), markers_max=self.pick([2, 99]),
@@ -90,7 +89,7 @@ class History:
         weights = {
             self.come: 5, self.act: 60, self.settle: 30, self.settle_one: 6, self.fail: 3, self.mark: 20,
             self.mark_one: 6, self.mark_again: 8, self.lose: 8, self.late_end: 6, self.wait: 5, self.wait_long: 1,
-            self.tell_again: 6, self.crash: 2, self.die: 1, self.without_ids: 1, self.set_clock: 1,
+            self.crash: 2, self.die: 1, self.without_ids: 1, self.set_clock: 1,
         }  # fmt: skip
         self.operations = [each for each, weight in weights.items() for _ in range(weight)]
 
@@ -214,21 +213,6 @@ class History:
         """For a while."""
         self.s.has_ids = False
 
-    def tell_again(self):
-        """A part of a snapshot, between two writes. When all of it is in the log, nothing before it is needed."""
-        self.check()
-        if self.snapshot is None:
-            self.snapshot, self.snapshot_start = self.s.machine.snapshot(), len(self.s.log)
-        part = list(islice(self.snapshot, 1))
-        self.told_again.update(range(len(self.s.log), len(self.s.log) + len(part)))
-        self.s.log.extend(part)
-        self.checked = len(self.s.log)
-        if not part:
-            machine, _effects = replayed(self.s.log[self.snapshot_start :])
-            assert set(machine.snapshot()) == set(self.s.snapshot())
-            self.snapshot = None
-            self.seen["snapshot"] += 1
-
     def crash(self):
         """Of what is under way some is durable, of which nobody heard."""
         durable = self.numbers.randrange(len(self.s.held) + 1)
@@ -239,7 +223,6 @@ class History:
             self.by_token.pop(one.token, None)
             one.token = None
         self.answers.clear()
-        self.snapshot = None
         self.s.start()
         self.seen["crash"] += 1
 
@@ -314,8 +297,7 @@ class History:
         """The first end behind the beginning of its transaction is its own, with this result."""
         for position in range(client.began, log_end):
             key, value = self.s.log[position]
-            is_new = position not in self.told_again
-            if read_transaction_key(key) == client.name and value is not None and is_new:
+            if read_transaction_key(key) == client.name and value is not None:
                 found = read_transaction(value)
                 if found.state in PREPARED:
                     assert found.state is (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT)
@@ -351,7 +333,7 @@ class History:
             if value is not None:
                 self.durable[key] = value
         self.applied = len(log)
-        assert dict(self.s.snapshot()) == self.durable, "it knows other things than what is durable"
+        assert dict(self.s.stored_records()) == self.durable, "it knows other things than what is durable"
 
     def check_record(self, position, name, new):
         was = self.prepared.get(name)
@@ -412,7 +394,7 @@ class History:
             prefix = self.s.log[:end]
             machine, effects = replayed(prefix)
             found = stored(prefix)
-            assert set(machine.snapshot()) == {transaction_record(*each) for each in found.items()}
+            assert set(stored_records(machine)) == {transaction_record(*each) for each in found.items()}
             owed = {(name, each) for name, one in found.items() if one.state in PREPARED for each in one.partitions}
             assert {(one.transactional_id, one.partition) for one in effects.markers} == owed
 
@@ -442,7 +424,6 @@ def test_the_histories_reach_what_they_are_about():
     for version in (0, 2):
         for commit in (True, False):
             assert seen["ended", version, commit] > 5
-    assert seen["snapshot"] > 5
     assert seen["crash"] > 15
     assert seen["late end"] > 15
     assert seen["init", "PRODUCER_FENCED"] > 5

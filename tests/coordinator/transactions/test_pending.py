@@ -49,11 +49,11 @@ def test_while_a_record_is_under_way(change):
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_record_that_could_not_be_written_has_changed_nothing(change):
     s, p = in_state(State.ONGOING)
-    before = s.snapshot()
+    before = s.stored_records()
     s.fail_with = E.NOT_ENOUGH_REPLICAS
     token = CHANGES[change](s, p)
     assert s.replies[token].error_code is E.COORDINATOR_NOT_AVAILABLE
-    assert (s.snapshot(), s.markers) == (before, [])
+    assert (s.stored_records(), s.markers) == (before, [])
     s.fail_with = None
     assert s.add(p, C) is E.NONE
     assert s.end(p, commit=True) == ahead(p)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.coordinator.transactions.places import in_state
 from tests.coordinator.transactions.scenario import A, B, C, TransactionScenario, replayed
+from tests.support.stored_records import stored_records
 from tpc_broker.coordinator import RecordDamagedError
 from tpc_broker.coordinator.transactions.messages import ListFilter
 from tpc_broker.coordinator.transactions.records import (
@@ -75,7 +76,7 @@ def test_values_of_later_releases_are_kept_and_their_ids_refused(value):
     s.log.append((transaction_key("t"), value))
     s.log = [each if hasattr(each, "key") else type(s.log[0])(*each) for each in s.log]
     s.start()
-    assert s.snapshot() == [(transaction_key("t"), value)]
+    assert s.stored_records() == [(transaction_key("t"), value)]
     for told in (s.init(), s.init(producer=p), s.end(p, commit=True), s.add(p, C), *s.verify(p, A)):
         assert told is E.UNKNOWN_SERVER_ERROR
     assert s.machine.describe("t").error_code is E.UNKNOWN_SERVER_ERROR
@@ -89,23 +90,10 @@ def test_values_of_later_releases_are_kept_and_their_ids_refused(value):
 def test_keys_of_later_releases_are_kept_until_they_are_removed():
     other = b"\0\5a key of a later release"
     machine, _ = replayed([(other, b"anything")])
-    assert list(machine.snapshot()) == [(other, b"anything")]
+    assert stored_records(machine) == [(other, b"anything")]
     machine, _ = replayed([(other, b"anything"), (other, None)])
-    assert list(machine.snapshot()) == []
+    assert stored_records(machine) == []
     assert not any(machine.list_transactions(ListFilter(), 0))
-
-
-def test_a_snapshot_is_of_the_time_when_it_is_read():
-    s = TransactionScenario()
-    for name in ("a", "b", "c"):
-        s.init(name)
-    snapshot = s.machine.snapshot()
-    first = next(snapshot)
-    p = s.init("b")
-    s.add(p, A, name="b")
-    assert {read_transaction_key(first.key)} | {read_transaction_key(each.key) for each in snapshot} == {"a", "b", "c"}
-    states = {read_transaction_key(key): read_transaction(value).state for key, value in s.snapshot()}
-    assert states == {"a": State.EMPTY, "b": State.ONGOING, "c": State.EMPTY}
 
 
 def test_a_level_of_0_writes_what_older_releases_read():

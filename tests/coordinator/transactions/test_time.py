@@ -160,7 +160,7 @@ def test_an_id_that_nobody_uses_is_forgotten(state):
     s.elapse(1_000)
     assert s.machine.describe("t").error_code is E.TRANSACTIONAL_ID_NOT_FOUND
     assert s.log[-1].value is None
-    assert s.snapshot() == []
+    assert s.stored_records() == []
     assert s.machine.statistics().ids_bytes == 0
     assert s.add(p, A) is E.INVALID_PRODUCER_ID_MAPPING
     assert s.init(producer=p) == Producer(2, 0), "the next one is new"
@@ -233,7 +233,7 @@ def test_of_many_ids_some_are_looked_at_in_one_step():
         s.run(effects)
     assert sum(counts) == 2_500
     assert max(counts) < 2 * LOOKED_AT_ONCE
-    assert s.snapshot() == []
+    assert s.stored_records() == []
 
 
 def test_ids_that_are_used_are_looked_at_in_short_steps_too():
@@ -262,7 +262,7 @@ def test_tombstones_come_in_batches_that_fit(monkeypatch):
     s.hold = False
     s.settle()
     s.elapse(0)
-    assert s.snapshot() == []
+    assert s.stored_records() == []
 
 
 def test_a_producer_that_was_fenced_by_time_goes_on_with_its_epoch():

@@ -360,6 +360,9 @@ class Normaliser:
 
     def body(self, values: dict[str, Any]) -> dict[str, Any]:
         self._learn_topic_ids(values)
+        if self._api == "ListTransactions":  # in no order, and before producers are numbered in the order of the answer
+            states = self._own(values["TransactionStates"], "TransactionalId")
+            values = {**values, "TransactionStates": sorted(states, key=lambda one: str(one["TransactionalId"]))}
         normalised = self._struct(values)
         special = getattr(self, f"_{self._api}", None)
         return special(normalised) if special else normalised
@@ -522,11 +525,6 @@ class Normaliser:
             state["Topics"].sort(key=lambda topic: str(topic["Topic"]))
             for topic in state["Topics"]:
                 topic["Partitions"].sort()
-        return values
-
-    def _ListTransactions(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
-        """In no order."""
-        values["TransactionStates"].sort(key=lambda one: str(one["TransactionalId"]))
         return values
 
     def _ConsumerGroupHeartbeat(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802

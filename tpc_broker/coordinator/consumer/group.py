@@ -1,8 +1,8 @@
 """One consumer group as its records say, and what follows from them: `ConsumerGroup`.
 
 `apply` is the only way in which it changes, at replay and when a decision has made records, so that a coordinator that
-takes over has the same. Records of a log that a snapshot has rewritten come in any order of keys: nothing that looks at
-two of them is kept before `finish_loading`.
+takes over has the same. Who looks at the last record of each key alone has them in any order of keys: nothing that
+looks at two of them is kept before `finish_loading`.
 """
 
 from __future__ import annotations
@@ -214,20 +214,17 @@ class ConsumerGroup:
             self._apply_regex(key.name, value)
 
     def records(self) -> Iterator[Record]:
-        """That rebuild it, each as it is when it is taken."""
+        """All that is stored of it."""
         if self.stored_epoch is not None:
             yield self._record(GROUP_EPOCH_KEY, self.stored_epoch)
-        yield from self._records_of(MEMBER_KEY, self.members)
-        yield from self._records_of(REGEX_KEY, self.regexes)
         if self.stored_target_epoch is not None:
             yield self._record(TARGET_EPOCH_KEY, self.stored_target_epoch)
-        yield from self._records_of(TARGET_KEY, self.targets)
-        yield from self._records_of(CURRENT_KEY, self.currents)
-
-    def _records_of(self, key_type: int, values: Mapping[str, ConsumerValue]) -> Iterator[Record]:
-        for name in list(values):
-            value = values.get(name)
-            if value is not None:
+        by_type: tuple[tuple[int, Mapping[str, ConsumerValue]], ...] = (
+            (MEMBER_KEY, self.members), (REGEX_KEY, self.regexes), (TARGET_KEY, self.targets),
+            (CURRENT_KEY, self.currents),
+        )  # fmt: skip
+        for key_type, values in by_type:
+            for name, value in values.items():
                 yield self._record(key_type, value, name)
 
     def _record(self, key_type: int, value: ConsumerValue, name: str = "") -> Record:

@@ -100,13 +100,6 @@ class ConsumerGroups:
         """Whether something is stored of a group that cannot be read here."""
         return group_id in self._of_later_release
 
-    def records(self) -> Iterator[Record]:
-        """That rebuild all groups, each as it is when it is taken."""
-        for group_id in list(self.by_id):
-            group = self.by_id.get(group_id)
-            if group is not None:
-                yield from group.records()
-
     # Questions
 
     def listed(self, states: Collection[str]) -> Iterator[ListedGroup]:

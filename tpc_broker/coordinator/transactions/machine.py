@@ -443,10 +443,6 @@ class TransactionCoordinator:
         """Deadlines move by so much; times that are stored stay what they are."""
         self._timers.shift(by_ms)
 
-    def snapshot(self) -> Iterator[Record]:
-        """Records of what is stored, as they were written."""
-        return self._stored.snapshot()
-
     def unload(self) -> TransactionEffects:
         """The partition goes to another core: everybody who waits is answered; this machine is not used again."""
         effects = TransactionEffects()

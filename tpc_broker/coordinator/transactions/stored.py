@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.coordinator.effects import Record, size_of
+from tpc_broker.coordinator.latest import PARTS, InParts
 from tpc_broker.coordinator.transactions.records import (
     is_of_later_release,
     name_of,
@@ -19,54 +19,16 @@ from tpc_broker.coordinator.transactions.states import AT_REST
 from tpc_broker.limits import KIB, OWN_BATCH_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Container, Iterator
 
     from tpc_broker.coordinator.transactions.transaction import Transaction
 
-PARTS: Final = 256
-"""Of all ids: where 100,000 are stored, some 400 are in each, which are looked at in less than a millisecond."""
 LOOKED_AT_ONCE: Final = 256
 """Ids, when some are looked for that nobody uses, and the rest of a part."""
 ID_BYTES: Final = KIB // 4
 """Counted of an id beside its name and its value."""
 PARTITION_BYTES: Final = KIB // 4
 """Counted of a partition in a transaction that is open or ends: of itself, and of its marker."""
-
-
-V = TypeVar("V")
-
-
-class InParts(Generic[V]):
-    """What is known of many ids: some dicts in place of one, which would be copied whole whenever it grows. Whoever
-    makes ids that are all in one part has what one dict would have cost.
-    """
-
-    def __init__(self) -> None:
-        self.parts: tuple[dict[bytes, V], ...] = tuple({} for _ in range(PARTS))
-
-    def of(self, key: bytes) -> dict[bytes, V]:
-        """The part that has, or would have, an id, by the key of its records."""
-        return self.parts[zlib.crc32(key) % PARTS]
-
-
-class LatestRecords:
-    """Of records in the order of the log the last one of each key. None is decoded."""
-
-    def __init__(self) -> None:
-        self._latest: InParts[bytes | None] = InParts()
-
-    def take(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """The next ones."""
-        of = self._latest.of
-        for key, value in records:
-            if key is not None:
-                of(key)[key] = value
-
-    def given(self) -> Iterator[Iterable[tuple[bytes, bytes | None]]]:
-        """All of them in parts, each of which is forgotten before the next one."""
-        for part in self._latest.parts:
-            yield part.items()
-            part.clear()
 
 
 class Stored:
@@ -78,7 +40,7 @@ class Stored:
         self.open: dict[str, Transaction] = {}
         """Of those that are not at rest."""
         self._foreign: dict[bytes, bytes] = {}
-        """Records of later releases: snapshots carry them as they are, and their ids are refused."""
+        """Records of later releases: their ids are refused."""
         self.size_bytes = 0
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -152,15 +114,3 @@ class Stored:
                 names.append(name)
                 records.append(record)
         return names, records, 0
-
-    def snapshot(self) -> Iterator[Record]:
-        """All of it, each as it is when it is taken."""
-        for part in self._values.parts:
-            for key in list(part):
-                value = part.get(key)
-                if value is not None:
-                    yield Record(key, value)
-        for key in list(self._foreign):
-            value = self._foreign.get(key)
-            if value is not None:
-                yield Record(key, value)

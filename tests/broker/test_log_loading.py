@@ -1,0 +1,119 @@
+"""A machine is loaded from the last record of each key: as all records in their order say, soon, and in short steps."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+
+import pytest
+
+from tests.coordinator.scenario import Opened
+from tests.coordinator.test_compacted_logs import Offsets, state_of
+from tests.support.driven_machine import LongLog, driving, measured_steps
+from tpc_broker.broker import log_replay
+from tpc_broker.broker.log_replay import replayed
+from tpc_broker.coordinator import GroupCoordinator, TransactionEnd
+from tpc_broker.coordinator.latest import LatestRecords
+from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record
+from tpc_broker.kafka.compression import Compression
+from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
+from tpc_broker.model import Offset
+
+
+def batches_of(log, chance):
+    """Of the entries of a scenario's log, as they are written."""
+    base_offset, plain = 0, []
+
+    def flushed():
+        nonlocal base_offset, plain
+        if plain:
+            codec = chance.choice([Compression.NONE, Compression.NONE, Compression.GZIP])
+            yield build_batch(plain, base_offset=base_offset, compression=codec)
+        base_offset, plain = base_offset + len(plain), []
+
+    for entry in log:
+        if isinstance(entry, (Opened, TransactionEnd)):
+            yield from flushed()
+            producer = entry.producer._asdict()
+            if isinstance(entry, Opened):
+                record = Record(entry.record.value, entry.record.key, 0)
+                yield build_batch([record], base_offset=base_offset, is_transactional=True, base_sequence=0, **producer)
+            else:
+                kind = ControlType.COMMIT if entry.commit else ControlType.ABORT
+                yield control_batch(kind, base_offset=base_offset, coordinator_epoch=0, timestamp_ms=0, **producer)
+            base_offset += 1
+            continue
+        plain.append(Record(entry.value, entry.key, 0))
+        if chance.random() < 0.3:
+            yield from flushed()
+    yield from flushed()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_loaded_is_what_every_record_in_its_order_gives(seed, monkeypatch):
+    """Offsets in transactions and plain ones; steps that end anywhere."""
+    history, chance = Offsets(seed), random.Random(seed)
+    monkeypatch.setattr(log_replay, "LOAD_STEP", chance.choice([1, 2, 7, 256]))
+    for _ in range(150):
+        history.step()
+    machine = history.s.new_machine()
+    latest = LatestRecords(machine)
+    data = b"".join(batches_of(history.s.log, chance))
+    for _step in chain(replayed(data, latest), latest.given()):
+        pass
+    machine.finish_loading(history.s.now)
+    history.s.start()
+    assert state_of(machine) == state_of(history.s.machine)
+
+
+def test_an_offset_of_kafka_before_its_keys_had_type_1_is_older_than_any_other():
+    machine = GroupCoordinator()
+    latest = LatestRecords(machine)
+    for partition in range(20):
+        key, value = offset_record(OffsetKey("g", "t", partition), CommittedOffset(Offset(1)))
+        newer = offset_record(OffsetKey("g", "t", partition), CommittedOffset(Offset(2))).value
+        latest.take([(b"\0\0" + key[2:], value), (key, newer if partition else None)])
+    for _step in latest.given():
+        pass
+    machine.finish_loading(0)
+    assert {one.partition: one.offset for one in machine.offset_fetch("g").offsets} == dict.fromkeys(range(1, 20), 2)
+
+
+OFFSETS, RECORDS = 100_000, 1_000_000
+IN_TRANSACTION = 4
+"""Offsets that a transaction commits; its marker is one more record."""
+
+
+def offsets_of_groups():
+    """Records of 100,000 offsets of 1,000 groups, as consumers and transactions write them, and their number."""
+    chance, records = random.Random(1), []
+    for number in range(OFFSETS):
+        key = OffsetKey(f"an-application-{number % 1_000}", "a-topic-with-a-name", number // 1_000)
+        record = offset_record(key, CommittedOffset(Offset(number), metadata=""))
+        records.append(Record(record.value, record.key, 0))
+    return [*records, *(chance.choice(records) for _ in range(RECORDS - OFFSETS))]
+
+
+def plain(records):
+    return (build_batch(records[begin : begin + 20]) for begin in range(0, len(records), 20))
+
+
+def in_transactions(records):
+    producer = {"producer_id": 1, "producer_epoch": 0}
+    end = control_batch(ControlType.COMMIT, coordinator_epoch=0, timestamp_ms=0, **producer)
+    for begin in range(0, len(records), IN_TRANSACTION + 1):
+        yield build_batch(records[begin : begin + IN_TRANSACTION], is_transactional=True, base_sequence=0, **producer)
+        yield end
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("written", [plain, in_transactions])
+async def test_a_million_records_of_100_000_offsets_are_loaded_in_two_seconds(written):
+    """Of a processor's time; and no step is above a millisecond, but for a few that the machine itself held up."""
+    log = LongLog(written(offsets_of_groups()))
+    with measured_steps() as steps_ms:
+        async with driving(log, GroupCoordinator()) as driver:
+            statistics = driver.machine.statistics()
+    assert 0.7 * OFFSETS < statistics.offsets_count <= OFFSETS
+    assert sum(steps_ms) < 2_000
+    assert sorted(steps_ms)[-5] < 1
