@@ -32,6 +32,7 @@ MAILBOX_CALL_TIMEOUT_MS = 30_000
 CLEANER_JOB_BYTES_MAX = 64 * MIB  # with two million producers and aborted transactions
 CLEANER_ANSWER_BYTES_MAX = 256 * KIB
 CLEANER_IDLE_S = 60.0  # without a job for so long, a process ends, and its memory is free
+CLEANER_HELD_S = 10.0  # for so long, one that is ready waits for the job of the core whose turn it is
 CLEANER_SILENT_S = 600.0  # a job that neither reads nor writes for so long hangs, and is killed
 CLEANER_DECOMPRESSED_BYTES_MAX = 256 * MIB  # of a batch, whatever max.decompressed.message.bytes says
 CLEANER_MEMORY_BYTES_BESIDE = 128 * MIB  # of a job, beside its map, its buffers and a batch in both its forms

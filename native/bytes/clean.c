@@ -414,9 +414,8 @@ static bool has_room(tpc_cleaner *cleaner, size_t bytes, size_t out_bytes) {
     return bytes <= out_bytes && (size_t)cleaner->written_bytes <= out_bytes - bytes;
 }
 
-/* A batch that stays as it was although it should not: older values may be in it. */
-static void note_unremoved(tpc_cleaner *cleaner) { cleaner->tombstones_stay = 1; }
-
+/* Rule: Behind a batch that cannot be read no tombstone goes: the values that it removed may be in it. Held by
+ * tests/log/test_cleaning.py. */
 static void count_batch(tpc_cleaner *cleaner, const tpc_batch_header *header, const tpc_clean_verdict *verdict) {
     cleaner->records_read += header->records_count;
     cleaner->records_kept += verdict->records_count;
@@ -424,7 +423,7 @@ static void count_batch(tpc_cleaner *cleaner, const tpc_batch_header *header, co
     if (verdict->removed_upto > cleaner->removed_upto) cleaner->removed_upto = verdict->removed_upto;
     if (verdict->outcome == TPC_CLEAN_UNREADABLE) {
         cleaner->batches_unreadable++;
-        note_unremoved(cleaner);
+        cleaner->tombstones_stay = 1;
     }
 }
 
@@ -440,17 +439,27 @@ static size_t put_whole(const uint8_t *batch, const tpc_batch_header *header, co
     return (size_t)header->batch_bytes;
 }
 
-/* False: there is no room. A batch that would have more bytes than a batch can stays as it was. */
+/*
+ * Rule: Where a newer record of its key is known, a record goes in the cleaning that knows it, even if its batch grows: the
+ * map forgets the key, and the record would be the newest one behind a tombstone that is gone. Held by
+ * tests/log/test_cleaning.py.
+ *
+ * So a batch that might become larger than a batch can be keeps its base timestamp, and gets no horizon: then it is at most
+ * as large as it was.
+ */
+static size_t without_growth(const tpc_batch_header *header, tpc_clean_verdict *verdict) {
+    verdict->base_timestamp = header->base_timestamp;
+    if (verdict->is_horizon_new) verdict->attributes &= ~TPC_CLEAN_HORIZON;
+    return (size_t)header->batch_bytes;
+}
+
+/* False: there is no room. */
 static bool put_plain(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_batch_header *header,
                       tpc_clean_verdict *verdict, uint8_t *out, size_t out_bytes) {
     const uint8_t *records = batch + TPC_BATCH_HEADER_BYTES;
     size_t records_bytes = (size_t)header->batch_bytes - TPC_BATCH_HEADER_BYTES;
     size_t room = room_for(header, records_bytes, verdict);
-    if (room > INT32_MAX && verdict->outcome == TPC_CLEAN_REWRITTEN) {
-        if (verdict->records_count < header->records_count) note_unremoved(cleaner);
-        *verdict = verdict_of_copy(cleaner, header, TPC_CLEAN_STAYS);
-        room = (size_t)header->batch_bytes;
-    }
+    if (room > INT32_MAX && verdict->outcome == TPC_CLEAN_REWRITTEN) room = without_growth(header, verdict);
     if (!has_room(cleaner, room, out_bytes)) return false;
     uint8_t *at = out + cleaner->written_bytes;
     if (verdict->outcome == TPC_CLEAN_REWRITTEN) {
@@ -528,15 +537,14 @@ int tpc_clean_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_clean
                      const uint8_t *packed, size_t packed_bytes, size_t bytes_max, uint8_t *out, size_t out_bytes) {
     tpc_batch_header header;
     if (tpc_batch_header_read(batch, SIZE_MAX, &header) < 0) return -EINVAL;
-    bool stays = packed_bytes > bytes_max || packed_bytes + TPC_BATCH_HEADER_BYTES > bytes_max;
+    if (packed_bytes > INT32_MAX - TPC_BATCH_HEADER_BYTES) return -EINVAL;
+    bool stays = packed_bytes + TPC_BATCH_HEADER_BYTES > bytes_max && verdict->records_count == header.records_count;
     size_t bytes = stays ? (size_t)header.batch_bytes : packed_bytes + TPC_BATCH_HEADER_BYTES;
     if (!has_room(cleaner, bytes, out_bytes)) return -ENOSPC;
     uint8_t *at = out + cleaner->written_bytes;
     if (stays) {
         tpc_clean_verdict copy = verdict_of_copy(cleaner, &header, TPC_CLEAN_STAYS);
         put_copy(batch, &header, &copy, at);
-        if (verdict->records_count < header.records_count) note_unremoved(cleaner);
-        cleaner->records_kept += header.records_count - verdict->records_count;
     } else {
         memcpy(at + TPC_BATCH_HEADER_BYTES, packed, packed_bytes);
         put_header(batch, verdict, packed_bytes, at);

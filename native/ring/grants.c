@@ -28,6 +28,7 @@ typedef struct {
 /* Of memory that is never touched the kernel gives none. */
 struct tpc_grants {
     uint32_t hand, hand_transactional; /* from the first place, and from TPC_GRANTS_MAX: which is taken next */
+    uint32_t turn;                     /* of those that a subject gives up of its own */
     uint32_t buckets[BUCKETS];
     grant places[PLACES];
 };
@@ -57,18 +58,31 @@ static void unchain(struct tpc_grants *all, const grant *gone) {
     *at = gone->next;
 }
 
-/* Rule: Whoever may write can think of any number of transactional ids, so they take each other's places, and never a topic's. See
- * also native/ring/produce.c. Held by tests/runtime/test_grants.py. */
-/* In the place of one that is void, or else of the oldest. */
+/* Behind the hand one that is void, or else on both sides one of the subject's own. The count: there is none in reach. */
+static uint32_t spare_of(const tpc_plane *plane, const grant *places, uint32_t count, uint32_t hand, uint32_t turn,
+                         uint32_t subject) {
+    for (uint32_t i = 0; i < LOOKED_AT_MAX; i++)
+        if (places[(hand + i) % count].generation != plane->grants_generation) return (hand + i) % count;
+    for (uint32_t i = 0; i < 2 * LOOKED_AT_MAX && subject; i++) {
+        uint32_t at = (hand + count - LOOKED_AT_MAX + (turn + i) % (2 * LOOKED_AT_MAX)) % count;
+        if (places[at].subject == subject) return at;
+    }
+    return count;
+}
+
+/* Rule: Whoever may write can think of any number of transactional ids, so they take each other's places, and never a topic's; a
+ * subject's own go first, and others' one by one only where it has none in reach. See also native/ring/produce.c. Held by
+ * tests/runtime/test_grants.py. */
+/* In the place of one that is void, or else of the oldest. The hand stays where it is when a subject gives up a place itself. */
 static grant *make(tpc_plane *plane, const uint8_t *key, uint32_t subject, bool is_transactional) {
     struct tpc_grants *all = plane->grants;
     grant *places = all->places + (is_transactional ? TPC_GRANTS_MAX : 0);
     uint32_t *hand = is_transactional ? &all->hand_transactional : &all->hand, at = *hand;
     uint32_t count = is_transactional ? TPC_GRANTS_TRANSACTIONAL_MAX : TPC_GRANTS_MAX;
-    for (uint32_t i = 0; i < LOOKED_AT_MAX && places[at].generation == plane->grants_generation; i++)
-        at = (at + 1) % count;
-    if (places[at].generation == plane->grants_generation) at = *hand;
+    uint32_t found = spare_of(plane, places, count, *hand, all->turn, is_transactional ? subject : 0);
+    if (found < count) at = found;
     grant *made = &places[at];
+    bool is_own = found < count && made->generation == plane->grants_generation;
     if (made->subject) {
         unchain(all, made);
         plane->grant_statistics.evicted += made->generation == plane->grants_generation;
@@ -77,7 +91,10 @@ static grant *make(tpc_plane *plane, const uint8_t *key, uint32_t subject, bool 
     *made = (grant){.subject = subject, .next = *bucket};
     memcpy(made->key, key, KEY_BYTES);
     *bucket = (uint32_t)(made - all->places) + 1;
-    *hand = (at + 1) % count;
+    if (is_own)
+        all->turn++;
+    else
+        *hand = (at + 1) % count;
     return made;
 }
 

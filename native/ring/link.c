@@ -244,10 +244,13 @@ static bool may_be_of_a_stream(const link *it, const tpc_link_frame *said) {
     return !it->dialled && said->stream && (uint32_t)said->stream < TPC_LINK_PLACES_MAX;
 }
 
-/* The one whose client had this client's place. */
-static void close_one_before(link *it, uint64_t client) {
-    const link_stream *place = find_slot(it, client);
-    if (place && place->connection) connection_begin_close(place->connection, TPC_CLOSE_PEER, 0);
+/* The one whose client had this client's place: it may have something left to do. */
+static void end_one_before(link *it, uint64_t client) {
+    link_stream *place = find_slot(it, client);
+    connection *before = place ? place->connection : NULL;
+    if (!before) return;
+    end_stream(it, place);
+    receive_end_of_file(before);
 }
 
 /* NULL: no memory. */
@@ -278,7 +281,7 @@ static bool take_subject(link *it, const tpc_link_frame *said) {
         connection_begin_close(opened->connection, TPC_CLOSE_AUTHENTICATION, 0);
         return true;
     }
-    close_one_before(it, said->stream);
+    end_one_before(it, said->stream);
     if (tpc_link_subject_decode(said->payload, said->payload_bytes, &names) < 0) {
         refuse_stream(it, said);
         return true;
@@ -297,7 +300,7 @@ static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame)
     if (!may_be_of_a_stream(it, said)) return false;
     link_stream *place = find_stream(it, said->stream);
     if (!place) {
-        close_one_before(it, said->stream);
+        end_one_before(it, said->stream);
         if (said->sequence) return true; /* this end has closed it, and the other will hear of that */
         if (identity_is_required(it->owner->connections, said->detail)) {
             refuse_stream(it, said);
@@ -341,13 +344,16 @@ static bool is_of_the_client(uint16_t reason) {
            reason == TPC_CLOSE_REQUEST_INVALID || reason == TPC_CLOSE_AUTHENTICATION;
 }
 
+/* Rule: What came whole before its client went is carried out, if it may be: producers with acks=0 send and go. At the owner it may
+ * still wait for Python to hear for whom it is. See also tpc_broker/broker/dispatch.py. Held by
+ * tests/runtime/test_link_subjects.py, tests/broker/test_dispatch.py. */
 static void take_close(link *it, const tpc_link_frame *said) {
     link_stream *stream = find_stream(it, said->stream);
     if (!stream) return;
     if (it->dialled)
         fail_calls(it, stream, is_of_the_client(said->detail) ? TPC_LINK_REFUSED : TPC_LINK_LOST);
     else
-        connection_begin_close(stream->connection, TPC_CLOSE_PEER, 0);
+        receive_end_of_file(stream->connection);
 }
 
 static void take_release(link *it, const tpc_link_frame *said) {
@@ -576,22 +582,27 @@ int tpc_link_adopt(tpc_connections *connections, int descriptor, uint32_t core, 
     return 0;
 }
 
-static void close_page(link *it, link_page *page) {
-    for (uint32_t i = 0; i < PAGE_STREAMS; i++) {
-        link_stream *stream = &page->streams[i];
-        if (stream->connection)
-            connection_begin_close(stream->connection, TPC_CLOSE_PEER, 0);
-        else if (stream->client)
-            fail_calls(it, stream, TPC_LINK_LOST);
+/* Those whose place is another's already, too. */
+static void close_streams(link *it) {
+    const tpc_connections *connections = it->owner->connections;
+    for (uint32_t i = 0; i < connections->slots_count; i++) {
+        connection *stream = connections->slots[i].connection;
+        if (stream && stream->carrier == it) connection_begin_close(stream, TPC_CLOSE_PEER, 0);
     }
+}
+
+static void fail_page(link *it, link_page *page) {
+    for (uint32_t i = 0; i < PAGE_STREAMS; i++)
+        if (page->streams[i].client) fail_calls(it, &page->streams[i], TPC_LINK_LOST);
 }
 
 static void link_closing(link *it) {
     if (it->dialled) it->owner->dialled[it->core] = NULL;
     it->owner->statistics.links_up -= it->is_up;
     it->owner->statistics.lost++;
-    for (uint32_t page = 0; page < it->pages_capacity; page++)
-        if (it->pages[page]) close_page(it, it->pages[page]);
+    if (!it->dialled) close_streams(it);
+    for (uint32_t page = 0; page < it->pages_capacity && it->dialled; page++)
+        if (it->pages[page]) fail_page(it, it->pages[page]);
 }
 
 static void stream_closing(connection *it) {

@@ -8,7 +8,9 @@
  * Theory of operation. A bucket is found by a keyed hash of its kind and of who shares it, within a few places; one in which
  * nothing counts any more says the same as a new one, so its place is free. Where all places count, a kind's common bucket is
  * used: such clients are held together, and never go free. Places that nobody ever had are taken first, so that who has one
- * and uses nothing for a while keeps it. Several cores write without locks: each step is one compare and
+ * and uses nothing for a while keeps it. Addresses have places of their own: who connects from many of them would otherwise
+ * have all others refused. Where all of those count, the one of which least is counted is taken with what is counted in it,
+ * which is more than who takes it has used, and never less (the Space-Saving algorithm of Metwally et al., 2005). Several cores write without locks: each step is one compare and
  * exchange, so a core that dies leaves nothing behind. Two that claim a place for different keys at once see the winner's
  * key, and look further; what is added to a bucket in the moment in which it becomes another's is that one's.
  */
@@ -19,7 +21,7 @@
 
 #include "keyed_hash.h"
 
-enum { AMOUNT_BITS = 40, PLACES_MAX = 16 };
+enum { AMOUNT_BITS = 40, PLACES_MAX = 16, CLIENTS_TO_ADDRESSES = 8 };
 
 #define AMOUNT_MAX ((1ull << AMOUNT_BITS) - 1)
 #define NUMBER_MASK ((1ull << (64 - AMOUNT_BITS)) - 1)
@@ -35,7 +37,13 @@ struct tpc_quota_table {
 };
 
 size_t tpc_quota_table_bytes(uint32_t buckets) {
-    return sizeof(tpc_quota_table) + (size_t)buckets * sizeof(tpc_quota_bucket);
+    size_t count = (size_t)buckets + buckets / CLIENTS_TO_ADDRESSES + 1;
+    return sizeof(tpc_quota_table) + count * sizeof(tpc_quota_bucket);
+}
+
+/* At the end of the table; of so many buckets for clients, as was asked for. */
+static uint64_t addresses_count(const tpc_quota_table *table) {
+    return table->buckets_count / (CLIENTS_TO_ADDRESSES + 1) + 1;
 }
 
 /* What stands there afterwards, whoever was first. */
@@ -98,13 +106,35 @@ static uint64_t key_of(const tpc_quota_table *table, int kind, const uint8_t *us
     return key ? key : 1;
 }
 
+static void find_places(tpc_quota_table *table, int kind, uint64_t key, tpc_quota_bucket **places) {
+    uint64_t addresses = addresses_count(table), clients = table->buckets_count - addresses;
+    bool is_address = kind == TPC_QUOTA_CONNECTION;
+    tpc_quota_bucket *begin = table->buckets + (is_address ? clients : 0);
+    for (uint32_t i = 0; i < PLACES_MAX; i++) places[i] = &begin[(key + i) % (is_address ? addresses : clients)];
+}
+
+/* Rule: An address that takes another's place takes what is counted there: nobody gets more than a quota by coming from many
+ * addresses, and nobody is refused while there is one that is below it. Held by tests/runtime/test_quota_counting.py. */
+static tpc_quota_bucket *take_least(tpc_quota_bucket **places, const tpc_quota_windows *windows, uint64_t key,
+                                    int64_t now_ns) {
+    tpc_quota_bucket *least = places[0];
+    uint64_t least_sum = UINT64_MAX;
+    for (uint32_t i = 0; i < PLACES_MAX; i++) {
+        uint64_t sum = tpc_quota_sum(places[i], windows, now_ns);
+        if (sum >= least_sum) continue;
+        least = places[i];
+        least_sum = sum;
+    }
+    __atomic_store_n(&least->key, key, __ATOMIC_RELAXED); /* of two that take it at once, both are counted in it */
+    return least;
+}
+
 tpc_quota_bucket *tpc_quota_bucket_again(tpc_quota_table *table, const tpc_quota_windows *windows, int kind,
                                          int64_t now_ns, uint64_t *key) {
     tpc_quota_bucket *places[PLACES_MAX];
-    for (uint32_t i = 0; i < PLACES_MAX; i++) {
-        places[i] = &table->buckets[(*key + i) % table->buckets_count];
+    find_places(table, kind, *key, places);
+    for (uint32_t i = 0; i < PLACES_MAX; i++)
         if (__atomic_load_n(&places[i]->key, __ATOMIC_RELAXED) == *key) return places[i];
-    }
     for (uint32_t i = 0; i < 2 * PLACES_MAX; i++) {
         tpc_quota_bucket *place = places[i % PLACES_MAX];
         bool is_first_round = i < PLACES_MAX;
@@ -115,6 +145,7 @@ tpc_quota_bucket *tpc_quota_bucket_again(tpc_quota_table *table, const tpc_quota
             return place;
         if (before == *key) return place;
     }
+    if (kind == TPC_QUOTA_CONNECTION) return take_least(places, windows, *key, now_ns);
     *key = 0;
     return &table->common[kind];
 }

@@ -28,7 +28,8 @@ enum target {
     PRODUCE_ANSWER = 8,
     FETCH_ANSWER = 9,
     DATAGRAM = 10,
-    TARGETS = 11
+    CLEAN = 11,
+    TARGETS = 12
 };
 enum { CASES_MAX = 4096, ROOM = 8 };
 
@@ -404,10 +405,119 @@ static int run_datagram(const input *in) {
     return 0;
 }
 
+enum { SLOTS = 9, MARKS_BYTES = 1 << 17 };
+
+/* A job over the input: a map of a few keys, an aborted transaction, a producer that is known by a batch. */
+typedef struct {
+    tpc_cleaner cleaner;
+    tpc_clean_key keys[SLOTS];
+    tpc_clean_aborted aborted[2];
+    int64_t kept_offsets[2];
+    uint8_t *marks;
+} clean_job;
+
+static clean_job *clean_begin(const input *in) {
+    clean_job *job = calloc(1, sizeof *job);
+    job->marks = malloc(MARKS_BYTES);
+    job->aborted[0] = (tpc_clean_aborted){.producer_id = 5, .first_offset = 0, .last_offset = 103};
+    job->aborted[1] = (tpc_clean_aborted){.producer_id = 6, .first_offset = 104, .last_offset = 120};
+    job->kept_offsets[0] = 100, job->kept_offsets[1] = 110;
+    job->cleaner = (tpc_cleaner){.keys = job->keys,
+                                 .slots_count = SLOTS,
+                                 .keys_max = 1 + in->version % (SLOTS - 1),
+                                 .aborted = job->aborted,
+                                 .aborted_count = 2,
+                                 .kept_offsets = job->kept_offsets,
+                                 .kept_count = 2,
+                                 .marks = job->marks,
+                                 .marks_bytes = MARKS_BYTES,
+                                 .now_ms = 1700000000003,
+                                 .new_horizon_ms = INT64_MAX / 2,
+                                 .may_grow = in->version & 1,
+                                 .horizons_believed = in->version & 2,
+                                 .source_end_offset = INT64_MAX};
+    return job;
+}
+
+/* What is compressed is taken as if it were not, or cannot be unpacked. */
+static const uint8_t *clean_records(const tpc_cleaner *cleaner, const uint8_t *batch, size_t *records_bytes) {
+    *records_bytes = (size_t)cleaner->batch_bytes - TPC_BATCH_HEADER_BYTES;
+    if (next_random() % 4) return batch + TPC_BATCH_HEADER_BYTES;
+    *records_bytes = 0;
+    return NULL;
+}
+
+static void clean_collect(tpc_cleaner *cleaner, const input *in) {
+    size_t records_bytes;
+    while (tpc_clean_collect(cleaner, in->bytes, in->size + lie) == TPC_CLEAN_UNPACK) {
+        const uint8_t *batch = in->bytes + cleaner->place, *records = clean_records(cleaner, batch, &records_bytes);
+        if (tpc_clean_collect_unpacked(cleaner, batch, records, records_bytes) == TPC_CLEAN_FULL) break;
+    }
+    require(cleaner->keys_count <= cleaner->keys_max && (size_t)cleaner->place <= in->size, "a map in its bounds");
+}
+
+/* The compressed or control batch that the walk stands at; -ENOSPC. */
+static int clean_one(tpc_cleaner *cleaner, const uint8_t *batch, uint8_t *out, size_t out_bytes) {
+    if (cleaner->stop == TPC_CLEAN_CONTROL)
+        return tpc_clean_control(cleaner, batch, (int)(next_random() % 3), out, out_bytes);
+    size_t records_bytes;
+    const uint8_t *records = clean_records(cleaner, batch, &records_bytes);
+    tpc_clean_verdict verdict;
+    int result = tpc_clean_unpacked(cleaner, batch, records, records_bytes, out, out_bytes, &verdict);
+    if (result < 0 || verdict.outcome != TPC_CLEAN_REWRITTEN) return result;
+    require(verdict.records_bytes + cleaner->written_bytes <= (int64_t)out_bytes, "records in their room");
+    uint8_t *packed = malloc((size_t)verdict.records_bytes);
+    memcpy(packed, out + cleaner->written_bytes, (size_t)verdict.records_bytes);
+    size_t bytes_max = next_random() % 3 ? INT32_MAX : 80;
+    result =
+        tpc_clean_packed(cleaner, batch, &verdict, packed, (size_t)verdict.records_bytes, bytes_max, out, out_bytes);
+    free(packed);
+    if (result == -ENOSPC) cleaner->written_bytes = 0;
+    return 0;
+}
+
+/* What was written is a log. */
+static void clean_written(tpc_cleaner *cleaner, const uint8_t *out, size_t out_bytes) {
+    require(cleaner->written_bytes >= 0 && (size_t)cleaner->written_bytes <= out_bytes, "an output in its room");
+    tpc_scan_state scan = {.next_offset = -1};
+    tpc_batch_scan(out, (size_t)cleaner->written_bytes, TPC_SCAN_CHECK_CRC | TPC_SCAN_ALLOW_GAPS, &scan, NULL, 0);
+    require(scan.reason == TPC_BATCH_OK && scan.position == cleaner->written_bytes, "whole batches in their order");
+    cleaner->written_bytes = 0;
+}
+
+static int run_clean(const input *in) {
+    clean_job *job = clean_begin(in);
+    tpc_cleaner *cleaner = &job->cleaner;
+    clean_collect(cleaner, in);
+    cleaner->place = cleaner->next_offset = 0;
+    size_t out_bytes = 1 + (size_t)(next_random() % 2048);
+    uint8_t *out = malloc(out_bytes);
+    for (;;) {
+        int64_t before = cleaner->place;
+        int stop = tpc_clean_batches(cleaner, in->bytes, in->size + lie, out, out_bytes);
+        require(cleaner->place >= before && (size_t)cleaner->place <= in->size, "the walk goes on");
+        if (stop == TPC_CLEAN_END || stop == TPC_CLEAN_BAD) break;
+        if (stop != TPC_CLEAN_ROOM && clean_one(cleaner, in->bytes + cleaner->place, out, out_bytes) == 0) continue;
+        clean_written(cleaner, out, out_bytes);
+        cleaner->seen_count = 0;
+        if (cleaner->needed_bytes > (int64_t)out_bytes) {
+            out_bytes = (size_t)cleaner->needed_bytes;
+            out = realloc(out, out_bytes);
+        }
+    }
+    clean_written(cleaner, out, out_bytes);
+    require(cleaner->records_kept <= cleaner->records_read, "no record is made");
+    int result = cleaner->stop == TPC_CLEAN_END && cleaner->records_read ? 0 : 1;
+    free(out);
+    free(job->marks);
+    free(job);
+    return result;
+}
+
 static void run(const input *in) {
-    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch,   run_header,  run_batch,
-                                                           run_log,     run_journal, run_columns, run_link,
-                                                           run_answer,  run_answer,  run_datagram};
+    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch,   run_header,   run_batch,
+                                                           run_log,     run_journal, run_columns,  run_link,
+                                                           run_answer,  run_answer,  run_datagram, run_clean};
     input exact = *in;
     uint8_t *copy = malloc(in->size);
     if (in->size) memcpy(copy, in->bytes, in->size);
@@ -453,7 +563,7 @@ static void mutate(uint8_t *bytes, uint32_t *size, uint32_t capacity) {
 /* So that what lies behind a checksum is reached: lengths and checksums right again, the damage inside kept. */
 static void seal_again(const input *in) {
     uint8_t *bytes = (uint8_t *)in->bytes;
-    if ((in->target == BATCH || in->target == LOG || in->target == COLUMNS) && in->size >= 61) {
+    if ((in->target == BATCH || in->target == LOG || in->target == COLUMNS || in->target == CLEAN) && in->size >= 61) {
         if (in->target == BATCH && next_random() % 4) {
             uint32_t length = __builtin_bswap32(in->size - 12);
             memcpy(bytes + 8, &length, 4);

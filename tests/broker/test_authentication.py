@@ -26,7 +26,7 @@ LOGIN = 1
 ALL = ("sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",)
 PASSWORD = "pencil"  # as of `upsertion`
 ANNA = Subject(Principal(USER, "anna"), "127.0.0.1")
-ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED = 34, 58
+UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED = 33, 34, 58
 
 
 class Client:
@@ -112,6 +112,20 @@ async def test_a_failure_is_told_when_the_delay_is_over_and_ends_all(autojump_cl
         assert client.connections.let == {}
         assert node[0].authentication.statistics().failed == 1
     assert "wrong" not in caplog.text.replace("wrong password", "")
+
+
+async def test_a_renewal_by_a_mechanism_that_is_not_enabled_is_the_end_without_an_answer(autojump_clock):
+    """As Kafka 4.3.1; of a first login it is told which there are."""
+    async with running_node(1, ("sasl.enabled.mechanisms=SCRAM-SHA-256",)) as node:
+        await with_anna(node)
+        answer = await Client(node, 8).shake_hands("PLAIN")
+        assert (answer.error_code, answer.mechanisms) == (UNSUPPORTED_SASL_MECHANISM, ["SCRAM-SHA-256"])
+        client = Client(node)
+        assert (await client.log_in()).error_code == 0
+        assert await client.shake_hands("PLAIN") is None
+        assert client.is_closed
+        counted = node[0].authentication.statistics()
+        assert (counted.renewed, counted.failed) == (0, 2)
 
 
 async def test_a_derivation_that_takes_long_is_within_the_delay(autojump_clock):

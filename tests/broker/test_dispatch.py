@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from types import SimpleNamespace
 
+import pytest
 import trio
 import trio.testing
 
@@ -242,6 +243,33 @@ async def test_a_connection_s_requests_are_answered_in_order_and_those_of_a_clos
         await trio.testing.wait_all_tasks_blocked()
         assert [request for request in begun if request.connection == 0] == of_first
         assert [request for request in begun if request.connection == 1] == of_second[:1]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("reason", "kept"), [("peer closed", 2), ("reset", 2), ("refused", 0), ("session over", 0)])
+async def test_produces_of_a_client_that_has_gone_are_carried_out(reason, kept):
+    """Who sends with acks=0 need not stay. Whom the broker has cut off gets nothing more."""
+    async with trio.open_nursery() as nursery:
+        handled = []
+        handlers = {
+            ApiKey.PRODUCE: lambda _core, request, _message: handled.append(request),
+            ApiKey.LIST_GROUPS: takes_long,
+        }
+        world = SlowHandlers(nursery, handlers)
+        world.open(1)
+        await trio.testing.wait_all_tasks_blocked()
+        body = {"TransactionalId": None, "Acks": 0, "TimeoutMs": 1, "TopicData": []}
+        world.send(0, ApiKey.LIST_GROUPS)
+        asks_rights = {"version": 3, "fallback_reason": ProduceFallback.AUTHORIZE}
+        sent = [world.send(0, ApiKey.PRODUCE, body, **asks_rights), world.send(0, ApiKey.LIST_GROUPS),
+                world.send(0, ApiKey.PRODUCE, body, **asks_rights)]  # fmt: skip
+        subject = world.dispatcher.subject_of(0)
+        assert not handled, "they stand in line"
+        world.dispatcher.on_closed(0, reason, "")
+        await trio.testing.wait_all_tasks_blocked()
+        assert handled == [sent[0], sent[2]][:kept]
+        assert all(one.subject == subject for one in handled)
+        assert len(world.answered) == 0
         nursery.cancel_scope.cancel()
 
 

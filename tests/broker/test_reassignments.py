@@ -27,7 +27,8 @@ class Asked:
     def __init__(self):
         self.wanted = []
 
-    async def alter(self, wanted, *, allow_factor_change):
+    async def alter(self, wanted, *, allow_factor_change, check):
+        del check
         self.wanted += [(*one, allow_factor_change) for one in wanted]
         return [Outcome(ErrorCode.POLICY_VIOLATION, "no") if one.partition == 1 else Outcome() for one in wanted]
 

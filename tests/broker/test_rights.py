@@ -37,7 +37,7 @@ from tests.support.rights import (
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.auth.principals import ANONYMOUS, Subject
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR
-from tpc_broker.broker.handlers.metadata import LOADS_TAG, RELEASES_TAG
+from tpc_broker.broker.handlers.metadata import CLEANING_TAG, LOADS_TAG, RELEASES_TAG
 from tpc_broker.broker.handlers.table import ROWS
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -393,7 +393,7 @@ async def test_what_our_own_tools_are_told_of_the_cluster_is_for_who_may_see_it(
     async with node_with() as node:
         key, version = ApiKey.DESCRIBE_CLUSTER, 2
         encoded = encode_request(key, version, messages.DescribeClusterRequest())
-        for tag in (LOADS_TAG, RELEASES_TAG):
+        for tag in (LOADS_TAG, RELEASES_TAG, CLEANING_TAG):
             for rights, is_told in (((), False), ((on_cluster(DESCRIBE),), True)):
                 allow_only(node[0], *rights)
                 body = memoryview(encoded[:-1] + uvarint(1) + uvarint(tag) + uvarint(0))

@@ -8,6 +8,7 @@ from tests.support.consumer_members import ConsumerMember
 from tests.support.memory_clients import create_topic
 from tests.support.memory_node import running_node
 from tests.support.rights import DESCRIBE, READ, allow_only, on_group, on_topic
+from tpc_broker.auth.principals import ANONYMOUS, NOBODY, Subject
 from tpc_broker.broker import group_service
 
 READS = on_group(READ, "g")
@@ -41,6 +42,15 @@ async def test_a_topic_that_comes_later_is_matched_by_who_may_see_it(autojump_cl
         allow_only(node[0], READS, on_topic(DESCRIBE, "logs-a"))
         await settle(member, beats=4)
         assert (member.partitions("logs-a"), member.partitions("logs-b")) == (ALL, set())
+
+
+async def test_nobody_sees_nothing_whatever_the_rules(autojump_clock):
+    async with running_node(cores=1, settings=SETTINGS) as node:
+        await with_group(node, "logs-a")
+        allow_only(node[0], READS, on_topic(DESCRIBE, "logs-a"))
+        service, *_others = node[0].groups.loaded()
+        assert await service._visible(("logs-a", "logs-b"), Subject(ANONYMOUS, "127.0.0.1")) == ("logs-a",)
+        assert await service._visible(("logs-a",), NOBODY) == ()
 
 
 async def test_many_names_are_asked_about_in_steps(autojump_clock, monkeypatch):

@@ -1,9 +1,13 @@
-"""A change of rules, users, quotas, levels or nodes whose client loses its right while the change waits for another."""
+"""A change of rules, users, quotas, levels, nodes, replicas or leaders whose client loses its right while the change
+waits for another.
+"""
 
 from __future__ import annotations
 
+import uuid
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -14,15 +18,17 @@ from tests.support.rights import ALTER, ALTER_CONFIGS, OF_CLUSTER, REQUESTS, cod
 from tpc_broker.auth.acls import NO_RULES
 from tpc_broker.auth.operations import CLUSTER_NAME, Resource
 from tpc_broker.auth.principals import Principal, Subject
-from tpc_broker.broker.handlers.refusals import _NoLongerAllowedError, while_allowed
+from tpc_broker.broker.handlers.refusals import _NoLongerAllowedError, only_allowed, while_allowed
+from tpc_broker.broker.handlers.table import ROWS
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey as K
+from tpc_broker.model import CoreId, NodeId, Replica, TopicId
 
 ADMIN = ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users=User:ANONYMOUS")
 MALLORY = Subject(Principal("User", "mallory"), "127.0.0.1")
 CHANGES = (
     K.CREATE_ACLS, K.DELETE_ACLS, K.ALTER_USER_SCRAM_CREDENTIALS, K.ALTER_CLIENT_QUOTAS, K.UPDATE_FEATURES,
-    K.UNREGISTER_BROKER,
+    K.UNREGISTER_BROKER, K.ALTER_PARTITION_REASSIGNMENTS,
 )  # fmt: skip
 
 
@@ -76,6 +82,51 @@ async def test_a_change_is_refused_whose_right_the_one_before_it_takes_away(one,
 
 def test_each_of_them_is_gone_through():
     assert {one.key for one in REQUESTS} >= set(CHANGES)
+
+
+class Leaders:
+    """A cluster's view in which the one partition of `t` is led by another than the preferred replica, and who asks
+    those that lead to hand over.
+    """
+
+    node, present = NodeId(0), Replica(NodeId(1), CoreId(0))
+
+    def __init__(self, image):
+        self.image, self.asked_at = image, []
+        self.in_sync = lambda _topic, _index: {self.preferred}
+        self.is_present = lambda _node: True
+        self.leader_epoch = lambda _key: 1
+        self.place_of = lambda _topic, _index: self.present
+        self.preferred = Replica(NodeId(2), CoreId(0))
+
+    def topic(self, name):
+        return SimpleNamespace(name=name, topic_id=TopicId(uuid.UUID(int=1)), partitions_count=1,
+                               leader_place=lambda _index, _node: self.preferred)  # fmt: skip
+
+    def ask(self, leaders):
+        assert list(leaders.values()) == [self.present]
+        self.asked_at.append(trio.current_time())
+
+
+async def test_leaders_are_not_asked_to_hand_over_by_whom_the_right_was_taken_away(autojump_clock):
+    """They are asked again and again while the client waits."""
+    kind = messages.ElectLeadersRequest
+    message = kind(topic_partitions=[kind.TopicPartitions(topic="t", partitions=[0])], timeout_ms=10_000)
+    async with mallorys() as node:
+        leaders, began_s = Leaders(node[0].view.image), trio.current_time()
+        core = SimpleNamespace(view=leaders, leadership_on_demand=leaders, access=node[0].access)
+        request = SimpleNamespace(subject=MALLORY, api_key=int(K.ELECT_LEADERS), api_version=2)
+
+        async def later():
+            await trio.sleep(0.75)
+            answer = await node.ask(0, take_away(), 3)
+            assert not any(codes(answer))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            answer = await only_allowed(ROWS[K.ELECT_LEADERS])(core, request, message)
+        assert set(codes(answer)) == {OF_CLUSTER}
+        assert [each - began_s for each in leaders.asked_at] == pytest.approx([0, 0.5], abs=0.05)
 
 
 async def test_rules_that_are_committed_count_before_this_core_has_them(autojump_clock):

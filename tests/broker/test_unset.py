@@ -9,6 +9,7 @@ import pytest
 from tests.support.memory_clients import create_topic, leaders, produce
 from tests.support.memory_node import running_node
 from tpc_broker import limits
+from tpc_broker.auth.principals import Principal, Subject
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS, Levels
@@ -22,6 +23,8 @@ IP_WITH_OTHERS = (
 )
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 TOKENS_REFUSED = int(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+TOKENS_DISABLED = int(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+INVALID_PRINCIPAL_TYPE = int(ErrorCode.INVALID_PRINCIPAL_TYPE)
 
 
 def every_acl(kind, **more):
@@ -65,6 +68,22 @@ async def test_delegation_tokens_are_refused_and_say_for_whom(autojump_clock):
             assert (changed.error_code, changed.expiry_timestamp_ms) == (TOKENS_REFUSED, -1)
         told = await node.ask(0, messages.DescribeDelegationTokenRequest(owners=None), 3)
         assert (told.error_code, told.tokens) == (TOKENS_REFUSED, [])
+
+
+async def test_who_is_known_hears_that_there_are_no_delegation_tokens(autojump_clock):
+    """As Kafka 4.3.1 without a key for them."""
+    async with running_node() as node:
+        await node.ask(0, messages.ApiVersionsRequest(), 0, connection=7)
+        node[0].dispatcher._connections[7].subject = Subject(Principal("User", "alice"), "127.0.0.1")
+        kind = messages.CreateDelegationTokenRequest
+        for renewer, code, time_ms in (("User", TOKENS_DISABLED, 0), ("Group", INVALID_PRINCIPAL_TYPE, -1)):
+            renewers = [kind.CreatableRenewers(principal_type=renewer, principal_name="b")]
+            made = await node.ask(0, kind(renewers=renewers, max_lifetime_ms=-1), 3, connection=7)
+            assert (made.error_code, made.principal_name, made.token_requester_principal_name) == (code, *["alice"] * 2)
+            assert {made.issue_timestamp_ms, made.expiry_timestamp_ms, made.max_timestamp_ms} == {time_ms}
+        for changes in (messages.RenewDelegationTokenRequest, messages.ExpireDelegationTokenRequest):
+            changed = await node.ask(0, changes(hmac=b"x"), 2, connection=7)
+            assert (changed.error_code, changed.expiry_timestamp_ms) == (TOKENS_DISABLED, 0)
 
 
 async def quotas(node, *components):

@@ -17,7 +17,8 @@ from tests.log.log_batches import batch
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import EpochStart
 from tpc_broker.model import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.runtime.cluster.filling import FillingFailedError, LogCheck, Offer, Pace
+from tpc_broker.runtime.cluster.filling import Pace
+from tpc_broker.runtime.cluster.offers import FillingFailedError, LogCheck, Offer
 
 OFFER = {
     "shipment": "0000-ab", "term": 5, "position": [4, 90], "starts": 7,

@@ -16,10 +16,12 @@ from tests.support.fake_disk import FakeDisk
 from tpc_broker.limits import MIB
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Address, Position, Voter
-from tpc_broker.runtime.cluster.filling import FillingFailedError, ReplicaFilling
+from tpc_broker.runtime.cluster.filling import ReplicaFilling
+from tpc_broker.runtime.cluster.offers import FillingFailedError
 from tpc_broker.runtime.cluster.shipping import AGAIN_MS, END, FILL, UNUSED_MS, SegmentSource
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.shipments import Shipments
+from tpc_broker.storage.swap_guard import SwapGuard
 
 GROUP, TARGET = "topic-0", Voter(NodeId(3), 1)
 COMMIT = Position(4, 900)
@@ -149,7 +151,7 @@ def stubborn_disk() -> FakeDisk:
 async def shipments_on(disk: FakeDisk) -> tuple[Shipments, list[str]]:
     """Two of no files, begun at 0, and their names."""
     shipments = Shipments(FileCache(disk), Path("/"), CoreId(0))
-    storage: Any = SimpleNamespace(segments=[], active=None)
+    storage: Any = SimpleNamespace(segments=[], active=None, swaps_held=SwapGuard().held)
     return shipments, [(await shipments.begin(storage, 0, 0, 0)).name for _time in range(2)]
 
 

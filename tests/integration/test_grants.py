@@ -222,3 +222,24 @@ def test_acks_0_of_a_client_that_goes_right_behind_it_is_written(alone):
                 other.send("Produce", 9, produce_of("left-alone", range(PARTITIONS)) | {"Acks": 0})
         expected = [(code, count + 10) for code, count in before]
         eventually(lambda: read(client.ask("Fetch", 12, fetch_of("left-alone", 0))) == expected, "all of it is there")
+
+
+def records_in(client: RawConnection, topic: str) -> int:
+    found = client.ask("Fetch", 12, fetch_of(topic, 0))["Responses"]
+    return sum(len(one["records"]) for t in found for p in t["Partitions"] for one in read_batches(p["Records"] or b""))
+
+
+def test_what_came_whole_before_its_client_went_is_appended_or_refused(broker, friend, stranger):
+    """Producers with acks=0 send and go, perhaps before anybody has been told who they are."""
+    make_topic(friend, "gone")
+    allow(friend, *(rule("gone", operation, FRIEND) for operation in (READ, WRITE)))
+    eventually(lambda: set(produced(stranger, "gone")) == {REFUSED}, "every core knows the rules")
+    before = records_in(friend, "gone")
+    for source in (FRIEND, STRANGER):
+        for _client in range(10):
+            with broker.connect(source) as client, contextlib.suppress(Closed):  # one that is refused is cut off
+                for _ in range(5):
+                    client.send("Produce", 9, {**produce_of("gone", range(PARTITIONS)), "Acks": 0})
+    wanted = before + 10 * 5 * PARTITIONS
+    eventually(lambda: records_in(friend, "gone") >= wanted, "all that may be written is written")
+    assert records_in(friend, "gone") == wanted

@@ -6,12 +6,13 @@ from tests.support.cleaned_logs import CleanedLog
 from tests.support.cleaning_model import APPEND_TIME, HORIZON, TRANSACTIONAL, Cleaning, Transaction, replay
 from tests.support.record_batches import Record, batch
 from tpc_broker.kafka.records import ControlType, control_batch
+from tpc_broker.log import cleaning
 from tpc_broker.log.cleaning import KEY_BYTES
 from tpc_broker.log.cleaning_job import KeptProducer
 from tpc_broker.log.indexes import AbortedTransaction
+from tpc_broker.runtime.cleaner import cleaning_run
 
 LOGS = 40
-MANY_LOGS = 2_000
 NOW_MS = 1_800_000_000_000
 RETENTION_MS = 1_000
 PRODUCERS = range(5, 9)
@@ -163,8 +164,10 @@ def clean_as_the_model(writer, now_ms):
 
 
 @pytest.mark.parametrize("number", [*range(LOGS)])
-def test_what_is_cleaned_is_what_the_model_says(chance, tmp_path, number):
+def test_what_is_cleaned_is_what_the_model_says(chance, tmp_path, monkeypatch, number):
     del number
+    monkeypatch.setattr(cleaning, "OUT_BYTES", chance.choice((1, 200, 1 << 20)))
+    monkeypatch.setattr(cleaning_run, "READ_BYTES", chance.choice((50, 900, 1 << 20)))
     log = CleanedLog(tmp_path)
     writer = Writer(chance, log)
     now_ms = NOW_MS

@@ -28,7 +28,7 @@ NO_EFFECT = ["log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size"]
 def test_types_defaults_and_what_can_be_altered_are_kafkas(row):
     name, kind, default, mode = row.split()
     found = BROKER_CONFIGS[name]
-    assert (found.type.name, to_text(found.default).lower()) == (kind, default.lower())
+    assert (found.type.name, to_text(found.default).replace("+", "").lower()) == (kind, default.lower())
     assert found.dynamic == (mode != "read-only")
     assert without_effect([name]) == ([name] if name in NO_EFFECT else [])
 
@@ -89,7 +89,7 @@ def test_what_was_stored_while_it_had_no_effect_ends_no_start():
         (4, 0, "Log cleaner threads should be at least 1"),
         (4, 1, "Log cleaner threads cannot be reduced to less than half the current value 4"),
         (4, 9, "Log cleaner threads cannot be increased to more than double the current value 4"),
-        (4, 2, None), (4, 8, None), (1, 2, None), (1, 1, None), (0, 1, "more than double the current value 0"),
+        (4, 2, None), (4, 8, None), (1, 2, None), (1, 1, None), (0, 5, None),
     ],
 )  # fmt: skip
 def test_cleaners_are_doubled_or_halved_at_a_time(now, wanted, words):

@@ -1,6 +1,8 @@
 """The tables of settings: Kafka's types, defaults, ranges and words."""
 # ruff: noqa: E501 - the words are kept whole
 
+import sys
+
 import pytest
 
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS, Settings, broker_definition
@@ -253,3 +255,13 @@ def test_lags_of_compaction_must_fit_together():
 
 def test_every_type_number_is_that_of_the_protocol():
     assert [kind.value for kind in ConfigType] == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.0"), (0.5, "0.5"), (9999999.0, "9999999.0"), (1e7, "1.0E7"), (-12345678.5, "-1.23456785E7"),
+     (0.0001, "1.0E-4"), (1.5e-7, "1.5E-7"), (sys.float_info.max, "1.7976931348623157E308")],
+)  # fmt: skip
+def test_doubles_are_written_as_java_writes_them(value, text):
+    assert to_text(value) == text
+    assert float(text) == value

@@ -335,7 +335,7 @@ def test_a_limit_that_would_lock_everybody_out_is_refused_by_name_with_what_is_a
     cluster = Cluster()
     resource = AlterableResource(BROKER, "", (AlterableConfig("max.connections", value),))
     records, (result,) = ConfigController(cluster.image, cluster.configuration).incremental_alter_configs([resource])
-    assert (records, result.error_code, result.error_message) == ([], ErrorCode.INVALID_CONFIG, words)
+    assert (records, result.error_code, result.error_message) == ([], ErrorCode.INVALID_REQUEST, words)
     assert load_settings("", (f"max.connections={value}",)).settings.max_connections == int(value)
     assert cluster.alter(BROKER, "", ("max.connections", "10")) == 0
 
@@ -346,7 +346,7 @@ def test_what_was_stored_before_it_was_refused_keeps_no_other_setting_from_being
     assert cluster.configuration.altered(cluster.image.configs_of_broker(None), {}).settings.max_connections == 0
     assert cluster.alter(BROKER, "", ("partitions.max", "7")) == 0
     assert cluster.image.configs_of_broker(None) == {"max.connections": "0", "partitions.max": "7"}
-    assert cluster.alter(BROKER, "", ("max.connections", "0")) == ErrorCode.INVALID_CONFIG
+    assert cluster.alter(BROKER, "", ("max.connections", "0")) == ErrorCode.INVALID_REQUEST
     assert cluster.alter(BROKER, "", ("max.connections", None, DELETE)) == 0
 
 

@@ -3,11 +3,12 @@
 import struct
 
 from tests.kafka.test_golden import VECTORS
-from tests.native_bytes.built_batches import batch
+from tests.native_bytes.built_batches import NOW_MS, batch, patched
 from tests.support.native_batches import stamp
 from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
+from tpc_broker.kafka.records import ControlType, control_batch
 
-PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM = range(11)
+PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM, CLEAN = range(12)
 JOURNAL_ID = b"j" * 16
 
 
@@ -55,6 +56,20 @@ def link_frames():
     ]
 
 
+def logs_to_clean():
+    """Single batches first: those are sealed again when something is changed in them."""
+    contents = [(key, value) for key in (b"a", b"b", None) for value in (b"v", None)]
+    of_producer = [batch(4, key=key, value=value, producer=(5, 1, 7)) for key, value in contents]
+    for attributes in (0x10, 0x40, 0x50):
+        of_producer.append(patched(batch(4, key=b"a", value=None, producer=(6, 1, 7)), 21, ">h", attributes))
+    marker = control_batch(ControlType.ABORT, producer_id=5, producer_epoch=1, coordinator_epoch=2, timestamp_ms=NOW_MS)
+    yield from (log_of([(4, data)]) for data in of_producer)
+    yield log_of([(1, bytearray(marker))])
+    yield log_of([(20, batch(20, compression=4))])
+    headers = [(n, batch(n, key=b"%d" % (n % 3), headers=[("n", b"v")], step_ms=n * 1000)) for n in range(1, 9)]
+    yield log_of([*headers, *((4, data) for data in of_producer), (1, bytearray(marker)), (9, batch(9, compression=1))])
+
+
 def answer(version, flexible_from, body):
     """A whole one, as it is sent."""
     header = struct.pack(">i", 77) + (b"\0" if version >= flexible_from else b"")
@@ -80,6 +95,7 @@ def cases():
         found.append((COLUMNS, flags, bytes(log_of(with_headers))))
         found.append((COLUMNS, flags, bytes(log_of([(9, batch(9)), (2, batch(2, producer=(5, 1, 7), compression=1))]))))
         found += [(COLUMNS, flags, bytes(log_of([(1, data)]))) for data in record_batches()]
+    found += [(CLEAN, flags, bytes(log)) for flags in range(8) for log in logs_to_clean()]
     return [*found, (JOURNAL, 0, journal())]
 
 

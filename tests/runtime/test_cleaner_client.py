@@ -28,6 +28,7 @@ from tpc_broker.runtime.cleaner.cleaner_frames import (
 from tpc_broker.runtime.cleaner.cleaner_lives import _listen
 from tpc_broker.runtime.cleaner.cleaner_process import CleaningConversation, CoreGoneError
 from tpc_broker.runtime.cleaner.shared_pace import SharedPace
+from tpc_broker.runtime.trio_ring import run
 from tpc_broker.storage.ports import CleanerAwayError, CleaningFailedError, JobVoidError
 
 Clean = Callable[..., CleaningReport]
@@ -110,41 +111,47 @@ async def cleaned(cleaner: OneCleaner, take: Any = nothing, job: CleaningJob | N
     return outcome
 
 
-async def test_groups_are_taken_in_order_before_the_cleaner_goes_on(cleaner):
-    said = []
+def test_groups_are_taken_in_order_before_the_cleaner_goes_on(cleaner):
+    async def main() -> None:
+        said = []
 
-    def clean(job, take, pace, should_stop):
-        assert job == a_job()
-        for name, group in (("first", FIRST), ("second", SECOND)):
-            pace(100)
-            assert not should_stop()
-            said.append(f"made {name}")
-            take(group)
-        return REPORT
+        def clean(job, take, pace, should_stop):
+            assert job == a_job()
+            for name, group in (("first", FIRST), ("second", SECOND)):
+                pace(100)
+                assert not should_stop()
+                said.append(f"made {name}")
+                take(group)
+            return REPORT
 
-    async def take(group):
-        await trio.lowlevel.checkpoint()
-        said.append(f"took {group.seal.base_offset}")
+        async def take(group):
+            await trio.lowlevel.checkpoint()
+            said.append(f"took {group.seal.base_offset}")
 
-    cleaner.clean = clean
-    assert await cleaned(cleaner, take) == REPORT
-    assert said == ["made first", "took 0", "made second", "took 100"]
-    assert cleaner.prepared == [a_job()]
-    assert cleaner.ended_by == [None]
+        cleaner.clean = clean
+        assert await cleaned(cleaner, take) == REPORT
+        assert said == ["made first", "took 0", "made second", "took 100"]
+        assert cleaner.prepared == [a_job()]
+        assert cleaner.ended_by == [None]
+
+    run(main)
 
 
-async def test_what_taking_raises_ends_the_job_at_once(cleaner):
-    def clean(_job, take, _pace, _should_stop):
-        take(FIRST)
-        raise AssertionError("it was not taken")
+def test_what_taking_raises_ends_the_job_at_once(cleaner):
+    async def main() -> None:
+        def clean(_job, take, _pace, _should_stop):
+            take(FIRST)
+            raise AssertionError("it was not taken")
 
-    async def take(_group):
-        raise LookupError("the log has changed")
+        async def take(_group):
+            raise LookupError("the log has changed")
 
-    cleaner.clean = clean
-    with pytest.raises(LookupError, match="the log has changed"):
-        await cleaned(cleaner, take)
-    assert isinstance(cleaner.ended_by[0], ProcessEndedError)  # nothing touches files that may be in place by now
+        cleaner.clean = clean
+        with pytest.raises(LookupError, match="the log has changed"):
+            await cleaned(cleaner, take)
+        assert isinstance(cleaner.ended_by[0], ProcessEndedError)  # nothing touches files that may be in place by now
+
+    run(main)
 
 
 @pytest.mark.parametrize(
@@ -160,105 +167,126 @@ async def test_what_taking_raises_ends_the_job_at_once(cleaner):
     ],
     ids=["value", "gone", "disk", "space", "memory", "void", "bug"],
 )
-async def test_a_job_that_fails_says_why(cleaner, raised, error, said):
-    def clean(*_ports):
-        raise raised
+def test_a_job_that_fails_says_why(cleaner, raised, error, said):
+    async def main() -> None:
+        def clean(*_ports):
+            raise raised
 
-    cleaner.clean = clean
-    with pytest.raises(error, match=said):
-        await cleaned(cleaner)
+        cleaner.clean = clean
+        with pytest.raises(error, match=said):
+            await cleaned(cleaner)
 
-
-async def test_a_cancelled_job_ends_at_the_next_look_and_while_it_waits(cleaner):
-    begun = trio.Event()
-    token = trio.lowlevel.current_trio_token()
-    looks = []
-
-    def clean(_job, _take, pace, should_stop):
-        token.run_sync_soon(begun.set)
-        cleaner.pace.set_rate(1024)
-        pace(1 << 30)  # for more than a week
-        looks.append(should_stop())
-        return REPORT
-
-    cleaner.clean = clean
-    with trio.fail_after(PATIENCE_S), cleaner.serving() as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cleaner.task)
-            async with trio.open_nursery() as jobs:
-                jobs.start_soon(client.clean, a_job(), nothing)
-                await begun.wait()
-                assert client.under_way == {"prices-0": 0}
-                jobs.cancel_scope.cancel()
-    assert looks == [True]
-    assert client.under_way == {}
+    run(main)
 
 
-async def test_progress_is_told(cleaner, monkeypatch):
-    monkeypatch.setattr(cleaner_process, "_PROGRESS_S", 0.0)
-    seen = []
+def test_a_cancelled_job_ends_at_the_next_look_and_while_it_waits(cleaner):
+    async def main() -> None:
+        begun = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        looks = []
 
-    def clean(_job, take, pace, _should_stop):
-        pace(1000)
-        pace(500)
-        take(FIRST)
-        return REPORT
+        def clean(_job, _take, pace, should_stop):
+            token.run_sync_soon(begun.set)
+            cleaner.pace.set_rate(1024)
+            pace(1 << 30)  # for more than a week
+            looks.append(should_stop())
+            return REPORT
 
-    async def take(_group):
-        seen.append(client.under_way["prices-0"])
+        cleaner.clean = clean
+        with trio.fail_after(PATIENCE_S), cleaner.serving() as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cleaner.task)
+                async with trio.open_nursery() as jobs:
+                    jobs.start_soon(client.clean, a_job(), nothing)
+                    await begun.wait()
+                    assert client.under_way == {"prices-0": 0}
+                    jobs.cancel_scope.cancel()
+        assert looks == [True]
+        assert client.under_way == {}
 
-    cleaner.clean = clean
-    with trio.fail_after(PATIENCE_S), cleaner.serving() as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cleaner.task)
-            await client.clean(a_job(), take)
-    assert seen == [1500]
-
-
-async def test_a_cleaner_that_dies_is_away_and_one_that_dies_in_a_job_again_and_again_is_the_jobs_doing(cleaner):
-    def die(*_ports):
-        raise CoreGoneError("as if it were killed")
-
-    cleaner.clean = die
-    with trio.fail_after(PATIENCE_S), cleaner.serving(2 * DEATHS_MAX) as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cleaner.task)
-            for error in 2 * [*(DEATHS_MAX - 1) * [CleanerAwayError], CleaningFailedError]:
-                with pytest.raises(error):
-                    await client.clean(a_job(), nothing)
+    run(main)
 
 
-async def test_deaths_that_are_not_one_behind_the_other_do_not_count(cleaner):
-    dies = iter([True, True, False] * 2)
+def test_progress_is_told(cleaner, monkeypatch):
+    async def main() -> None:
+        monkeypatch.setattr(cleaner_process, "_PROGRESS_S", 0.0)
+        seen = []
 
-    def clean(*_ports):
-        if next(dies):
-            raise CoreGoneError
-        return REPORT
+        def clean(_job, take, pace, _should_stop):
+            pace(1000)
+            pace(500)
+            take(FIRST)
+            return REPORT
 
-    cleaner.clean = clean
-    with trio.fail_after(PATIENCE_S), cleaner.serving(6) as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cleaner.task)
-            for is_well in [False, False, True] * 2:
-                if is_well:
-                    assert await client.clean(a_job(), nothing) == REPORT
-                else:
-                    with pytest.raises(CleanerAwayError):
+        async def take(_group):
+            seen.append(client.under_way["prices-0"])
+
+        cleaner.clean = clean
+        with trio.fail_after(PATIENCE_S), cleaner.serving() as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cleaner.task)
+                await client.clean(a_job(), take)
+        assert seen == [1500]
+
+    run(main)
+
+
+def test_a_cleaner_that_dies_is_away_and_one_that_dies_in_a_job_again_and_again_is_the_jobs_doing(cleaner):
+    async def main() -> None:
+        def die(*_ports):
+            raise CoreGoneError("as if it were killed")
+
+        cleaner.clean = die
+        with trio.fail_after(PATIENCE_S), cleaner.serving(2 * DEATHS_MAX) as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cleaner.task)
+                for error in 2 * [*(DEATHS_MAX - 1) * [CleanerAwayError], CleaningFailedError]:
+                    with pytest.raises(error):
                         await client.clean(a_job(), nothing)
 
-
-async def test_without_a_socket_there_is_no_cleaner():
-    with pytest.raises(CleanerAwayError, match="there are no cleaners"):
-        await CleanerClient("").clean(a_job(), nothing)
-    with pytest.raises(CleanerAwayError, match="Connection refused"):
-        await CleanerClient("tpc-broker-that-is-not-there").clean(a_job(), nothing)
+    run(main)
 
 
-async def test_a_job_that_is_too_long_fails_before_a_cleaner_is_asked(cleaner, monkeypatch):
-    monkeypatch.setattr(cleaner_client.limits, "CLEANER_JOB_BYTES_MAX", 100)
-    with pytest.raises(CleaningFailedError, match="too many"):
-        await CleanerClient(cleaner.name).clean(a_job(), nothing)
+def test_deaths_that_are_not_one_behind_the_other_do_not_count(cleaner):
+    async def main() -> None:
+        dies = iter([True, True, False] * 2)
+
+        def clean(*_ports):
+            if next(dies):
+                raise CoreGoneError
+            return REPORT
+
+        cleaner.clean = clean
+        with trio.fail_after(PATIENCE_S), cleaner.serving(6) as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cleaner.task)
+                for is_well in [False, False, True] * 2:
+                    if is_well:
+                        assert await client.clean(a_job(), nothing) == REPORT
+                    else:
+                        with pytest.raises(CleanerAwayError):
+                            await client.clean(a_job(), nothing)
+
+    run(main)
+
+
+def test_without_a_socket_there_is_no_cleaner():
+    async def main() -> None:
+        with pytest.raises(CleanerAwayError, match="there are no cleaners"):
+            await CleanerClient("").clean(a_job(), nothing)
+        with pytest.raises(CleanerAwayError, match="Connection refused"):
+            await CleanerClient("tpc-broker-that-is-not-there").clean(a_job(), nothing)
+
+    run(main)
+
+
+def test_a_job_that_is_too_long_fails_before_a_cleaner_is_asked(cleaner, monkeypatch):
+    async def main() -> None:
+        monkeypatch.setattr(cleaner_client.limits, "CLEANER_JOB_BYTES_MAX", 100)
+        with pytest.raises(CleaningFailedError, match="too many"):
+            await CleanerClient(cleaner.name).clean(a_job(), nothing)
+
+    run(main)
 
 
 @pytest.mark.parametrize(
@@ -271,56 +299,69 @@ async def test_a_job_that_is_too_long_fails_before_a_cleaner_is_asked(cleaner, m
         encode_frame(Kind.READY),
     ],
 )  # fmt: skip
-async def test_a_cleaner_that_says_what_cannot_be_is_away(cleaner, frames):
-    cleaner.raw = lambda connection: connection.sendall(frames)
-    with pytest.raises(CleanerAwayError):
-        await cleaned(cleaner)
+def test_a_cleaner_that_says_what_cannot_be_is_away(cleaner, frames):
+    async def main() -> None:
+        cleaner.raw = lambda connection: connection.sendall(frames)
+        with pytest.raises(CleanerAwayError):
+            await cleaned(cleaner)
+
+    run(main)
 
 
 @pytest.mark.parametrize("in_the_middle", [False, True])
-async def test_a_core_that_says_what_cannot_be_is_left(cleaner, in_the_middle):
+def test_a_core_that_says_what_cannot_be_is_left(cleaner, in_the_middle):
     """In place of a job, or while one is carried out."""
-    begun, token = trio.Event(), trio.lowlevel.current_trio_token()
 
-    def clean(_job, _take, _pace, should_stop):
-        token.run_sync_soon(begun.set)
-        while not should_stop():
-            pass
-        return REPORT
+    async def main() -> None:
+        begun, token = trio.Event(), trio.lowlevel.current_trio_token()
 
-    cleaner.clean = clean
-    with trio.fail_after(PATIENCE_S), cleaner.serving():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cleaner.task)
-            stream = trio.SocketStream(trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            await stream.socket.connect("\0" + cleaner.name)
-            if in_the_middle:
-                await stream.send_all(encode_job(a_job()))
-                await begun.wait()
-            await stream.send_all(encode_group(FIRST))
-            with suppress(trio.BrokenResourceError):
-                while await stream.receive_some(1000):
-                    pass
-            await stream.aclose()
-    assert [type(error) for error in cleaner.ended_by] == [type(None) if in_the_middle else FrameError]
+        def clean(_job, _take, _pace, should_stop):
+            token.run_sync_soon(begun.set)
+            while not should_stop():
+                pass
+            return REPORT
 
+        cleaner.clean = clean
+        with trio.fail_after(PATIENCE_S), cleaner.serving():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cleaner.task)
+                stream = trio.SocketStream(trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                await stream.socket.connect("\0" + cleaner.name)
+                if in_the_middle:
+                    await stream.send_all(encode_job(a_job()))
+                    await begun.wait()
+                await stream.send_all(encode_group(FIRST))
+                with suppress(trio.BrokenResourceError):
+                    while await stream.receive_some(1000):
+                        pass
+                await stream.aclose()
+        assert [type(error) for error in cleaner.ended_by] == [type(None) if in_the_middle else FrameError]
 
-async def test_who_has_waited_for_a_cleaner_has_it(cleaner):
-    with trio.fail_after(PATIENCE_S), cleaner.serving() as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cleaner.task)
-            await client.ready()
-            await client.ready()
-            assert await client.clean(a_job(), nothing) == REPORT
+    run(main)
 
 
-async def test_a_cleaner_that_was_kept_waiting_for_too_long_is_let_go(cleaner, monkeypatch):
-    monkeypatch.setattr(cleaner_client, "_HELD_S", 0.0)
-    with trio.fail_after(PATIENCE_S), cleaner.serving(3) as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cleaner.task)
-            await client.ready()
-            await client.ready()
-            client.let_go()
-            assert await client.clean(a_job(), nothing) == REPORT
-    assert [type(error) for error in cleaner.ended_by] == [CoreGoneError, CoreGoneError, type(None)]
+def test_who_has_waited_for_a_cleaner_has_it(cleaner):
+    async def main() -> None:
+        with trio.fail_after(PATIENCE_S), cleaner.serving() as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cleaner.task)
+                await client.ready()
+                await client.ready()
+                assert await client.clean(a_job(), nothing) == REPORT
+
+    run(main)
+
+
+def test_a_cleaner_that_was_kept_waiting_for_too_long_is_let_go(cleaner, monkeypatch):
+    async def main() -> None:
+        monkeypatch.setattr(cleaner_client, "_HELD_S", 0.0)
+        with trio.fail_after(PATIENCE_S), cleaner.serving(3) as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cleaner.task)
+                await client.ready()
+                await client.ready()
+                client.let_go()
+                assert await client.clean(a_job(), nothing) == REPORT
+        assert [type(error) for error in cleaner.ended_by] == [CoreGoneError, CoreGoneError, type(None)]
+
+    run(main)

@@ -69,7 +69,7 @@ class Found:
     """`DamagedReplicas` of a core with one replica, whose segments are those of the folder at first."""
 
     def __init__(self, folder: Path, damage: Damage) -> None:
-        self.segments = {base: SimpleNamespace(base_offset=base, size_bytes=SIZE) for base in BASES}
+        self.segments = {base: SimpleNamespace(base_offset=base, size_bytes=SIZE, seal=None) for base in BASES}
         self.files: Any = SimpleNamespace(
             folder=SimpleNamespace(path=folder), segments=tuple(self.segments.values()), log_start_offset=0,
             written_end_offset=12, epochs=SimpleNamespace(entries=()),

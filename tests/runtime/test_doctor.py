@@ -3,18 +3,26 @@
 import errno
 import json
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from click.testing import CliRunner
 
 from tpc_broker import limits
 from tpc_broker.ebpf.loaders import LoaderUnavailableError
 from tpc_broker.log.journal import JournalMode
+from tpc_broker.metadata.listener_settings import plan_listeners
+from tpc_broker.metadata.sasl_settings import check_logins
+from tpc_broker.metadata.settings import load_settings
 from tpc_broker.runtime import doctor, main
+from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.doctor import Severity
 from tpc_broker.runtime.options import ChosenBackend
 from tpc_broker.runtime.ring import HIDE_VARIABLE, Backend, Feature
+from tpc_broker.runtime.status import serve_status
 
 OK, WARNING, FAILURE = Severity
 
@@ -160,6 +168,31 @@ def test_clocks() -> None:
     assert doctor.judge_clock(1000.0, is_synchronised=True).severity is FAILURE
     assert doctor.judge_clock_source("tsc").severity is OK
     assert doctor.judge_clock_source("hpet").severity is WARNING
+
+
+@pytest.mark.parametrize("has_open_listener", [True, False])
+def test_open_listeners_of_the_broker_that_runs_there_are_named(tmp_path: Path, has_open_listener: bool) -> None:
+    """As its start has told."""
+    listeners = plan_listeners(["10.0.0.5:9092" if has_open_listener else "127.0.0.1:9092"], (), {}, 1)
+    warnings = check_logins(listeners, load_settings("", ()).settings)
+    assert bool(warnings) == has_open_listener
+
+    async def look() -> list[CoreStatus]:
+        return []
+
+    async def examined() -> list[doctor.Finding]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(serve_status, tmp_path, look, open_doors=warnings))
+            await trio.testing.wait_all_tasks_blocked()
+            found = await trio.to_thread.run_sync(doctor.examine_listeners, tmp_path)
+            nursery.cancel_scope.cancel()
+        return found
+
+    assert doctor.examine_listeners(tmp_path) == [], "there is none"
+    (finding,) = trio.run(examined)
+    assert (finding.subject, finding.severity) == ("listeners", WARNING if has_open_listener else OK)
+    if has_open_listener:
+        assert "PLAINTEXT (10.0.0.5:9092) takes everybody who reaches it" in finding.text
 
 
 def test_the_command_answers_for_programs_and_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -527,6 +527,35 @@ def test_transactional_ids_have_places_of_their_own(bench, alice, bob):
     assert bench.counts().evicted == evicted, "no topic took its place either"
 
 
+def test_who_names_ever_new_transactional_ids_takes_its_own_places(bench, bob):
+    """So what is known of others' ids is not decided anew, but for the first one, whose place is taken."""
+    bench.make("t")
+    bench.change(add=[(BOB, WRITE, "t")])
+    assert bench.produce(bob, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+    places, asked = lib.TPC_GRANTS_TRANSACTIONAL_MAX, range(1, lib.TPC_GRANTS_TRANSACTIONAL_MAX, 64)
+    for number in range(places):
+        bench.face.grant_transactional(bench.generation, BOB, f"id{number}", is_allowed=False)
+    assert bench.counts().evicted == 0
+    for number in range(3 * places):
+        bench.face.grant_transactional(bench.generation, ALICE, f"new{number}", is_allowed=True)
+    refused = [(E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)]
+    for number in asked:
+        assert bench.produce(bob, ("t", 0, transactional()), transactional_id=f"id{number}") == refused
+    assert [right for _subject, right, *_rest in bench.decided] == [WRITE]
+
+
+def test_a_subject_uses_its_own_places_by_turns(bench, bob):
+    bench.make("t")
+    bench.change(add=[(BOB, WRITE, "t")])
+    assert bench.produce(bob, ("t", 0, records_of(1))) == [(E.NONE, 0)]
+    places = lib.TPC_GRANTS_TRANSACTIONAL_MAX
+    for number in range(places + 1000):
+        bench.face.grant_transactional(bench.generation, BOB, f"id{number}", is_allowed=False)
+    for number in range(places + 960, places + 1000):
+        bench.produce(bob, ("t", 0, transactional()), transactional_id=f"id{number}")
+    assert [right for _subject, right, *_rest in bench.decided] == [WRITE], "the newest are known"
+
+
 def test_what_is_void_goes_before_what_counts(bench):
     topics = [uuid.UUID(int=number + 1) for number in range(lib.TPC_GRANTS_MAX + 1)]
 

@@ -26,7 +26,7 @@ from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import CoreId
-from tpc_broker.runtime.cluster.filling import LogCheck
+from tpc_broker.runtime.cluster.offers import LogCheck
 from tpc_broker.storage.core_partitions import PartitionState
 from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
 from tpc_broker.storage.filled_logs import FilledLog, bring_own
@@ -323,7 +323,7 @@ def test_what_a_replica_has_itself_is_not_fetched(tmp_path, begins):
         await own_log(bench)
         own = dict(bench.sent)
         path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), "own")
-        await bring_own(bench.files, path, begins)
+        assert await bring_own(bench.files, path, begins, begins) == 0
         shipped = [batch(offset, [b"shipped"], epoch=5) for offset in range(begins, 40)]
         (path / f"{begins:020d}.log").write_bytes(b"".join(shipped))
         settings = bench.files.settings

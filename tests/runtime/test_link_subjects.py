@@ -92,6 +92,42 @@ def test_nothing_of_a_stream_is_looked_at_before_python_has_named_it(link):
     assert [link.read()[:4] for _ in range(2)] == [(ANSWER, 0, number, CLIENT) for number in range(2)]
 
 
+@pytest.mark.parametrize("place", ["is free", "is another's"])
+def test_what_came_whole_before_its_client_went_is_appended_when_it_is_known_whose_it_is(link, place):
+    """With acks=0 a client sends and goes, before Python has named its stream. Another has its place perhaps."""
+    connections, opened = link.core.connections, []
+    connections.require_subject(on=True)
+    connections.on_opened = lambda connection, *_facts: opened.append(connection)
+    link.send(SUBJECT, said(*ALICE))
+    link.produce(0, ("t", 0, records_of(1)), acks=0)
+    link.produce(1, ("t", 0, records_of(1, value=bytes(200_000))), acks=0)
+    link.send(CLOSE)
+    if place == "is another's":
+        link.send(SUBJECT, said(*BOB), stream=CLIENT + (1 << 32))
+    link.core.until(lambda: len(opened) == 1 + (place == "is another's"))
+    for _ in range(5):
+        link.core.turn()
+    assert end_of(link) == 0
+    assert connections.let_in(opened[0], 1, 0, "User:alice", "10.0.0.1")
+    assert link.read() == (CLOSE, lib.TPC_CLOSE_PEER, 0, CLIENT, b""), "nothing is answered"
+    assert end_of(link) == 2
+    assert link.core.link_counts()["streams"] == len(opened) - 1
+
+
+def test_a_stream_whose_place_is_another_s_goes_with_its_link(link):
+    connections, closed = link.core.connections, []
+    connections.on_opened = lambda *_facts: None
+    connections.on_closed = lambda connection, *_facts: closed.append(connection)
+    for client, names in ((CLIENT, ALICE), (CLIENT + (1 << 32), BOB)):
+        link.send(SUBJECT, said(*names), stream=client)
+        produce = frame_of(produce_body([("t", 0, records_of(1))], acks=0), api_key=0, api_version=7)
+        link.send(FORWARD_PRODUCE, produce, stream=client)
+    link.core.until(lambda: link.core.link_counts()["streams"] == 2)
+    link.sock.close()
+    link.core.until(lambda: len(closed) == 2)
+    assert (end_of(link), link.core.link_counts()["streams"], link.core.link_counts()["pages"]) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("why", ["rights are asked for", "its listener asks for authentication"])
 def test_a_stream_without_a_subject_is_refused(link, why):
     if why == "rights are asked for":

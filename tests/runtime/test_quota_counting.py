@@ -146,6 +146,54 @@ def test_a_place_is_another_s_when_nothing_in_it_counts_and_not_before():
     assert table.sum(bucket, later_ns) == 0
 
 
+ADDRESS = lib.TPC_QUOTA_CONNECTION
+
+
+def test_a_new_address_takes_the_place_of_which_least_is_counted_and_that_with_it():
+    table = Table(8 * 15)  # and 16 of addresses
+    known = [table.bucket(b"%d" % number, kind=ADDRESS)[0] for number in range(16)]
+    for number in range(16):
+        bucket, key = table.bucket(b"%d" % number, kind=ADDRESS)
+        assert key
+        table.add(bucket, 100 - number, BEGIN_NS)
+    assert len(set(known)) == 16
+    least = min((table.sum(bucket, BEGIN_NS), bucket) for bucket in known)
+    taken, key = table.bucket(b"one more", kind=ADDRESS)
+    assert (table.sum(taken, BEGIN_NS), taken.key) == (least[0], key)
+
+
+def test_addresses_and_names_leave_each_other_their_places():
+    table = Table(16)
+    for number in range(1000):
+        for kind in (0, ADDRESS):
+            bucket, _key = table.bucket(b"%d of %d" % (number, kind), kind=kind)
+            table.add(bucket, 10**9 if kind == 0 else 1, BEGIN_NS)
+    bucket, key = table.bucket(b"one more", kind=ADDRESS)
+    assert table.sum(bucket, BEGIN_NS) < 1000
+    assert key
+    assert table.bucket(b"one more")[1] == 0, "names share the common one, as before"
+
+
+@pytest.mark.parametrize("addresses", [3, 40, 4000])
+def test_no_address_gets_more_than_its_quota_whatever_places_are_taken(chance, addresses):
+    """And as long as somebody is below it in reach, everybody gets something."""
+    table, limit = Table(8 * 31), 2.0
+    got, refused = [[0] * addresses for _ in range(2)]
+    allowed = 22
+    for _ in range(8000):
+        number = chance.randrange(addresses) if chance.random() < 0.5 else 0
+        bucket, _key = table.bucket(b"%d" % number, kind=ADDRESS)
+        if table.throttle_ms(bucket, limit, BEGIN_NS + NS - 1):
+            refused[number] += 1
+        else:
+            table.add(bucket, 1, BEGIN_NS)
+            got[number] += 1
+    assert max(got) <= allowed + 1
+    assert sum(got) <= 33 * (allowed + 1), "all that the places hold"
+    if addresses == 40:
+        assert all(got)
+
+
 def test_whoever_has_a_place_keeps_it_while_others_were_never_taken():
     table = Table(16)
     assert len({table.bucket(b"%d" % number)[0] for number in range(16)}) == 16

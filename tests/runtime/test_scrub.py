@@ -40,7 +40,8 @@ from tpc_broker.log.journal import EntryKind, JournalEntry
 from tpc_broker.model import CoreId, LeaderEpoch, Offset
 from tpc_broker.runtime import scrub as scrub_module
 from tpc_broker.runtime.cluster.damaged import is_damaged
-from tpc_broker.runtime.scrub import Scrub, SegmentFile
+from tpc_broker.runtime.direct_file import SegmentFile
+from tpc_broker.runtime.scrub import Scrub
 from tpc_broker.runtime.scrub_report import (
     FINISHED,
     INTERRUPTED,

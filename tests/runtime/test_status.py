@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -19,18 +20,22 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tests.support.broker_process import TpcBroker, run_here
+from tests.support.cleaning_jobs import REPORT
 from tests.support.shared_servers import SharedBroker, once
 from tests.support.waiting import PATIENCE_S, eventually
+from tpc_broker import model
 from tpc_broker.runtime.counters import CoreStatus
 from tpc_broker.runtime.status import (
     SOCKET_NAME,
     BrokerStatus,
+    _of_cleaning,
     _within,
     bind_status,
     serve_status,
     socket_address,
     status_report,
 )
+from tpc_broker.storage.cleaning_status import CleaningBook
 
 EXIT_CANNOT_RUN = 2
 RECORDS = 40
@@ -278,3 +283,19 @@ def test_cores_that_are_down_or_starting_are_named() -> None:
         "core 1: pid 7, starting, 1 restart",
     ]
     assert json.loads(status_report(status, as_json=True)) == status
+
+
+def test_compaction_is_told_where_there_is_any() -> None:
+    book = CleaningBook()
+    counters: dict[str, Any] = {"cleaning": book.counters(), "uncleanable": {}, "cleanings_under_way": {}}
+    assert _of_cleaning(counters) == []
+    key = model.TopicPartition(model.TopicId(UUID(int=7)), model.PartitionIndex(0))
+    book.measured(key, "prices-0", dirty_bytes=3 << 20, clean_bytes=1 << 20, first_dirty_offset=4)
+    book.cleaned(key, "prices-0", REPORT, 5)
+    book.given_up(key, "prices-0", "its log is damaged", 6)
+    counters |= {"cleaning": book.counters(), "uncleanable": book.uncleanable(), "cleanings_under_way": {"a-1": 2048}}
+    text = (
+        "1 partition to be compacted, 3 MiB dirty and 1 MiB clean, 75% dirty at most; 1 cleaning, 0 failed, 2 KiB "
+        "read, 500 B written, 1 KiB saved; 1 batch cannot be read and stay; now a-1 (2 KiB so far)"
+    )
+    assert _of_cleaning(counters) == [("compaction", text), ("uncleanable", "prices-0: its log is damaged")]

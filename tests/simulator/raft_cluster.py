@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulator.network import Faults, Network
-from tests.simulator.raft_disk import Mirror
+from tests.simulator.raft_disk import Mirror, Shipped
 from tests.simulator.raft_node import CoreDriver, Ports, Replica
 from tests.simulator.raft_oracle import BrokenInvariantError, Oracle
 from tests.simulator.world import MS, SECOND, World
@@ -202,6 +202,12 @@ class Cluster:
         if group in driver.replicas:
             driver.retain(group)
 
+    def clean(self, group: GroupId, node: int) -> None:
+        """A replica's segments are compacted, as far as that may be: whoever lacks something there needs segments."""
+        driver = self.driver(group, node)
+        if group in driver.replicas:
+            driver.clean(group)
+
     def lose_disk(self, group: GroupId, node: int) -> None:
         """A replica loses everything, and comes back as another incarnation, a learner without a configuration."""
         driver = self.driver(group, node)
@@ -281,7 +287,8 @@ class Cluster:
             driver.perform(group, lambda _core, _now: driver.remove_replica(group))
 
     def _ship(self, source: CoreDriver, event: ShipSegments) -> None:
-        items = source.replicas[event.group].written.upto(event.position)
+        written = source.replicas[event.group].written
+        items = Shipped(written.upto(event.position), written.cleaned_upto)
         target = self.driver(event.group, event.target.node)
         delay_us = int(self._random.random() * SECOND)
 

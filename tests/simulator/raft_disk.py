@@ -29,11 +29,21 @@ Numbered = tuple[int, JournalEntry]
 Done = Callable[[list[Numbered] | None], None]
 
 
+class Shipped(list[Item]):
+    """What segments hold that travel, and up to where those were cleaned where they come from."""
+
+    def __init__(self, items: list[Item], cleaned_upto: int) -> None:
+        super().__init__(items)
+        self.cleaned_upto = cleaned_upto
+
+
 class Mirror:
     """Every item of one replica's log, those below its start included, and its term and vote."""
 
     def __init__(self, other: Mirror | None = None) -> None:
         self.items: list[Item] = list(other.items) if other else []
+        self.cleaned_upto = other.cleaned_upto if other else 0
+        """Below this offset the files have lost records by compaction; the log has not."""
         self.term = other.term if other else 0
         self.voted_for: Voter | None = other.voted_for if other else None
 
@@ -42,7 +52,7 @@ class Mirror:
         if first is not None and self.term <= 1 and self.voted_for is None:
             self.term, self.voted_for = 1, first
 
-    def apply(self, entry: JournalEntry, shipped: Callable[[Position], list[Item]]) -> None:
+    def apply(self, entry: JournalEntry, shipped: Callable[[Position], Shipped]) -> None:
         """Carries out one entry. `shipped` gives the items behind an AdoptEntry."""
         if isinstance(entry, MarkerEntry):
             self.items.append(entry.marker)
@@ -56,7 +66,8 @@ class Mirror:
         elif isinstance(entry, VoteEntry):
             self.term, self.voted_for = entry.term, entry.voted_for
         elif isinstance(entry, AdoptEntry):
-            self.items = list(shipped(entry.position))
+            found = shipped(entry.position)
+            self.items, self.cleaned_upto = list(found), found.cleaned_upto
             self.term, self.voted_for = entry.term, entry.voted_for
 
     @property

@@ -57,6 +57,9 @@ SWAPPING = Shape(4, 1, 1, 1, False, True, often=("change_voters", "crash_core", 
 SHIPPING = Shape(3, 1, 1, 3, False, False, often=("checkpoint", "retain", "isolate", "crash_core"), mean_ms=300)
 
 NAMED = Shape(3, 1, 1, 3, False, False, often=("crash_core", "isolate"), mean_ms=100, names_first=True)
+CLEANING = Shape(
+    3, 1, 1, 3, False, False, often=("checkpoint", "isolate", "crash_core", "transfer"), mean_ms=200, cleans=True
+)
 
 Change = tuple[object, str, object]
 
@@ -359,6 +362,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _M("only who is known now is followed to another core", "5",
         ((Group, "_ever_reached", lambda self: self.known()),),
         killed_by="test_core_moves.test_a_replica_that_is_not_known_at_the_moment_is_followed_to_its_new_core_too"),
+    _M("a leader does not know of what was cleaned", "3.6",
+        ((Leaders, "compacted", _nothing), (Leaders, "contiguous_from_offset", property(lambda _self: 0, _nothing))),
+        CLEANING, from_seed=12),
     _M("contains by offset alone", "0",
         ((Followers, "_contains", lambda self, position: position.offset <= self.log.end_offset),)),
 )

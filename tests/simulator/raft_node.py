@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulator.network import Network
-from tests.simulator.raft_disk import Journal, Mirror, Numbered
+from tests.simulator.raft_disk import Journal, Mirror, Numbered, Shipped
 from tests.simulator.raft_oracle import BrokenInvariantError, Oracle
 from tests.simulator.world import MS, Clock, Event, Process, World
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.group import Group
-from tpc_broker.raft.items import START, Address, Batch, Config, GroupId, Item, Position, Proposal, Voter
+from tpc_broker.raft.items import START, Address, Batch, Config, GroupId, Position, Proposal, Voter
 from tpc_broker.raft.journal import (
     EMPTY_CHECKPOINT,
     AdoptEntry,
@@ -37,6 +37,7 @@ from tpc_broker.raft.output import (
 )
 from tpc_broker.raft.output import Role as RaftRole
 from tpc_broker.raft.settings import Settings
+from tpc_broker.runtime.cluster.item_reads import without_gaps
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Replica:
     """Cuts and adoptions that are not durable yet."""
     checkpointed: Mirror = field(default_factory=Mirror)
     """As of the last checkpoint: what the segments certainly hold."""
-    shipped: dict[Position, list[Item]] = field(default_factory=dict)
+    shipped: dict[Position, Shipped] = field(default_factory=dict)
     waits: list[tuple[Position, object]] = field(default_factory=list)
     reads: dict[object, Position] = field(default_factory=dict)
     commit: Position = START
@@ -137,12 +138,9 @@ class CoreDriver:
             replica.reads.clear()
 
     def _recover(self, group: GroupId) -> None:
-        replica, journal = self.replicas[group], self.journal
-        entries = journal.of_group(group)
+        replica = self.replicas[group]
         found = self.found(group)
-        mirror = Mirror(replica.checkpointed) if group in journal.checkpoints else Mirror()
-        for entry in entries:
-            mirror.apply(entry, replica.shipped.__getitem__)
+        mirror = self._mirror_of_disk(group)
         replica.written, replica.durable, replica.commit, replica.since_sequence = mirror, Mirror(mirror), START, 0
         replica.unsettled = []
         mirror_of_disk = mirror.term, mirror.voted_for
@@ -153,13 +151,23 @@ class CoreDriver:
             raise BrokenInvariantError(f"I9 {replica.me} of {group} is back with {hard_state}, not {mirror.term}")
         self._create(group, replica, found)
 
+    def _mirror_of_disk(self, group: GroupId) -> Mirror:
+        replica = self.replicas[group]
+        mirror = Mirror(replica.checkpointed) if group in self.journal.checkpoints else Mirror()
+        for entry in self.journal.of_group(group):
+            mirror.apply(entry, replica.shipped.__getitem__)
+        return mirror
+
     def found(self, group: GroupId) -> Checkpoint | None:
         """What the journal says of a group that it has heard of."""
         kept, entries = self.journal.checkpoints.get(group), self.journal.of_group(group)
         if kept is None and not entries:
             return None
         try:
-            return replay(kept or EMPTY_CHECKPOINT, entries, self.replicas[group].creation_config)
+            replica = self.replicas[group]
+            return replay(
+                kept or EMPTY_CHECKPOINT, entries, replica.creation_config, self._mirror_of_disk(group).cleaned_upto
+            )
         except ReplayError as error:
             raise BrokenInvariantError(f"replay of {group} at {self.address}: {error}") from error
 
@@ -174,7 +182,8 @@ class CoreDriver:
 
     def _create(self, group, replica, checkpoint) -> None:
         now_ms, config = self._clock.now_ms(), replica.creation_config
-        self.core.create_group(group, replica.me, config, now_ms, checkpoint, first=replica.first)
+        machine = self.core.create_group(group, replica.me, config, now_ms, checkpoint, first=replica.first)
+        machine.contiguous_from_offset = replica.written.cleaned_upto
         self._compare(group)
 
     def remove_replica(self, group: GroupId) -> None:
@@ -308,6 +317,9 @@ class CoreDriver:
         elif isinstance(entry, CutEntry | AdoptEntry):
             replica.unsettled.append((sequence, entry))
         replica.written.apply(entry, replica.shipped.__getitem__)
+        if isinstance(entry, AdoptEntry):  # a driver begins the group anew then
+            machine = self.machine(entry.group)
+            machine.contiguous_from_offset = max(machine.contiguous_from_offset, replica.written.cleaned_upto)
 
     def _send(self, frame: Frame) -> None:
         for message in frame.messages:
@@ -368,9 +380,16 @@ class CoreDriver:
         self.process.call_at(self._ports.world.now_us + delay_us, lambda: self._items_read(event, batches))
 
     def _items_read(self, event: ReadItems, batches: list[Batch]) -> None:
-        if self.machine(event.group) is not None:
-            self.core.items_read(event.group, event.target, event.prev, batches, self._clock.now_ms())
-            self.turn()
+        replica, now_ms = self.replicas.get(event.group), self._clock.now_ms()
+        if self.machine(event.group) is None or replica is None:
+            return
+        try:
+            found = without_gaps(_in_files(batches, replica.written.cleaned_upto), event.prev.offset)
+        except ValueError:
+            self.core.not_read(event.group, event.target, event.prev, now_ms, ships=False)
+        else:
+            self.core.items_read(event.group, event.target, event.prev, found, now_ms)
+        self.turn()
 
     def _compare(self, group: GroupId) -> None:
         """The machine's log is what its entries say."""
@@ -447,6 +466,24 @@ class CoreDriver:
             self._compare(group)
             self.turn()
 
+    def clean(self, group: GroupId) -> None:
+        """Segments that were committed when the last checkpoint was made are compacted."""
+        self.process.perform(lambda: self._clean(group))
+
+    def _clean(self, group: GroupId) -> None:
+        replica, kept = self.replicas[group], self.journal.checkpoints.get(group)
+        is_adopting = any(isinstance(entry, AdoptEntry) for entry in self.journal.of_group(group))
+        if kept is None or is_adopting or replica.unsettled or self._checkpointing_life == self.journal.life:
+            return
+        upto = min(kept.commit_hint.offset, replica.checkpointed.last.offset, replica.commit.offset)
+        if self.machine(group) is None or upto <= replica.written.cleaned_upto:
+            return
+        for mirror in (replica.written, replica.durable, replica.checkpointed):
+            mirror.cleaned_upto = upto
+        self.core.compacted(group, upto)
+        self._compare(group)
+        self.turn()
+
     def checkpoint(self, *, release: bool) -> None:
         """Segments and a checkpoint take the place of the journal's entries; then memory may be given back."""
         self.process.perform(lambda: self._checkpoint(release))
@@ -480,3 +517,12 @@ class CoreDriver:
                     self.core.release(group, upto)
                     self._compare(group)
         self.turn()
+
+
+def _in_files(batches: list[Batch], cleaned_upto: int) -> list[Batch]:
+    """As compaction leaves them: of two batches one is gone, and what was in the other one was rewritten."""
+    kept = [batch for batch in batches if batch.end_offset > cleaned_upto or batch.base_offset % 2]
+    return [
+        batch._replace(payload=("cleaned", batch.payload)) if batch.end_offset <= cleaned_upto else batch
+        for batch in kept
+    ]

@@ -31,6 +31,8 @@ class Shape:
     """Who was connected to a core that crashes finds that nobody listens there."""
     names_first: bool = False
     """The first leader of each group is named by what makes it."""
+    cleans: bool = False
+    """Replicas' files are compacted, each for itself, now and then."""
 
 
 def shape_of(random: Random) -> Shape:
@@ -47,21 +49,38 @@ def shape_of(random: Random) -> Shape:
     )
 
 
-def plan(seed: int, steps: int, wanted: Shape | None = None, *, refuses: bool = True) -> tuple[Shape, Schedule]:
-    """What happens when. Runs are dense or sparse: races need the one, time-outs the other. `refuses`: it may be so."""
+def plan(
+    seed: int, steps: int, wanted: Shape | None = None, *, refuses: bool = True, cleans: bool = True
+) -> tuple[Shape, Schedule]:
+    """What happens when. Runs are dense or sparse: races need the one, time-outs the other. `refuses`, `cleans`: it may
+    be so.
+    """
     random = World(seed).stream("schedule")
     shape = wanted or shape_of(random)
     if wanted is None and refuses:
         shape = replace(shape, refuses=World(seed).stream("refuses").random() < 0.5)
     if wanted is None:
         shape = replace(shape, names_first=World(seed).stream("names").random() < 0.5)
+    if wanted is None and cleans:
+        shape = replace(shape, cleans=World(seed).stream("cleans").random() < 0.5)
     mean_us = (shape.mean_ms or random.choice([20, 100, 400])) * MS
     at_us, schedule = (0 if shape.names_first else SECOND), []  # what goes wrong there is in the first moments
     for _number in range(steps):
         at_us += int(random.expovariate(1) * mean_us)
         name, arguments = _draw(random, shape)
         schedule.append(Step(at_us, name, arguments))
-    return shape, schedule
+    return shape, _with_cleanings(World(seed).stream("cleanings"), shape, schedule) if shape.cleans else schedule
+
+
+def _with_cleanings(random: Random, shape: Shape, schedule: Schedule) -> Schedule:
+    """Behind a third of its steps, so that what happens else is the same without."""
+    found = []
+    for step in schedule:
+        found.append(step)
+        if random.random() < 1 / 3:
+            place = random.randrange(shape.groups_count), random.randrange(shape.nodes_count)
+            found.append(Step(step.at_us, "clean", place))
+    return found
 
 
 def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
@@ -111,9 +130,9 @@ def execute(seed: int, shape: Shape, schedule: Schedule) -> Cluster:
     return cluster
 
 
-def run(seed: int, steps: int, *, refuses: bool = True) -> str:
+def run(seed: int, steps: int, *, refuses: bool = True, cleans: bool = True) -> str:
     """One run; SimulationFailedError with a shrunken schedule."""
-    shape, schedule = plan(seed, steps, refuses=refuses)
+    shape, schedule = plan(seed, steps, refuses=refuses, cleans=cleans)
     try:
         cluster = execute(seed, shape, schedule)
     except AssertionError as error:

@@ -36,7 +36,7 @@ ONCE_FAILED_WITH_REFUSALS = (52342635198080,)
     ],
 )
 def test_schedules_that_once_failed(seed, steps, refuses):
-    assert "leaderships" in run(seed, steps, refuses=refuses)  # as it was when they failed
+    assert "leaderships" in run(seed, steps, refuses=refuses, cleans=False)  # as it was when they failed
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.log.log_batches import batch
 from tests.storage.direct_writes import append_past_the_page_cache
+from tests.support.cleaned_copies import cleanable, some_of, swap_copy
 from tests.support.fake_disk import FakeDisk, PowerLoss
 from tests.support.journal_file import encode_commit, encode_entry
 from tpc_broker.errors import StorageFailedError
@@ -81,8 +82,10 @@ class Partition:
 
 
 class CheckpointedCore:
-    def __init__(self, seed, partitions=2, disk=None):
+    def __init__(self, seed, partitions=2, disk=None, swaps=0):
+        """`swaps`: how often segments give way to byte-equal ones, beside ten appends."""
         self.rng = random.Random(seed)
+        self.swaps, self.swaps_count = swaps, 0
         self.disk = disk or FakeDisk()
         self.disk.put_folder(DATA)
         self.partitions = [
@@ -230,7 +233,8 @@ class CheckpointedCore:
 
     async def cut(self):
         partition = self.rng.choice(self.partitions)
-        offsets = [offset for offset, _data in partition.acknowledged if offset >= partition.log_start]
+        kept_from = max(partition.log_start, self.storages[partition.key].cleaned.end_offset)
+        offsets = [offset for offset, _data in partition.acknowledged if offset >= kept_from]
         if not offsets:
             return
         offset = self.rng.choice(offsets)
@@ -263,9 +267,17 @@ class CheckpointedCore:
     async def roll(self):
         await self.storages[self.rng.choice(self.partitions).key].roll()
 
+    async def swap(self):
+        storage = self.storages[self.rng.choice(self.partitions).key]
+        segments = cleanable(storage)
+        if segments:
+            await swap_copy(storage, some_of(segments, self.rng))
+            self.swaps_count += 1
+
     async def step(self):
         name = self.rng.choices(
-            ["append", "write_behind", "checkpoint", "cut", "log_start", "roll"], [10, 6, 2, 1, 1, 1]
+            ["append", "write_behind", "checkpoint", "cut", "log_start", "roll", "swap"],
+            [10, 6, 2, 1, 1, 1, self.swaps],
         )[0]
         await getattr(self, name)()
 

@@ -5,10 +5,10 @@ import os
 
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import CLEANED_SUFFIXES, cleaned_file_name, segment_file_name
-from tpc_broker.log.indexes import TransactionIndex
 from tpc_broker.log.seals import Seal, SealedFile
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.native_bytes import crc32c
+from tpc_broker.storage.segment_reader import SegmentReader
 from tpc_broker.storage.segment_swap import Source
 
 _GENERATIONS = itertools.count(1)
@@ -34,8 +34,8 @@ async def cleaned_copy(files, segments, *, keep=lambda _header: True, keep_abort
                 batch = data[place : place + header.size_bytes]
                 indexes.add(header, sum(map(len, kept)))
                 kept.append(batch)
-        stored = await read_file(disk, folder / segment_file_name(segment.base_offset, CLEANED_SUFFIXES[3]))
-        aborted += [entry for entry in TransactionIndex.decode(stored).entries if keep_aborted(entry)]
+        loaded = await SegmentReader(files).load(segment)
+        aborted += [entry for entry in loaded.transactions.entries if keep_aborted(entry)]
     indexes.seal()
     for entry in aborted:
         indexes.transactions.append(entry)

@@ -44,8 +44,7 @@ class CleanedLog:
         self.path(base_offset).write_bytes(data)
         if aborted:
             self.path(base_offset, ".txnindex").write_bytes(TransactionIndex(aborted).encode())
-        last = [header.next_offset for header, _ in walk_headers(data)]
-        end = end_offset if end_offset is not None else last[-1]
+        end = end_offset if end_offset is not None else [header.next_offset for header, _ in walk_headers(data)][-1]
         self.sources.append(self._source(base_offset, end, is_cleaned=False, removed_upto=0))
 
     def _source(self, base_offset: int, end_offset: int, *, is_cleaned: bool, removed_upto: int) -> CleaningSource:

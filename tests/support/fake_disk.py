@@ -64,6 +64,12 @@ class Inode:
             self.apply(self.durable, operation)
         self.pending.clear()
 
+    def sync_size(self):
+        """Whoever makes a write durable has its file cut before, where it was."""
+        for operation in [each for each in self.pending if each[0] == "truncate"]:
+            self.apply(self.durable, operation)
+            self.pending.remove(operation)
+
     def crash(self, rng):
         style = rng.choice(["nothing", "everything", "some"])
         for kind, position, data in self.pending:
@@ -184,11 +190,24 @@ class FakeDisk(Operations, ManyOneByOne):
     def _name(self, label, operation):
         def happens():
             self._apply_name(self.names, operation)
+            if operation[0] == "rename":
+                self._pending_move(*operation[1:])
             self.pending_names.setdefault(operation[1].parent, []).append(operation)
 
         self.effect(label, happens)
 
     # -- names and descriptors
+
+    def _pending_move(self, source, target):
+        """What is not durable yet inside of a folder stays that folder's, and is not the next one's of its old name."""
+
+        def moved(path):
+            inside = isinstance(path, Path) and (path == source or source in path.parents)
+            return target / path.relative_to(source) if inside else path
+
+        for folder in [each for each in self.pending_names if each == source or source in each.parents]:
+            operations = self.pending_names.pop(folder)
+            self.pending_names[moved(folder)] = [(kind, moved(path), moved(other)) for kind, path, other in operations]
 
     def _found(self, path):
         """Its inode, None for a folder's."""
@@ -298,6 +317,7 @@ class FakeDisk(Operations, ManyOneByOne):
 
         def happens():
             inode.change(("write", position, bytes(data)))
+            inode.sync_size()
             inode.apply(inode.durable, inode.pending.pop())
 
         def lost():

@@ -21,6 +21,7 @@ from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.records import TopicCreated
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, Offset, TopicId
+from tpc_broker.storage.cleaning_status import CleaningBook
 
 CORES = 2
 _ADDRESSES = tuple(Address("here", 9092 + core) for core in range(CORES))
@@ -48,6 +49,7 @@ class MemoryStorage:
         self.asked, self.refuses, self.once = [], {}, set()
         self.handles, self.left_over = {}, set()
         self.has_space = True
+        self.cleaning = CleaningBook()
         self._tell_given_up = None
 
     async def prepare(self, wanted):

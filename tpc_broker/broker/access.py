@@ -115,6 +115,11 @@ class AccessControl:
         """Who asks, whichever core it came to."""
         return request.subject
 
+    def allows_subject(self, subject: Subject, operation: Operation, resource: Resource, name: str) -> bool:
+        """Of whom it is not a request that is decided about. Neither told nor installed anywhere."""
+        authorizer = self._authorizer
+        return authorizer is None or (subject != NOBODY and authorizer.allows(subject, operation, resource, name))
+
     def allows(
         self, request: Request, operation: Operation, resource: Resource, name: str, *, is_told: bool = True
     ) -> bool:
@@ -123,8 +128,7 @@ class AccessControl:
         """
         if self._authorizer is None:
             return True
-        subject = self.subject_of(request)
-        is_allowed = subject != NOBODY and self._authorizer.allows(subject, operation, resource, name)
+        is_allowed = self.allows_subject(self.subject_of(request), operation, resource, name)
         self.on_decided(request, operation, resource, name, is_allowed)
         if not is_allowed and is_told:
             self._tell(request, operation, resource, name)
@@ -178,15 +182,13 @@ class AccessControl:
 
     def bits(self, request: Request, resource: Resource, name: str, everything: int) -> int:
         """Of the operations in the bit field `everything` those that are allowed (KIP-430)."""
-        if self.authorizer is None:
+        if self._authorizer is None:
             return everything
         subject = self.subject_of(request)
-        if subject == NOBODY:
-            return 0
         return sum(
             1 << operation
             for operation in Operation
-            if everything >> operation & 1 and self.authorizer.allows(subject, operation, resource, name)
+            if everything >> operation & 1 and self.allows_subject(subject, operation, resource, name)
         )
 
 

@@ -203,7 +203,7 @@ class Authentication:
         if code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             shown = message.mechanism[:MECHANISM_SHOWN_MAX]
             self._note_failure(session, request, f"mechanism {shown!r} is not enabled")
-            return self._end(request, answer)
+            return self._end(request, None if session.principal is not None else answer)  # as Kafka, a renewal's not
         if session.has_raw_tokens:
             self._core.connections.expect_tokens(request.connection, on=True)
         return answer

@@ -19,6 +19,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.authentication import Authentication
+from tpc_broker.broker.cleaning_facts import CleaningFacts
 from tpc_broker.broker.client_quotas import ClientQuotas
 from tpc_broker.broker.client_telemetry import ClientTelemetry
 from tpc_broker.broker.coordinators import CoordinatorsOfCore
@@ -216,6 +217,7 @@ class Core:
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
         self.loads = CoreLoads(self)
+        self.cleaning_facts = CleaningFacts(self, storage)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
         self.transactions = TransactionService(self, nursery)

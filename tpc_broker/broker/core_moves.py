@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.broker.metadata_service import METADATA_CORE
-from tpc_broker.broker.reassignments import Ongoing, Outcome, WantedBrokers, new_move_id
+from tpc_broker.broker.reassignments import Check, Ongoing, Outcome, WantedBrokers, new_move_id, nothing_to_check
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, MailboxError, PartitionOfflineError
 from tpc_broker.log.checkpoint import CheckpointError, decode_entry_in_parts
@@ -99,10 +99,13 @@ class CoreMoves:
 
     # -- what clients ask for (core 0) ---------------------------------------------------------------------------------
 
-    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:
+    async def alter(
+        self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool, check: Check = nothing_to_check
+    ) -> list[Outcome]:
         outcomes: list[Outcome] = []
 
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], None]:
+            check(image)
             outcomes.clear()
             records: list[MetadataRecord] = []
             for one in wanted:

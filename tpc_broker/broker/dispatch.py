@@ -64,6 +64,11 @@ Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
 
 _OF_ANY_LEVEL: Mapping[ApiKey, int] = MappingProxyType({})
 
+# Rule: What came whole before its client went is carried out, if it may be: producers with acks=0 send and go. See also
+# native/ring/link.c. Held by tests/broker/test_dispatch.py, tests/runtime/test_link_subjects.py.
+GONE = frozenset({"peer closed", "reset"})
+"""How a client goes. Its Produces that stand in line stay there."""
+
 SHARE_NS = 2_000_000
 """Of a turn, for beginning requests."""
 TURN_CPU_NS_MAX = 20_000_000
@@ -184,7 +189,9 @@ class Dispatcher:
         if reason not in ("peer closed", "local", "idle", "reset", "shutdown") and not state.is_given_up:
             self.complain(state.peer, f"connection closed: {reason}", detail)
         if state.queue is not None:
+            kept = [one for one in state.queue if one.api_key == ApiKey.PRODUCE] if reason in GONE else []
             state.queue.clear()
+            state.queue.extend(kept)
         if connection in self._waits:
             self._waits[connection].cancel()
         self.on_gone(connection)

@@ -109,5 +109,5 @@ class Grants:
         topic = self._core.view.topic(topic_id)
         if topic is None or access.authorizer is None or not self._generation:
             return
-        is_allowed = access.authorizer.allows(DATAGRAMS, Operation.WRITE, Resource.TOPIC, topic.name)
+        is_allowed = access.allows_subject(DATAGRAMS, Operation.WRITE, Resource.TOPIC, topic.name)
         self._core.plane.grant(self._generation, subject, topic_id, writes=True, is_allowed=is_allowed)

@@ -218,7 +218,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
                 return names
             some = names[begin : begin + VISIBLE_AT_ONCE]
             if asker is not None:
-                allows = access.authorizer.allows
+                allows = access.allows_subject
                 seen += (name for name in some if allows(asker, Operation.DESCRIBE, Resource.TOPIC, name))
             await trio.lowlevel.checkpoint()
         return tuple(seen)

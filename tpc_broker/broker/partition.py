@@ -114,8 +114,9 @@ class Partition:
 
     @property
     def deletes_records(self) -> bool:
-        """DeleteRecords is for topics whose policy has ``delete``."""
-        return "delete" in self.config.cleanup_policy
+        """DeleteRecords is for topics that are not compacted alone."""
+        policy = self.config.cleanup_policy
+        return "delete" in policy or "compact" not in policy
 
     def bounds(self) -> Bounds:
         """Log start, last stable offset, high watermark, log end; PartitionOfflineError when it is closed."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
     from tpc_broker.routing import PartitionUse
+    from tpc_broker.storage.cleaning_status import CleaningBook
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Bounds, Judge, Leave, PartitionState, SegmentWindow
 
@@ -505,6 +506,9 @@ class DataPlane(
 
 class CoreStorage(Protocol):
     """The files and journal of one core, behind its partitions."""
+
+    cleaning: CleaningBook
+    """What is known of the compaction of its partitions."""
 
     async def prepare(self, wanted: Sequence[tuple[TopicPartition, str]]) -> None:
         """Before many are opened: what they lack is made for all at once. What cannot be is left to `open`."""

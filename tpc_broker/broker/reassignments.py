@@ -7,6 +7,7 @@ those of cores (`model.broker_id_of`), whatever a client's listener calls them. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
@@ -54,12 +55,22 @@ class Ongoing(NamedTuple):
     removing: tuple[BrokerId, ...]
 
 
+Check = Callable[["ClusterImage"], None]
+
+
+def nothing_to_check(_image: ClusterImage) -> None:
+    """Of what the broker does by itself."""
+
+
 class Reassignments(Protocol):
     """Asked where the metadata are decided: on core 0, in a cluster on that of the node that leads them."""
 
-    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:
+    async def alter(
+        self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool, check: Check = nothing_to_check
+    ) -> list[Outcome]:
         """Begin, or cancel; what came of each, in their order. Accepted is what is durable. NO_REASSIGNMENT_IN_PROGRESS
-        with a reason: it came too late to cancel that.
+        with a reason: it came too late to cancel that. `check`: called with the image by which it is decided; what it
+        raises is raised, and nothing has changed.
         """
         ...
 
@@ -74,10 +85,13 @@ class ClusterReassignments:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def alter(self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool) -> list[Outcome]:
+    async def alter(
+        self, wanted: Sequence[WantedBrokers], *, allow_factor_change: bool, check: Check = nothing_to_check
+    ) -> list[Outcome]:
         request = Request(wanted, allow_factor_change, self._core.clock.wall_ms(), lambda: new_move_id(self._core))
 
         def decide(image: ClusterImage) -> tuple[list[MetadataRecord], tuple[list[Outcome], list[MoveBegun]]]:
+            check(image)
             records, refusals = alter_replicas(image, request)
             outcomes = [Outcome() if one is None else Outcome(one.code, one.message) for one in refusals]
             cancelled = [one for one in records if isinstance(one, MoveBegun) and one.is_cancelled]

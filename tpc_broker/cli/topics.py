@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from confluent_kafka import KafkaException
@@ -13,6 +13,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 )
 
 from tpc_broker.cli.admin import admin_client, list_offsets, only_result, partitions_of
+from tpc_broker.cli.cleanings import COLUMNS as CLEANING_COLUMNS
+from tpc_broker.cli.cleanings import COMPACT, cleaning_row, cleanings_of
 from tpc_broker.cli.connection import (
     REQUEST_TIMEOUT_S,
     Exit,
@@ -100,7 +102,9 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:  # noqa:
 @click.argument("name")
 @common_options
 def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
-    """Partitions with their leaders and offsets, and the settings that differ from the default."""
+    """Partitions with their leaders and offsets, and the settings that differ from the default; of a compacted topic
+    how much of each is not cleaned yet, and what cleanings have saved since the broker began.
+    """
     admin = admin_client(bootstrap)
     try:
         metadata = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
@@ -127,14 +131,21 @@ def describe(name: str, bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
         }
         for index in indexes
     ]
+    cleanings: dict[int, dict[str, Any]] = {}
+    if "cleanup.policy" in entries and COMPACT in (entries["cleanup.policy"].value or "").split(","):
+        cleanings = cleanings_of(bootstrap, name, {index: found.partitions[index].leader for index in indexes})
     if as_json:
-        print_json({"topic": name, "partitions": partitions, "configs": own})
+        told = [{**one, "cleaning": cleanings[one["partition"]]} if one["partition"] in cleanings else one
+                for one in partitions]  # fmt: skip
+        print_json({"topic": name, "partitions": told, "configs": own})
         return
     rows = [
         tuple(",".join(map(str, value)) if isinstance(value, list) else value for value in row.values())
         for row in partitions
     ]
     print_table(("Partition", "Leader", "Replicas", "In sync", "Log start", "High watermark"), rows, title=name)
+    if cleanings:
+        print_table(CLEANING_COLUMNS, [cleaning_row(index, facts) for index, facts in sorted(cleanings.items())])
     if own:
         print_table(("Setting", "Value"), sorted(own.items()))
 

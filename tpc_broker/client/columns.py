@@ -88,8 +88,11 @@ class ColumnReader:
             yield from self._unreadable(batch, "its CRC is wrong")
             return
         try:
-            is_abort = batch.is_control and read_control(next(batch.records()))[0] == ControlType.ABORT
-            if not aborted.admits(batch, is_abort=is_abort):
+            is_empty = batch.records_count == 0  # what is left of a batch, also of a marker, when it was cleaned
+            is_abort = (
+                batch.is_control and not is_empty and read_control(next(batch.records()))[0] == ControlType.ABORT
+            )
+            if not aborted.admits(batch, is_abort=is_abort) or is_empty:
                 return
             records = decompress(batch.compression, batch.data[61:])
             while not self._builder.append_records(batch.data, records, self._first_offset, self._end_offset):

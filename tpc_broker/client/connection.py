@@ -118,16 +118,18 @@ class Connection:
         version = self._conversation.version(key)
         self._send(self._conversation.request(key, version, make(version)))
 
-    def call_tagged(self, key: ApiKey, make: MakeRequest, tag: int) -> tuple[Any, memoryview]:
-        """`call_whole`, with an empty tagged field of a number that Kafka has not; others pass over it. The request's
-        last field must not be tagged, and its version flexible.
+    def call_tagged(
+        self, key: ApiKey, make: MakeRequest, tag: int, value: bytes = b""
+    ) -> tuple[Any, memoryview]:
+        """`call_whole`, with a tagged field of a number that Kafka has not; others pass over it. The request's last
+        field must not be tagged, and its version flexible.
         """
         assert self.is_idle, "answers of earlier requests are still to come"
         version = self._conversation.version(key)
         frame = b"".join(self._conversation.request(key, version, make(version)))
         body = frame[SIZE_BYTES:]
         assert body.endswith(b"\0"), "the count of tagged fields"
-        body = body[:-1] + b"\1" + uvarint(tag) + b"\0"
+        body = body[:-1] + b"\1" + uvarint(tag) + uvarint(len(value)) + value
         self._send([len(body).to_bytes(SIZE_BYTES, "big") + body])
         return self._receive()
 

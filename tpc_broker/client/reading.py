@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.connection import Connection
 
 FETCH_WAIT_MS: Final = 500
+EMPTY_ANSWERS: Final = 3
+"""In a row, each of which the broker has waited for: there is nothing at all up to where it says that the log goes."""
 logger = logging.getLogger("tpc.client")
 
 
@@ -115,6 +117,7 @@ class RangeReader:
     def _chunk(self) -> Chunk | None:
         """The next chunk that holds something; None when what is left of the range is missing and may be skipped."""
         empty_since: float | None = None
+        empty_count = 0
         for failed in self._cluster.attempts():
             try:
                 answer = self._fetch()
@@ -130,10 +133,23 @@ class RangeReader:
                 continue
             if len(answer.records):
                 return self._chunk_of(answer)
+            if self._reaches_end(answer):
+                empty_count += 1
+                if empty_count == EMPTY_ANSWERS:  # records were cleaned away up to the end: a gap, and no loss
+                    self._next_offset = self._end_offset
+                    return None
+                continue
+            empty_count = 0
             empty_since = empty_since or time.monotonic()
             if time.monotonic() - empty_since > self._cluster.settings.retry_seconds and not self._skip_missing():
                 return None
         raise AssertionError
+
+    def _reaches_end(self, answer: FetchAnswer) -> bool:
+        """Whether readers may have all of the range by now, as far as it is there."""
+        is_committed = self._settings.isolation == Isolation.READ_COMMITTED
+        end = answer.last_stable_offset if is_committed and answer.last_stable_offset >= 0 else answer.high_watermark
+        return end >= self._end_offset and answer.log_start_offset <= self._next_offset
 
     def _chunk_of(self, answer: FetchAnswer) -> Chunk:
         whole, behind = whole_batches(answer.records)

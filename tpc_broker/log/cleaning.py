@@ -320,6 +320,8 @@ class Cleaning:
         if known is not None and self._aborted[known[0]].batches_seen:
             self.kept_aborted.append(known[1])
             return False
+        if known is not None:  # the entry goes: who has some of those data still must not do without it
+            self._c.removed_upto = max(self._c.removed_upto, header.last_offset + 1)
         return not were_seen
 
     # One segment that takes the place of several

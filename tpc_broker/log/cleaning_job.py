@@ -56,13 +56,17 @@ class CleaningJob(NamedTuple):
     segment_index_bytes: int
     index_interval_bytes: int
     batch_bytes_max: int
-    """What a batch that grows by compressing it again may have at most; a larger one stays as it was."""
+    """What a batch may have at most that is compressed again for its horizon alone, if it was not larger before: a
+    larger one stays as it was, with its tombstones. Where records go the batch has what it takes, as in Kafka.
+    """
     decompressed_bytes_max: int
     """A batch that unpacks to more is left as it is."""
     dedupe_bytes: int
     """Memory for the map of keys."""
     aborted: tuple[AbortedTransaction, ...]
-    """All aborted transactions of the sources, by the offsets of their markers."""
+    """All aborted transactions that begin below the sources' end, by the offsets of their markers: those, too, whose
+    markers lie behind it. Data of one that is missing here are taken for committed ones, and would remove older values.
+    """
     producers: tuple[KeptProducer, ...]
     is_urgent: bool = False
     """A record stays uncompacted past `max.compaction.lag.ms`, or the disk is nearly full: run at nice 0."""
@@ -81,7 +85,10 @@ class CleaningReport(NamedTuple):
     """Of one job that came to its end."""
 
     cleaned_upto: int
-    """The end of the last source that was cleaned with all of the keys: the map may have been too small for more."""
+    """The sources' end; less, maybe inside of a source, when the map was too small: the offset of the first record
+    whose key is not in it. Sources that begin there or later are left as they are. The last seal has it as its
+    `first_dirty_offset`.
+    """
     bytes_read: int
     """Of the segments that were rewritten."""
     bytes_written: int

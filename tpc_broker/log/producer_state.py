@@ -95,6 +95,8 @@ class Producer:
     """By a clock that is never set; None: it is for `expire` to say."""
     sequence_lost: bool = field(default=False, compare=False)
     """A crash may have lost its latest batches (`ProducerState.mark_lost`), and none has come since."""
+    marker_offset: int = field(default=NO_OFFSET, compare=False)
+    """Of the marker that it wrote last, where nothing came since; -1 also when that was before a start."""
     owner: object = field(default=None, compare=False, repr=False)
     """The only state that may change this object; all others that have it would change with it."""
     encoded: bytes | None = field(default=None, compare=False, repr=False)
@@ -200,7 +202,7 @@ class ProducerState:
         elif producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
-        producer.silent_since_ms, producer.sequence_lost = None, False
+        producer.silent_since_ms, producer.sequence_lost, producer.marker_offset = None, False, NO_OFFSET
         return producer
 
     def extend(
@@ -224,7 +226,7 @@ class ProducerState:
         elif is_epoch_new or producer.epoch != epoch:
             producer.batches.clear()
         producer.epoch = epoch
-        producer.silent_since_ms, producer.sequence_lost = None, False
+        producer.silent_since_ms, producer.sequence_lost, producer.marker_offset = None, False, NO_OFFSET
         producer.last_timestamp = last_timestamp
         producer.batches.extend(batches)
         del producer.batches[:-BATCHES_PER_PRODUCER_MAX]
@@ -287,7 +289,7 @@ class ProducerState:
         producer.transaction_first_offset = NO_OFFSET
         if self._open is not None:
             self._open.pop(producer.producer_id, None)
-        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.coordinator_epoch, producer.marker_offset = marker.coordinator_epoch, header.last_offset
         producer.last_timestamp = header.max_timestamp
         if first_offset == NO_OFFSET or marker.kind == CONTROL_COMMIT:
             return None

@@ -64,6 +64,8 @@ class LogSettings:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
     delete_retention_ms: int = 24 * 3600 * 1000
+    batch_bytes_max: int = 1024 * 1024 + 12
+    """A batch that is compressed again when the log is cleaned stays as it was if it would be larger."""
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = 24 * 3600 * 1000
 
@@ -277,12 +279,15 @@ class RetentionPlan(NamedTuple):
 def plan_retention(
     segments: Sequence[SegmentView], settings: LogSettings, *, log_start_offset: int, high_watermark: int, now_ms: int
 ) -> RetentionPlan:
-    """Which leading segments may go. Never one that reaches beyond the high watermark, never an empty active one."""
+    """Which leading segments may go. Never one that reaches beyond the high watermark, never an empty active one (the
+    last): a sealed one is empty when compaction has left nothing of it.
+    """
     surplus_bytes = sum(segment.size_bytes for segment in segments) - settings.retention_bytes
     reasons: list[str] = []
     held_back = None
     for segment in segments:
-        if segment.size_bytes == 0 or segment.end_offset > high_watermark:
+        is_empty = segment.size_bytes == 0 and segment is segments[-1]
+        if is_empty or segment.end_offset > high_watermark:
             break
         largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.appended_ms
         if segment.end_offset <= log_start_offset:

@@ -115,6 +115,6 @@ def threads_fault(before: CleanerSettings, after: CleanerSettings, asked: Collec
         return "Log cleaner threads should be at least 1"
     if wanted < current // 2:
         return f"Log cleaner threads cannot be reduced to less than half the current value {current}"
-    if wanted > current * 2:
+    if current and wanted > current * 2:  # Kafka does not start with none
         return f"Log cleaner threads cannot be increased to more than double the current value {current}"
     return None

@@ -188,8 +188,8 @@ class ConfigController:
             everywhere = self._image.configs_of_broker(None)
             default = everywhere if broker is not None else stored
             self._configuration.check_altered(default, stored, asked)
-        except ConfigError as error:
-            raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+        except ConfigError as error:  # Kafka's code for a broker's settings, and INVALID_CONFIG for all others'
+            raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
         return [BrokerConfigChanged(broker, name, value) for name, value in _difference(present, stored)]
 
     def _group_stored(self, resource: AlterableResource, wanted: Mapping[str, str]) -> dict[str, str]:

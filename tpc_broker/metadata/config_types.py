@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -208,7 +209,15 @@ def to_text(value: ConfigValue) -> str | None:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return str(value)
+    return _double_text(value) if isinstance(value, float) else str(value)
+
+
+def _double_text(value: float) -> str:
+    """As Java writes it, and so Kafka: `1.0E7`, `1.0E-4`."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return str(value)
+    mantissa, exponent = f"{Decimal(repr(value)).normalize():E}".split("E")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
 
 
 def setting(name: str, kind: ConfigType, default: ConfigValue, doc: str, **details: Any) -> Any:

@@ -601,8 +601,10 @@ class RaftCore:
         machine.log.release(min(position, machine.durable))
 
     def compacted(self, group: GroupId, contiguous_from_offset: int) -> None:
-        """Below this offset segments may have gaps; also told after each start, for it is the driver's to remember."""
-        self.awake(self.groups[group]).compacted(contiguous_from_offset)
+        """Below this offset segments have gaps from now on. A group that is carried stays so: who reads for it asks
+        what needs segments (`Group.needs_segments`) after it has read.
+        """
+        self.look(group).compacted(contiguous_from_offset)
 
     def truncate_start(self, group: GroupId, log_start_offset: int) -> None:
         machine = self.look(group)

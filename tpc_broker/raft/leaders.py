@@ -512,8 +512,10 @@ class Leaders(Reading):
 
     def compacted(self, contiguous_from_offset: int) -> None:
         """Whoever needs something below gets segments, also one that is being read for right now."""
+        if contiguous_from_offset <= self.contiguous_from_offset:
+            return
         assert contiguous_from_offset <= self.high_watermark, (contiguous_from_offset, self.commit)
-        self.contiguous_from_offset = max(self.contiguous_from_offset, contiguous_from_offset)
+        self.contiguous_from_offset = contiguous_from_offset
         for peer in self.rows:
             if peer.state is CATCH_UP and self.needs_segments(peer.prev):
                 self._fetch_from_files(peer)

@@ -91,6 +91,7 @@ class CoreAssembly:
     clock: SystemClock
     cache: CacheBound
     refusals: RefusalWatch
+    cleaner: CleanerClient
     counters: Callable[[Core], CoreCounters]
     """As long as the others are open."""
 
@@ -297,7 +298,9 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         cache = CacheBound(plane, settings.log_cache_max_bytes, options.cores)
         refusals = RefusalWatch(connections)
         clients = ClientConnections(connections)
-        yield CoreAssembly(clients, connections, bounds, plane, storage, disk, clock, cache, refusals, counters)
+        yield CoreAssembly(
+            clients, connections, bounds, plane, storage, disk, clock, cache, refusals, cleaner, counters
+        )
     finally:
         cleaner.let_go()
         with trio.CancelScope(shield=True):

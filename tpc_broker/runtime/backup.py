@@ -22,6 +22,10 @@ copy, and nothing of what came after it.
    meanwhile: recovery cuts them at the checkpoint's position and takes the rest from the journal. Batches that were
    written in place are in them since before the journal named them.
 
+Segments that were cleaned take the place of others now and then (`storage.segment_swap`): between 2 and the release of
+the cores none does, so that the links of the last call are of one version each. What earlier calls have linked of
+segments that gave way is taken out again. A swap that a crash has cut short is copied as it is: recovery finishes it.
+
 A core that is restarted between 2 and 5 cuts and writes its active segments anew, so then the backup is refused.
 
 A node of a cluster
@@ -42,6 +46,7 @@ import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker import __version__, limits
@@ -50,11 +55,13 @@ from tpc_broker.log.files import (
     DELETED_FOLDER_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
+    SEAL_SUFFIX,
     SPARE_FILE,
     TEMPORARY_SUFFIX,
     checkpoint_file_name,
     handed_file_prefix,
     journal_file_name,
+    parse_cleaned_file_name,
     parse_partition_folder_name,
     parse_segment_file_name,
     partition_folder_name,
@@ -92,13 +99,14 @@ from tpc_broker.runtime.data_directory import (
     mark_of,
     read_properties,
 )
+from tpc_broker.runtime.direct_file import SegmentFile
 from tpc_broker.runtime.options import StartError
-from tpc_broker.runtime.scrub import SegmentFile, spend_nothing, stopped
+from tpc_broker.runtime.scrub import spend_nothing, stopped
+from tpc_broker.runtime.sealed_files import view_of
 from tpc_broker.runtime.status import ask_control, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 FORMAT: Final = 1
 FORMAT_OF_NODE: Final = 2
@@ -204,7 +212,7 @@ class _Backup:
 
     def _take_moment(self) -> dict[str, int]:
         """Links and journals of one moment, in the staging folder; the cores' processes."""
-        self._link_partitions()
+        self._link_partitions(is_first=True)
         token = secrets.token_hex(16)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as listening:
             listening.bind(abstract_name(token))
@@ -271,15 +279,18 @@ class _Backup:
 
     # -- links -------------------------------------------------------------------------------------------------------
 
-    def _link_partitions(self) -> None:
-        """Every file that is there now has its link; those of earlier calls stay, unless their name is another file."""
+    def _link_partitions(self, *, is_first: bool = False) -> None:
+        """Every file that is there now has its link; those of earlier calls stay, unless their name is another file.
+        `is_first`: another call follows, so what goes meanwhile need not be caught.
+        """
         topics = self._staging / "topics"
         topics.mkdir(exist_ok=True)
         with os.scandir(self._data / "topics") as entries:
             for entry in entries:
                 if parse_partition_folder_name(entry.name) is None or entry.name.endswith(DELETED_FOLDER_SUFFIX):
                     continue
-                if not any(_link_folder(entry.path, topics / entry.name) for _attempt in range(FOLDER_ATTEMPTS)):
+                is_whole = any(_link_folder(entry.path, topics / entry.name) for _attempt in range(FOLDER_ATTEMPTS))
+                if not is_whole and not is_first:
                     raise StartError(f"{entry.path}: its segments go faster than they can be kept; begin again")
 
     # -- copies ------------------------------------------------------------------------------------------------------
@@ -380,30 +391,62 @@ def _copy_blocks(file: SegmentFile, target_fd: int, first: int, last: int) -> No
 
 def _link_folder(source: str, target: Path) -> bool:
     """All that stays; False: something went meanwhile (retention, a deletion), so what was there together has to be
-    looked at again. A folder that is gone has nothing.
+    looked at again, or a segment gave way to a cleaned one. A folder that is gone has nothing.
     """
     target.mkdir(exist_ok=True)
     with os.scandir(target) as entries:
         linked = {entry.name: entry.inode() for entry in entries}
     try:
-        scanned = os.scandir(source)
+        found = _inodes(source)
     except FileNotFoundError:
         return True
-    is_whole = True
-    with scanned as entries:
-        for entry in entries:
-            name = entry.name
-            if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)) or name == SPARE_FILE:
-                continue
-            if linked.get(name) == entry.inode():
-                continue
-            if name in linked:
-                (target / name).unlink()
-            try:
-                os.link(entry.path, target / name)
-            except FileNotFoundError:
-                is_whole = False
-    return is_whole
+    is_whole, view = True, view_of(Path(source), found).view
+    unfinished = {seal.generation for seal in view.unfinished}
+    for name, inode in found.items():
+        made = parse_cleaned_file_name(name)
+        if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)) or name == SPARE_FILE:
+            continue
+        if made is not None and made[1] not in unfinished:
+            continue  # a cleaner's, of a swap that has not begun
+        if linked.get(name) == inode:
+            continue
+        if name in linked:
+            (target / name).unlink()
+        try:
+            os.link(f"{source}/{name}", target / name)
+        except FileNotFoundError:
+            is_whole = False
+    try:
+        now = _inodes(source)
+    except FileNotFoundError:
+        return is_whole
+    _take_out_replaced(Path(source), frozenset(now), target)
+    return is_whole and _seals(found) == _seals(now)
+
+
+def _inodes(folder: str) -> dict[str, int]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.inode() for entry in entries}
+
+
+def _seals(inodes: dict[str, int]) -> dict[str, int]:
+    return {name: inode for name, inode in inodes.items() if name.endswith(SEAL_SUFFIX)}
+
+
+def _take_out_replaced(source: Path, names: frozenset[str], target: Path) -> None:
+    """Of offsets that a cleaned segment holds nothing stays linked but its own files; and nothing that a cleaner has
+    made for a swap that is over.
+    """
+    view = view_of(source, names).view
+    unfinished = {seal.generation for seal in view.unfinished}
+    ranges = [(one.base_offset, one.seal.end_offset) for one in view.segments if one.seal is not None]
+    with os.scandir(target) as entries:
+        linked = [entry.name for entry in entries]
+    for name in linked:
+        made, parsed = parse_cleaned_file_name(name), parse_segment_file_name(name)
+        is_replaced = parsed is not None and any(first <= parsed[0] < end for first, end in ranges)
+        if (made is not None and made[1] not in unfinished) or (is_replaced and name not in names):
+            (target / name).unlink()
 
 
 def _is_sealed(name: Path, sealed_below: dict[str, int]) -> bool:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker._ring import lib
 from tpc_broker.runtime.data_directory import mark_of
+from tpc_broker.runtime.direct_file import SegmentFile
 from tpc_broker.runtime.durable_files import sync_folder
 from tpc_broker.runtime.options import StartError
-from tpc_broker.runtime.scrub import SegmentFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

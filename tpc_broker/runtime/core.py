@@ -385,6 +385,7 @@ class CoreProcessMain:
 
     def _count(self, assembly: CoreAssembly, core: Core) -> CoreCounters:
         counters = assembly.counters(core)
+        counters["cleanings_under_way"] = dict(assembly.cleaner.under_way)
         if self._replication is not None:
             counters["replicas"] = self._replication.counters()
         if core.replica_watch is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.runtime.links import link_statistics
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tpc_broker.telemetry.aggregates import Gauge
 
 Numbers = dict[str, int]
+UNCLEANABLE_TOLD_MAX: Final = 100
+"""Partitions, by name; all are counted."""
 
 
 class TelemetryCounters(TypedDict):
@@ -44,7 +46,9 @@ class TelemetryCounters(TypedDict):
 class CoreCounters(TypedDict):
     """`broker`: of `BrokerStatistics`. `replicas`: of `replica_counters`; empty without a cluster. `readiness`: of
     `ReplicaFindings`, likewise. `storage`: of
-    `JournalledStorage.counters`. `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
+    `JournalledStorage.counters`. `cleaning`: of `CleaningBook.counters`; `uncleanable`: why, by partition, of a hundred
+    at most; `cleanings_under_way`: bytes read and written so far, by partition.
+    `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
     `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
     `tpc_forward_statistics`. `quotas`: of `quota_statistics`.
     `plane`, `journal`, `ring`: fields of the C structures `tpc_plane_statistics`,
@@ -60,6 +64,9 @@ class CoreCounters(TypedDict):
     replicas: Numbers
     readiness: dict[str, list[str]]
     storage: Numbers
+    cleaning: Numbers
+    uncleanable: dict[str, str]
+    cleanings_under_way: Numbers
     queues: dict[str, Numbers]
     links: Numbers
     quotas: Numbers
@@ -110,6 +117,9 @@ def core_counters(
         replicas={},
         readiness={},
         storage=storage.counters(),
+        cleaning=storage.cleaning.counters(),
+        uncleanable=dict(list(storage.cleaning.uncleanable().items())[:UNCLEANABLE_TOLD_MAX]),
+        cleanings_under_way={},
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},
         links=link_statistics(connections),
         quotas=quota_statistics(connections),

@@ -1,8 +1,9 @@
 """What this host offers the broker, and which command mends what is missing (``tpc-broker doctor``).
 
 Each ``judge_…`` takes a reading and gives a finding, so that it can be tested with hosts that are not at hand;
-:func:`examine_host` takes the readings. A finding is ``ok``; a ``warning``: the broker runs, slower or with less room;
-or a ``failure``: it cannot run here. Nothing on the host is changed, save for a probe file that is written and removed.
+:func:`examine_host` takes the readings. A finding is ``ok``; a ``warning``: the broker runs, slower, with less room or
+for everybody; or a ``failure``: it cannot run here. Nothing on the host is changed, save for a probe file that is
+written and removed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from tpc_broker.ebpf.loaders import LoaderUnavailableError, find_bcc, loaders
 from tpc_broker.ebpf.steering import Select, Steering
 from tpc_broker.runtime.backend import COSTS, KERNEL_MIN, choose_backend, kernel_version
 from tpc_broker.runtime.journal_probe import best_journal_mode, measure_journal_modes
-from tpc_broker.runtime.options import cpu_quota, usable_cpus
+from tpc_broker.runtime.options import StartError, cpu_quota, usable_cpus
 from tpc_broker.runtime.ring import FEATURE_KERNELS, HIDE_VARIABLE, Backend, Feature, Ring
+from tpc_broker.runtime.status import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,6 +76,7 @@ def examine_host(data: Path) -> list[Finding]:
         judge_descriptors(hard_descriptors),
         judge_cpus(len(usable_cpus()), os.cpu_count() or 1, cpu_quota()),
         *examine_disk(data),
+        *examine_listeners(data),
         examine_ebpf(),
         judge_clock_source(_clock_source()),
         judge_clock(time.time(), is_synchronised=_clock_is_synchronised()),
@@ -225,6 +228,26 @@ def judge_free_space(free_bytes: int, total_bytes: int, folder: Path) -> Finding
     if free_bytes < FREE_SHARE_MIN * total_bytes:
         return Finding("space", Severity.WARNING, f"{text}, which is less than {FREE_SHARE_MIN:.0%}", mend)
     return Finding("space", Severity.OK, text)
+
+
+# -- listeners --------------------------------------------------------------------------------------------------------
+
+
+def examine_listeners(data: Path) -> list[Finding]:
+    """Of the broker that runs on this directory; none: of one that is to be started `check-config` tells the same."""
+    try:
+        told = read_status(data).get("open_doors")
+    except StartError:
+        return []
+    return [] if told is None else judge_open_doors(told)
+
+
+def judge_open_doors(warnings: Sequence[str]) -> list[Finding]:
+    """What the running broker has warned of at its start."""
+    if not warnings:
+        return [Finding("listeners", Severity.OK, "the start had nothing to warn of")]
+    mend = "docs/security.md; check-config judges new settings before the next start"
+    return [Finding("listeners", Severity.WARNING, warning, mend) for warning in warnings]
 
 
 # -- eBPF -------------------------------------------------------------------------------------------------------------

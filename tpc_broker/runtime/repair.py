@@ -599,6 +599,7 @@ def _plan_json(plan: RepairPlan) -> dict[str, Any]:
     return {
         "label": plan.label, "log_start_offset": plan.log_start_offset, "log_end_offset": plan.log_end_offset,
         "salvaged_count": plan.salvaged_count, "lost": plan.lost, "replaced": plan.replaced, "applied": False,
+        "doubts": [doubt._asdict() for doubt in plan.doubts],
     }  # fmt: skip
 
 
@@ -618,6 +619,8 @@ def _describe_plan(plan: RepairPlan) -> Iterable[str]:
     for segment in plan.segments:
         does = "stays as it is" if segment.parts is None else f"is written from {len(segment.parts)} sound stretches"
         yield f"  segment {segment.base_offset}: {does}"
+    for doubt in plan.doubts:
+        yield f"  segment {doubt.base_offset}, which was cleaned: {doubt.reason}"
     if plan.replaced:
         yield f"  kept in lost+found as they are now: {', '.join(plan.replaced)}"
     yield f"  lost: {_counted(plan.lost)}" if plan.lost else "  nothing is lost"
@@ -629,4 +632,6 @@ def _describe_repair(report: RepairReport) -> Iterable[str]:
         yield f"  {report.salvaged_count} of these offsets came from the journal's salvage"
     if report.kept is not None:
         yield f"  the files that were replaced are in {report.kept}"
+    for doubt in report.doubts:
+        yield f"  segment {doubt.base_offset}, which was cleaned: {doubt.reason}"
     yield f"  lost: {_counted(report.lost)}" if report.lost else "  nothing is lost"

@@ -14,9 +14,7 @@ a journal says so, which is written first. Nothing is ever repaired here.
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import mmap
 import os
 import time
 from collections import Counter
@@ -30,11 +28,11 @@ from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, deco
 from tpc_broker.log.files import (
     LOG_SUFFIX,
     LOSSES_FILE,
+    SEAL_SUFFIX,
     checkpoint_file_name,
     decode_losses,
     journal_file_name,
     parse_checkpoint_file_name,
-    parse_segment_file_name,
     partition_folder_name,
     segment_file_name,
 )
@@ -47,7 +45,9 @@ from tpc_broker.log.journal import (
     journal_entries,
     scan_journal,
 )
+from tpc_broker.log.seals import SealError
 from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.runtime.direct_file import READ_BYTES, SegmentFile, pieces
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.scrub_report import (
     FINISHED,
@@ -58,6 +58,7 @@ from tpc_broker.runtime.scrub_report import (
     read_report,
     write_report,
 )
+from tpc_broker.runtime.sealed_files import read_seal, unlike_its_seal, view_of
 from tpc_broker.storage.batch_ranges import missing
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, Bounds, next_sound
 
@@ -66,13 +67,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpc_broker.log.journal import JournalEntry, ReadRequest, Superblock
+    from tpc_broker.log.seals import Seal
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.native_bytes import Buffer
 
 T = TypeVar("T")
 
-READ_BYTES: Final = 1024 * 1024
 OFFSET_MAX: Final = 2**63 - 1
+LOOKS_MAX: Final = 5
+"""At a segment that is replaced again and again."""
 BATCH_BYTES_MAX: Final = 2**31
 TELL_S: Final = 1.0
 LOCK_FILE: Final = ".scrub.lock"
@@ -93,6 +96,14 @@ class _Segment(NamedTuple):
     """Where the next one that is there begins; -1: there is none."""
     losses: tuple[tuple[int, int], ...] = ()
     """Ranges of offsets that a repair could not bring back."""
+    log_name: str = ""
+    """Of its file, where it has another name: it was cleaned, and the swap is not finished."""
+    sealed_end: int = -1
+    """Where it ends, of one that was cleaned: there are gaps in it. -1: there are none."""
+
+    @property
+    def folder(self) -> str:
+        return f"topics/{self.partition}"
 
     @property
     def partition(self) -> str:
@@ -100,7 +111,26 @@ class _Segment(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"topics/{self.partition}/{segment_file_name(self.base_offset, LOG_SUFFIX)}"
+        return f"{self.folder}/{segment_file_name(self.base_offset, LOG_SUFFIX)}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{self.log_name}" if self.log_name else self.name
+
+    def damage(  # noqa: PLR0913 - a stretch, and why
+        self, position: int, length: int, offset: int, end_offset: int, reason: str, name: str | None = None
+    ) -> Damage:
+        """In its log, or in another file of its folder."""
+        file = f"{self.folder}/{name}" if name else self.name
+        return Damage(self.partition, file, position, length, offset, end_offset, reason, self.state.topic_id.hex)
+
+
+class _Suspects(NamedTuple):
+    """What looks damaged in a segment, as it was then (`Scrub._version`)."""
+
+    segment: _Segment
+    version: object
+    damages: list[Damage]
 
 
 @dataclass(slots=True)
@@ -115,49 +145,6 @@ class Pace:
         self._free_at_s = max(self._free_at_s, now_s) + count / self.bytes_per_s
         if self._free_at_s > now_s + PROGRESS_STEP_S / 2:
             time.sleep(self._free_at_s - now_s)
-
-
-class SegmentFile:
-    """A file that is read in whole blocks past the page cache, or through it where the file system has no other way."""
-
-    def __init__(self, path: Path) -> None:
-        self._memory = mmap.mmap(-1, READ_BYTES + 2 * BLOCK_BYTES)  # first: nothing is left open when it is refused
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def size(self) -> int:
-        return os.fstat(self._fd).st_size
-
-    def read(self, position: int, length: int) -> memoryview:
-        """As much of it as there is; the bytes are valid until the next call. OSError: the disk cannot."""
-        first = position // BLOCK_BYTES * BLOCK_BYTES
-        wanted = -(-(position + length - first) // BLOCK_BYTES) * BLOCK_BYTES
-        if len(self._memory) < wanted:
-            self._memory = mmap.mmap(-1, wanted)
-        done = 0
-        while done < wanted:
-            got = self._read_into(memoryview(self._memory)[done:wanted], first + done)
-            done += got
-            if got == 0 or done % BLOCK_BYTES:
-                break
-        return memoryview(self._memory)[position - first : max(min(done, position + length - first), position - first)]
-
-    def _read_into(self, view: memoryview, position: int) -> int:
-        try:
-            return os.preadv(self._fd, [view], position)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
-            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-            return os.preadv(self._fd, [view], position)
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 # Rule: A scrub only reads. What it calls damaged it has looked at twice, with the checkpoint as it is then. Held by
@@ -184,7 +171,7 @@ class Scrub:
         """What a core has let go since its checkpoint: another one removes and cuts there."""
         self._journals_s = -TELL_S
         """When they were looked at."""
-        self._suspects: list[tuple[_Segment, Damage]] = []
+        self._suspects: list[_Suspects] = []
         self.report = ScrubReport(state=RUNNING, pid=os.getpid(), started_ms=time.time_ns() // 1_000_000)
 
     def run(self) -> ScrubReport:
@@ -241,9 +228,11 @@ class Scrub:
         with suppress(FileNotFoundError):
             names = [path.name for path in folder.iterdir()]
             losses = decode_losses((folder / LOSSES_FILE).read_bytes())
-        parsed = (parse_segment_file_name(name) for name in names)
-        bases = sorted(one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX)
-        found = [_Segment(core, state, base, -1) for base in bases if base < state.segment_base]
+        segments = view_of(folder, names).view.segments
+        found = [
+            _Segment(core, state, one.base_offset, -1, log_name=one.log_name)
+            for one in segments if one.base_offset < state.segment_base
+        ]  # fmt: skip
         if state.segment_position:
             found.append(_Segment(core, state, state.segment_base, state.segment_position))
         next_bases = [*(one.base_offset for one in found[1:]), -1 if state.segment_position else state.segment_base]
@@ -254,16 +243,18 @@ class Scrub:
         if segment.end_position >= 0:
             return segment.end_position
         try:
-            return (self._data / segment.name).stat().st_size
+            return (self._data / segment.path).stat().st_size
         except OSError:
             return 0
 
     # -- one segment -------------------------------------------------------------------------------------------------
 
     def _check(self, segment: _Segment) -> None:
-        self._left = [one for one in self._left if one.file != segment.name]
-        for damage in self._damages(segment, paced=True):
-            self._suspects.append((segment, damage))
+        self._left = [one for one in self._left if not one.file.startswith(segment.name.removesuffix(LOG_SUFFIX))]
+        version = self._version(segment)
+        found = list(self._damages(segment, paced=True))
+        if found:
+            self._suspects.append(_Suspects(segment, version, found))
         self.report.checked_files += 1
         self._judge()
         self._tell()
@@ -275,10 +266,40 @@ class Scrub:
             return
         self._journals_s = now_s
         self._look_at_journals()
-        for segment, damage in self._suspects:
-            if self._is_still_so(segment, damage):
+        for one in self._suspects:
+            for damage in self._found_again(one):
                 self._add(damage)
         self._suspects.clear()
+
+    def _found_again(self, suspects: _Suspects) -> list[Damage]:
+        """What is damaged all the same. Of a segment that was cleaned meanwhile all of it counts anew: what looked
+        damaged was no file of one moment.
+        """
+        segment, damages = suspects.segment, suspects.damages
+        for _attempt in range(LOOKS_MAX):
+            version = self._version(segment)
+            if version == suspects.version:
+                found = [damage for damage in damages if self._is_still_so(segment, damage)]
+            else:
+                now = self._damages(segment._replace(log_name=""), paced=False)
+                found = [damage for damage in now if self._is_still_so(segment, damage)]
+            if self._version(segment) == version:
+                return found
+        return []  # it is cleaned faster than it can be looked at: the next scrub's
+
+    def _version(self, segment: _Segment) -> object:
+        """Another one when the segment was replaced by a cleaned one, or merged into one."""
+        folder = self._data / segment.folder
+        names = [segment_file_name(segment.base_offset, suffix) for suffix in (LOG_SUFFIX, SEAL_SUFFIX)]
+        found: list[tuple[int, ...]] = []
+        for name in names:
+            try:
+                status = (folder / name).stat()
+            except OSError:
+                found.append(())
+            else:  # a log grows; a seal is replaced whole, and its number may be another file's by then
+                found.append((status.st_ino, 0 if name.endswith(LOG_SUFFIX) else status.st_mtime_ns))
+        return found
 
     def _add(self, damage: Damage) -> None:
         self._counts[damage.partition] += 1
@@ -299,12 +320,13 @@ class Scrub:
             return False
         state = states[0]
         end = state.segment_position if state.segment_base == segment.base_offset else -1
-        now = segment._replace(state=state, end_position=end)
-        now = next((one for one in self._segments_of(segment.core, state) if one.name == segment.name), now)
-        is_there = (self._data / now.name).exists()
-        if not is_there and (end < 0 or state.log_start_offset >= state.log_end_offset):
+        now = segment._replace(state=state, end_position=end, log_name="")
+        there = next((one for one in self._segments_of(segment.core, state) if one.name == segment.name), None)
+        now = there or now
+        if there is None and (end < 0 or state.log_start_offset >= state.log_end_offset):
             return False  # retention has taken it
-        return any(one.position == damage.position for one in self._damages(now, paced=False))
+        place = damage.file, damage.position
+        return any((one.file, one.position) == place for one in self._damages(now, paced=False))
 
     def _has_changed_since(self, segment: _Segment, damage: Damage) -> bool:
         """What was there was removed, cut or handed over, by the journals."""
@@ -332,21 +354,32 @@ class Scrub:
 
     def _damages(self, segment: _Segment, *, paced: bool) -> Iterator[Damage]:
         """What looks damaged. Paced: each read is waited for and counted."""
-
-        def damage(position: int, length: int, offset: int, end_offset: int, reason: str) -> Damage:
-            topic_id = segment.state.topic_id.hex
-            return Damage(segment.partition, segment.name, position, length, offset, end_offset, reason, topic_id)
-
-        base = segment.base_offset
-        yield from _gap(segment, segment.state.log_start_offset, base, 0, in_front=True)
+        yield from _gap(segment, segment.state.log_start_offset, segment.base_offset, 0, in_front=True)
         try:
-            file = SegmentFile(self._data / segment.name)
+            seal = read_seal(self._data / segment.folder, segment.base_offset)
+        except (SealError, OSError) as error:
+            name = segment_file_name(segment.base_offset, SEAL_SUFFIX)
+            reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            yield segment.damage(0, 0, segment.base_offset, -1, reason, name)
+            walked = segment._replace(log_name="", sealed_end=segment.base_offset + OFFSETS_PER_SEGMENT)
+            yield from self._damages_of_file(walked, paced=paced)
+            return
+        if seal is None:
+            yield from self._damages_of_file(segment._replace(log_name=""), paced=paced)
+        else:
+            yield from self._damages_by_seal(segment, seal, paced=paced)
+
+    def _damages_of_file(self, segment: _Segment, *, paced: bool) -> Iterator[Damage]:
+        """By its batches."""
+        base = segment.base_offset
+        try:
+            file = SegmentFile(self._data / segment.path)
         except FileNotFoundError:
             if segment.end_position >= 0:
-                yield damage(0, segment.end_position, base, -1, "the file is missing")
+                yield segment.damage(0, segment.end_position, base, -1, "the file is missing")
             return
         except OSError as error:
-            yield damage(0, 0, base, -1, f"cannot be opened: {error.strerror}")
+            yield segment.damage(0, 0, base, -1, f"cannot be opened: {error.strerror}")
             return
         try:
             size = file.size()
@@ -358,15 +391,42 @@ class Scrub:
                     good_end = position  # half a batch: it and what is missing are one
                 else:
                     good_end = position if position + length >= end else size
-                    yield damage(position, length, offset, end_offset, reason)
-            if segment.end_position < 0 and good_end == size:
+                    yield segment.damage(position, length, offset, end_offset, reason)
+            if segment.end_position < 0 and good_end == size and segment.sealed_end < 0:
                 kept_from = max(walk.next_offset, segment.state.log_start_offset)  # below it nothing need be there
                 yield from _gap(segment, kept_from, segment.next_base, size)
             if size < end:
                 reason = f"the file ends {end - size:,} bytes too early"
-                yield damage(good_end, end - good_end, walk.next_offset, segment.state.log_end_offset, reason)
+                yield segment.damage(good_end, end - good_end, walk.next_offset, segment.state.log_end_offset, reason)
         finally:
             file.close()
+
+    # Rule: Gaps are right in a segment with a seal, and nowhere else: all bytes of its files are held against the seal.
+    # See also tpc_broker/log/folder_view.py. Held by tests/runtime/test_scrub_cleaned.py.
+    def _damages_by_seal(self, segment: _Segment, seal: Seal, *, paced: bool) -> Iterator[Damage]:
+        """Of a cleaned segment: what its files are is known to the last byte, and so is where it ends."""
+        folder, base = self._data / segment.folder, segment.base_offset
+
+        def read(path: Path) -> Iterator[Buffer]:
+            spend = spend_nothing if not paced else self._spent if LOG_SUFFIX in path.name else self._pace.spend
+            return pieces(path, spend)
+
+        try:
+            unlike = unlike_its_seal(folder, seal, read)
+        except FileNotFoundError:
+            return  # retention has taken it, or it was merged into another one
+        except OSError as error:
+            yield segment.damage(0, 0, base, -1, f"cannot be read: {error.strerror}")
+            return
+        for one in unlike:
+            if one.suffix != LOG_SUFFIX:
+                yield segment.damage(0, max(one.size_bytes, 0), base, -1, one.reason, one.name)
+                continue
+            walked = segment._replace(log_name=one.name, sealed_end=seal.end_offset, end_position=-1)
+            batches = list(self._damages_of_file(walked, paced=False))
+            yield from batches or [segment.damage(0, one.size_bytes, base, seal.end_offset, one.reason)]
+        kept_from = max(seal.end_offset, segment.state.log_start_offset)
+        yield from _gap(segment, kept_from, segment.next_base, seal.log.size_bytes)
 
     def _spent(self, count: int) -> None:
         self._pace.spend(count)
@@ -409,7 +469,9 @@ class _Walk:
 
     def __init__(self, file: SegmentFile, segment: _Segment, end: int, spend: Callable[[int], None]) -> None:
         self._file = file
-        self._bounds = Bounds(segment.base_offset, segment.base_offset + OFFSETS_PER_SEGMENT, ordered=True)
+        self._has_gaps = segment.sealed_end >= 0
+        limit = segment.sealed_end if self._has_gaps else segment.base_offset + OFFSETS_PER_SEGMENT
+        self._bounds = Bounds(segment.base_offset, limit, ordered=True)
         self._losses = segment.losses
         self._epochs = segment.state.epochs
         self._end = end
@@ -458,15 +520,16 @@ class _Walk:
     def _in_place(self, data: memoryview, *, is_resumed: bool) -> tuple[int, int]:
         """How many bytes are sound batches with the offsets and epochs of their place, and the offset behind them.
 
-        No checksum covers these two. A gap is as it should be where a repair has left one, and behind damage.
+        No checksum covers these two. A gap is as it should be where a repair has left one, behind damage, and in a
+        cleaned segment.
         """
         header, expected = _header(data), self.next_offset
-        if header is not None and header.base_offset > expected:
+        if header is not None and header.base_offset > expected and not self._has_gaps:
             is_right = (
                 self._bounds.hold(header) if is_resumed else not missing(expected, header.base_offset, self._losses)
             )
             expected = header.base_offset if is_right else expected
-        return find_batches_end(data, expected, self._epochs, allow_gaps=False)
+        return find_batches_end(data, expected, self._epochs, allow_gaps=self._has_gaps)
 
     def _why(self, data: memoryview, left_bytes: int) -> str:
         if not any(data[:BATCH_HEADER_BYTES]):

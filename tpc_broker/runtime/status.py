@@ -48,6 +48,8 @@ class BrokerStatus(TypedDict):
     """See `ListeningSockets.report`."""
     backend: dict[str, str]
     """Of all cores' rings: `name`, the `reason` why it is not io_uring, and what can `mend` that."""
+    open_doors: list[str]
+    """What the start has warned of: which listeners take everybody, or take passwords without TLS."""
     scrub: dict[str, Any] | None
     """Of the last scrub, or of the one that is under way: fields of `ScrubReport`."""
 
@@ -88,6 +90,7 @@ async def serve_status(
     look: Callable[[], Awaitable[list[CoreStatus]]],
     listeners: Callable[[], list[dict[str, Any]]] = list,
     backend: ChosenBackend = ON_IO_URING,
+    open_doors: Sequence[str] = (),
 ) -> None:
     """Answer one after the other, until cancelled."""
 
@@ -95,7 +98,8 @@ async def serve_status(
         scrubbed = read_report(data)
         status = BrokerStatus(
             pid=os.getpid(), cores=await look(), listeners=listeners(),
-            backend=backend._asdict(), scrub=None if scrubbed is None else scrubbed.as_json(),
+            backend=backend._asdict(), open_doors=list(open_doors),
+            scrub=None if scrubbed is None else scrubbed.as_json(),
         )  # fmt: skip
         return json.dumps(status).encode()
 
@@ -363,7 +367,30 @@ def _of_storage(counters: CoreCounters) -> list[tuple[str, str]]:
         f"{_bytes(counters['connections']['budget_bytes_used'])} of the budget; {_bytes(plane['tail_bytes'])} of "
         f"records, {_bytes(plane['tail_clean_bytes'])} of them written behind"
     )
-    return [("partitions", partitions), *_of_replicas(counters), ("journal", commits), ("memory", memory)]
+    return [
+        ("partitions", partitions), *_of_replicas(counters), *_of_cleaning(counters), ("journal", commits),
+        ("memory", memory),
+    ]  # fmt: skip
+
+
+def _of_cleaning(counters: CoreCounters) -> list[tuple[str, str]]:
+    found = counters.get("cleaning")  # an earlier release's broker does not tell
+    if not found or not any(found.values()):
+        return []
+    text = (
+        f"{_counted(found['compacted_partitions_now'], 'partition')} to be compacted, "
+        f"{_bytes(found['dirty_bytes_now'])} dirty and {_bytes(found['clean_bytes_now'])} clean, "
+        f"{found['dirty_permille_max_now'] / 1000:.0%} dirty at most; {_counted(found['cleanings'], 'cleaning')}, "
+        f"{found['cleanings_failed']:,} failed, {_bytes(found['cleaned_bytes_read'])} read, "
+        f"{_bytes(found['cleaned_bytes_written'])} written, {_bytes(found['cleaned_bytes_saved'])} saved"
+    )
+    if found["batches_unreadable_now"]:
+        text += f"; {_counted(found['batches_unreadable_now'], 'batch', 'es')} cannot be read and stay"
+    under_way = [f"{name} ({_bytes(done)} so far)" for name, done in counters["cleanings_under_way"].items()]
+    if under_way:
+        text += f"; now {', '.join(under_way)}"
+    lines = [("compaction", text)]
+    return lines + [("uncleanable", f"{name}: {why}") for name, why in counters["uncleanable"].items()]
 
 
 def _of_replicas(counters: CoreCounters) -> list[tuple[str, str]]:

@@ -177,7 +177,9 @@ class Supervisor:
                 nursery.start_soon(self._watch_heartbeats)
                 nursery.start_soon(self._feed_service_watchdog)
                 nursery.start_soon(keep_removing_left, options.data)
-                nursery.start_soon(serve_status, options.data, self._look, self._report_listeners, options.backend)
+                nursery.start_soon(
+                    serve_status, options.data, self._look, self._report_listeners, options.backend, options.open_doors
+                )
                 nursery.start_soon(serve_control, options.data, self._control)
                 nursery.start_soon(admin)
         if self._given_up:  # behind the last words of all cores: what there is to do is the last line

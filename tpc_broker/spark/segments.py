@@ -5,10 +5,11 @@ are certainly in its segment files. What was appended after the last checkpoint 
 seen here; a broker that was stopped in order has written everything. Checkpoints are read once, when a read is planned.
 
 A broker may be writing, rolling and deleting meanwhile. Nothing is locked, as bytes below a checkpointed position never
-change in place: segments are only removed from the front, or replaced by another file of the same name (which holds
-what was kept of the same offsets). So a plan names offsets, not positions: a task opens its file, looks its place up in
-the index and checks the batch that it finds there. A file that is gone by then is the caller's business
-(`tpc_broker.spark.task_rows`); one that is open stays readable to its end whatever happens to its name.
+change in place: segments are only removed from the front, or replaced by cleaned ones, which hold what was kept of the
+same offsets (`tpc_broker.spark.swapped`). So a plan names offsets, not positions: a task opens its file, looks its
+place up in the index and checks the batch that it finds there. A file that is gone by then, or merged into another one,
+is the caller's business (`tpc_broker.spark.task_rows`); one that is open stays readable to its end whatever happens to
+its name.
 
 Aborted transactions are left out with the segments' transaction indexes: those of the segment itself and of later
 ones, where a transaction's end may lie.
@@ -31,7 +32,6 @@ from tpc_broker.kafka.records import read_batch, read_batches
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, batch_size_at
 from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, decode_checkpoint
 from tpc_broker.log.files import (
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     PARTITION_METADATA_FILE,
     TIME_INDEX_SUFFIX,
@@ -39,10 +39,10 @@ from tpc_broker.log.files import (
     TextFileError,
     decode_partition_metadata,
     encode_topic_id,
-    parse_segment_file_name,
     partition_folder_name,
     segment_file_name,
 )
+from tpc_broker.log.folder_view import ViewedSegment, names_of
 from tpc_broker.log.indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -52,6 +52,7 @@ from tpc_broker.log.indexes import (
     TransactionIndex,
 )
 from tpc_broker.native_bytes import crc32c
+from tpc_broker.spark.swapped import LOOKS_MAX, SegmentIndexData, list_folder, open_segment, read_listed
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 DAMAGED_BYTES_MAX: Final = 1024 * 1024
@@ -113,15 +114,19 @@ class PartitionFolder:
     def _list(self) -> list[_Segment]:
         """Segments up to the checkpointed one, without a hole; what lies behind it is not believed.
 
-        Segments are removed from the front. When even the checkpointed one is gone, all before it are.
+        Segments are removed from the front. When even the checkpointed one is gone, all before it are, unless it was
+        cleaned since and merged into one of those.
         """
         try:
-            parsed = [parse_segment_file_name(name) for name in os.listdir(self._folder)]  # noqa: PTH208 - names only
+            view = list_folder(self._folder).view
         except FileNotFoundError:
             return []
-        bases = sorted(int(name[0]) for name in parsed if name and name[1] == LOG_SUFFIX)
-        bases = [base for base in bases if base <= self.checkpoint.segment_base]
-        if not bases or bases[-1] != self.checkpoint.segment_base:
+        there = [one for one in view.segments if one.base_offset <= self.checkpoint.segment_base]
+        if not there:
+            return []
+        bases, last = [one.base_offset for one in there], there[-1]
+        is_merged = last.seal is not None and last.seal.end_offset > self.checkpoint.segment_base
+        if last.base_offset != self.checkpoint.segment_base and not is_merged:
             return []
         committed = int(self.checkpoint.committed_end_offset)
         ends = [min(end, committed) for end in (*bases[1:], committed)]
@@ -212,18 +217,35 @@ class PartitionFolder:
 
     def _aborted_between(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         if self._aborted is None:
-            self._aborted = [entry for segment in self.segments for entry in self._aborted_of(segment)]
+            self._aborted = self._all_aborted()
         index = bisect_right(self._aborted, first_offset - 1, key=lambda entry: entry.last_offset)
         return tuple(entry for entry in self._aborted[index:] if entry.first_offset < end_offset)
 
-    def _aborted_of(self, segment: _Segment) -> list[AbortedTransaction]:
-        path = self._folder / segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
-        data = _bytes_of(path)
-        if self._is_active(segment):
+    def _all_aborted(self) -> list[AbortedTransaction]:
+        """As all indexes say it, each of the version that counts when it is read. A file that is opened later is of
+        that version or of a newer one, which has no records of transactions that it says nothing of any more.
+        """
+        for _look in range(LOOKS_MAX):
+            try:
+                names, view = list_folder(self._folder)
+                segments = [one for one in view.segments if one.base_offset <= self.checkpoint.segment_base]
+                return [entry for one in segments for entry in self._aborted_of(one, names)]
+            except FileNotFoundError:
+                if not self._folder.is_dir():
+                    return []
+        raise DamagedDataError(f"{self.where}: {self._folder} changes faster than it can be read")
+
+    def _aborted_of(self, segment: ViewedSegment, names: frozenset[str]) -> list[AbortedTransaction]:
+        name: str | None = segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+        if segment.seal is not None:
+            name = names_of(segment.seal, names)[-1]
+        data = read_listed(self._folder, names, name)
+        if segment.seal is None and segment.base_offset == self.checkpoint.segment_base:
             data = data[: self.checkpoint.transaction_index_bytes]
         try:
             return TransactionIndex.decode(data).entries
         except ValueError as error:
+            path = self._folder / str(name)
             raise DamagedDataError(f"{self.where}, offset {segment.base_offset}: {path}: {error}") from error
 
     def _is_active(self, segment: _Segment) -> bool:
@@ -254,12 +276,12 @@ def read_chunks(piece: SegmentPiece, *, keeps_damage: bool = False) -> Iterator[
     where no batch can be told from the bytes. With ``keeps_damage`` that is a `DamagedBatch`, and reading goes on at
     the next place that the index has.
     """
-    with piece.path.open("rb") as file:
+    with open_segment(Path(piece.folder), piece.base_offset) as (file, index):
         if piece.topic_id and not is_folder_of(Path(piece.folder), piece.topic_id):  # asked when the file is open
             raise FileNotFoundError(piece.folder)
         status = os.fstat(file.fileno())
         end_position = status.st_size
-        is_bounded = piece.end_position >= 0 and status.st_ino == piece.inode
+        is_bounded = piece.end_position >= 0 and status.st_ino == piece.inode and index.seal is None
         if is_bounded:
             if status.st_size < piece.end_position and not keeps_damage:
                 raise DamagedDataError(
@@ -267,20 +289,22 @@ def read_chunks(piece: SegmentPiece, *, keeps_damage: bool = False) -> Iterator[
                     f"{piece.end_position} at the checkpoint"
                 )
             end_position = min(piece.end_position, status.st_size)
-        walk = _Walk(piece, file, end_position, bound=piece.end_position if is_bounded else None)
+        walk = _Walk(piece, file, end_position, index, bound=piece.end_position if is_bounded else None)
         yield from walk.chunks(keeps_damage=keeps_damage)
 
 
 class _Walk:
     """From the batch that holds the first offset to the end of a piece."""
 
-    def __init__(self, piece: SegmentPiece, file: Any, end_position: int, *, bound: int | None) -> None:
-        """``bound`` is where the file should end; None: where it does end."""
+    def __init__(
+        self, piece: SegmentPiece, file: Any, end_position: int, index: SegmentIndexData, *, bound: int | None
+    ) -> None:
+        """``bound`` is where the file should end; None: where it does end, or where its seal says."""
         self._piece = piece
-        self._bound = bound
+        self._bound = index.seal.log.size_bytes if index.seal is not None else bound
         self._file = file
         self._end_position = end_position
-        data = _bytes_of(piece.path.with_suffix(INDEX_SUFFIX))
+        data = index.data
         self._index = OffsetIndex(piece.base_offset, b"" if len(data) % OFFSET_ENTRY_BYTES else data)
         """Not checked whole, which takes long: every place that it names is looked at before it is believed."""
 
@@ -316,7 +340,7 @@ class _Walk:
             yield DamagedBatch(offset, b"", error)
 
     def _is_cut(self) -> bool:
-        """Whether bytes are missing at the end: a sealed segment's index knows more (compaction writes both anew)."""
+        """Whether bytes are missing at the end: a segment's index knows more, or its seal."""
         if self._bound is not None:
             return self._bound > self._end_position
         last = self._index.last

@@ -14,8 +14,9 @@ from tpc_broker.storage.files import DIRECT_BLOCK_BYTES
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tpc_broker.log.seals import Seal
     from tpc_broker.storage.files import FileCache
-    from tpc_broker.storage.ports import Buffer
+    from tpc_broker.storage.ports import Buffer, Disk
 
 
 class FilledFile:
@@ -57,3 +58,16 @@ class FilledFile:
 
     async def close(self) -> None:
         await self._files.disk.close_many([fd for fd in (self._fd, self._direct_fd) if fd >= 0])
+
+
+async def write_seal(disk: Disk, path: Path, seal: Seal, first_dirty_offset: int) -> None:
+    """Durably, but for its name: a cleaned segment's seal in a log in which keys are collected from an offset on that
+    is not above this one. OSError.
+    """
+    seal = seal._replace(first_dirty_offset=min(seal.first_dirty_offset, first_dirty_offset))
+    fd = await disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        await disk.write_at(fd, seal.encode(), 0)
+        await disk.fdatasync(fd)
+    finally:
+        await disk.close(fd)

@@ -8,7 +8,7 @@ twice, and who is filled would wait for it. What was not given is read.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +16,18 @@ from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import (
+    CLEANED_SUFFIXES,
     LOG_SUFFIX,
     PARTITION_METADATA_FILE,
+    SEAL_SUFFIX,
     encode_partition_metadata,
     parse_segment_file_name,
+    segment_file_name,
 )
+from tpc_broker.log.seals import Seal, SealedFile, SealError
 from tpc_broker.model import Offset
+from tpc_broker.native_bytes import crc32c
+from tpc_broker.storage.filled_files import write_seal
 from tpc_broker.storage.partition_storage import PartitionStorage
 from tpc_broker.storage.segments import Segment, SegmentFolder
 
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
     from tpc_broker.storage.files import FileCache
     from tpc_broker.storage.ports import Disk
 
+WHOLE: Final = "whole"
+"""A second name of the replica's segment of which only the front becomes part of what it is filled with."""
 COPY_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -103,8 +111,9 @@ def _telling_damage(what: str) -> Iterator[None]:
 
 async def _open_filled(
     folder: SegmentFolder, topic: str, key: TopicPartition, settings: LogSettings, starts: int, ends: int,
-    coming: Segment | None = None,
+    coming: Segment | None = None, *, upto_sealed: bool = True,
 ) -> PartitionStorage:  # fmt: skip
+    """`upto_sealed`: the last segment stays as it is if it was cleaned, and an empty one follows it."""
     listing = await folder.disk.read_folders([folder.path], ())
     if listing[0] is None:
         raise StorageFailedError(f"{folder.path} is gone")
@@ -116,6 +125,8 @@ async def _open_filled(
     if coming is not None:
         sizes[Offset(coming.base_offset)] = coming.size_bytes
     segments = [Segment(base, size) for base, size in sorted(sizes.items())] or [Segment(ends)]
+    if upto_sealed and await _is_cleaned_upto(folder, segments[-1], ends):
+        segments.append(Segment(ends))  # what comes next is not appended to a segment that was cleaned
     if segments[0].base_offset > starts or segments[-1].base_offset > ends:
         raise StorageFailedError(f"what was shipped begins at {segments[0].base_offset}, not at {starts}")
     state = PartitionCheckpoint(
@@ -124,35 +135,94 @@ async def _open_filled(
     return PartitionStorage(folder, state, segments, settings)
 
 
-async def bring_own(own: PartitionStorage, path: Path, upto: int) -> None:
+async def _is_cleaned_upto(folder: SegmentFolder, segment: Segment, ends: int) -> bool:
+    """Whether it was cleaned; StorageFailedError: and ends elsewhere."""
+    data = await folder.read_file(segment_file_name(segment.base_offset, SEAL_SUFFIX))
+    if data is None:
+        return False
+    seal = _decoded(data, segment)
+    if seal.end_offset != ends:
+        raise StorageFailedError(f"what was shipped ends with a cleaned segment at {seal.end_offset}, not at {ends}")
+    return True
+
+
+def _decoded(data: bytes, segment: Segment) -> Seal:
+    try:
+        return Seal.decode(data)
+    except SealError as error:
+        raise StorageFailedError(f"the seal of segment {segment.base_offset} is damaged: {error}") from error
+
+
+async def bring_own(own: PartitionStorage, path: Path, upto: int, first_dirty_offset: int) -> int:
     """What a replica has itself of the log that it is filled with, [its start, `upto`), all of it committed: into the
-    folder, durably. Sealed segments are linked, since nothing of them changes any more; the last one is copied, and cut
-    there. StorageFailedError; OSError: also when retention takes a segment in the midst.
+    folder, durably. Sealed segments are linked, since nothing of them changes any more but for seals; the last one is
+    copied, and cut there. From where on keys are to be collected in the whole log, at most `first_dirty_offset`.
+    StorageFailedError; OSError: also when retention takes a segment in the midst.
     """
-    files, last = own.folder.files, own.segments[own.segment_number(upto - 1)]
-    is_cut = last is own.active or own.end_of(last) != upto
-    for segment in [each for each in own.segments if each.base_offset <= last.base_offset]:
-        for name in segment.file_names[: 1 if is_cut and segment is last else None]:
-            with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
-                if is_cut and segment is last:
-                    await _copy(files, own.folder.path / name, path / name)
-                else:
-                    await files.disk.link(own.folder.path / name, path / name)
-                    await _sync(files.disk, path / name)
+    async with own.swaps_held():
+        files, last = own.folder.files, own.segments[own.segment_number(upto - 1)]
+        first_dirty_offset = min(first_dirty_offset, own.cleaned.first_dirty_offset)
+        is_cut = last is own.active or own.end_of(last) != upto
+        for segment in [each for each in own.segments if each.base_offset <= last.base_offset]:
+            is_copied = is_cut and segment is last
+            for name in segment.file_names[: 1 if is_copied else -1]:
+                linked = path / (WHOLE if is_copied else name)
+                with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
+                    await files.disk.link(own.folder.path / name, linked)
+                    await _sync(files.disk, linked)
+            if segment.seal is not None and not is_copied:
+                name = segment_file_name(segment.base_offset, SEAL_SUFFIX)
+                await write_seal(files.disk, path / name, segment.seal, first_dirty_offset)
     if is_cut:
-        await _cut_own(SegmentFolder(files, path), own, last, upto)
+        await _copy(files, path / WHOLE, path / last.log_name)
+        await files.disk.unlink(path / WHOLE)
+        await _cut_own(SegmentFolder(files, path), own, last, upto, first_dirty_offset)
     await files.disk.fsync_directory(path)
+    return first_dirty_offset
 
 
-async def _cut_own(folder: SegmentFolder, own: PartitionStorage, last: Segment, upto: int) -> None:
+async def _cut_own(
+    folder: SegmentFolder, own: PartitionStorage, last: Segment, upto: int, first_dirty_offset: int
+) -> None:  # fmt: skip
+    """A segment that was cleaned may have no batch that ends at the cut: it gets a seal of its own."""
     try:
         with _telling_damage("what is here"):
-            part = await _open_filled(folder, own.topic, own.key, own.settings, last.base_offset, upto)
+            what = own.topic, own.key, own.settings, last.base_offset, upto
+            part = await _open_filled(folder, *what, upto_sealed=False)
             await part.begin_settling(upto)
-            await part.settle(upto, is_sealed=True)
+            await part.settle(upto, is_sealed=True, has_gaps=last.seal is not None)
             await folder.sync([])
+        if last.seal is not None:
+            seal = await _seal_of(folder, part.active, last.seal, upto)
+            name = segment_file_name(last.base_offset, SEAL_SUFFIX)
+            await write_seal(folder.disk, folder.path / name, seal, first_dirty_offset)
     finally:
         await folder.close()
+
+
+async def _seal_of(folder: SegmentFolder, segment: Segment, before: Seal, upto: int) -> Seal:
+    """Of the front of a segment that was cleaned, by its files."""
+    batches_count = 0
+    async with aclosing(folder.walk(segment, 0)) as batches:
+        async for _batch in batches:
+            batches_count += 1
+    names = [segment_file_name(segment.base_offset, suffix) for suffix in CLEANED_SUFFIXES]
+    files = [await _sealed_file(folder, name) for name in names]
+    return Seal(
+        os.urandom(8).hex(), segment.base_offset, upto, (segment.base_offset,), before.first_dirty_offset,
+        min(before.removed_upto, upto), batches_count, before.modified_ms, *files,
+    )  # fmt: skip
+
+
+async def _sealed_file(folder: SegmentFolder, name: str) -> SealedFile:
+    size_bytes = crc = 0
+    try:
+        async with folder.files.use(folder.path / name) as file:
+            while data := await folder.disk.read(file.fd, COPY_BYTES, size_bytes):
+                size_bytes, crc = size_bytes + len(data), crc32c(data, crc)
+    except FileNotFoundError:
+        pass
+    return SealedFile(size_bytes, crc)
 
 
 async def _copy(files: FileCache, source: Path, target: Path) -> None:

@@ -214,7 +214,7 @@ def log_settings(config: TopicConfig) -> LogSettings:
     """What of a topic's settings the segments act on."""
     return LogSettings(
         segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
+        segment_ms=_segment_ms(config),
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         retention_ms=config.retention_ms,
@@ -226,8 +226,16 @@ def log_settings(config: TopicConfig) -> LogSettings:
         min_compaction_lag_ms=config.min_compaction_lag_ms,
         max_compaction_lag_ms=config.max_compaction_lag_ms,
         delete_retention_ms=config.delete_retention_ms,
+        batch_bytes_max=config.max_message_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
     )
+
+
+def _segment_ms(config: TopicConfig) -> int:
+    """What is to be compacted after a while must be sealed by then."""
+    if "compact" in config.cleanup_policy and config.max_compaction_lag_ms > 0:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
 
 
 async def is_folder_of(disk: Disk, topics: Path, topic: str, key: TopicPartition) -> bool:

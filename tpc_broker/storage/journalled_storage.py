@@ -17,6 +17,7 @@ own, which calls those above it in this list and asks the others for work (`main
 * *moves*: partitions that go to another core of the node, or come from there (`core_moves`);
 * *replicas*: terms, votes and cuts of replicated partitions (`replicas`);
 * *installation*: a replica's files give way to those that another one has shipped (`installation`);
+* *cleanings*: what is to be compacted is, by the cleaner's process (`cleanings`);
 * *mending*: a journal that failed is opened again, a partition whose segment failed is written anew from the journal,
   both again and again until the disk is well (`mending`).
 
@@ -35,12 +36,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError, PartitionOfflineError, StorageFailedError
+from tpc_broker.feature_levels import FIRST_WITH_COMPACTION
 from tpc_broker.log.journal import EntryKind, encode_note
-from tpc_broker.metadata.cleaner_settings import NO_CLEANING
 from tpc_broker.model import LeaderEpoch, TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
-from tpc_broker.storage.cleaning_status import CleaningBook
+from tpc_broker.storage.cleanings import Cleanings
 from tpc_broker.storage.core_moves import CoreMoves
 from tpc_broker.storage.core_partitions import CorePartitions, PartitionState
 from tpc_broker.storage.deletion import RETRY_MS, Deletions
@@ -85,9 +86,11 @@ if TYPE_CHECKING:
 
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.segment import LogSettings
+    from tpc_broker.metadata.cleaner_settings import CleaningBounds
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.model import CoreId, TopicId
+    from tpc_broker.storage.cleaning_status import CleaningBook
     from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Cleaner, Clock, Disk, Leave, StoragePlane
@@ -160,16 +163,39 @@ class JournalledStorage:
         )  # fmt: skip
         self.files = recovered.files
         """All of the core's open files."""
-        self.cleaning = CleaningBook()
-        """What is known of the compaction of its partitions, for people."""
-        self.cleaner: Cleaner | None = None
-        self.cleaning_bounds = NO_CLEANING
-        """As the broker's settings are now."""
+        self.cleanings = Cleanings(
+            plane, clock, partitions.led, space=self._space, retention=self._retention, requests=requests
+        )
         self.shipments = Shipments(recovered.files, data, journal_file.core)
         self._mending = Mending(
             plane, data, recovered, partitions, journal=self._journal, deletions=self._deletions, space=self._space,
             in_place_windows=windows, requests=requests, failures=failures,
         )  # fmt: skip
+
+    # -- compaction ------------------------------------------------------------------------------------------------
+
+    @property
+    def cleaning(self) -> CleaningBook:
+        """What is known of the compaction of its partitions, for people."""
+        return self.cleanings.book
+
+    @property
+    def cleaner(self) -> Cleaner | None:
+        """None: there is none."""
+        return self.cleanings.cleaner
+
+    @cleaner.setter
+    def cleaner(self, cleaner: Cleaner | None) -> None:
+        self.cleanings.cleaner = cleaner
+
+    @property
+    def cleaning_bounds(self) -> CleaningBounds:
+        """As the broker's settings are now."""
+        return self.cleanings.bounds
+
+    @cleaning_bounds.setter
+    def cleaning_bounds(self, bounds: CleaningBounds) -> None:
+        self.cleanings.bounds = bounds
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
@@ -354,6 +380,7 @@ class JournalledStorage:
     def follow_level(self, image: ClusterImage) -> None:
         """What other nodes, and the releases that may come after this one, can read."""
         self._checkpointer.handed.may_write = image.knows_transactions
+        self.cleanings.may_clean = image.level >= FIRST_WITH_COMPACTION
 
     async def forget_unclaimed(self, image: ClusterImage) -> None:
         """After the first image: what was recovered of a deleted topic goes, what is unknown is put aside."""
@@ -465,10 +492,10 @@ class JournalledStorage:
     async def hold_checkpoints(self) -> AsyncIterator[None]:
         """One checkpoint now if that can be, and then none until the end of the block: what is on the disk is what a
         crash would leave, and the journal keeps everything behind the checkpoint. It fills meanwhile, and does not
-        grow: not for long.
+        grow: not for long. No cleaned segment takes the place of another in the block, either.
         """
         await self.checkpoint()
-        async with self._moves.lock, self._partitions.checkpointing:
+        async with self._moves.lock, self._partitions.checkpointing, self.cleanings.swaps.held():
             yield
 
     @property
@@ -542,7 +569,7 @@ class JournalledStorage:
                 for part in (
                     self._write_behind.run, self._space.make_when_low, self._checkpoints.run, self._growth.run,
                     self._mending.run, self._space.serve, self._space.keep_ballast, self._space.look_for_lacking,
-                    self._space.take_ahead_together, self._deletions.run,
+                    self._space.take_ahead_together, self._deletions.run, self.cleanings.run,
                 ):  # fmt: skip
                     nursery.start_soon(part)
 

@@ -83,6 +83,8 @@ class PartitionStorage(SegmentLog):
         """`PartitionCheckpoint.notes`."""
         self.commit_offset: Callable[[], int] | None = None
         """Where committed records end; None: nobody says so yet. Without notes what is durable is committed."""
+        self.on_cleaned: Callable[[], None] = lambda: None
+        """Called in the step in which readers begin to see cleaned segments."""
         self._commit_known = state.committed_end_offset
 
     @property
@@ -189,13 +191,13 @@ class PartitionStorage(SegmentLog):
         """`Truncation.begin_settling`."""
         return Truncation(self).begin_settling(offset)
 
-    def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> Awaitable[None]:
+    def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> Awaitable[bool]:
         """`Truncation.take_settled`."""
         return Truncation(self).take_settled(batches, next_offset, upto)
 
-    def settle(self, offset: int, *, is_sealed: bool = False) -> Awaitable[None]:
+    def settle(self, offset: int, *, is_sealed: bool = False, has_gaps: bool = False) -> Awaitable[None]:
         """`Truncation.settle`."""
-        return Truncation(self).settle(offset, is_sealed=is_sealed)
+        return Truncation(self).settle(offset, is_sealed=is_sealed, has_gaps=has_gaps)
 
     def plan_retention(self, now_ms: int, high_watermark: int) -> Awaitable[tuple[RetentionPlan, int]]:
         """`SegmentRetention.plan`."""
@@ -210,8 +212,13 @@ class PartitionStorage(SegmentLog):
         return SegmentRetention(self).purge(now_ms)
 
     def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> Awaitable[None]:
-        """`SegmentSwap.swap`."""
-        return SegmentSwap(self).swap(sources, seal, published)
+        """`SegmentSwap.swap`; `on_cleaned` is called with `published`."""
+
+        def shown() -> None:
+            published()
+            self.on_cleaned()
+
+        return SegmentSwap(self).swap(sources, seal, shown)
 
     def swaps_held(self) -> AbstractAsyncContextManager[None]:
         """`SwapGuard.held`: for who makes second names of files, one after the other. Not for long."""

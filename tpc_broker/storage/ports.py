@@ -580,6 +580,12 @@ class CleaningFailedError(RuntimeError):
 class Cleaner(Protocol):
     """What rewrites segments (`runtime.cleaner`)."""
 
+    async def ready(self) -> None:
+        """Until it is free for this core's next job. Who asks before it makes the job finds the log as it is then.
+        CleanerAwayError.
+        """
+        ...
+
     async def clean(self, job: CleaningJob, take: Callable[[CleanedGroup], Awaitable[None]]) -> CleaningReport:
         """Carry a job out. `take` is awaited for each group of segments in the order of the log, when its files are
         durable under their `.cleaned-` names; what it raises ends the job. Cancelled: what is written and was not taken

@@ -48,19 +48,30 @@ from tpc_broker.storage.in_place_replay import whole_batch
 from tpc_broker.storage.lost_and_found import LOST_FOLDER, lost_name
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, readable_runs
 from tpc_broker.storage.recovery import COPY_BYTES
+from tpc_broker.storage.sealed_repair import (
+    doubt_of,
+    doubtful,
+    finish_all_swaps,
+    read_view,
+    sealed_segments,
+    write_fresh_seal,
+)
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from tpc_broker.log.folder_view import FolderView
     from tpc_broker.log.journal import JournalEntry
+    from tpc_broker.log.seals import Seal
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.storage.checkpoint import JournalFile
     from tpc_broker.storage.folders import PartitionListing
     from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.readable_runs import Run
     from tpc_broker.storage.recovery import OfflinePartition, RecoveredCore
+    from tpc_broker.storage.sealed_repair import Doubt, SealedSegment
 
 _WHOLE: Final = LogSettings(segment_bytes=2**62, segment_ms=2**62, segment_index_bytes=2**40)
 
@@ -90,10 +101,13 @@ class Salvage:
 
 
 class PlannedSegment(NamedTuple):
-    """A segment as the repaired log has it. `parts` None: its file stays as it is."""
+    """A segment as the repaired log has it. `parts` None: its file stays as it is. `seal`: of one that was cleaned; it
+    gets a fresh one with a new file.
+    """
 
     base_offset: int
     parts: tuple[Stretch, ...] | None
+    seal: Seal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +125,9 @@ class RepairPlan:
     salvaged_count: int
     """Offsets that come from the journal."""
     lost: tuple[tuple[int, int], ...]
-    """Half-open ranges of offsets that are gone."""
+    """Half-open ranges of offsets that are gone, or may be."""
+    doubts: tuple[Doubt, ...] = ()
+    """Damaged segments that were cleaned: what of them is lost, and what was cleaned away, nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +141,8 @@ class RepairReport:
     lost: tuple[tuple[int, int], ...]
     kept: str | None
     """Where the files are now that were replaced."""
+    doubts: tuple[Doubt, ...] = ()
+    """As of the plan."""
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
@@ -166,10 +184,17 @@ async def survey(
     key, state = offline.key, offline.checkpoint
     label = partition_folder_name(offline.topic, key.partition)
     path = listing.path if listing else data / "topics" / label
-    files, claimed = await _segment_stretches(disk, path, listing)
+    names = listing.names if listing else frozenset()
+    view, problems = await read_view(disk, path, names)
+    sealed = await sealed_segments(disk, path, names, (view, problems), state.log_end_offset if state else 0)
+    files, claimed = await _segment_stretches(disk, path, view, listing)
+    claimed += [one.seal.end_offset for one in sealed.values()]
+    sizes = {one.base_offset: (await disk.stat(path / one.log_name)).size_bytes for one in view.segments}
     covered = _Covered()
-    for stretches in files.values():
+    for base, stretches in files.items():
         await covered.take_rising(disk, stretches)
+        if base in sealed:  # no journal may bring back what was cleaned away
+            covered.add(base, sealed[base].seal.end_offset)
     extra: list[Stretch] = []
     for salvage in reversed(await list_salvage(disk, data, key, path)):
         found = [_stretch(salvage.path, run) async for run in readable_runs(disk, salvage.path)]
@@ -186,17 +211,31 @@ async def survey(
     log_start = min(max(old_start, first), old_end)
     is_wrong = listing is not None and listing.folder.problem is not None and PARTITION_METADATA_FILE in listing.names
     problem = [PARTITION_METADATA_FILE] if is_wrong else []
-    planned, replaced = _plan_segments(files, covered.kept, extra, listing)
+    planned, replaced = _plan_segments(files, covered.kept, extra, sizes, sealed)
     salvaged = sum(min(one.end_offset, old_end) - max(one.first_offset, 0) for one in extra)
     readable_end = max((end for _first, end in covered.ranges), default=old_end)
     filled = (readable_end, old_end) if 0 < old_end - readable_end < OFFSETS_PER_SEGMENT else None
     known = sorted(await _known_losses(disk, path))
-    holes = [(old_start, log_start), *(one for one in covered.holes(log_start, old_end))]
+    in_doubt, doubts = _doubts(files, sizes, sealed)
+    holes = sorted([(old_start, log_start), *covered.holes(log_start, old_end), *in_doubt])
     lost = [left for first, end in holes for left in missing(first, end, known)]
     return RepairPlan(
         label, log_start, old_end, tuple(planned), filled, (*problem, *replaced), salvaged,
-        tuple(gap for gap in lost if gap[0] < gap[1]),
+        tuple(gap for gap in lost if gap[0] < gap[1]), doubts,
     )  # fmt: skip
+
+
+def _doubts(
+    files: dict[int, list[Stretch]], sizes: dict[int, int], sealed: dict[int, SealedSegment]
+) -> tuple[list[tuple[int, int]], tuple[Doubt, ...]]:
+    """Of damaged segments that were cleaned: ranges of offsets of which records may be lost, and what is told."""
+    ranges, doubts = [], []
+    for base, segment in sealed.items():
+        if segment.problem is not None and not segment.is_log_sound:
+            found = doubtful(segment, [one[1:] for one in files[base]], sizes[base])
+            ranges += found
+            doubts.append(doubt_of(segment, found))
+    return ranges, tuple(doubts)
 
 
 async def _known_losses(disk: Disk, path: Path) -> list[tuple[int, int]]:
@@ -214,7 +253,7 @@ def _stretch(path: Path, run: Run) -> Stretch:
 
 
 async def _segment_stretches(
-    disk: Disk, path: Path, listing: PartitionListing | None
+    disk: Disk, path: Path, view: FolderView, listing: PartitionListing | None
 ) -> tuple[dict[int, list[Stretch]], list[int]]:
     """The sound stretches of each segment, by base offset, and offsets that the log certainly reached."""
     files: dict[int, list[Stretch]] = {}
@@ -223,8 +262,8 @@ async def _segment_stretches(
         parsed = parse_segment_file_name(name)
         if parsed is not None and parsed[1] in (LOG_SUFFIX, SNAPSHOT_SUFFIX):
             claimed.append(int(parsed[0]))
-    for one in listing.segments if listing else ():
-        file = path / Segment(one.base_offset).log_name
+    for one in view.segments:
+        file = path / one.log_name
         async with aclosing(readable_runs(disk, file, one.base_offset)) as runs:
             files[one.base_offset] = [_stretch(file, run) async for run in runs]
         stretches = files[one.base_offset] or [Stretch(file, 0, 0, one.base_offset, one.base_offset)]
@@ -316,11 +355,11 @@ def _plan_segments(
     files: dict[int, list[Stretch]],
     kept: dict[Path, list[Stretch]],
     extra: list[Stretch],
-    listing: PartitionListing | None,
+    sizes: dict[int, int],
+    sealed: dict[int, SealedSegment],
 ) -> tuple[list[PlannedSegment], list[str]]:
     """The repaired log's segments, and the files that are replaced or go."""
-    sizes = {one.base_offset: one.size_bytes for one in listing.segments} if listing else {}
-    bases = sorted(base for base, size in sizes.items() if size)
+    bases = sorted(base for base, size in sizes.items() if size or base in sealed)
     planned: list[PlannedSegment] = []
     replaced: list[str] = []
     in_front = [one for one in extra if not bases or one.first_offset < bases[0]]
@@ -330,6 +369,12 @@ def _plan_segments(
         found = files[base]
         own = kept.get(found[0].path, []) if found else []
         more = [one for one in extra if base <= one.first_offset < behind]
+        if base in sealed:
+            seal, problem = sealed[base].seal, sealed[base].problem
+            planned.append(PlannedSegment(base, None if problem is None else tuple(own), seal))
+            planned += [PlannedSegment(more[0].first_offset, tuple(more))] if more else []
+            replaced += [Segment(base).log_name] * (problem is not None)
+            continue
         is_whole = bool(own) and own == found and _covers(own, sizes[base])
         if is_whole and not (more and more[0].first_offset < own[-1].end_offset):
             planned.append(PlannedSegment(base, None))
@@ -416,6 +461,8 @@ async def repair_partition(
     `begin_group`: it has a group, in which it votes alone; this gives the note with which a term begins.
     """
     disk, key = recovered.files.disk, offline.key
+    if listing is not None:
+        listing = await finish_all_swaps(SegmentFolder(recovered.files, listing.path), listing)
     plan = await survey(disk, data, offline, listing)
     path = listing.path if listing else data / "topics" / plan.label
     kept = await _keep(disk, data, path, offline, plan.replaced)
@@ -439,7 +486,7 @@ async def repair_partition(
     await disk.fsync_directory(path)
     return RepairReport(
         plan.label, plan.log_start_offset, plan.log_end_offset, plan.salvaged_count, plan.lost,
-        None if kept is None else str(kept),
+        None if kept is None else str(kept), plan.doubts,
     )  # fmt: skip
 
 
@@ -485,8 +532,8 @@ async def _copy(disk: Disk, parts: Sequence[Stretch], target: Path) -> None:
 
 async def _write_segments(folder: SegmentFolder, plan: RepairPlan, active_base: int) -> None:
     """Step 2. Indexes of what was the active segment end somewhere: they are made anew."""
-    for base, parts in plan.segments:
-        if parts is None and base >= active_base:
+    for base, parts, seal in plan.segments:
+        if parts is None and base >= active_base and seal is None:
             await _remove_indexes(folder, base)
         if parts is not None:
             name = Segment(base).log_name
@@ -513,12 +560,13 @@ async def _finish_files(
     """Step 3, and the state that the checkpoint gets."""
     log = _Log()
     log.begin_segment(plan.log_end_offset)
-    for number, (base, _parts) in enumerate(plan.segments):
-        log.begin_segment(base)
-        async with aclosing(readable_runs(folder.disk, folder.path / log.segment.log_name, base)) as runs:
-            async for run in runs:
-                log.take(run.data)
-        if number + 1 == len(plan.segments) and log.end_offset == plan.log_end_offset:
+    for number, planned in enumerate(plan.segments):
+        batches_count = await _take_segment(folder, log, planned)
+        if planned.seal is not None:
+            if planned.parts is not None:
+                await write_fresh_seal(folder, planned.seal, log.indexes, batches_count)
+            log.end_offset = planned.seal.end_offset
+        elif number + 1 == len(plan.segments) and log.end_offset == plan.log_end_offset:
             await folder.cut(log.segment, log.segment.size_bytes)
             await folder.flush_indexes(log.segment, sealed=False)
     state = offline.checkpoint or PartitionCheckpoint(offline.key.topic_id, offline.key.partition, offline.topic)
@@ -530,7 +578,8 @@ async def _finish_files(
         log.take(memoryview(filler))
         await _remove_indexes(folder, log.segment.base_offset)
         await folder.flush_indexes(log.segment, sealed=False)
-    if log.end_offset < plan.log_end_offset or not plan.segments:
+    ends_cleaned = bool(plan.segments) and plan.segments[-1].seal is not None and plan.filled is None
+    if log.end_offset < plan.log_end_offset or not plan.segments or ends_cleaned:  # a cleaned one takes nothing
         log.begin_segment(plan.log_end_offset)
         for name in log.segment.file_names[:4]:
             await folder.remove(name)
@@ -555,6 +604,19 @@ async def _finish_files(
         segment.flushed_bytes[0], segment.flushed_bytes[1], segment.flushed_bytes[2], whole.epochs.entries,
         whole.producers, Offset(plan.log_end_offset), notes,
     )  # fmt: skip
+
+
+async def _take_segment(folder: SegmentFolder, log: _Log, planned: PlannedSegment) -> int:
+    """Read one into the log; how many batches it has."""
+    log.begin_segment(planned.base_offset)
+    count = 0
+    async with aclosing(readable_runs(folder.disk, folder.path / log.segment.log_name, planned.base_offset)) as runs:
+        async for run in runs:
+            log.take(run.data)
+            count += sum(1 for _batch in walk_headers(run.data)) if planned.seal is not None else 0
+    if planned.seal is not None:
+        log.indexes.seal()
+    return count
 
 
 async def _write_checkpoint(recovered: RecoveredCore, new: PartitionCheckpoint) -> None:

@@ -272,7 +272,8 @@ class SegmentReader:
         async with UncontendedLock(log.lock):
             segment.check_present()
             indexes = self._keep(segment, end_offset, made, [0, 0, 0])
-            if segment.indexes is made and log.life.state is FilesState.OPEN:
+            is_damaged = segment.seal is not None  # what replaced them would not be what the seal says: a repair's
+            if segment.indexes is made and log.life.state is FilesState.OPEN and not is_damaged:
                 await log.folder.replace_index_files(segment)
             return indexes
 

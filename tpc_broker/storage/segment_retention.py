@@ -6,6 +6,7 @@ When a core's partitions are looked at, and how a new start becomes durable, is 
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from tpc_broker.log.segment import RetentionPlan, SegmentView, plan_retention
@@ -15,6 +16,7 @@ from tpc_broker.storage.segment_reader import SegmentReader
 
 if TYPE_CHECKING:
     from tpc_broker.storage.segment_log import SegmentLog
+    from tpc_broker.storage.segments import Segment
 
 
 class SegmentRetention:
@@ -29,24 +31,25 @@ class SegmentRetention:
         """Which leading segments may go, and the log start offset this leads to.
 
         The caller makes the new log start durable (a LOG_START entry), then calls `advance_log_start`.
+        SegmentReplacedError.
         """
         log, views = self._log, []
-        async for segment, indexes in SegmentReader(log).look_through(log.segments[0].base_offset):
-            if segment not in log.segments:
-                continue
-            looked_at_end = log.end_of(segment)
-            try:
-                appended_ms = await log.folder.modified_ms(segment) if segment.size_bytes else now_ms
-            except FileNotFoundError:
+        async with aclosing(SegmentReader(log).look_through(log.segments[0].base_offset)) as segments:
+            async for segment, indexes in segments:
+                if segment not in log.segments:
+                    continue
+                looked_at_end = log.end_of(segment)
+                try:
+                    appended_ms = await self._appended_ms(segment, now_ms)
+                except FileNotFoundError:
+                    if segment in log.segments:
+                        raise
                 if segment in log.segments:
-                    raise
-            if segment in log.segments:
-                end = log.end_of(segment)
-                if end != looked_at_end:  # the file may have been looked at before
-                    appended_ms = now_ms
-                views.append(
-                    SegmentView(segment.base_offset, end, segment.size_bytes, indexes.largest_timestamp, appended_ms)
-                )
+                    end = log.end_of(segment)
+                    if end != looked_at_end:  # the file may have been looked at before
+                        appended_ms = now_ms
+                    largest = indexes.largest_timestamp
+                    views.append(SegmentView(segment.base_offset, end, segment.size_bytes, largest, appended_ms))
         plan = plan_retention(
             views,
             log.settings,
@@ -56,6 +59,11 @@ class SegmentRetention:
         )
         start = views[plan.segments_count - 1].end_offset if plan.segments_count else log.log_start_offset
         return plan, max(start, log.log_start_offset)
+
+    async def _appended_ms(self, segment: Segment, now_ms: int) -> int:
+        """An empty active segment has nothing that is old, and perhaps no file."""
+        is_empty = segment is self._log.active and not segment.size_bytes
+        return now_ms if is_empty else await self._log.folder.modified_ms(segment)
 
     async def advance_log_start(self, offset: int, now_ms: int) -> int:
         """The log starts at an offset from now on (its journal entry is durable); how many segments went.

@@ -139,11 +139,13 @@ class SegmentSwap:
         except OSError as error:  # what is in the files is there: mending finishes this
             log.fail(f"{Change.REPLACE.value}: {error}", pages_in_doubt=False)
             raise StorageFailedError(log.failed) from error
-        fresh = Segment(seal.base_offset, seal.log.size_bytes, seal=seal)
+        self._publish(segments, seal, published)
+
+    def _publish(self, segments: Sequence[Segment], seal: Seal, published: Callable[[], None]) -> None:
+        log, fresh = self._log, Segment(seal.base_offset, seal.log.size_bytes, seal=seal)
         number = log.segments.index(segments[0])
-        log.publish(
-            log.written_end_offset, (*log.segments[:number], fresh, *log.segments[number + len(segments) :])
-        )  # fmt: skip
+        before, behind = log.segments[:number], log.segments[number + len(segments) :]
+        log.publish(log.written_end_offset, (*before, fresh, *behind))
         published()
 
     async def _write_seal(self, seal: Seal) -> str:
@@ -152,7 +154,8 @@ class SegmentSwap:
         try:
             fd = await folder.disk.open(folder.path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
-                await folder.disk.durable_write(fd, seal.encode(), 0)
+                await folder.disk.write_at(fd, seal.encode(), 0)
+                await folder.disk.fdatasync(fd)
             finally:
                 await folder.disk.close(fd)
         except OSError:
@@ -233,7 +236,7 @@ async def finish_swaps(folder: SegmentFolder, listing: PartitionListing, segment
             continue
         if _is_left_over(seal, sizes):
             await put_in_place(folder, seal, sizes)
-            sizes = _after(seal, sizes)
+            sizes = files_after(seal, sizes)
         if sizes.get(log_name, 0) != seal.log.size_bytes:
             raise SealError(f"segment {base} has {sizes.get(log_name, 0)} bytes, its seal says {seal.log.size_bytes}")
         if seal.end_offset > segment_base:
@@ -273,7 +276,7 @@ def _is_left_over(seal: Seal, names: Mapping[str, int]) -> bool:
     return any(name in names for name in (*_cleaned_names(seal), *replaced, *stale))
 
 
-def _after(seal: Seal, names: Mapping[str, int]) -> dict[str, int]:
+def files_after(seal: Seal, names: Mapping[str, int]) -> dict[str, int]:
     """Files and their sizes when `put_in_place` is done."""
     bases = set(seal.replaced[1:])
     sizes = {

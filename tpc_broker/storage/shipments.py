@@ -1,8 +1,10 @@
 """Segments of a partition that another replica reads to become its like.
 
 A shipment is a folder `shipping/CORE-NAME` with second names (hard links) of the files, made at one moment: retention
-and deletion take the first names away, and the bytes stay until the shipment ends. Sealed segments never change. Of the
-active one so much is shipped as was written then; what is committed of that is never cut. A start removes all of them.
+and deletion take the first names away, and the bytes stay until the shipment ends. Sealed segments never change; no
+cleaned one takes the place of another while the links are made, so that log, indexes and seal of each are of one
+version. Of the active one so much is shipped as was written then; what is committed of that is never cut. A start
+removes all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker import limits
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
+from tpc_broker.log.files import SEAL_SUFFIX, SNAPSHOT_SUFFIX, segment_file_name
 from tpc_broker.storage.folders import remove_folder
 from tpc_broker.storage.segments import SegmentFolder, make_folder
 
@@ -83,7 +85,8 @@ class Shipments:
         for _attempt in range(ATTEMPTS):
             await disk.mkdir(path)
             try:
-                files = await self._link(storage, path, from_offset, upto)
+                async with storage.swaps_held():
+                    files = await self._link(storage, path, from_offset, upto)
             except FileNotFoundError:
                 await remove_folder(disk, path)
                 continue
@@ -107,9 +110,13 @@ class Shipments:
             await disk.link(storage.folder.path / segment.log_name, path / segment.log_name)
             logs.append(ShippedFile(segment.log_name, size_bytes))
             for name in _others(segment, is_sealed=segment is not active):
-                with suppress(FileNotFoundError):
+                try:
                     await disk.link(storage.folder.path / name, path / name)
-                    others.append(ShippedFile(name, (await disk.stat(path / name)).size_bytes))
+                except FileNotFoundError:
+                    if segment.seal is not None and name.endswith(SEAL_SUFFIX):
+                        raise  # without it nobody would know that its gaps are right
+                    continue
+                others.append(ShippedFile(name, (await disk.stat(path / name)).size_bytes))
         return logs + others
 
     def get(self, name: str, now_ms: int) -> Shipment | None:

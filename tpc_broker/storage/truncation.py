@@ -44,14 +44,21 @@ class Truncation:
                 if log.active.written_end_position > log.active.size_bytes:  # of a batch that is void now
                     await log.folder.shorten(log.active)
                 return
-            while len(log.segments) > 1 and log.active.base_offset >= offset:
+            cleaned_upto = max((one.seal.end_offset for one in log.segments if one.seal is not None), default=0)
+            if offset < cleaned_upto:
+                raise ValueError(f"offset {offset} is in front of {cleaned_upto}, up to which the log was cleaned")
+            while len(log.segments) > 1 and log.active.base_offset >= offset and not self._is_behind_cleaned(offset):
                 last = log.active
+                if log.segments[-2].seal is not None:  # a cleaned segment takes nothing more, and is not cut
+                    break
                 log.publish(last.base_offset, log.segments[:-1])
                 await self._remove_segment(last, offset)
-            segment = log.active
-            if segment.base_offset > offset:
+            segment, others = log.active, log.segments[:-1]
+            if others and segment.base_offset > offset:
+                raise ValueError(f"offset {offset} lies in what compaction has cleaned")
+            if segment.base_offset > offset or (others and segment.base_offset == offset):
                 fresh = Segment(offset, indexes=SegmentIndexes(offset, log.settings.index_interval_bytes))
-                log.publish(offset, (fresh,))
+                log.publish(offset, (*others, fresh))
                 await self._remove_segment(segment, offset)
             else:
                 await self._cut_segment(segment, offset, trust_indexes=trust_indexes)
@@ -61,6 +68,11 @@ class Truncation:
             producers = await self._producers_at(offset)
             producers.complete(log.log_state.producers)
             log.log_state.cut_producers(offset, producers)
+
+    def _is_behind_cleaned(self, offset: int) -> bool:
+        """Nothing is appended to a segment that was cleaned: the one behind it stays, empty."""
+        *_before, last, active = self._log.segments
+        return last.seal is not None and active.base_offset == offset
 
     async def begin_settling(self, offset: int) -> None:
         """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments
@@ -75,21 +87,26 @@ class Truncation:
         log.log_state.producers = await self._producers_at(active.base_offset)
         log.rolls.hold_until(offset)
 
-    async def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> None:
+    async def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> bool:
         """Append whole batches that end at `next_offset`, as far as they begin in front of `upto`: they are in the
-        active segment's file already, or will be.
+        active segment's file already, or will be. False: what comes next is behind `upto`.
         """
         log, view = self._log, memoryview(batches)
-        if log.written_end_offset < upto:
-            end = len(view) if next_offset <= upto else end_of_batches(view, 0, len(view), upto)
-            await SegmentAppender(log).append([view[:end]])
+        if log.written_end_offset >= upto:
+            return False
+        end = len(view) if next_offset <= upto else end_of_batches(view, 0, len(view), upto)
+        await SegmentAppender(log).append([view[:end]])
+        return end == len(view)
 
-    async def settle(self, offset: int, *, is_sealed: bool = False) -> None:
+    async def settle(self, offset: int, *, is_sealed: bool = False, has_gaps: bool = False) -> None:
         """The file is there: what was not taken is read, and the log ends at the offset. `is_sealed`: the segment is
-        complete. BatchDamageError, ValueError: they hold no log that ends there.
+        complete. `has_gaps`: it was cleaned, and no batch need end there. BatchDamageError, ValueError: they hold no
+        log that ends there.
         """
         log, active = self._log, self._log.active
         await self._take_in(active.written_end_position, offset)
+        if has_gaps and log.written_end_offset < offset:
+            log.publish(offset)
         if log.written_end_offset != offset:
             raise ValueError(f"segment {active.base_offset} ends at {log.written_end_offset}, not at {offset}")
         await log.folder.shorten(active)
@@ -113,7 +130,8 @@ class Truncation:
                 length *= 2
                 buffer = aligned_buffer(length + DIRECT_BLOCK_BYTES, log.folder.disk.poll_ring)
                 continue
-            await self.take_settled(data[:end], next_offset, upto)
+            if not await self.take_settled(data[:end], next_offset, upto):
+                return
             position, length = position + end, SETTLED_BYTES
 
     async def _remove_segment(self, segment: Segment, cut_offset: int) -> None:

@@ -122,8 +122,8 @@ int tpc_clean_unpacked(tpc_cleaner *cleaner, const uint8_t *batch, const uint8_t
                        uint8_t *out, size_t out_bytes, tpc_clean_verdict *verdict);
 
 /*
- * The successor of a REWRITTEN batch, with its records packed again. When it is larger than bytes_max the batch stays
- * as it was. 0 or -ENOSPC.
+ * The successor of a REWRITTEN batch, with its records packed again. When all of them stay, and it is larger than bytes_max, the
+ * batch stays as it was and gets no horizon. 0 or -ENOSPC; -EINVAL: no batch can be so large.
  */
 int tpc_clean_packed(tpc_cleaner *cleaner, const uint8_t *batch, const tpc_clean_verdict *verdict,
                      const uint8_t *packed, size_t packed_bytes, size_t bytes_max, uint8_t *out, size_t out_bytes);

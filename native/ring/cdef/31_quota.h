@@ -27,13 +27,13 @@ typedef struct {
 /* In memory of one core, or of all of a node: everything in it changes in single atomic steps, and no core waits for another. */
 typedef struct tpc_quota_table tpc_quota_table;
 
-/* How much memory so many buckets need. */
+/* How much memory so many buckets of clients need, and an eighth as many of addresses. */
 size_t tpc_quota_table_bytes(uint32_t buckets);
 /* The table in memory that is all zero, or that another core has begun: the first one draws what its keys depend on. NULL with
  * errno EINVAL: there is no room for a bucket. */
 tpc_quota_table *tpc_quota_table_in(void *memory, size_t bytes);
 /* The bucket of a kind and of whom it is shared by. It may be another's later: see `key`. Where there is no place it is the
- * kind's common one. */
+ * kind's common one; an address takes the place of another, with what is counted there. */
 tpc_quota_bucket *tpc_quota_bucket_of(tpc_quota_table *table, const tpc_quota_windows *windows, int kind,
                                       const uint8_t *user, uint32_t user_bytes, const uint8_t *client,
                                       uint32_t client_bytes, int64_t now_ns, uint64_t *key);

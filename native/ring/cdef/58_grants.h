@@ -8,7 +8,8 @@ enum tpc_right {
     TPC_RIGHT_TRANSACT = 4 /* to write by a transactional id */
 };
 
-/* What is kept at most, of topics and of transactional ids: what is void goes first, and then the oldest. */
+/* What is kept at most, of topics and of transactional ids: what is void goes first, of transactional ids then a subject's own
+ * for another of its, and then the oldest. */
 enum { TPC_GRANTS_MAX = 65536, TPC_GRANTS_TRANSACTIONAL_MAX = 4096 };
 
 /* Counters since the rights were begun to be asked about, and what is now. */

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.definitions import NO_ID, Malformed, decode, decode_response, message
+from tests.support.native_batches import read_records
 from tests.support.raw_client import Closed, RawConnection
-from tests.support.record_batches import CONTROL, LOG_APPEND_TIME, read_batches
+from tests.support.record_batches import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, read_batches
 from tests.support.server_process import Broker
+from tpc_broker.kafka.compression import Compression, decompress
 
 BASE_MS = int(time.time()) * 1000 - 3_600_000
 """A recent time stamp, the same for both peers of a run: old records would be deleted by retention."""
@@ -358,6 +360,9 @@ class Normaliser:
 
     def body(self, values: dict[str, Any]) -> dict[str, Any]:
         self._learn_topic_ids(values)
+        if self._api == "ListTransactions":  # in no order, and before producers are numbered in the order of the answer
+            states = self._own(values["TransactionStates"], "TransactionalId")
+            values = {**values, "TransactionStates": sorted(states, key=lambda one: str(one["TransactionalId"]))}
         normalised = self._struct(values)
         special = getattr(self, f"_{self._api}", None)
         return special(normalised) if special else normalised
@@ -433,13 +438,23 @@ class Normaliser:
     def _batches(self, raw: bytes) -> list[dict[str, Any]]:
         batches = read_batches(raw)
         for one in batches:
+            if one["attributes"] & 7 and one["attributes"] & DELETE_HORIZON | (
+                one["records_count"] <= one["last_offset_delta"]
+            ):  # a cleaner has packed it
+                unpacked = read_records(decompress(Compression(one["attributes"] & 7), one["records"]))
+                one["records"] = [tuple(record) for record in unpacked]
             if one["leader_epoch"] >= 0:
                 one["leader_epoch"] -= self._dialogue.first_epoch
             if one["attributes"] & LOG_APPEND_TIME:
                 one["max_timestamp"] = "<time>"
             if one["attributes"] & CONTROL:  # by the broker's clock; its value is the coordinator's epoch
-                one["base_timestamp"] = one["max_timestamp"] = "<time>"
+                one["max_timestamp"] = "<time>"
+                one["base_timestamp"] = "<time>" if one["base_timestamp"] >= 0 else one["base_timestamp"]
                 one["records"] = [key for _offset, _timestamp, key, _value, _headers in one["records"]]
+            elif one["attributes"] & DELETE_HORIZON and one["base_timestamp"] > _CLOCK_FROM_MS:  # a cleaner's clock
+                since = one["base_timestamp"]
+                one["records"] = [(offset, since + delta, *more) for offset, delta, *more in one["records"]]
+                one["base_timestamp"] = "<horizon>"
             identifier, epoch, sequence = one["producer"]
             if identifier >= 0:
                 one["producer"] = (self._dialogue.symbols.of("producer", identifier), epoch, sequence)
@@ -510,11 +525,6 @@ class Normaliser:
             state["Topics"].sort(key=lambda topic: str(topic["Topic"]))
             for topic in state["Topics"]:
                 topic["Partitions"].sort()
-        return values
-
-    def _ListTransactions(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
-        """In no order."""
-        values["TransactionStates"].sort(key=lambda one: str(one["TransactionalId"]))
         return values
 
     def _ConsumerGroupHeartbeat(self, values: dict[str, Any]) -> dict[str, Any]:  # noqa: N802

@@ -152,6 +152,9 @@ def rules_on_transactional_ids(d: AccessDialogue) -> None:
 
     d.until(lambda: port() > 0)
     d.until(is_loaded)
+    with RawConnection("127.0.0.1", port()) as connection:  # so that there is one to list
+        made = connection.ask("InitProducerId", 4, {"TransactionalId": name, "TransactionTimeoutMs": 60_000})
+    assert made["ErrorCode"] == 0, made
 
     def ask(d: AccessDialogue) -> None:
         line = d.line(port(), "alice")

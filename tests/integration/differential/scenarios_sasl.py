@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from tests.integration.differential.dialogue import Dialogue, Line, Normaliser, Scenario
+from tests.integration.differential.dialogue import Dialogue, Line, Normaliser, Scenario, stable_versions
 from tests.support.sasl_brokers import HELLO, MECHANISMS, machine_of
 from tests.support.waiting import let_pass
 
@@ -216,6 +216,39 @@ def renewals(d: Dialogue) -> None:
     shake(line, "PLAIN")
     say(line, _RIGHT)
     say(line, _RIGHT)
+    is_served(line)
+
+
+@scenario
+def renewals_by_mechanisms_that_are_not_enabled(d: Dialogue) -> None:
+    for name in ("GSSAPI", "OAUTHBEARER", "plain", ""):
+        for version in (0, 1):
+            line = new(d, f"{name} {version}")
+            shake(line, "PLAIN")
+            say(line, _RIGHT)
+            shake(line, name, version)
+            is_served(line)
+
+
+@scenario
+def delegation_tokens(d: Dialogue) -> None:
+    """Of who has logged in; of the anonymous they are in `scenarios_unset`."""
+    line = new(d, "alice")
+    shake(line, "SCRAM-SHA-256")
+    prove(line)
+    alice, bob = ({"PrincipalType": "User", "PrincipalName": name} for name in ("alice", "bob"))
+    for version in stable_versions("CreateDelegationToken"):
+        for renewers in ([], [bob], [{"PrincipalType": "Group", "PrincipalName": "g"}]):
+            line.ask("CreateDelegationToken", version, {"Renewers": renewers, "MaxLifetimeMs": -1})
+    for owner in (alice, bob, {"PrincipalType": "Group", "PrincipalName": "g"}):
+        of = {f"Owner{name}": value for name, value in owner.items()}
+        line.ask("CreateDelegationToken", 3, {**of, "Renewers": [], "MaxLifetimeMs": 5})
+    for version in stable_versions("RenewDelegationToken"):
+        line.ask("RenewDelegationToken", version, {"Hmac": b"x", "RenewPeriodMs": 1})
+        line.ask("ExpireDelegationToken", version, {"Hmac": b"x", "ExpiryTimePeriodMs": -1})
+    for version in stable_versions("DescribeDelegationToken"):
+        for owners in (None, [], [alice], [bob], [alice, bob]):
+            line.ask("DescribeDelegationToken", version, {"Owners": owners})
     is_served(line)
 
 

@@ -6,10 +6,13 @@ it over, and the answer waits until it has been seen to, or for as long as the c
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.auth.operations import Operation
+from tpc_broker.broker.handlers.refusals import ask_again
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import PartitionIndex, TopicPartition
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.reassignments import Check
     from tpc_broker.metadata.image import TopicImage
 
 PREFERRED: Final = 0
@@ -55,7 +59,8 @@ async def handle_elect_leaders(
             waiting[name, index] = topic
         else:
             results[name, index] = found
-    await _elect(core, waiting, results, min(message.timeout_ms / 1000, WAIT_S_MAX))
+    check = partial(ask_again, core, request, Operation.ALTER)
+    await _elect(core, waiting, results, min(message.timeout_ms / 1000, WAIT_S_MAX), check)
     if message.topic_partitions is None:
         results = {each: found for each, found in results.items() if found[0] != ErrorCode.ELECTION_NOT_NEEDED}
     return _response(results)
@@ -87,7 +92,10 @@ def _at_once(core: Core, topic: TopicImage, index: int, kind: int) -> tuple[Erro
     return None
 
 
-async def _elect(core: Core, waiting: dict[tuple[str, int], TopicImage], results: Results, timeout_s: float) -> None:
+async def _elect(
+    core: Core, waiting: dict[tuple[str, int], TopicImage], results: Results, timeout_s: float, check: Check
+) -> None:
+    """`check`: before leaders are asked, each time."""
     view, on_demand = core.view, core.leadership_on_demand
     give_up_s, ask_s = trio.current_time() + timeout_s, 0.0
     while waiting:
@@ -100,6 +108,7 @@ async def _elect(core: Core, waiting: dict[tuple[str, int], TopicImage], results
         if trio.current_time() >= give_up_s:
             break
         if trio.current_time() >= ask_s and on_demand is not None:
+            check(view.image)
             ask_s = trio.current_time() + ASK_EVERY_S
             on_demand.ask({
                 TopicPartition(topic.topic_id, PartitionIndex(index)): view.place_of(topic, index)

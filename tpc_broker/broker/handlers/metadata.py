@@ -62,6 +62,8 @@ CREATION_ASKED_VERSION = 4
 NODES_TAG = 10_000
 LOADS_TAG = 10_001
 RELEASES_TAG = 10_002
+CLEANING_TAG = 10_003
+"""With the name of a topic."""
 """From here on tags are nobody's: Kafka's own stay below."""
 TELLS_NOTHING = frozenset({int(ErrorCode.UNKNOWN_TOPIC_ID), int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)})
 """Neither the name of a topic nor what may be done to it is known then, or is to be."""
@@ -329,6 +331,8 @@ def handle_describe_cluster(
     asked = request_tags(request, message)
     if LOADS_TAG in asked:
         return _with_loads(core, request, response)
+    if CLEANING_TAG in asked:
+        return _with_cleaning(core, request, response, asked[CLEANING_TAG])
     if RELEASES_TAG in asked:
         return with_facts(request, response, RELEASES_TAG, _releases(core))
     return _with_nodes(core, request, response) if core.view.image.nodes else response
@@ -354,6 +358,12 @@ async def _with_loads(core: Core, request: Request, response: Message) -> Encode
     except MailboxError:
         facts = None
     return with_facts(request, response, LOADS_TAG, facts)
+
+
+async def _with_cleaning(core: Core, request: Request, response: Message, topic: bytes) -> EncodedResponse:
+    """What is known of the compaction of a topic's partitions on this node."""
+    facts = await core.cleaning_facts.of_node(topic.decode(errors="replace"))
+    return with_facts(request, response, CLEANING_TAG, facts)
 
 
 def _no_transactions(core: Core, request: Request) -> ErrorCode:

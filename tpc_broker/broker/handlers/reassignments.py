@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.handlers.forward import listener_name_of
+from tpc_broker.broker.handlers.refusals import ask_again
 from tpc_broker.broker.handlers.tags import request_tags
 from tpc_broker.broker.reassignments import Outcome, WantedBrokers
 from tpc_broker.kafka import messages
@@ -45,6 +47,7 @@ async def handle_alter_partition_reassignments(
         await core.reassignments.alter(
             [one for one, stay in zip(wanted, stays, strict=True) if not stay],
             allow_factor_change=bool(message.allow_replication_factor_change),
+            check=partial(ask_again, core, request, Operation.ALTER),
         )
     )
     outcomes = [Outcome() if stay else next(altered) for stay in stays]

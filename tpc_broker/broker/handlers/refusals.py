@@ -2,7 +2,8 @@
 are those that are given where there is no controller (`no_controller`).
 
 They are asked for their right in one place, `only_allowed`, before the handler sees what is wanted. What changes rules,
-users, quotas, levels or nodes waits for the changes before it, and is asked again behind the wait (`while_allowed`).
+users, quotas, levels or nodes waits for the changes before it, and is asked again behind the wait (`while_allowed`); so
+is what moves replicas and leaders, by `ask_again` itself.
 """
 
 from __future__ import annotations
@@ -67,8 +68,16 @@ def only_allowed(row: ApiRow) -> Handler:
     return handle
 
 
-# Rule: A change of rules, users, quotas, levels or nodes is decided by the rights of that moment: the one before it may
-# have taken them away. Held by tests/broker/test_rights_taken_away.py.
+# Rule: A change of rules, users, quotas, levels, nodes, replicas or leaders is decided by the rights of that moment:
+# the one before it may have taken them away. Held by tests/broker/test_rights_taken_away.py.
+def ask_again(core: Core, request: Request, operation: Operation, image: ClusterImage) -> None:
+    """In a handler behind `only_allowed`: ends it as that would have, if the right is gone. `operation`: on the
+    cluster, by the rules of this image.
+    """
+    if not core.access.allows_change(request, operation, image.acls):
+        raise _NoLongerAllowedError
+
+
 def while_allowed(
     core: Core,
     request: Request,
@@ -78,8 +87,7 @@ def while_allowed(
     """A change for `core.metadata.change`, of a handler behind `only_allowed`; `operation`: on the cluster."""
 
     def decide_if_allowed(image: ClusterImage) -> tuple[list[MetadataRecord], T]:
-        if not core.access.allows_change(request, operation, image.acls):
-            raise _NoLongerAllowedError
+        ask_again(core, request, operation, image)
         return decide(image)
 
     return decide_if_allowed

@@ -19,20 +19,20 @@ NO_TAGS: Final = b"\0"
 """How a message of a flexible version ends that has no tagged field."""
 
 
-def request_tags(request: Request, message: Message) -> set[int]:
-    """Numbers of the tagged fields at the end of a request of a flexible version, of which `message` is the rest."""
+def request_tags(request: Request, message: Message) -> dict[int, bytes]:
+    """The tagged fields at the end of a request of a flexible version, of which `message` is the rest, by number."""
     encoded = b"".join(codec(api(request.api_key).request_name, request.api_version).encode_parts(message))
     body = bytes(request.body)
     assert encoded.endswith(NO_TAGS), "the count of tagged fields"
     if body == encoded or not body.startswith(encoded[:-1]):
-        return set()
-    found: set[int] = set()
+        return {}
+    found: dict[int, bytes] = {}
     count, position = read_uvarint(body, len(encoded) - 1)
     for _ in range(count):
         tag, position = read_uvarint(body, position)
         size, position = read_uvarint(body, position)
+        found[tag] = body[position : position + size]
         position += size
-        found.add(tag)
     return found
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 DEATHS_MAX: Final = 3
 """Of cleaners in one partition's jobs, one after the other: then it is taken for the job's doing."""
-_HELD_S: Final = limits.CLEANER_IDLE_S / 2
+_HELD_S: Final = limits.CLEANER_HELD_S / 2
 _RECEIVE_BYTES: Final = 65536
 _OF_THE_MACHINE: Final = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
@@ -115,7 +115,7 @@ class CleanerClient:
         """Bytes read and written so far, by the label of the job."""
 
     async def ready(self) -> None:
-        """Until a cleaner is free, which then waits for this core's next job, for half a minute. Who asks before it
+        """Until a cleaner is free, which then waits for this core's next job, for some seconds. Who asks before it
         makes the job finds the log as it is when the job begins. CleanerAwayError.
         """
         if self._held is None or trio.current_time() - self._held.ready_s > _HELD_S:

@@ -90,6 +90,8 @@ class Work(NamedTuple):
     void: type[Exception]
 
 
+# Rule: A cleaner touches nothing of a group any more that it has told a core of: a core that is gone may have made the
+# seal durable, and its next life finishes the swap with these files. Held by tests/runtime/test_cleaner_client.py.
 class CleaningConversation:
     """One connection: one job. The socket blocks."""
 
@@ -118,7 +120,7 @@ class CleaningConversation:
     def serve(self, prepare: Callable[[CleaningJob], None]) -> None:
         """The whole job; `prepare` makes the process ready for it. CoreGoneError, FrameError: the core is to blame."""
         self._send(encode_frame(Kind.READY))
-        self._connection.settimeout(limits.CLEANER_IDLE_S)
+        self._connection.settimeout(limits.CLEANER_HELD_S)
         job = decode_job(self._expect(Kind.JOB))
         self._connection.settimeout(None)
         answer = self._answer(job, prepare)
@@ -127,6 +129,7 @@ class CleaningConversation:
 
     def _answer(self, job: CleaningJob, prepare: Callable[[CleaningJob], None]) -> bytes:
         """What became of a job. CoreGoneError."""
+        _alive()
         try:
             prepare(job)
             return encode_report(self._clean(job, self._take, self._spend, self._should_stop))
@@ -152,7 +155,7 @@ class CleaningConversation:
     def _take(self, group: CleanedGroup) -> None:
         """Returns when the core has put it in place."""
         data = encode_group(group)
-        _alive(for_s=0)  # the core takes the time that it needs
+        _alive(for_ever=True)  # the core takes the time that it needs
         try:
             self._send(data)
             self._expect(Kind.TAKEN)
@@ -208,10 +211,10 @@ class CleaningConversation:
         return frame
 
 
-def _alive(for_s: float = limits.CLEANER_SILENT_S) -> None:
-    """The kernel ends this process (SIGALRM) when it does not come here again in time; 0: it may take any time."""
+def _alive(*, for_ever: bool = False) -> None:
+    """The kernel ends this process (SIGALRM) when it does not come here again in time."""
     if _is_watched:
-        signal.setitimer(signal.ITIMER_REAL, for_s)
+        signal.setitimer(signal.ITIMER_REAL, 0 if for_ever else limits.CLEANER_SILENT_S)
 
 
 _is_watched = False
@@ -328,9 +331,12 @@ def main(arguments: list[str]) -> int:
     for number in _IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED_SIGNALS)  # blocked by the supervisor, for the time up to here
-    from tpc_broker.runtime.cleaner import cleaning_run  # noqa: PLC0415 (what the jobs' processes share)
+    from tpc_broker.runtime.cleaner.cleaning_run import (  # noqa: PLC0415 (what the jobs' processes share)
+        SourceChangedError,
+        clean,
+    )
 
-    return run(options, Work(cleaning_run.clean, cleaning_run.SourceChangedError))
+    return run(options, Work(clean, SourceChangedError))
 
 
 if __name__ == "__main__":

@@ -21,12 +21,21 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, MailboxError
-from tpc_broker.log.files import LOG_SUFFIX, LOSSES_FILE, decode_losses, parse_segment_file_name, segment_file_name
+from tpc_broker.log.files import (
+    LOG_SUFFIX,
+    LOSSES_FILE,
+    SEAL_SUFFIX,
+    decode_losses,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from tpc_broker.log.seals import SealError
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.raft.items import Address, Voter
 from tpc_broker.rounds import next_round
-from tpc_broker.runtime.scrub import SegmentFile
+from tpc_broker.runtime.direct_file import SegmentFile, pieces
 from tpc_broker.runtime.scrub_report import note_rebuilt, read_report
+from tpc_broker.runtime.sealed_files import read_seal, unlike_its_seal
 from tpc_broker.storage.batch_ranges import missing
 
 if TYPE_CHECKING:
@@ -158,8 +167,8 @@ class DamagedReplicas:
         """None: the log was changed meanwhile, and it is to be looked at again. OSError: it cannot be said now."""
         path = self._data / damage.file
         parsed = parse_segment_file_name(path.name)
-        if parsed is None or parsed[1] != LOG_SUFFIX:
-            return False
+        if parsed is None or parsed[1] not in (LOG_SUFFIX, SEAL_SUFFIX):
+            return False  # indexes are made anew
         segment = next((each for each in files.segments if each.base_offset == parsed[0]), None)
 
         def is_kept() -> bool:
@@ -167,7 +176,9 @@ class DamagedReplicas:
                 return False
             if damage.is_gap:
                 return damage.offset < files.written_end_offset
-            return segment is not None and segment in files.segments and damage.position < segment.size_bytes
+            if segment is None or segment not in files.segments:
+                return False
+            return segment.seal is not None or damage.position < segment.size_bytes
 
         if not is_kept():
             return False
@@ -271,10 +282,17 @@ class DamagedReplicas:
 
 def is_damaged(path: Path, damage: Damage, epochs: Sequence[EpochStart]) -> bool:
     """Whether no sound batch with the offset and the leader epoch of its place begins where a scrub found none, read
-    past the page cache; of a file that the scrub could not open, whether it still cannot be. Blocking. OSError: it
-    cannot be said now, for want of memory, say.
+    past the page cache; of a file that the scrub could not open, whether it still cannot be; of a cleaned segment,
+    whether its log is not what its seal says, or its seal says nothing. Blocking. OSError: it cannot be said now, for
+    want of memory, say.
     """
+    base_offset, suffix = parse_segment_file_name(path.name) or (-1, "")
     try:
+        seal = read_seal(path.parent, base_offset) if base_offset >= 0 else None
+        if suffix == SEAL_SUFFIX:
+            return False
+        if seal is not None:
+            return bool(unlike_its_seal(path.parent, seal, pieces, (LOG_SUFFIX,)))
         file = SegmentFile(path)
         try:
             if damage.damaged_bytes == 0:
@@ -283,6 +301,8 @@ def is_damaged(path: Path, damage: Damage, epochs: Sequence[EpochStart]) -> bool
             return find_batches_end(data, damage.offset, epochs, allow_gaps=False)[0] == 0
         finally:
             file.close()
+    except SealError:
+        return True
     except OSError as error:
         if error.errno in LOST_ERRNOS:
             return True

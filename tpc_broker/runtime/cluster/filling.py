@@ -31,26 +31,25 @@ import trio
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineError, StorageFailedError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
-from tpc_broker.log.batch import LENGTH_PREFIX_BYTES
-from tpc_broker.log.checkpoint import VOTE_NOTE, PartitionCheckpoint
-from tpc_broker.log.files import LOG_SUFFIX, EpochStart, parse_segment_file_name
-from tpc_broker.model import LeaderEpoch, Offset
-from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.log.files import LOG_SUFFIX, parse_segment_file_name
+from tpc_broker.log.seals import Seal, SealedFile, SealError, cleaned_state
+from tpc_broker.native_bytes import crc32c
 from tpc_broker.raft.items import Address, Position
+from tpc_broker.runtime.cluster.offers import FillingFailedError, LogCheck, Offer, sealed_file
 from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
 from tpc_broker.runtime.cluster.shipping import END, FILLED, OFFER, READ
-from tpc_broker.storage.filled_files import FilledFile
+from tpc_broker.storage.filled_files import FilledFile, write_seal
 from tpc_broker.storage.filled_folders import make_filling_folder
 from tpc_broker.storage.filled_logs import FilledLog, bring_own
 from tpc_broker.storage.folders import remove_folder
-from tpc_broker.storage.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from tpc_broker.cluster.founding import SeedAddress
     from tpc_broker.cluster.link_codec import Hello
+    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.native_bytes import Buffer
     from tpc_broker.runtime.cluster.links import Links, Peer
@@ -83,93 +82,6 @@ SPARE_BYTES: Final = 64 * limits.MIB
 """Of the disk, that a replica that is filled leaves to others."""
 
 
-class FillingFailedError(Exception):
-    """What was fetched cannot be used, or not be fetched; the leader asks again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What the leader ships: a log that ends at `position`, which is committed, with the terms that belong to it."""
-
-    shipment: str
-    term: int
-    position: Position
-    starts: int
-    epochs: tuple[EpochStart, ...]
-    notes: dict[int, bytes]
-    files: tuple[tuple[str, int], ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(size for _name, size in self.files)
-
-    @property
-    def logs(self) -> list[int]:
-        """Where its segments begin."""
-        parsed = [parse_segment_file_name(name) for name, _size in self.files]
-        return sorted(one[0] for one in parsed if one is not None and one[1] == LOG_SUFFIX)
-
-    @property
-    def in_order(self) -> list[tuple[str, int]]:
-        """Its files: what lies beside the segments first, then their logs as they follow each other."""
-        return sorted(self.files, key=lambda file: (file[0].endswith(LOG_SUFFIX), file))
-
-    @property
-    def last_segment(self) -> Segment | None:
-        """None: no segment is shipped."""
-        *_before, (name, size) = self.in_order or [("", 0)]
-        return Segment(self.logs[-1], size) if name.endswith(LOG_SUFFIX) else None
-
-    @property
-    def first_offset(self) -> int:
-        """Of what is shipped."""
-        return self.logs[0] if self.logs else self.position.offset
-
-    @classmethod
-    def decode(cls, payload: dict[str, Any]) -> Offer:
-        """FillingFailedError: that is none."""
-        try:
-            epoch, offset = payload["position"]
-            markers = [(int(term), int(begins), bytes.fromhex(note)) for term, begins, note in payload["markers"]]
-            files = tuple((str(name), int(size)) for name, size in payload["files"])
-            offer = cls(
-                str(payload["shipment"]), int(payload["term"]), Position(int(epoch), int(offset)),
-                int(payload["starts"]),
-                tuple(EpochStart(LeaderEpoch(term), Offset(begins)) for term, begins, _note in markers),
-                {term: note for term, _begins, note in markers}, files,
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise FillingFailedError(f"the offer cannot be read: {error}") from error
-        offer._check()
-        return offer
-
-    def _check(self) -> None:
-        names = [name for name, _size in self.files]
-        if len(names) > limits.SHIPPED_FILES_MAX or len(set(names)) != len(names):
-            raise FillingFailedError(f"an offer of {len(names)} files")
-        if any(parse_segment_file_name(name) is None or size < 0 for name, size in self.files):
-            raise FillingFailedError("an offer of files that are no segment's")
-        last = self.epochs[-1].epoch if self.epochs else 0
-        if not 0 < last == self.position.epoch or not 0 <= self.starts <= self.position.offset:
-            raise FillingFailedError(f"an offer up to {self.position} with the epochs {self.epochs}")
-        if self.term < self.position.epoch:
-            raise FillingFailedError(f"term {self.term} offers what epoch {self.position.epoch} has written")
-
-    def state(self, settled: PartitionCheckpoint, own: PartitionStorage) -> PartitionCheckpoint:
-        """The partition with these files, and the replica's own term and vote. What was deleted here since the offer
-        was made stays so: the leader has been told (`log_starts`). That is committed, so it lies below `position`.
-        """
-        term = max(own.leader_epoch, self.term)
-        notes = dict(self.notes)
-        if term == own.leader_epoch and VOTE_NOTE in own.notes:
-            notes[VOTE_NOTE] = own.notes[VOTE_NOTE]
-        return replace(
-            settled, leader_epoch=LeaderEpoch(term), epochs=self.epochs, notes=tuple(sorted(notes.items())),
-            moves=own.moves + 1, log_start_offset=Offset(max(self.starts, own.log_start_offset)),
-            commit_offset=Offset(self.position.offset),
-        )  # fmt: skip
-
-
 class Pace:
     """Bytes a second on the average; what was slow for other reasons is not made up for."""
 
@@ -183,55 +95,6 @@ class Pace:
         await trio.sleep_until(begins_s)
 
 
-class LogCheck:
-    """Whether bytes that come one after the other are whole batches of the right epochs, one behind the other.
-
-    `whole`: of what came last the batches that are whole, one run behind the other, each with the offset behind it.
-    They lie in the memory in which they came, but for one that came in pieces.
-    """
-
-    def __init__(self, base_offset: int, epochs: Sequence[EpochStart]) -> None:
-        self.next_offset = base_offset
-        self.whole: list[tuple[Buffer, int]] = []
-        self._epochs = epochs
-        self._rest = b""
-
-    def take(self, data: Buffer) -> bool:
-        """False: a batch is damaged, or they are none."""
-        self.whole.clear()
-        view = memoryview(data)
-        view = view[self._end_begun(view) :]
-        joined = self._rest + view if self._rest else view
-        end, self.next_offset = find_batches_end(joined, self.next_offset, self._epochs)
-        self._rest = bytes(joined[end:])
-        if end:
-            self.whole.append((joined[:end], self.next_offset))
-        return len(self._rest) <= limits.LINK_FRAME_BYTES_MAX
-
-    def _end_begun(self, view: memoryview) -> int:
-        """How many bytes belong to the batch that has begun before: only these are copied. 0: it goes on behind
-        them, or is none.
-        """
-        prefix = self._rest[:LENGTH_PREFIX_BYTES]
-        prefix += view[: LENGTH_PREFIX_BYTES - len(prefix)]
-        if not self._rest or len(prefix) < LENGTH_PREFIX_BYTES:
-            return 0
-        missing = LENGTH_PREFIX_BYTES + int.from_bytes(prefix[-4:], signed=True) - len(self._rest)
-        if not 0 < missing <= len(view):
-            return 0
-        batch = self._rest + view[:missing]
-        end, next_offset = find_batches_end(batch, self.next_offset, self._epochs)
-        if end < len(batch):
-            return 0
-        self._rest, self.next_offset = b"", next_offset
-        self.whole.append((batch, next_offset))
-        return missing
-
-    @property
-    def is_whole(self) -> bool:
-        return not self._rest
-
-
 @dataclass(frozen=True, slots=True)
 class _Filling:
     """What comes into a folder, for which replica."""
@@ -241,6 +104,10 @@ class _Filling:
     own: PartitionStorage
     offer: Offer
     path: Path
+    keeps_front: bool
+    """What it has in front of what is shipped becomes part of it."""
+    seals: dict[int, Seal] = field(default_factory=dict)
+    """Of the segments that are shipped and were cleaned, by where these begin."""
 
 
 @dataclass(slots=True)
@@ -344,15 +211,14 @@ class ReplicaFilling:
             return
         begun_s, disk = time.monotonic(), self._files.disk
         own_offset = min(driver.core.look(group).high_watermark, files.written_end_offset)
-        offer = Offer.decode(await self._links.ask(source, OFFER, {"group": group, "from_offset": own_offset}))
+        offer, keeps_front = await self._ask_offer(group, source, files.segments[0].base_offset, own_offset)
         path = None
         try:
             path = await make_filling_folder(disk, self._data, self._core, os.urandom(8).hex())
             await self._check_room(offer)
-            if files.segments[0].base_offset < offer.first_offset <= own_offset:
-                await bring_own(files, path, offer.first_offset)
+            if keeps_front:
                 offer = replace(offer, starts=max(offer.starts, files.log_start_offset))
-            settled = await self._fetch_all(_Filling(group, key, files, offer, path), place)
+            settled = await self._fetch_all(_Filling(group, key, files, offer, path, keeps_front), place)
             fetched_s = time.monotonic() - begun_s
             if not await self._install(group, key, offer, settled):
                 machine = driver.core.find(group)
@@ -367,6 +233,16 @@ class ReplicaFilling:
         log.info("%s-%d was filled from node %d up to offset %d: %d bytes fetched in %.1f s, all of it took %.1f s",
                  files.topic, key.partition, source.node, offer.position.offset, offer.size_bytes, fetched_s,
                  time.monotonic() - begun_s)  # fmt: skip
+
+    async def _ask_offer(self, group: str, source: Address, first_own: int, own_offset: int) -> tuple[Offer, bool]:
+        """What the replica lacks, and whether it keeps what it has in front of that; else all that the leader has."""
+        question = {"group": group, "from_offset": own_offset}
+        offer = Offer.decode(await self._links.ask(source, OFFER, question))
+        keeps_front = offer.continues(first_own, own_offset)
+        if not keeps_front and replace(offer, removed_upto=0).continues(first_own, own_offset):
+            await self._end(source, offer.shipment)
+            offer = Offer.decode(await self._links.ask(source, OFFER, {**question, "from_offset": 0}))
+        return offer, keeps_front
 
     async def _end(self, source: Address, shipment: str) -> None:
         with trio.move_on_after(END_S) as scope:
@@ -432,8 +308,13 @@ class ReplicaFilling:
                 self._bulk.parts.clear()
 
     async def _fetch_log(self, filling: _Filling, peer: Peer) -> PartitionCheckpoint:
-        """The last segment comes last, and is looked through as it comes: what that needs is there by then."""
+        """The last segment comes last, and is looked through as it comes: what that needs is there by then. One that
+        was cleaned is no different from others, and nothing is behind it.
+        """
         offer, own, last = filling.offer, filling.own, filling.offer.last_segment
+        await self._fetch_seals(filling, peer)
+        if last is not None and last.base_offset in filling.seals:
+            last = None
         for name, size in offer.in_order:
             if last is None or name != last.log_name:
                 await self._fetch(filling, peer, name, size)
@@ -449,6 +330,30 @@ class ReplicaFilling:
         finally:
             await filled.close()
 
+    async def _fetch_seals(self, filling: _Filling, peer: Peer) -> None:
+        """What the log's cleaned segments are, and what the replica has itself in front of them, go into the folder.
+
+        In a log of two replicas nobody has looked for what is newer in the other one's part: keys are collected from
+        where the first of the two would begin.
+        """
+        offer, seals, sizes = filling.offer, filling.seals, dict(filling.offer.files)
+        for base_offset, name in offer.seals.items():
+            chunk = _Chunk(0, sizes[name])
+            await self._read(peer, offer.shipment, name, chunk)
+            try:
+                seals[base_offset] = Seal.decode(bytes(chunk.data))
+            except SealError as error:
+                raise FillingFailedError(f"{name} is damaged where it comes from: {error}") from error
+            finally:
+                self._bulk.parts.give(chunk.data)
+        offer.check_seals(seals)
+        first_dirty_offset = cleaned_state(seals.values()).first_dirty_offset
+        if filling.keeps_front:
+            shared = max(first_dirty_offset, offer.first_offset)
+            first_dirty_offset = await bring_own(filling.own, filling.path, offer.first_offset, shared)
+        for base_offset, name in offer.seals.items():
+            await write_seal(self._files.disk, filling.path / name, seals[base_offset], first_dirty_offset)
+
     async def _fetch(
         self, filling: _Filling, peer: Peer, name: str, size: int, filled: FilledLog | None = None
     ) -> None:
@@ -456,23 +361,31 @@ class ReplicaFilling:
         offer, path = filling.offer, filling.path / name
         parsed = parse_segment_file_name(name)
         assert parsed is not None, path
-        check = LogCheck(parsed[0], offer.epochs) if parsed[1] == LOG_SUFFIX else None
+        gaps, sealed = offer.gaps_in(parsed[0], filling.seals), sealed_file(name, filling.seals)
+        check = LogCheck(parsed[0], offer.epochs, gaps) if parsed[1] == LOG_SUFFIX else None
         file = await FilledFile.make(self._files, path)
         try:
             async with nullcontext() if check is None else self._fetches:
-                await self._fetch_parts(filling, peer, (file, name, size), check, filled)
-            if check is not None and not self._is_right_end(offer, parsed[0], check):
+                crc = await self._fetch_parts(filling, peer, (file, name, size), check, filled)
+            if check is not None and not self._is_right_end(filling, parsed[0], check):
                 raise FillingFailedError(f"{name} ends at offset {check.next_offset}, damaged where it comes from")
+            is_it = sealed is None or SealedFile(size, crc) == sealed
+            if check is not None and not is_it:
+                raise FillingFailedError(f"{name} is not what its seal says, damaged where it comes from")
             await file.sync()
         finally:
             await file.close()
+        if not is_it:  # an index, which is made anew when it is wanted
+            await self._files.disk.unlink(path)
 
     async def _fetch_parts(
         self, filling: _Filling, peer: Peer, into: tuple[FilledFile, str, int], check: LogCheck | None,
         filled: FilledLog | None,
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
+        """The CRC-32C of all of it, if its segment was cleaned."""
         file, name, size = into
-        position = asked = 0
+        position = asked = crc = 0
+        is_sealed = sealed_file(name, filling.seals) is not None
         async with trio.open_nursery() as nursery:
             ahead: deque[_Chunk] = deque()
             while position < size:
@@ -490,16 +403,22 @@ class ReplicaFilling:
                     for batches, next_offset in check.whole:
                         await filled.take(batches, next_offset)
                 await file.write(chunk.data, position, is_aligned=is_of_buffer(chunk.data))
+                crc = crc32c(chunk.data, crc) if is_sealed else 0
                 length = len(chunk.data)
                 self._bulk.parts.give(chunk.data)
                 position += length
                 self.received_bytes += length
                 self._filling[filling.group] += length
+        return crc
 
-    def _is_right_end(self, offer: Offer, base_offset: int, check: LogCheck) -> bool:
+    def _is_right_end(self, filling: _Filling, base_offset: int, check: LogCheck) -> bool:
         """A log goes just to the next one; the last one to the position that was promised, or on: where it is cut must
-        be the end of a batch (`FilledLog`). Where a batch begins is in no checksum: this sees what that does not.
+        be the end of a batch (`FilledLog`). Where a batch begins is in no checksum: this sees what that does not. The
+        last batches of one that was cleaned may be gone.
         """
+        offer, seal = filling.offer, filling.seals.get(base_offset)
+        if seal is not None:
+            return check.is_whole and check.next_offset <= seal.end_offset
         following = min((base for base in offer.logs if base > base_offset), default=None)
         if following is None:
             return check.next_offset >= offer.position.offset

@@ -100,7 +100,7 @@ class ItemReads:
         data = self._plane.read_log(replica.handle, offset, upto, wanted.bytes_max)
         if data is None:
             data = await replica.files.read(offset, wanted.bytes_max, upto)  # type: ignore[assignment]
-        return batches_of(data, offset, BATCHES_AT_ONCE)
+        return without_gaps(batches_of(data, offset, BATCHES_AT_ONCE), offset)
 
     def _failed(self, replica: Replica, target: Voter, error: Exception) -> None:
         if (replica.group, target) not in self._failing:
@@ -112,3 +112,16 @@ class ItemReads:
         if since_s is not None:
             log.warning("%s: what node %d lacks can be read again, after %.1f s",
                         replica.files.label, target.node, trio.current_time() - since_s)  # fmt: skip
+
+
+def without_gaps(batches: list[Batch], offset: int) -> list[Batch]:
+    """Those that follow each other from an offset on: what is behind a gap travels in segments. ValueError: the first
+    one begins behind the offset.
+    """
+    for count, batch in enumerate(batches):
+        if batch.base_offset > offset:
+            if not count:
+                raise ValueError(f"offset {offset} is in no batch: the next one begins at {batch.base_offset}")
+            return batches[:count]
+        offset = batch.end_offset
+    return batches

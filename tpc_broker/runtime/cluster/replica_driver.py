@@ -40,7 +40,7 @@ from tpc_broker.raft.output import (
 from tpc_broker.runtime.cluster.append_room import AppendRoom
 from tpc_broker.runtime.cluster.disk_stalls import DiskStalls
 from tpc_broker.runtime.cluster.item_reads import ItemReads
-from tpc_broker.runtime.cluster.recovered_replicas import begins_of_group, checkpoint_of
+from tpc_broker.runtime.cluster.recovered_replicas import checkpoint_of, follow_cleaning
 from tpc_broker.runtime.cluster.steady_carrier import SteadyCarrier, batches_of
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class ReplicaDriver:
         self.carrier.add(group, handle, files.key.topic_id.bytes, files.key.partition)
         checkpoint = checkpoint_of(group, files, config)
         machine = self.core.create_group(group, me, config, self._now_ms(), checkpoint, cores, first)
-        machine.contiguous_from_offset = begins_of_group(checkpoint)
+        follow_cleaning(self.core, machine, files, checkpoint, self.wake)
         self.wake()
 
     def remove(self, group: str) -> None:

@@ -23,7 +23,7 @@ from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import MailboxError, PartitionOfflineError
-from tpc_broker.feature_levels import FIRST_WITH_MOVES, SPOKEN
+from tpc_broker.feature_levels import FIRST_WITH_COMPACTION, FIRST_WITH_MOVES, SPOKEN
 from tpc_broker.limits import MIB
 from tpc_broker.metadata.image import ClusterImage, changed_partitions
 from tpc_broker.model import LeaderEpoch, NodeId, TopicPartition
@@ -281,6 +281,7 @@ class CoreReplication:
         before, self._image = self._image, image
         self._voters.image = image
         self.filling.is_allowed = image.feature_level >= FIRST_WITH_MOVES
+        self.source.tells_gaps = image.feature_level >= FIRST_WITH_COMPACTION
         self._meet_new_replicas(before)
         self._link()
 

@@ -20,6 +20,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineError, StorageFailedError
+from tpc_broker.log.files import LOSSES_FILE, decode_losses
 from tpc_broker.raft.items import Position
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.runtime.cluster.links import FilePart
@@ -85,6 +86,8 @@ class SegmentSource:
         """When replicas were filled."""
         self._declined_ms: dict[tuple[str, Voter], int] = {}
         """When replicas had what could have been shipped to them: they get items for some time."""
+        self.tells_gaps = False
+        """By the cluster's feature level."""
         self._more = trio.Event()
         self._parts = PartBuffers()
         self.sent_bytes = 0
@@ -185,11 +188,16 @@ class SegmentSource:
             if starts > position.offset:
                 raise CallFailedError(f"{files.label} begins behind what its segments hold")
             from_offset = max(starts, min(int(payload["from_offset"]), position.offset))
+            removed_upto = files.cleaned.removed_upto
             shipment = await self._shipments.begin(files, from_offset, position.offset, self._clock.monotonic_ms())
+            removed_upto = max(removed_upto, files.cleaned.removed_upto)  # by what was swapped meanwhile, too
+            lost = await files.folder.read_file(LOSSES_FILE) or b""
         except (StorageFailedError, PartitionOfflineError, OSError) as error:
             raise CallFailedError(f"{files.label} cannot be shipped now: {error}") from error
         log.info("%s: %d bytes are shipped to node %d", files.label, shipment.size_bytes, hello.node)
+        gaps = {"removed_upto": removed_upto, "lost": decode_losses(lost)} if self.tells_gaps or removed_upto else {}
         return {
+            **gaps,
             "shipment": shipment.name,
             "term": term,
             "position": position,

@@ -1,0 +1,66 @@
+"""The map of keys: its hash is the one that is known to be sound, and it holds what it says."""
+
+import pytest
+
+from tests.support.cleaned_logs import CleanedLog
+from tests.support.record_batches import Record, batch
+from tpc_broker.log.cleaning import KEY_BYTES, Cleaning, map_bytes
+from tpc_broker.log.cleaning_job import CleaningSource
+from tpc_broker.runtime.cleaner.codecs import make_codec
+
+HASH_KEY = bytes(range(16))
+OF_THE_AUTHORS = {
+    0: "a3817f04ba25a8e66df67214c7550293",
+    1: "da87c1d86b99af44347659119b22fc45",
+}
+"""SipHash-2-4 with 128 bits of so many bytes 00 01 02 ..., with that key (vectors_sip128)."""
+
+
+def collected(tmp_path, keys, *, places):
+    """The map's memory, and the machine, after a batch of these keys."""
+    data = batch([Record(b"v", key) for key in keys])
+    source = CleaningSource(0, len(keys), len(data), 1, False, 0, 0)
+    job = CleanedLog(tmp_path, [source]).job(dedupe_bytes=places * KEY_BYTES)
+    memory = bytearray(map_bytes(job))
+    cleaning = Cleaning(job, make_codec(), memoryview(memory), HASH_KEY)
+    cleaning.begin(source)
+    cleaning.collect(memoryview(data))
+    return memory, cleaning
+
+
+def entries(memory):
+    """Hash and offset of each key."""
+    rows = [bytes(memory[at : at + KEY_BYTES]) for at in range(0, len(memory), KEY_BYTES)]
+    return {row[:16]: int.from_bytes(row[16:], "little") - 1 for row in rows if any(row)}
+
+
+@pytest.mark.parametrize("size", OF_THE_AUTHORS)
+def test_the_hash_is_the_one_of_its_authors(tmp_path, size):
+    memory, _ = collected(tmp_path, [bytes(range(size))], places=10)
+    assert entries(memory) == {bytes.fromhex(OF_THE_AUTHORS[size]): 0}
+
+
+def test_keys_of_all_lengths_have_entries_of_their_own(tmp_path):
+    keys = [b"x" * size for size in range(100)] + [bytes(size) for size in range(1, 100)]
+    memory, cleaning = collected(tmp_path, keys + keys, places=1000)
+    assert sorted(entries(memory).values()) == list(range(len(keys), 2 * len(keys)))
+    assert (cleaning.keys_count, cleaning.end_offset, cleaning.is_full) == (len(keys), 2 * len(keys), False)
+
+
+@pytest.mark.parametrize("places", [2, 3, 10, 100, 1000])
+def test_it_says_when_it_is_full(tmp_path, places):
+    """Keys that it has may come again; the first one that has no room is where it ends."""
+    keys = [b"%d" % n for n in range(places)]
+    room = max(1, min(int(places * 0.9), places - 1))
+    memory, cleaning = collected(tmp_path, [*keys[:room], *keys[:room], *keys[room:]], places=places)
+    assert cleaning.is_full
+    assert (cleaning.keys_count, cleaning.end_offset) == (room, 2 * room)
+    assert sorted(entries(memory).values()) == list(range(room, 2 * room))
+
+
+def test_a_job_takes_no_more_memory_than_its_offsets_need(tmp_path):
+    log = CleanedLog(tmp_path)
+    log.append(batch([Record(b"v", b"k")] * 10))
+    assert map_bytes(log.job(dedupe_bytes=1 << 40)) == 36 * KEY_BYTES
+    assert map_bytes(log.job(dedupe_bytes=100)) == 4 * KEY_BYTES
+    assert map_bytes(log.job(dedupe_bytes=1 << 40, first_dirty_offset=10)) == 16 * KEY_BYTES

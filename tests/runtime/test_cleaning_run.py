@@ -1,0 +1,204 @@
+"""A cleaning job over files: what it takes, what it leaves, and when it ends early."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.cleaned_logs import CleanedLog
+from tests.support.record_batches import Record, batch
+from tpc_broker.log import cleaned_segment
+from tpc_broker.log.cleaning import KEY_BYTES
+from tpc_broker.log.files import cleaned_file_name, segment_file_name
+from tpc_broker.log.seals import Seal, SealedFile
+from tpc_broker.runtime.cleaner import cleaning_run
+from tpc_broker.runtime.cleaner.cleaning_run import CleaningStoppedError, SourceChangedError, clean
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Three segments of three batches each, with one key: of each segment one batch stays, and one of all."""
+    log = CleanedLog(tmp_path)
+    for segment in range(3):
+        made = [batch([Record(b"%d" % n, b"k%d" % segment)], base_offset=3 * segment + n) for n in range(3)]
+        log.append(b"".join(made))
+    return log
+
+
+def ignore(_any):
+    pass
+
+
+def never():
+    return False
+
+
+def names(log):
+    return sorted(path.name for path in log.folder.iterdir())
+
+
+def run(log, take=ignore, pace=ignore, should_stop=never, **changes):
+    return clean(log.job(**changes), take, pace, should_stop)
+
+
+def test_groups_are_taken_in_order_and_the_last_one_says_how_far(log):
+    log.first_dirty_offset = 2
+    taken = []
+
+    def take(group):
+        for suffix in (".log", ".index", ".timeindex"):
+            assert log.cleaned(group.seal, suffix).exists()
+        taken.append(group.seal)
+
+    report = run(log, take, segment_bytes=log.sources[0].size_bytes * 2)
+    assert [(seal.replaced, seal.end_offset, seal.first_dirty_offset) for seal in taken] == [
+        ((0, 3), 6, 2), ((6,), 9, 9)
+    ]  # fmt: skip
+    assert report.cleaned_upto == 9
+    assert (report.records_read, report.map_keys) == (9, 3)
+    assert report.bytes_read >= 2 * sum(source.size_bytes for source in log.sources) - log.sources[0].size_bytes
+    assert report.bytes_written == sum(seal.log.size_bytes for seal in taken)
+
+
+def test_segments_behind_the_maps_end_are_left(log):
+    """Their files, their seals: nothing is known of their keys."""
+    taken = []
+    report = run(log, taken.append, dedupe_bytes=2 * KEY_BYTES, segment_bytes=1)
+    assert report.map_keys == 1
+    assert report.cleaned_upto == 3
+    assert [group.seal.replaced for group in taken] == [(0,)]
+    assert taken[0].seal.first_dirty_offset == 3
+
+
+def test_pieces_are_paced(log):
+    paced = []
+    report = run(log, pace=paced.append)
+    assert sum(paced) == report.bytes_read + report.bytes_written
+
+
+def test_what_an_earlier_job_left_goes_but_for_what_a_seal_names(log):
+    left = log.folder / cleaned_file_name(segment_file_name(0, ".log"), "0" * 16)
+    waiting = log.folder / cleaned_file_name(segment_file_name(3, ".log"), "1" * 16)
+    stranger = log.folder / "cleaned-by-hand"
+    for path in (left, waiting, stranger):
+        path.write_bytes(b"x")
+    files = [SealedFile(0, 0)] * 4
+    log.path(3, ".seal").write_bytes(Seal("1" * 16, 3, 6, (3,), 0, 0, 0, 0, *files).encode())
+    run(log)
+    assert not left.exists()
+    assert waiting.exists()
+    assert stranger.exists()
+
+
+@pytest.mark.parametrize("what", ["replaced", "longer", "gone"])
+def test_a_segment_that_is_another_one_ends_the_job(log, what):
+    job, path = log.job(), log.path(3)
+    data = path.read_bytes()
+    if what != "longer":
+        path.rename(log.folder / "kept")
+    if what != "gone":
+        path.write_bytes(data if what == "replaced" else data + data)
+    before = names(log)
+    with pytest.raises(SourceChangedError, match=r"00003\.log"):
+        clean(job, ignore, ignore, never)
+    assert names(log) == before
+
+
+def test_a_job_is_stopped_between_pieces(log):
+    calls = []
+    before = names(log)
+    for wanted in range(1, 7):
+        calls.clear()
+
+        def should_stop(wanted=wanted):
+            calls.append(None)
+            return len(calls) == wanted
+
+        with pytest.raises(CleaningStoppedError):
+            run(log, should_stop=should_stop)
+        assert names(log) == before
+
+
+def test_what_take_raises_ends_the_job(log):
+    taken = []
+
+    def take(group):
+        taken.append(group.seal)
+        if len(taken) == 2:
+            raise RuntimeError("not wanted")
+
+    with pytest.raises(RuntimeError, match="not wanted"):
+        run(log, take, segment_bytes=1)
+    assert [seal.base_offset for seal in taken] == [0, 3]
+    assert log.cleaned(taken[0]).exists(), "it was taken"
+    assert not log.cleaned(taken[1]).exists()
+
+
+@pytest.mark.parametrize("failing", range(1, 6))
+def test_a_full_disk_leaves_nothing_behind(log, monkeypatch, failing):
+    before, calls, real = names(log), [], os.write
+
+    def write(descriptor, data):
+        calls.append(None)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, "no space left")
+        return real(descriptor, data[: max(1, len(data) // 2)])
+
+    monkeypatch.setattr(cleaning_run.os, "write", write)
+    with pytest.raises(OSError, match="no space"):
+        run(log)
+    assert names(log) == before
+
+
+def test_descriptors_are_closed(log):
+    def descriptors():
+        return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+    before = descriptors()
+    run(log)
+    with pytest.raises(CleaningStoppedError):
+        run(log, should_stop=lambda: True)
+    assert descriptors() == before
+
+
+def test_a_group_that_grows_beyond_a_segment_is_divided(log, monkeypatch):
+    """Each source alone has room."""
+    log.append(batch([Record(None, b"k%d" % n, 1 << 40) for n in range(5)], base_offset=9))
+    kept = batch([Record(b"2", b"k0")], base_offset=2)
+    monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", 2 * len(kept))
+    log.clean(segment_bytes=1000, first_dirty_offset=0, sources=tuple(log.sources[:3]))
+    assert [seal.replaced for seal in log.seals] == [(0, 3), (6,)]
+    assert [seal.first_dirty_offset for seal in log.seals] == [0, 9]
+    assert sum(seal.batches_count for seal in log.seals) == 3
+
+
+def test_a_segment_that_would_grow_beyond_itself_gets_no_horizons(tmp_path, monkeypatch):
+    log = CleanedLog(tmp_path)
+    data = batch([Record(None, b"k%d" % n, n) for n in range(5)])
+    again = batch([Record(b"1", b"a", 0), Record(b"2", b"a", 1 << 40)], base_offset=5)
+    log.append(data + again)
+    monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", len(data + again))
+    log.clean()
+    left = log.read()[0].batches
+    assert [(one.attributes, len(one.records)) for one in left] == [(0, 5), (0, 1)]
+    monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", 1 << 20)
+    log.clean()
+    assert [one.attributes for one in log.read()[0].batches] == [64, 0]
+
+
+def test_a_group_whose_indexes_are_too_large_is_divided(tmp_path):
+    log = CleanedLog(tmp_path)
+    for segment in range(3):
+        offsets = range(10 * segment, 10 * segment + 10)
+        made = [batch([Record(bytes(300), b"%d" % offset)], base_offset=offset) for offset in offsets]
+        log.append(b"".join(made))
+    log.clean(segment_index_bytes=40)
+    assert sorted(seal.replaced for seal in log.seals) == [(0,), (10,), (20,)]
+
+
+def test_a_job_larger_than_the_cache_is_for_drops_what_it_has_read(log, monkeypatch):
+    monkeypatch.setattr(cleaning_run, "CACHED_BYTES_MAX", 0)
+    monkeypatch.setattr(cleaning_run, "DURABLE_BYTES", 1)
+    report = log.clean()
+    assert report.records_kept == 3

@@ -1,0 +1,342 @@
+"""Cleaned segments take the place of others: all of them or none, whatever the disk does, and beside everything else."""
+
+import contextlib
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.storage.checkpointed_core import DATA, SETTINGS, CheckpointedCore, PowerLoss
+from tests.storage.test_core_recovery import live, small_journal  # noqa: F401 - a fixture
+from tests.support.cleaned_copies import cleanable, cleaned_copy, sources_of, swap_copy
+from tests.support.disk_operations import forgetting
+from tests.support.fake_disk import at_every_effect
+from tpc_broker.errors import StorageFailedError
+from tpc_broker.log.files import parse_cleaned_file_name
+from tpc_broker.log.seals import Seal
+from tpc_broker.storage import segment_swap
+from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.segment_swap import SegmentSwap, SwapRefusedError
+
+CARRY_OUT = SegmentSwap._carry_out
+
+GONE_OF_THREE = 1
+"""Of the offsets of a cleaned segment those are gone that have this rest."""
+
+
+def keep(header):
+    return header.base_offset % 3 != GONE_OF_THREE
+
+
+async def world_with_segments(seed=5, disk=None):
+    """One partition with some sealed segments below a checkpoint, and records behind it."""
+    world = CheckpointedCore(seed, partitions=1, disk=disk)
+    await world.open()
+    while len(world.storages[world.partitions[0].key].segments) < 6:
+        await world.append()
+        await world.write_behind(everything=True)
+    await world.checkpoint()
+    await world.append()
+    await world.write_behind(everything=True)
+    storage = world.storages[world.partitions[0].key]
+    assert len(cleanable(storage)) > 3
+    return world, storage
+
+
+async def offsets_of(world, storage):
+    return [offset for offset, _data in await world.stored(world.partitions[0])]
+
+
+async def opened(world):
+    """What a start finds: the storage and the offsets in it."""
+    world.core = await recover_core(
+        world.disk, DATA, world.core_id, new_journal_id=bytes(15) + b"j", settings_of=lambda _topic: SETTINGS
+    )
+    assert not world.core.offline, world.core.offline
+    world.storages = world.core.storages
+    storage = world.storages[world.partitions[0].key]
+    return storage, await offsets_of(world, storage)
+
+
+def left(offsets, seal):
+    return [offset for offset in offsets if not seal.base_offset <= offset < seal.end_offset or offset % 3 != 1]
+
+
+def names_of(storage):
+    return {path.name for path in storage.folder.disk.names if path.parent == storage.folder.path}
+
+
+async def test_a_swap_leaves_the_cleaned_segment_and_its_seal_and_nothing_else():
+    world, storage = await world_with_segments()
+    before, segments, shown = await offsets_of(world, storage), cleanable(storage)[1:4], []
+    epochs, producers = storage.epochs.entries, storage.producers.encode_snapshot(lambda: None)
+    seal = await swap_copy(storage, segments, lambda: shown.append(storage.segments), keep=keep, removed_upto=7)
+    assert shown == [storage.segments]
+    assert await offsets_of(world, storage) == left(before, seal)
+    fresh = storage.segments[1]
+    assert (fresh.base_offset, storage.end_of(fresh), fresh.seal) == (seal.base_offset, seal.end_offset, seal)
+    assert all(segment.is_replaced for segment in segments)
+    names = names_of(storage)
+    assert not [name for name in names if parse_cleaned_file_name(name) or name.endswith(".tmp")]
+    gone = {name for segment in segments[1:] for name in segment.file_names}
+    assert not names & gone
+    assert await storage.folder.modified_ms(fresh) == seal.modified_ms
+    assert storage.cleaned == (seal.end_offset, seal.end_offset, 7)
+    world.disk.kill()
+    again, found = await opened(world)
+    assert found == left(before, seal)
+    assert (again.segments[1].seal, again.cleaned) == (seal, storage.cleaned)
+    assert again.epochs.entries[: len(epochs)] == epochs
+    assert again.producers.encode_snapshot(lambda: None) == producers
+
+
+async def test_a_segment_of_which_nothing_is_left():
+    world, storage = await world_with_segments()
+    before, segments = await offsets_of(world, storage), cleanable(storage)[:2]
+    seal = await swap_copy(storage, segments, keep=lambda _header: False)
+    rest = [offset for offset in before if offset >= seal.end_offset]
+    assert await offsets_of(world, storage) == rest
+    assert await storage.offset_for_timestamp(0, 0) is not None
+    plan, start = await storage.plan_retention(10**15, storage.written_end_offset)
+    assert (plan.segments_count, start) == (0, 0)
+    assert await storage.advance_log_start(seal.end_offset, 0) == 1
+    world.disk.kill()
+
+
+async def test_what_was_cleaned_is_cleaned_again_and_merged_with_what_follows():
+    world, storage = await world_with_segments()
+    before = await offsets_of(world, storage)
+    first = await swap_copy(storage, cleanable(storage)[:2], keep=keep, removed_upto=3)
+    second = await swap_copy(storage, cleanable(storage)[1:2], keep=keep)
+    both = await swap_copy(storage, cleanable(storage)[:2], removed_upto=3)
+    assert both.replaced == (first.base_offset, second.base_offset)
+    assert await offsets_of(world, storage) == left(before, both)
+    world.disk.kill()
+    assert (await opened(world))[1] == left(before, both)
+
+
+async def test_retention_and_truncation_take_seals_along():
+    world, storage = await world_with_segments()
+    seal = await swap_copy(storage, cleanable(storage)[:2], keep=keep)
+    await storage.advance_log_start(seal.end_offset, 0)
+    assert not [name for name in names_of(storage) if name.endswith(".seal")]
+    assert storage.cleaned == (0, 0, 0)
+    await storage.purge(10**12)
+    assert not [name for name in names_of(storage) if ".seal" in name]
+
+
+@pytest.mark.parametrize("change", ["roll", "retention", "swap", "hold back", "another file", "short", "failed"])
+async def test_a_swap_is_refused_when_anything_is_not_as_the_job_saw_it(change):
+    world, storage = await world_with_segments()
+    segments = cleanable(storage)[:2]
+    sources, seal = await sources_of(storage, segments), await cleaned_copy(storage, segments, keep=keep)
+    refused = SwapRefusedError
+    if change == "roll":
+        segments = [*segments, *storage.segments[2:]]
+        sources, seal = await sources_of(storage, segments[:-1]), seal._replace(end_offset=seal.end_offset + 1)
+    elif change == "retention":
+        await storage.advance_log_start(storage.end_of(segments[0]), 0)
+    elif change == "swap":
+        await swap_copy(storage, segments[:1])
+    elif change == "hold back":
+        storage.checkpointed = replace(storage.checkpointed, segment_base=seal.end_offset - 1)
+    elif change == "another file":
+        sources = [sources[0]._replace(inode=0), sources[1]]
+    elif change == "short":
+        seal = seal._replace(log=seal.log._replace(size_bytes=seal.log.size_bytes + 1))
+    else:
+        storage.fail("a test")
+        refused = StorageFailedError
+    before = storage.segments
+    with pytest.raises(refused):
+        await storage.swap(sources, seal, lambda: pytest.fail("published"))
+    assert storage.segments == before
+    assert not storage.swaps.is_under_way
+    assert change == "swap" or not any(segment.is_replaced for segment in before)
+
+
+async def swapped(world, storage, *, count=3):
+    return await swap_copy(storage, cleanable(storage)[1 : 1 + count], keep=keep)
+
+
+async def test_the_power_goes_at_every_effect():
+    """Before the seal is durable the old segments are there, behind it the new one, and never a part of both."""
+    assert await power_losses(4) == {False, True}
+
+
+async def power_losses(seeds):
+    outcomes = set()
+
+    async def run(effect, seed=0):
+        world, storage = await world_with_segments()
+        await swap_copy(storage, cleanable(storage)[1:2], keep=keep)  # an older seal, which gives way, too
+        before, segments = await offsets_of(world, storage), cleanable(storage)[1:4]
+        after = [one for one in before if not segments[0].base_offset <= one < storage.end_of(segments[-1])
+                 or one % 3 != GONE_OF_THREE]  # fmt: skip
+        world.rng.seed(effect * 31 + seed)
+        world.disk.effects, world.disk.lose_power_at = 0, effect
+        ended = False
+        try:
+            await swap_copy(storage, segments, keep=keep)
+            ended = True
+        except PowerLoss:
+            pass
+        world.disk.crash(world.rng)
+        again, found = await opened(world)
+        assert found in ([after] if ended else [before, after])
+        outcomes.add(found == after)
+        assert not [name for name in names_of(again) if parse_cleaned_file_name(name) or name.endswith(".tmp")]
+        assert {segment.base_offset: segment.seal is not None for segment in again.segments}[segments[0].base_offset]
+        return not ended
+
+    for seed in range(seeds):
+        assert await at_every_effect(lambda effect, seed=seed: run(effect, seed)) > 15
+    return outcomes
+
+
+async def no_directory_sync(self, segments, seal, published):
+    self._log.folder.disk.during("fsync_directory", do=forgetting)
+    await CARRY_OUT(self, segments, seal, published)
+    self._log.folder.disk.during("fsync_directory", do=None)
+
+
+async def seal_behind_the_files(self, segments, seal, published):
+    written = await self._write_seal(seal)
+    await segment_swap.put_in_place(self._log.folder, seal)
+    await self._log.folder.rename(written, f"{seal.base_offset:020d}.seal")
+    await self._log.folder.disk.fsync_directory(self._log.folder.path)
+    self._publish(segments, seal, published)
+
+
+async def seal_without_a_sync(self, segments, seal, published):
+    self._log.folder.disk.during("fdatasync", do=forgetting)
+    await CARRY_OUT(self, segments, seal, published)
+    self._log.folder.disk.during("fdatasync", do=None)
+
+
+@pytest.mark.parametrize("mutant", [no_directory_sync, seal_behind_the_files, seal_without_a_sync])
+async def test_a_swap_that_does_it_in_another_way_is_caught(mutant, monkeypatch):
+    monkeypatch.setattr(SegmentSwap, "_carry_out", mutant)
+    with pytest.raises(AssertionError):
+        await power_losses(8)
+
+
+async def test_the_power_goes_while_a_start_finishes_a_swap():
+    async def run(effect):
+        world, storage = await world_with_segments()
+        before, segments = await offsets_of(world, storage), cleanable(storage)[1:4]
+        sources, seal = await sources_of(storage, segments), await cleaned_copy(storage, segments, keep=keep)
+        world.disk.fail_at, world.disk.fail_with = world.disk.effects + 6, errno.EIO  # behind the seal
+        with pytest.raises(StorageFailedError):
+            await storage.swap(sources, seal, lambda: None)
+        world.disk.crash(world.rng)
+        world.disk.lose_power_at = effect
+        try:
+            found = (await opened(world))[1]
+        except PowerLoss:
+            world.disk.crash(world.rng)
+            assert (await opened(world))[1] == left(before, seal)
+            return True
+        assert found == left(before, seal)
+        return False
+
+    assert await at_every_effect(run) > 6
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+async def test_the_disk_refuses_at_every_effect_and_mending_finishes_what_was_begun(number):
+    """Nothing has changed, or the partition has failed: then it is put in order before anybody reads it again."""
+    outcomes = set()
+
+    async def run(effect):
+        world, storage = await world_with_segments()
+        before, segments = await offsets_of(world, storage), cleanable(storage)[1:4]
+        sources, seal = await sources_of(storage, segments), await cleaned_copy(storage, segments, keep=keep)
+        world.disk.effects, world.disk.fail_at, world.disk.fail_with = 0, effect, number
+        try:
+            await storage.swap(sources, seal, lambda: None)
+        except SwapRefusedError:
+            outcomes.add("refused")
+            assert storage.failed is None
+            assert await offsets_of(world, storage) == before
+            world.disk.fail_at = None
+            await storage.swap(sources, seal, lambda: None)
+            assert await offsets_of(world, storage) == left(before, seal)
+            return True
+        except StorageFailedError:
+            outcomes.add("failed")
+            world.disk.fail_at = None
+            with pytest.raises(OSError, match="in part"):
+                await storage.read(segments[0].base_offset, 1)
+            await world.rewrite_failed()
+            await world.write_behind(everything=True)
+            found = await offsets_of(world, storage)
+            assert found in (before, left(before, seal))
+            assert storage.failed is None
+            world.disk.crash(world.rng)
+            assert (await opened(world))[1] == found
+            return True
+        return False
+
+    assert await at_every_effect(run) > 8
+    assert outcomes == {"refused", "failed"}
+
+
+async def test_what_jobs_left_and_seals_of_nothing_are_removed_by_a_start():
+    world, storage = await world_with_segments()
+    await cleaned_copy(storage, cleanable(storage)[:2], keep=keep)
+    seal = await swapped(world, storage)
+    await cleaned_copy(storage, cleanable(storage)[1:3], keep=lambda _header: False)
+    before = await offsets_of(world, storage)
+    path, disk = storage.folder.path, world.disk
+    orphan = seal._replace(base_offset=3, replaced=(3,), end_offset=4)
+    assert seal.base_offset > 4
+    fd = await disk.open(path / "00000000000000000003.seal", os.O_RDWR | os.O_CREAT)
+    await disk.write_at(fd, orphan.encode(), 0)
+    disk.kill()
+    again, found = await opened(world)
+    assert found == before
+    assert [name for name in names_of(again) if ".seal" in name] == [f"{seal.base_offset:020d}.seal"]
+    assert not [name for name in names_of(again) if parse_cleaned_file_name(name)]
+
+
+@pytest.mark.parametrize("damage", ["seal", "log", "checkpoint"])
+async def test_a_seal_that_does_not_fit_its_files_takes_the_partition_offline(damage):
+    world, storage = await world_with_segments()
+    seal = await swapped(world, storage)
+    path = storage.folder.path / f"{seal.base_offset:020d}"
+    if damage == "seal":
+        world.disk.names[path.with_suffix(".seal")].content[30] ^= 1
+    elif damage == "log":
+        del world.disk.names[path.with_suffix(".log")].content[-1:]
+    else:
+        made = seal._replace(end_offset=10**9)
+        world.disk.names[path.with_suffix(".seal")].content[:] = made.encode()
+    world.disk.kill()
+    core = await recover_core(
+        world.disk, DATA, world.core_id, new_journal_id=bytes(15) + b"j", settings_of=lambda _topic: SETTINGS
+    )
+    [offline] = core.offline.values()
+    assert "seal" in offline.reason or "cleaned segment" in offline.reason
+
+
+# -- beside everything else --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_swaps_beside_appends_checkpoints_cuts_retention_and_losses_of_power(seed):
+    world = CheckpointedCore(seed, swaps=4)
+    for _life in range(4):
+        world.disk.lose_power_at = world.disk.effects + world.rng.randint(1, 400)
+        with contextlib.suppress(PowerLoss):
+            await world.open()
+            await live(world, 60)
+        world.disk.crash(world.rng)
+    await world.open()
+    assert world.swaps_count
+
+
+def test_seals_are_what_was_written():
+    seal = Seal("0" * 16, 5, 9, (5, 7), 9, 0, 1, 2, *[(0, 0)] * 4)
+    assert Seal.decode(seal.encode()) == seal
