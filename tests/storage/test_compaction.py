@@ -95,7 +95,6 @@ class World:
         self.cleanings.bounds = cleaning_bounds(load_settings().settings)
         self.cleanings.may_clean = True
         self.told = []
-        self.cleanings.on_cleaned(lambda key, state: self.told.append((key.partition, state)))
 
     async def make(self, settings=SETTINGS):
         number = len(self.led)
@@ -103,6 +102,7 @@ class World:
         files = await create_partition(self.cache, self.topics, "t", key, settings)
         self.led[number] = LeaderPartition(files, number, trio.Lock(), is_internal=False)
         self.plane.files[number] = files
+        files.on_cleaned = lambda: self.told.append((number, files.cleaned))
         return files
 
     async def close(self):

@@ -1,4 +1,4 @@
-"""Cleaned segments take the place of others: all of them or none, whatever the disk does, and beside everything else."""
+"""Cleaned segments take the place of others, all of them or none: whatever the disk does, beside everything else."""
 
 import contextlib
 import errno
@@ -117,7 +117,7 @@ async def test_what_was_cleaned_is_cleaned_again_and_merged_with_what_follows():
 
 
 async def test_retention_and_truncation_take_seals_along():
-    world, storage = await world_with_segments()
+    _world, storage = await world_with_segments()
     seal = await swap_copy(storage, cleanable(storage)[:2], keep=keep)
     await storage.advance_log_start(seal.end_offset, 0)
     assert not [name for name in names_of(storage) if name.endswith(".seal")]
@@ -128,7 +128,7 @@ async def test_retention_and_truncation_take_seals_along():
 
 @pytest.mark.parametrize("change", ["roll", "retention", "swap", "hold back", "another file", "short", "failed"])
 async def test_a_swap_is_refused_when_anything_is_not_as_the_job_saw_it(change):
-    world, storage = await world_with_segments()
+    _world, storage = await world_with_segments()
     segments = cleanable(storage)[:2]
     sources, seal = await sources_of(storage, segments), await cleaned_copy(storage, segments, keep=keep)
     refused = SwapRefusedError
