@@ -60,3 +60,14 @@ def find_batches_end(
         if state.reason or state.position == size:
             break
     return int(state.position), int(state.next_offset)
+
+
+def keyless_records(records: Buffer, count: int) -> tuple[int, ...] | None:
+    """Places of those of a batch's records, unpacked, that have no key. None: they are not so many, or malformed."""
+    source, size = ffi.from_buffer(records), memoryview(records).nbytes
+    found = lib.tpc_records_keyless(source, size, count, ffi.NULL, 0)
+    if found <= 0:
+        return None if found else ()
+    places = ffi.new("int32_t[]", found)
+    lib.tpc_records_keyless(source, size, count, places, found)
+    return tuple(places)

@@ -70,6 +70,20 @@ int tpc_record_read(const uint8_t *records, size_t records_bytes, size_t *positi
     return taken < 0 ? taken : taken == 0 ? -ENODATA : 0;
 }
 
+int tpc_records_keyless(const uint8_t *records, size_t records_bytes, int32_t records_count, int32_t *out,
+                        int out_max) {
+    wire_reader reader = wire_reader_of(records, records_bytes);
+    int found = 0;
+    for (int32_t index = 0; index < records_count; index++) {
+        tpc_record record;
+        if (!take_record(&reader, &record)) return -EBADMSG;
+        if (record.key) continue;
+        if (found < out_max) out[found] = index;
+        found++;
+    }
+    return records_count < 0 || wire_left(&reader) > 0 ? -EBADMSG : found;
+}
+
 static int64_t saturating_add(int64_t a, int64_t b) {
     int64_t sum;
     return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;

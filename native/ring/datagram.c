@@ -403,9 +403,8 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
     int64_t now_ms = tpc_plane_now_ms(it->plane), age_ms;
     if (said->timestamp_ms < 0 || partition->flags & TPC_PARTITION_LOG_APPEND_TIME) said->timestamp_ms = now_ms;
     if (partition->flags & TPC_PARTITION_INTERNAL) return TPC_ERROR_INVALID_TOPIC_EXCEPTION;
-    bool is_compacted = partition->flags & TPC_PARTITION_COMPACTED; /* Python unpacks its batches: not these */
-    if (partition->flags & TPC_PARTITION_PYTHON_VALIDATES && !is_compacted) return TPC_ERROR_INVALID_CONFIG;
-    if (is_compacted && !said->key) return TPC_ERROR_INVALID_RECORD;
+    if (partition->flags & TPC_PARTITION_PYTHON_VALIDATES) return TPC_ERROR_INVALID_CONFIG;
+    if (partition->flags & TPC_PARTITION_COMPACTED && !said->key) return TPC_ERROR_INVALID_RECORD;
     age_ms = now_ms - said->timestamp_ms; /* neither is negative */
     bool is_out = age_ms > partition->timestamp_before_ms_max || -age_ms > partition->timestamp_after_ms_max;
     return is_out ? TPC_ERROR_INVALID_TIMESTAMP : TPC_ERROR_NONE;

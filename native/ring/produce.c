@@ -391,12 +391,22 @@ static bool is_held_back(const tpc_partition *partition) {
            !(partition->flags & TPC_PARTITION_INTERNAL) && tpc_replica_takes_nothing(partition);
 }
 
+static bool python_validates(const tpc_partition *partition, const tpc_produce_part *part) {
+    tpc_batch_header header;
+    if (partition->flags & TPC_PARTITION_PYTHON_VALIDATES) return true;
+    if (!(partition->flags & TPC_PARTITION_COMPACTED) || part->records_bytes < TPC_BATCH_HEADER_BYTES) return false;
+    if (tpc_batch_header_read(part->records, (size_t)part->records_bytes, &header)) return false;
+    if (header.attributes & TPC_BATCH_COMPRESSION_MASK) return true;
+    return tpc_records_keyless(part->records + TPC_BATCH_HEADER_BYTES,
+                               (size_t)header.batch_bytes - TPC_BATCH_HEADER_BYTES, header.records_count, NULL, 0);
+}
+
 static enum tpc_produce_fallback survey_part(tpc_plane *plane, const tpc_request *request, const survey *about,
                                              int32_t i) {
     const tpc_produce_part *part = &plane->scratch.parts[i];
     tpc_partition *partition = plane->scratch.partitions[i];
     if (!about->verdicts && (!partition || partition->role != TPC_ROLE_LEADER)) return TPC_FALLBACK_UNKNOWN;
-    if (!about->verdicts && (partition->flags & TPC_PARTITION_PYTHON_VALIDATES)) return TPC_FALLBACK_PYTHON_VALIDATES;
+    if (!about->verdicts && python_validates(partition, part)) return TPC_FALLBACK_PYTHON_VALIDATES;
     if (partition && part->records_bytes > 0 &&
         partition->bytes_admitted < bytes_for(plane, partition, part->records_bytes))
         return TPC_FALLBACK_NOT_ADMITTED;

@@ -19,7 +19,8 @@ from tests.support.native_batches import (
     validate_batch,
     validate_unpacked_records,
 )
-from tpc_broker.native_bytes import crc32c
+from tests.support.record_batches import Record, encode_record
+from tpc_broker.native_bytes import crc32c, keyless_records
 
 CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE = 2, 10, 18
 INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD, UNKNOWN_SERVER_ERROR = 32, 76, 87, -1
@@ -306,3 +307,11 @@ def test_whatever_kafka_python_writes_is_read_back(rows):
     assert [(r.key, r.value, r.headers) for r in read_records(data[61:])] == expected
     base = struct.unpack_from(">q", data, 27)[0]
     assert [base + r.timestamp_delta for r in read_records(data[61:])] == [row[3] for row in rows]
+
+
+def test_places_of_records_without_a_key():
+    records = b"".join(encode_record(Record(b"v", key), place) for place, key in enumerate((b"k", None, b"", None)))
+    assert keyless_records(records, 4) == (1, 3)
+    assert keyless_records(records[:0], 0) == ()
+    for wrong, count in ((records, 3), (records, 5), (records[:-1], 4), (b"\xff" * 20, 2), (records, -1)):
+        assert keyless_records(wrong, count) is None

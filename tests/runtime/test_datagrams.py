@@ -237,7 +237,7 @@ def test_topics_that_do_not_take_a_record(make_bench):
     bench = make_bench()
     port = Port(bench)
     for name, flag in (
-        ("internal", PartitionFlag.INTERNAL), ("compacted", PartitionFlag.COMPACTED | PartitionFlag.PYTHON_VALIDATES),
+        ("internal", PartitionFlag.INTERNAL), ("compacted", PartitionFlag.COMPACTED),
         ("python", PartitionFlag.PYTHON_VALIDATES),
     ):  # fmt: skip
         bench.lead(name, settings=bench_settings(flag))
@@ -393,8 +393,7 @@ def test_when_a_topic_becomes_compacted_what_has_no_key_spoils_no_record_that_ha
         flags = 0 if number == 2 else ACKNOWLEDGE
         port.send("t", 0, value, key=key, timestamp=timestamp, request_id=number, flags=flags)
         port.until_counted(received=number + 2)
-    flags = (PartitionFlag.COMPACTED, PartitionFlag.PYTHON_VALIDATES)
-    stalled.plane.update(handle, bench_settings(*flags, timestamp_before_ms_max=1000))
+    stalled.plane.update(handle, bench_settings(PartitionFlag.COMPACTED, timestamp_before_ms_max=1000))
     port.send("t", 0, b"last", key=b"m", timestamp=NOW_MS, request_id=98)
     port.until_counted(received=len(sent) + 2)
     stalled.let_go()
@@ -418,8 +417,7 @@ def test_what_has_no_key_is_left_out_of_a_large_batch_too(stalled, bytes_each):
     for number in range(150):
         port.send("t", 0, b"x" * bytes_each, timestamp=NOW_MS, request_id=number, flags=0)
         port.until_counted(received=number + 2)
-    flags = (PartitionFlag.COMPACTED, PartitionFlag.PYTHON_VALIDATES)
-    stalled.plane.update(handle, bench_settings(*flags))
+    stalled.plane.update(handle, bench_settings(PartitionFlag.COMPACTED))
     port.send("t", 0, b"last", key=b"m", timestamp=NOW_MS, request_id=98)
     port.until_counted(received=152)
     stalled.let_go()

@@ -198,6 +198,24 @@ def test_what_python_validates_goes_on_with_its_verdict(bench):
     assert bench.answer(client) == [(E.NONE, 0)]
 
 
+@pytest.mark.parametrize("codec", range(5))
+def test_a_compacted_topic_leaves_what_c_cannot_judge_to_python(bench, codec):
+    bench.lead("t", settings=settings_with(PartitionFlag.COMPACTED))
+    bench.plane.set_hot(on=True)
+    came = []
+    bench.on_request = came.append
+    client = bench.connect()
+    keyed = [Record(b"v", b"k"), Record(None, b"")]
+    bench.send(client, [("t", 0, batch(keyed, codec=codec))])
+    if not codec:
+        assert bench.answer(client) == [(E.NONE, 0)]
+        bench.send(client, [("t", 0, batch([*keyed, Record(b"v", None)]))])
+    bench.until(lambda: came)
+    assert came[0].fallback_reason == Left.PYTHON_VALIDATES
+    assert bench.plane.produce_with(came.pop(), [Verdict(E.INVALID_RECORD)])
+    assert bench.answer(client) == [(E.INVALID_RECORD, -1)]
+
+
 def test_a_full_journal_parks_the_request_until_recycling(make_bench):
     bench = make_bench(region_blocks=4)
     bench.lead("t")

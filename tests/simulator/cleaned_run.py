@@ -175,4 +175,5 @@ def run(seed: int, steps: int) -> str:
         counts = execute(seed, steps).counts
     except AssertionError as error:
         raise SimulationFailedError(str(error), f"make sim ONLY=cleaned SEED={seed} STEPS={steps}", []) from error
-    return f"{counts.cleaned} cleanings, {counts.swaps_cut} cut short, {counts.filled} filled, {counts.fronts_kept} kept their front"
+    swaps = f"{counts.cleaned} cleanings, {counts.swaps_cut} cut short"
+    return f"{swaps}, {counts.filled} filled, {counts.fronts_kept} kept their front"

@@ -1,4 +1,4 @@
-"""Replicas that clean their own files, are filled, fail over and lose power: fixed seeds, scripts and planted faults."""
+"""Replicas that clean their files, are filled, fail over and lose power: fixed seeds, scripts and planted faults."""
 
 from __future__ import annotations
 

@@ -507,8 +507,10 @@ class DataPlane(
 class CoreStorage(Protocol):
     """The files and journal of one core, behind its partitions."""
 
-    cleaning: CleaningBook
-    """What is known of the compaction of its partitions."""
+    @property
+    def cleaning(self) -> CleaningBook:
+        """What is known of the compaction of its partitions."""
+        ...
 
     async def prepare(self, wanted: Sequence[tuple[TopicPartition, str]]) -> None:
         """Before many are opened: what they lack is made for all at once. What cannot be is left to `open`."""

@@ -249,9 +249,13 @@ class Batch:
         if found != self.crc:
             raise DecodeError(f"the CRC is {found:#010x}, the batch says {self.crc:#010x}", "RecordBatch", 2)
 
+    def plain(self, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes | memoryview:
+        """The records as bytes, unpacked. `DecodeError`: they cannot be, or would be more."""
+        return decompress(self.compression, self.data[HEADER_BYTES:], decompressed_bytes_max)
+
     def records(self, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
         """The records, one at a time; a `DecodeError` may come after some of them. Offsets are absolute."""
-        plain = decompress(self.compression, self.data[HEADER_BYTES:], decompressed_bytes_max)
+        plain = self.plain(decompressed_bytes_max)
         position = 0
         if not 0 <= self.records_count <= len(plain) // RECORD_BYTES_MIN:
             raise DecodeError(f"{self.records_count} records in {len(plain)} bytes", "RecordBatch", 2, "records_count")

@@ -110,7 +110,7 @@ class CleanedSegment:
             batches_count=batches_count,
             modified_ms=self.modified_ms,
             log=SealedFile(self.size_bytes, self.crc),
-            index=_sealed(indexes.offsets),
+            offset_index=_sealed(indexes.offsets),
             time_index=_sealed(indexes.times),
             transaction_index=_sealed(indexes.transactions),
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpc_broker.native_bytes import crc32c
 
@@ -59,14 +59,14 @@ class Seal(NamedTuple):
     modified_ms: int
     """When the newest of its records was appended, by the clock of files."""
     log: SealedFile
-    index: SealedFile
+    offset_index: SealedFile
     time_index: SealedFile
     transaction_index: SealedFile
 
     @property
     def files(self) -> tuple[SealedFile, SealedFile, SealedFile, SealedFile]:
         """In the order of `files.CLEANED_SUFFIXES`."""
-        return self.log, self.index, self.time_index, self.transaction_index
+        return self.log, self.offset_index, self.time_index, self.transaction_index
 
     def encode(self) -> bytes:
         """The file's content."""
@@ -88,18 +88,19 @@ class Seal(NamedTuple):
         return seal
 
     @classmethod
-    def _of(cls, fields: dict[str, object]) -> Seal:
-        """ValueError, TypeError: a field is missing, of another type, or out of its bounds."""
-        files = [SealedFile(*fields[name]) for name in cls._fields[-4:]]  # type: ignore[misc]
-        values = [fields[name] for name in cls._fields[1:3]] + [fields[name] for name in cls._fields[4:8]]
-        replaced = tuple(fields["replaced"])  # type: ignore[arg-type]
-        numbers = [*values, *replaced, *(number for file in files for number in file)]
+    def _of(cls, fields: dict[str, Any]) -> Seal:
+        """KeyError, ValueError, TypeError: a field is missing, of another type, or out of its bounds."""
+        seal = cls(**{
+            **fields,
+            "replaced": tuple(fields["replaced"]),
+            **{name: SealedFile(*fields[name]) for name in cls._fields[-4:]},
+        })  # fmt: skip
+        replaced = seal.replaced
+        numbers = [*seal[1:3], *replaced, *seal[4:8], *(number for file in seal.files for number in file)]
         if not all(type(number) is int and 0 <= number <= _OFFSET_MAX for number in numbers):
             raise ValueError("a number that is none")
-        generation = fields["generation"]
-        if not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
-            raise ValueError(f"generation {generation!r}")
-        seal = cls(generation, *values[:2], replaced, *values[2:], *files)  # type: ignore[arg-type]
+        if not isinstance(seal.generation, str) or not _GENERATION.fullmatch(seal.generation):
+            raise ValueError(f"generation {seal.generation!r}")
         if not replaced or replaced[0] != seal.base_offset or sorted(set(replaced)) != list(replaced):
             raise ValueError(f"segments {replaced} of a segment at {seal.base_offset}")
         if len(replaced) > SEGMENTS_MAX or not replaced[-1] < seal.end_offset:

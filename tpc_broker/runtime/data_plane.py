@@ -666,7 +666,7 @@ def _partition_params(partition: PartitionParams) -> tuple[Any, list[Any]]:
     if partition.log_append_time:
         params.flags |= lib.TPC_PARTITION_LOG_APPEND_TIME
     if partition.is_compacted:
-        params.flags |= lib.TPC_PARTITION_PYTHON_VALIDATES | lib.TPC_PARTITION_COMPACTED
+        params.flags |= lib.TPC_PARTITION_COMPACTED
     return params, kept
 
 

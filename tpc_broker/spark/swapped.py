@@ -98,7 +98,7 @@ def open_segment(folder: Path, base_offset: int) -> Iterator[tuple[Any, SegmentI
                     data = (folder / index_name).read_bytes()
             if not (_is_same(folder, base_offset, seal) and _is_at(folder, base_offset, log_name, file)):
                 continue
-            if seal is not None and (len(data), crc32c(data)) != seal.index:
+            if seal is not None and (len(data), crc32c(data)) != seal.offset_index:
                 data = b""
             yield file, SegmentIndexData(data, seal)
             return

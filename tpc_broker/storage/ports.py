@@ -341,7 +341,7 @@ class PartitionParams:
     is_relaxed: bool
     """Answered before it is durable."""
     is_compacted: bool
-    """Each record needs a key, which Python checks."""
+    """Each record needs a key."""
     log_append_time: bool
     is_replicated: bool
     """It has no role until it is given one, and what is committed is told by `ReplicationPort.commit`."""

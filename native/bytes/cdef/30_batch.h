@@ -155,6 +155,12 @@ int tpc_record_read(const uint8_t *records, size_t records_bytes, size_t *positi
 /* Up to out_max records from *position on. How many; -EBADMSG: the record after those already in `out` is malformed. */
 int tpc_records_read(const uint8_t *records, size_t records_bytes, size_t *position, tpc_record *out, int out_max);
 
+/*
+ * Places in the batch of the records that have no key. How many; the first out_max of them are filled. -EBADMSG: a record is
+ * malformed, or they are not as many as the batch says.
+ */
+int tpc_records_keyless(const uint8_t *records, size_t records_bytes, int32_t records_count, int32_t *out, int out_max);
+
 /* The broker's fields of a valid batch; the CRC does not cover them. */
 void tpc_batch_stamp(uint8_t *batch, int64_t base_offset, int32_t partition_leader_epoch);
 

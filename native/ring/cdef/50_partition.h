@@ -18,7 +18,7 @@ enum tpc_partition_flag {
     TPC_PARTITION_RELAXED = 4,  /* answered at once; readers still see only what is durable */
     TPC_PARTITION_LOG_APPEND_TIME = 8,
     TPC_PARTITION_PYTHON_VALIDATES = 16, /* tpc_plane_produce() leaves it to Python, which calls ..._with() */
-    TPC_PARTITION_COMPACTED = 32         /* records need keys */
+    TPC_PARTITION_COMPACTED = 32         /* records need keys: batches that are compressed are left to Python */
 };
 
 typedef struct {

@@ -24,6 +24,7 @@ from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.records import read_batches
+from tpc_broker.native_bytes import keyless_records
 
 if TYPE_CHECKING:
     import uuid
@@ -335,8 +336,10 @@ def _storage_error() -> Verdict:
 
 def _keyless_records(records: memoryview) -> tuple[int, ...]:
     """Positions of the records without a key; what cannot be read is the data plane's to refuse."""
+    found: list[int] = []
     try:
-        batches = list(read_batches(records))
-        return tuple(place for batch in batches for place, one in enumerate(batch.records()) if one.key is None)
+        for batch in read_batches(records):
+            found += keyless_records(batch.plain(), batch.records_count) or ()
     except DecodeError:
         return ()
+    return tuple(found)
