@@ -132,7 +132,7 @@ def test_what_take_raises_ends_the_job(log):
         run(log, take, segment_bytes=1)
     assert [seal.base_offset for seal in taken] == [0, 3]
     assert log.cleaned(taken[0]).exists(), "it was taken"
-    assert not log.cleaned(taken[1]).exists()
+    assert log.cleaned(taken[1]).exists(), "a seal may name it: who was to take it may have died behind that"
 
 
 @pytest.mark.parametrize("failing", range(1, 6))

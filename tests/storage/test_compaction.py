@@ -60,15 +60,9 @@ class Space:
         await trio.lowlevel.checkpoint()
         return self.is_full
 
-    is_full = False
-
     async def bytes_left(self):
         await trio.lowlevel.checkpoint()
         return self.left
-
-    async def is_nearly_full(self):
-        await trio.lowlevel.checkpoint()
-        return self.is_full
 
 
 class Retention:
@@ -222,6 +216,18 @@ async def test_only_what_is_below_the_durable_checkpoint_and_stable_is_cleaned(w
     world.plane.upto.clear()
     files.checkpointed = replace(files.checkpointed, commit_offset=bases[2], notes=((1, b""),))
     assert [segment.base_offset for segment in (await bounds_and_measure(world, files)).sources] == bases[:2]
+
+
+async def test_the_end_of_a_log_stays_as_it_is_until_something_follows(world):
+    files = await world.make()
+    await fill(files, 100)
+    await files.roll()
+    await checkpointed(files)
+    *bases, end = [segment.base_offset for segment in files.segments]
+    assert end == files.written_end_offset
+    assert [segment.base_offset for segment in (await bounds_and_measure(world, files)).sources] == bases[:-1]
+    await fill(files, 1)
+    assert [segment.base_offset for segment in (await bounds_and_measure(world, files)).sources] == bases
 
 
 async def test_ratio_lags_and_the_filthiest_come_as_kafka_has_them(world):

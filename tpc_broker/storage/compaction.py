@@ -5,7 +5,9 @@ Cleanable are whole sealed segments from the log's first one on, below
 * the last stable offset and the high watermark: what is above them may be aborted, or cut;
 * the durable checkpoint's active segment, and what it says is committed: a start, a reset and a cut never look at
   anything in front of them but for its producers;
-* the first segment with a record that is younger than `min.compaction.lag.ms`.
+* the first segment with a record that is younger than `min.compaction.lag.ms`;
+* the last sealed one, as long as nothing is committed behind it: its last batch may go, and clients know that they are
+  at the end of a log by its last batch (KAFKA-17076).
 
 *Dirty* is what was written since the last cleaning: from the first dirty offset of the newest seal on. A log is due
 when so much of what is cleanable is dirty (`min.cleanable.dirty.ratio`), or its oldest dirty record is older than
@@ -74,7 +76,7 @@ class Job(NamedTuple):
 async def measure(files: PartitionStorage, bounds: Bounds, now_ms: int) -> Measured:
     """SegmentReplacedError, OSError, ValueError (a segment is damaged): it is to be looked at again."""
     version, checkpointed = files.version, files.checkpointed
-    sealed = version.segments[:-1]
+    sealed = version.segments[: -1 if bounds.high_watermark > version.active.base_offset else -2]
     # Of an aborted transaction that begins below it the files have the marker, and so the entry of an index.
     stable = min(bounds.last_stable_offset, files.producers.last_stable_offset(bounds.high_watermark))
     checkpoint = min(checkpointed.segment_base, checkpointed.committed_end_offset)
@@ -82,7 +84,7 @@ async def measure(files: PartitionStorage, bounds: Bounds, now_ms: int) -> Measu
     clean_bytes = dirty_bytes = held_back_bytes = 0
     sources: list[Segment] = []
     oldest_ms = NEVER_MS
-    for segment, following in zip(sealed, version.segments[1:], strict=True):
+    for segment, following in zip(sealed, version.segments[1:], strict=False):
         end_offset = following.base_offset
         is_dirty = end_offset > first_dirty
         if end_offset > stable or (is_dirty and not await _is_old_enough(files, segment, now_ms)):

@@ -289,12 +289,13 @@ class _Run:
             batches_count=batches_count,
         )  # fmt: skip
         self._bytes_written += written.size_bytes
+        files.is_offered = True
         self._take(CleanedGroup(seal))
 
 
 class _CleanedFiles:
     """The files of one cleaned segment, under names of its own; as a context they are removed when it ends with an
-    error.
+    error, unless they were offered: then a seal may name them already, and they are the core's.
     """
 
     def __init__(self, folder: Path, base_offset: int) -> None:
@@ -304,6 +305,7 @@ class _CleanedFiles:
             folder / cleaned_file_name(segment_file_name(base_offset, suffix), self.generation)
             for suffix in CLEANED_SUFFIXES
         ]
+        self.is_offered = False
         self._log = -1
         self._position = self._handed = self._dropped = self._durable = 0
 
@@ -313,7 +315,7 @@ class _CleanedFiles:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         os.close(self._log)
-        if kind is not None:
+        if kind is not None and not self.is_offered:
             for path in self._paths:
                 path.unlink(missing_ok=True)
 
