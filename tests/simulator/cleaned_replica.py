@@ -197,7 +197,7 @@ class Replica:
     # -- filling -----------------------------------------------------------------------------------------------------
 
     async def fill_from(self, leader: Replica) -> bool:
-        """As a leader that ships and a replica that is filled do it, but for the links between them. Whether it kept the
+        """As a leader that ships and a replica that is filled do it, but for the links between them. Whether it keeps
         front of its own log.
         """
         source = SegmentSource(leader.shipments, leader, SimpleNamespace(monotonic_ms=lambda: 0))
