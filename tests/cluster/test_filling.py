@@ -115,7 +115,7 @@ def test_seals_are_those_of_the_offered_segments():
 
 
 def test_offsets_may_be_missing_in_what_was_cleaned_and_where_a_repair_says_so():
-    """An older leader says nothing: then they may be missing anywhere, as in front of the group's first term."""
+    """An older leader says nothing: then they may be missing anywhere, as they may in front of the first term."""
     seals = {0: seal_of(0, 50, log_bytes=500)}
     offer = Offer.decode({**SEALED_OFFER, "lost": [[60, 70]], "markers": [[4, 5, ""]]})
     assert offer.gaps_in(0, seals) is None

@@ -197,8 +197,8 @@ class Replica:
     # -- filling -----------------------------------------------------------------------------------------------------
 
     async def fill_from(self, leader: Replica) -> bool:
-        """As a leader that ships and a replica that is filled do it, but for the links between them. Whether it kept the
-        front of its own log.
+        """As a leader that ships and a replica that is filled do it, but for the links between them. Whether the front
+        of its own log stays.
         """
         source = SegmentSource(leader.shipments, leader, SimpleNamespace(monotonic_ms=lambda: 0))
         source.tells_gaps = True

@@ -57,6 +57,8 @@ class SegmentReader:
         for segment in version.segments[version.number_of(offset) :]:
             if offset >= upto:
                 break
+            if not version.size_of(segment):  # it may have no file yet
+                continue
             data = await self._read_segment(segment, version.size_of(segment), offset, bytes_max, upto)
             if data:
                 return data
