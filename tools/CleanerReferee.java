@@ -3,6 +3,8 @@ import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
@@ -124,11 +126,13 @@ public class CleanerReferee {
         Cleaner cleaner = new Cleaner(0, keys, buffer, Math.max(buffer, log.config().maxMessageSize()), 0.9, throttler, CLOCK,
             partition -> {});
         LogToClean cleanable = new LogToClean(log, Long.parseLong(words[1]), Long.parseLong(words[2]), false);
-        long begun = System.nanoTime();
+        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
+        long begun = System.nanoTime(), cpuBegun = threads.getCurrentThreadCpuTime();
         Map.Entry<Long, CleanerStats> done = cleaner.doClean(cleanable, CLOCK.now);
         Map<String, Object> told = new LinkedHashMap<>();
         told.put("end", done.getKey());
         told.put("seconds", (System.nanoTime() - begun) / 1e9);
+        told.put("cpu_seconds", (threads.getCurrentThreadCpuTime() - cpuBegun) / 1e9);
         told.put("keys", keys.size());
         told.put("bytes_read", done.getValue().bytesRead());
         told.put("bytes_written", done.getValue().bytesWritten());

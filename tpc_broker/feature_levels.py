@@ -33,6 +33,11 @@ FIRST_WITH_COMPACTION: Final = 7
 """Logs are compacted: segments with gaps, each with its seal (`log.seals`)."""
 
 
+def kept_from(what: str, first: int, level: int) -> str:
+    """Why a cluster at a lower level refuses them, and what brings them."""
+    return f"{what} are kept from {FEATURE}={first} on; the level is {level} (tpc cluster level --raise {first})."
+
+
 class Levels(NamedTuple):
     """From the lowest to the highest, both included."""
 

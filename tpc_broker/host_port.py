@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Final
 
 PORT_MAX: Final = 65_535
@@ -15,6 +16,16 @@ def may_name_a_host(host: str) -> bool:
     except UnicodeError:
         return False
     return "\0" not in host
+
+
+def is_loopback(host: str) -> bool:
+    """An address, or the name that is one: nobody is asked."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_port(text: str) -> int | None:

@@ -62,7 +62,7 @@ typedef struct {
     uint32_t address; /* as inet_addr() gives it */
     uint32_t port;
     uint32_t preamble, blob_first, blobs_count, offset_position;
-    uint32_t protocol, pair, session_position, reserved; /* session_position: 0 without sessions */
+    uint32_t protocol, pair, session_position, is_tls; /* session_position: 0 without sessions */
     int64_t offset_first, offset_end;
 } plan_connection;
 
@@ -74,6 +74,8 @@ typedef struct {
 typedef struct {
     plan_connection plan;
     int fd;
+    load_tls *tls; /* NULL: plain */
+    uint8_t *encrypted;
     unsigned depth, under_way, answers_missing, next_blob, iov_count;
     uint64_t sent;  /* requests of this connection */
     uint64_t head;  /* answered ones: times[head % depth] is the oldest under way */
@@ -153,6 +155,10 @@ static void open_connection(connection *at) {
     if (at->fd < 0 || connect(at->fd, (struct sockaddr *)&address, sizeof address) < 0) fail("connect", errno);
     int on = 1;
     setsockopt(at->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (at->plan.is_tls) {
+        at->tls = load_tls_open(at->fd);
+        at->encrypted = allocate(RECEIVE_BYTES, 1);
+    }
     if (at->plan.preamble != NO_BLOB) {
         blob *first = &blobs[at->plan.preamble];
         if (send(at->fd, first->bytes, first->size, MSG_NOSIGNAL) != (ssize_t)first->size) fail("send", errno);
@@ -178,6 +184,11 @@ static struct io_uring_sqe *entry(void) {
 
 static void receive(connection *at) {
     struct io_uring_sqe *sqe = entry();
+    if (at->tls) {
+        io_uring_prep_recv(sqe, at->fd, at->encrypted, RECEIVE_BYTES, 0);
+        sqe->user_data = (uint64_t)(at - connections) << 1 | KIND_RECEIVE;
+        return;
+    }
     size_t room = at->received_room - at->received_bytes;
     bool is_rest = at->wanted_bytes > at->received_bytes && at->wanted_bytes <= at->received_room;
     if (is_rest) room = at->wanted_bytes - at->received_bytes; /* one wake-up for a large answer, not one per packet */
@@ -187,6 +198,10 @@ static void receive(connection *at) {
 
 static void submit_send(connection *at) {
     struct io_uring_sqe *sqe = entry();
+    if (at->tls) {
+        at->iov[0] = load_tls_encrypt(at->tls, at->iov, at->iov_count);
+        at->iov_count = 1;
+    }
     at->message.msg_iov = at->iov;
     at->message.msg_iovlen = at->iov_count;
     io_uring_prep_sendmsg(sqe, at->fd, &at->message, MSG_NOSIGNAL | MSG_WAITALL);
@@ -353,9 +368,7 @@ static void take_answer(connection *at, const answer *got, int64_t now) {
     under_way_all--;
 }
 
-static void on_received(connection *at, int result, int64_t now) {
-    if (result <= 0) fail("the server closed the connection", result < 0 ? -result : ECONNRESET);
-    at->received_bytes += (size_t)result;
+static void read_answers(connection *at, int64_t now) {
     size_t position = 0, wanted = 0;
     while (position < at->received_bytes) {
         answer got = answer_read(at->plan.protocol, at->received + position, at->received_bytes - position);
@@ -371,6 +384,21 @@ static void on_received(connection *at, int result, int64_t now) {
         at->received_room = wanted > 2 * at->received_room ? wanted : 2 * at->received_room;
         at->received = realloc(at->received, at->received_room);
         if (!at->received) fail("memory", ENOMEM);
+    }
+}
+
+static void on_received(connection *at, int result, int64_t now) {
+    if (result <= 0) fail("the server closed the connection", result < 0 ? -result : ECONNRESET);
+    size_t got = (size_t)result;
+    if (at->tls) {
+        load_tls_received(at->tls, at->encrypted, got);
+        got = load_tls_read(at->tls, at->received + at->received_bytes, at->received_room - at->received_bytes);
+    }
+    while (got) {
+        at->received_bytes += got;
+        read_answers(at, now);
+        if (!at->tls) break;
+        got = load_tls_read(at->tls, at->received + at->received_bytes, at->received_room - at->received_bytes);
     }
     receive(at);
     kick(at, now);

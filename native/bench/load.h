@@ -27,4 +27,13 @@ typedef struct {
 /* Reads the answer at the start of `bytes`. */
 answer answer_read(enum protocol protocol, const uint8_t *bytes, size_t count);
 
+/* A connection under TLS (load_tls.c). The handshake waits; whatever goes wrong ends the program. */
+typedef struct load_tls load_tls;
+load_tls *load_tls_open(int fd);
+/* The bytes stay until the next call. */
+struct iovec load_tls_encrypt(load_tls *it, const struct iovec *parts, unsigned count);
+void load_tls_received(load_tls *it, const uint8_t *bytes, size_t count);
+/* 0: nothing for now. */
+size_t load_tls_read(load_tls *it, uint8_t *into, size_t room);
+
 #endif

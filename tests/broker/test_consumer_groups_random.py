@@ -10,7 +10,6 @@ from tests.support.consumer_members import REBALANCE_MS, ConsumerMember, Told
 from tests.support.disturbed_groups import DisturbedGroups
 from tests.support.memory_clients import create_topic, delete_topic
 from tests.support.memory_node import running_node
-from tpc_broker.broker import coordinator_driver
 from tpc_broker.error_codes import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -113,9 +112,7 @@ class Story(DisturbedGroups):
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_partition_has_one_owner_and_epochs_never_fall(seed, autojump_clock, monkeypatch):
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 60)
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_PART_RECORDS", 3)
+async def test_a_partition_has_one_owner_and_epochs_never_fall(seed, autojump_clock):
     async with running_node(CORES, settings=SETTINGS, seed=seed) as node:
         await with_group(node)
         node.delay_s_max, node.write_s_max = 0.1, 0.3

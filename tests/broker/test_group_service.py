@@ -424,8 +424,9 @@ async def test_a_coordinator_loads_in_small_steps(autojump_clock, monkeypatch):
     async with running_node(settings=SETTINGS) as node:
         member = await with_group(node)
         await member.begin()
-        for offset in range(100):
-            assert await member.commit("t", dict.fromkeys(range(4), offset)) == dict.fromkeys(range(4), NONE)
+        await create_topic(node, 0, "wide", 500)
+        for offset in range(2):
+            assert await member.commit("wide", dict.fromkeys(range(500), offset)) == dict.fromkeys(range(500), NONE)
         number, replay = member.coordinator(), group_service.GroupCoordinator.replay
         turn, replayed_in = 0, Counter()
 
@@ -447,9 +448,9 @@ async def test_a_coordinator_loads_in_small_steps(autojump_clock, monkeypatch):
             while node[number].groups.is_loading:
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
-        assert replayed_in.total() > 400
-        assert max(replayed_in.values()) <= 2 * coordinator_driver.LOAD_STEP, "tasks of a turn run in any order"
-        assert await member.committed("t", range(4)) == (NONE, dict.fromkeys(range(4), 99))
+        assert 500 <= replayed_in.total() < 600
+        assert max(replayed_in.values()) <= 2 * coordinator_driver.GIVEN_AT_ONCE, "tasks of a turn run in any order"
+        assert await member.committed("wide", range(500)) == (NONE, dict.fromkeys(range(500), 1))
 
 
 async def test_many_groups_come_to_life_in_small_steps_and_nobody_is_let_in_before(autojump_clock, monkeypatch):

@@ -14,7 +14,6 @@ import trio
 from tests.support.disturbed_groups import DisturbedGroups
 from tests.support.memory_clients import Member, create_topic
 from tests.support.memory_node import running_node
-from tpc_broker.broker import coordinator_driver
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 
@@ -96,9 +95,7 @@ class Story(DisturbedGroups):
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_acknowledged_offsets_stay_and_members_come_together(seed, autojump_clock, monkeypatch):
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_GROWTH_RECORDS", 30)
-    monkeypatch.setattr(coordinator_driver, "SNAPSHOT_PART_RECORDS", 2)
+async def test_acknowledged_offsets_stay_and_members_come_together(seed, autojump_clock):
     async with running_node(CORES, settings=("offsets.topic.num.partitions=3",), seed=seed) as node:
         await create_topic(node, 0, "t", 2)
         kind = messages.FindCoordinatorRequest
@@ -111,6 +108,7 @@ async def test_acknowledged_offsets_stay_and_members_come_together(seed, autojum
         await trio.sleep(30)
         await story.check_offsets()
         await story.check_members()
+        assert story.removed > 5
         for number in range(CORES):
             await node.restart(number)
         await trio.sleep(30)

@@ -131,7 +131,7 @@ async def test_damaged_batches_are_an_error_of_their_partition(autojump_clock):
             raise BatchDamageError("batch at 12: a length of 0")
 
         read, node[0].plane.read = node[0].plane.read, lambda *_asked: None
-        partition.files.read = find_damage
+        partition.files.read_once = find_damage
         assert fetched(await node.ask(0, fetch_request("t", 0, 0), 12))[0] is ErrorCode.CORRUPT_MESSAGE
         assert (await list_offset(node, 0, "t", 0, 300))[0] is ErrorCode.CORRUPT_MESSAGE
         partition.files.load_aborted = find_damage

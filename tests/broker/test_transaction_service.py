@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from tests.support.compacted_records import clean_coordinators
 from tests.support.memory_clients import create_topic, delete_topic
 from tests.support.memory_node import running_node
 from tests.support.transaction_clients import (
@@ -203,6 +204,7 @@ async def test_whatever_crashes_while_a_transaction_ends_it_ends_in_all_partitio
 async def crash_now_and_then(node):
     while True:
         await trio.sleep(node.chance.uniform(0, 1))
+        clean_coordinators(node, node.chance)
         await node.restart(node.chance.randrange(2))
 
 

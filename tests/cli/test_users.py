@@ -10,8 +10,10 @@ import pytest
 
 from tests.cli.conftest import OURS_ONLY, Tpc
 from tests.support.waiting import eventually
+from tpc_broker.auth import credentials
 from tpc_broker.cli import passwords
 from tpc_broker.cli.passwords import PasswordError, read_password
+from tpc_broker.client import users as client_users
 
 BOTH = {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}
 FROM_STDIN = ("--password-file", "-")
@@ -100,3 +102,11 @@ def test_on_a_terminal_it_is_asked_for_twice_and_not_shown(monkeypatch: pytest.M
     monkeypatch.setattr(passwords.click, "prompt", prompt)
     assert read_password(None, "anna") == "secret"
     assert asked == [("Password of anna", {"hide_input": True, "confirmation_prompt": True, "err": True})]
+
+
+def test_the_options_say_what_the_broker_and_the_client_hold_to():
+    """They are written down once more, so that a command need not load either."""
+    broker = (credentials.ITERATIONS_MIN, client_users.ITERATIONS, credentials.ITERATIONS_MAX)
+    assert broker == (passwords.ITERATIONS_MIN, passwords.ITERATIONS, passwords.ITERATIONS_MAX)
+    assert set(passwords.MECHANISMS) == set(client_users.MECHANISMS)
+    assert set(passwords.MECHANISMS) == {each.sasl_name for each in credentials.ScramMechanism}

@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from tests.log.log_batches import batch
 from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import EpochStart
+from tpc_broker.log.seals import SEAL_BYTES_MAX, Seal, SealedFile
 from tpc_broker.model import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.runtime.cluster.filling import Pace
 from tpc_broker.runtime.cluster.offers import FillingFailedError, LogCheck, Offer
@@ -56,11 +57,81 @@ def test_records_that_were_deleted_while_a_replica_was_filled_stay_deleted(own_s
         ("files", [[f"{0:020d}.log", -1]]),
         ("files", [[f"{0:020d}.log", 1], [f"{0:020d}.log", 2]]),
         ("files", 3),
+        ("removed_upto", 91),
+        ("removed_upto", -1),
+        ("lost", [[3]]),
+        ("files", [[f"{0:020d}.log", 1], [f"{50:020d}.seal", 1]]),
+        ("files", [[f"{0:020d}.log", 1], [f"{0:020d}.seal", SEAL_BYTES_MAX + 1]]),
     ],
 )
 def test_an_offer_that_cannot_be_is_refused(field, value):
     with pytest.raises(FillingFailedError):
         Offer.decode({**OFFER, field: value})
+
+
+@pytest.mark.parametrize(
+    ("removed_upto", "own", "keeps"),
+    [
+        (0, (0, 60), True),
+        (50, (0, 60), True),
+        (51, (0, 60), False),
+        (55, (0, 60), False),
+        (0, (50, 60), False),
+        (0, (0, 49), False),
+    ],
+)
+def test_the_front_is_kept_only_in_front_of_what_was_removed(removed_upto, own, keeps):
+    """The first shipped segment begins at 50; where the replica's own log begins and ends."""
+    said = {**OFFER, "files": [[f"{50:020d}.log", 70]], "removed_upto": removed_upto}
+    assert Offer.decode(said).continues(*own) is keeps
+
+
+def seal_of(base_offset, end_offset, *, log_bytes, removed_upto=0):
+    files = [SealedFile(log_bytes, 7), *[SealedFile(0, 0)] * 3]
+    return Seal("0" * 16, base_offset, end_offset, (base_offset,), end_offset, removed_upto, 1, 1, *files)
+
+
+SEALED_OFFER = {**OFFER, "files": [*OFFER["files"], [f"{0:020d}.seal", 90], [f"{50:020d}.seal", 90]]}
+
+
+def test_seals_are_those_of_the_offered_segments():
+    offer = Offer.decode({**SEALED_OFFER, "removed_upto": 20})
+    assert list(offer.seals) == [0, 50]
+    assert [name for name, _size in offer.in_order] == [f"{0:020d}.log", f"{50:020d}.log"]
+    right = {
+        0: seal_of(0, 50, log_bytes=500, removed_upto=20),
+        50: seal_of(50, 90, log_bytes=70),
+    }  # fmt: skip
+    offer.check_seals(right)
+    for changes in (
+        {0: seal_of(0, 49, log_bytes=500)},
+        {0: seal_of(0, 50, log_bytes=499)},
+        {0: seal_of(0, 50, log_bytes=500, removed_upto=21)},
+        {50: seal_of(50, 91, log_bytes=70)},
+        {50: seal_of(40, 90, log_bytes=70)},
+    ):
+        with pytest.raises(FillingFailedError):
+            offer.check_seals({**right, **changes})
+
+
+def test_offsets_may_be_missing_in_what_was_cleaned_and_where_a_repair_says_so():
+    """An older leader says nothing: then they may be missing anywhere. So they may in front of the group's first term."""
+    seals = {0: seal_of(0, 50, log_bytes=500)}
+    offer = Offer.decode({**SEALED_OFFER, "lost": [[60, 70]], "markers": [[4, 5, ""]]})
+    assert offer.gaps_in(0, seals) is None
+    assert offer.gaps_in(50, seals) == ((0, 5), (60, 70))
+    assert Offer.decode(SEALED_OFFER).gaps_in(50, seals) is None
+    chooser = random.Random(7)
+    data = b"".join(batch(offset, [chooser.randbytes(50)], epoch=1) for offset in (0, 1, 4, 5))
+
+    def found(gaps):
+        check = LogCheck(0, EPOCHS[:1], gaps)
+        for place in range(0, len(data), 37):
+            assert check.take(data[place : place + 37])
+        return check.next_offset, check.is_whole
+
+    assert found(None) == found(((2, 4),)) == found(((0, 9),)) == (6, True)
+    assert found(()) == found(((2, 3),)) == (2, False)
 
 
 json = st.recursive(
@@ -70,7 +141,7 @@ json = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(OFFER)), json))
+@given(st.dictionaries(st.sampled_from([*sorted(OFFER), "removed_upto", "lost"]), json))
 def test_any_offer_is_read_or_refused(changes):
     with contextlib.suppress(FillingFailedError):
         Offer.decode({**OFFER, **changes})

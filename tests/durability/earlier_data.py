@@ -2,8 +2,8 @@
 
 The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
 sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings of topics and of
-a group, offsets of a group, a group by KIP-848, transactions that were committed, aborted, and left open, and a user,
-rules of access and quotas. What has to be found is in ``expected.json`` beside the data. A directory is made once for
+a group, offsets of a group, a group by KIP-848, transactions that were committed, aborted, and left open, a user,
+rules of access and quotas, and a compacted topic with a cleaned segment. What has to be found is in ``expected.json`` beside the data. A directory is made once for
 each feature level of docs/formats.md, by the last release that has it, and never again.
 """
 
@@ -34,7 +34,7 @@ from tests.support.broker_process import TpcBroker
 from tests.support.kept_group import fill_kept_group, told_of_kept_group
 from tests.support.kept_security import ACCESS, NOTHING, keep_security, told_of_kept_security
 from tests.support.kept_transactions import TOPIC, add_kept_transactions, told_of_kept_transactions
-from tests.support.waiting import LOOK_S, PATIENCE_S
+from tests.support.waiting import LOOK_S, PATIENCE_S, eventually
 from tpc_broker.log.journal import EntryKind, choose_superblock, journal_entries
 
 DATA = Path(__file__).with_name("data")
@@ -46,7 +46,8 @@ SESSION_DEFAULT = "45000"
 CONSUMERS = "consumers"
 TRANSACTIONS = "transactions"
 SECURITY = "security"
-ADDED = {SESSION: SESSION_DEFAULT, CONSUMERS: None, TRANSACTIONS: None, SECURITY: NOTHING}
+COMPACTED = "compacted"
+ADDED = {SESSION: SESSION_DEFAULT, CONSUMERS: None, TRANSACTIONS: None, SECURITY: NOTHING, COMPACTED: {}}
 """What is told of directories that were made before there were such things."""
 ROUNDS_MAX = 50
 WANTED = {EntryKind.IN_PLACE, EntryKind.APPEND, EntryKind.RELEASED, EntryKind.ADOPTED}
@@ -68,6 +69,35 @@ def session_timeout(bootstrap: str) -> str:
     return admin.describe_configs([resource])[resource].result(PATIENCE_S)[SESSION].value
 
 
+def add_compacted(broker: TpcBroker) -> None:
+    """From feature level 7 on: a topic of which some is cleaned, and some is written since."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    settings = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.01"}
+    admin.create_topics([NewTopic(COMPACTED, 1, 1, config=settings)])[COMPACTED].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "batch.num.messages": 50})
+    for number in range(4_000):
+        producer.produce(COMPACTED, f"{number} ".encode() + bytes(800), key=f"key {number % 30}", partition=0)
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    folder = broker.data_folder / "topics" / f"{COMPACTED}-0"
+    eventually(lambda: list(folder.glob("*.seal")), "a segment was cleaned")
+
+
+def told_of_compacted(broker: TpcBroker) -> dict[str, int]:
+    """Key to the checksum of its newest value; nothing: there is no such topic."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.partition.eof": "true"})
+    found: dict[str, int] = {}
+    try:
+        if COMPACTED not in consumer.list_topics(timeout=LOOK_S).topics:
+            return found
+        consumer.assign([TopicPartition(COMPACTED, 0, 0)])
+        while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
+            found[message.key().decode()] = zlib.crc32(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
 def expected_of(broker: TpcBroker) -> dict[str, Any]:
     """What clients see of it; values as checksums."""
     stored = read_everything(broker.bootstrap, PARTITIONS)
@@ -84,6 +114,7 @@ def expected_of(broker: TpcBroker) -> dict[str, Any]:
         "topics": topics, "committed": committed, "retention.ms": settings["retention.ms"].value,
         SESSION: session_timeout(broker.bootstrap), CONSUMERS: told_of_kept_group([broker]),
         TRANSACTIONS: told_of_kept_transactions([broker]), SECURITY: told_of_kept_security(broker.bootstrap),
+        COMPACTED: told_of_compacted(broker),
         "partitions": {
             f"{topic}-{partition}": [one.log_start_offset, one.high_watermark,
                                      [zlib.crc32(value) for _offset, value in one.records]]
@@ -153,10 +184,11 @@ def move_about(broker: TpcBroker) -> None:
 
 def make(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        broker = TpcBroker(Path(folder), 2, ACCESS)
+        broker = TpcBroker(Path(folder), 2, {**ACCESS, "log.cleaner.backoff.ms": "100"})
         try:
             broker.start()
             fill(broker)
+            add_compacted(broker)
             for number in range(ROUNDS_MAX):
                 broker.restart()
                 move_about(broker)

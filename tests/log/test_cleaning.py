@@ -352,11 +352,12 @@ def test_data_then_entry_then_marker_of_an_aborted_transaction_go_one_by_one(log
                aborted=[AbortedTransaction(5, 1, 2, 3)])  # fmt: skip
     clean(log)
     assert (offsets(log), len(log.aborted)) == ([0, 2], 1)
+    assert log.seals[0].removed_upto == 0
     clean(log, NOW_MS + 10 * RETENTION_MS)
     assert (offsets(log), len(log.aborted)) == ([0, 2], 0)
+    assert log.seals[0].removed_upto == 3, "a replica that has the data still would show them without the entry"
     clean(log, NOW_MS + 11 * RETENTION_MS - 1)
     assert offsets(log) == [0, 2]
-    assert log.seals[0].removed_upto == 0
     clean(log, NOW_MS + 11 * RETENTION_MS)
     assert offsets(log) == [0]
     assert log.seals[0].removed_upto == 3

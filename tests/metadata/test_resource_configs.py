@@ -220,7 +220,7 @@ def test_they_are_written_only_when_all_nodes_can_read_them():
     assert not metadata.image.knows_consumer_groups
     said = (
         "Settings of groups and of client metrics are kept from tpc.version=4 on; the level is 3 "
-        "(kafka-features.sh upgrade)."
+        "(tpc cluster level --raise 4)."
     )
     for validate_only in (False, True):
         for kind, config in ((GROUP, (SESSION, "50000")), (METRICS, ("metrics", "*"))):

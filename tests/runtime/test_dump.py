@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.support.cleaned_folder import make_cleaned, swap
+from tests.support.record_batches import DELETE_HORIZON, batch
+from tests.support.record_batches import Record as Record_
+from tests.support.segment_log import Log
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import HEADER_BYTES, Record, build_batch
 from tpc_broker.runtime.main import main
@@ -80,3 +84,50 @@ def test_what_is_no_whole_batch_is_damage_and_takes_no_memory(tmp_path: Path, co
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "nothing.log: No such file" in dumped(tmp_path / "nothing.log", code=2)
     assert f"{tmp_path}: Is a directory" in dumped(tmp_path, code=2)
+
+
+def cleaned(folder: Path) -> Path:
+    log = Log(folder)
+    for number in range(10):
+        log.values(b"%d" % number)
+    log.roll()
+    swap(log.place, make_cleaned(log.place, (0,), 10))
+    return log.place / "00000000000000000000.log"
+
+
+def test_of_a_cleaned_segment_it_is_told_what_its_seal_says(tmp_path: Path) -> None:
+    path = cleaned(tmp_path)
+    seal, *batches = rows(path)
+    assert (seal["first_offset"], seal["end_offset"], seal["batches"], seal["replaced"]) == (0, 10, 5, [0])
+    assert [one["first_offset"] for one in batches] == [0, 2, 4, 6, 8]
+    name = path.with_suffix(".seal").name
+    line = f"{name}: cleaned, offsets 0 to 9, 5 batches, in place of 0"
+    assert dumped(path).splitlines()[0] == line
+    assert dumped(path.with_suffix(".seal")).splitlines() == [line]
+
+
+def test_a_cleaned_segment_that_is_not_what_its_seal_says_is_damaged(tmp_path: Path) -> None:
+    path = cleaned(tmp_path)
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert rows(path, code=1)[0]["problem"] == f"{path.name}: its checksum is not the one of its seal"
+    path.write_bytes(kept)
+    path.with_suffix(".index").write_bytes(b"")
+    assert "00000.index: it has 0 bytes" in dumped(path, code=1).splitlines()[0]
+    path.with_suffix(".seal").write_bytes(b"tpc-seal 1 ")
+    assert dumped(path, code=1).splitlines()[0].endswith(".seal: DAMAGED: a seal whose checksum is wrong")
+
+
+def test_a_swap_that_was_cut_short_is_told(tmp_path: Path) -> None:
+    path = cleaned(tmp_path)
+    made = f"{path.name}.cleaned-{1:016x}"
+    path.rename(path.with_name(made))
+    path.write_bytes(b"old")
+    line = dumped(path).splitlines()[0]
+    assert line.endswith(f"in place of 0, not in their places yet: {made}")
+
+
+def test_the_horizon_of_tombstones_is_shown(tmp_path: Path) -> None:
+    marked = batch([Record_(None, b"k")], base_offset=3, attributes=DELETE_HORIZON, base_timestamp_ms=1234)
+    assert rows(segment(tmp_path, marked))[0]["delete_horizon_ms"] == 1234
+    assert "delete horizon 1234" in dumped(segment(tmp_path, marked))

@@ -17,6 +17,7 @@ from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, held, on_core, recovered_copy
 from tests.runtime.test_core_moves import CopiesOfTheDisk
 from tests.runtime.test_replica_storage import ReplicaBench
+from tests.support.cleaned_copies import swap_copy
 from tests.support.handed import hand_producers_in_files
 from tests.support.journal_file import BLOCK_BYTES, REGION_BLOCK_FIRST, commit_at
 from tests.support.plain_disk import PlainDisk
@@ -26,6 +27,7 @@ from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import CoreId
+from tpc_broker.native_bytes import crc32c
 from tpc_broker.runtime.cluster.offers import LogCheck
 from tpc_broker.storage.core_partitions import PartitionState
 from tpc_broker.storage.filled_folders import FILLING, make_filling_folder
@@ -337,6 +339,68 @@ def test_what_a_replica_has_itself_is_not_fetched(tmp_path, begins):
         for segment in bench.files.segments[:-1]:
             indexes = await bench.files.folder.load_indexes(segment, 40, settings.index_interval_bytes)
             assert indexes.largest_timestamp >= 0
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize("begins", [10, 13, 15, 17, 18, 20])
+def test_of_a_cleaned_segment_the_front_is_kept_with_a_seal_of_its_own(tmp_path, begins):
+    """Of [10, 20) only 12, 13 and 16 are left: it is cut at a batch, in a gap, in front of all, or not at all."""
+
+    async def body(bench):
+        await own_log(bench)
+        bench.files.commit_offset = lambda: 25
+        assert await bench.storage.checkpoint()
+        first, second, _active = bench.files.segments
+        await swap_copy(bench.files, [first], first_dirty_offset=8)
+        left = {12, 13, 16}
+        await swap_copy(bench.files, [second], keep=lambda header: header.base_offset in left, removed_upto=14,
+                        first_dirty_offset=8)  # fmt: skip
+        own = {offset: data for offset, data in bench.sent.items() if offset < 10 or offset in left}
+        path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), "own")
+        assert await bring_own(bench.files, path, begins, 5) == 5
+        shipped = [batch(offset, [b"shipped"], epoch=5) for offset in range(begins, 40)]
+        (path / f"{begins:020d}.log").write_bytes(b"".join(shipped))
+        settings = bench.files.settings
+        settled = await settled_log(bench.storage.files, path, "topic", KEY, settings, starts=2, ends=40)
+        await bench.install(settled)
+        kept = {offset: data for offset, data in own.items() if offset < begins}
+        bench.sent = kept | {begins + number: data[21:] for number, data in enumerate(shipped)}
+        assert await held(bench.files) == bench.sent
+        assert bench.files.cleaned == (begins, 5, min(14, begins) if begins > 10 else 0)
+        for segment in bench.files.segments[:-1]:
+            data = (bench.files.folder.path / segment.log_name).read_bytes()
+            assert segment.seal.log == (len(data), crc32c(data))
+        await bench.check_crash(tmp_path / "crash", term=7, epochs=[(5, 30)])
+
+    run(tmp_path, body)
+
+
+def test_a_cleaned_segment_at_the_end_is_not_appended_to(tmp_path):
+    """All that is shipped was cleaned, and the last batches of it are gone."""
+
+    async def body(bench):
+        await own_log(bench)
+        sent = dict(bench.sent)
+        bench.files.commit_offset = lambda: 25
+        assert await bench.storage.checkpoint()
+        first, second, _active = bench.files.segments
+        await swap_copy(bench.files, [first, second], keep=lambda header: header.base_offset < 13)
+        path = await make_filling_folder(bench.core.disk, bench.data, CoreId(0), "all")
+        for file in bench.files.folder.path.iterdir():
+            if file.name.startswith(f"{0:020d}."):
+                shutil.copy(file, path)
+        settings = bench.files.settings
+        what = bench.storage.files, path, "topic", KEY, settings
+        with pytest.raises(StorageFailedError):
+            await settled_log(*what, starts=0, ends=19)
+        settled = await settled_log(*what, starts=0, ends=20)
+        assert (settled.segment_base, settled.segment_position, settled.log_end_offset) == (20, 0, 20)
+        await bench.install(settled)
+        for offset in (0, 12):
+            assert bytes(await bench.files.read(offset, 1))[21:] == sent[offset]
+        assert await bench.files.read(13, 1) == b""
+        assert [segment.base_offset for segment in bench.files.segments] == [0, 20]
 
     run(tmp_path, body)
 

@@ -23,6 +23,7 @@ TESTED = {
     "connections": ["frames", "connections", "connections_large", "connections_per_ip", "connections_random"],
     "TLS": ["tls", "tls_attempts", "listener_tls"],
     "identity": ["strangers", "nobody_is_served", "link_subjects"],
+    "rights and quotas": ["grants", "grants_in_place", "grants_random", "quota_counting", "quotas"],
 }
 CANARY = """
 from tpc_broker._ring import ffi, lib

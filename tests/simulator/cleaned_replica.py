@@ -113,7 +113,10 @@ class Replica:
         while self.end_offset < upto:
             assert self.end_offset >= leader.contiguous_from_offset
             data = await leader.files.read(self.end_offset, 1, upto)
-            found = without_gaps(batches_of(data, self.end_offset), self.end_offset)
+            try:
+                found = without_gaps(batches_of(data, self.end_offset), self.end_offset)
+            except ValueError as error:
+                raise AssertionError(f"node {self.number} can get no items: {error}") from error
             await self._append([batch.payload for batch in found])
 
     @property
@@ -194,8 +197,8 @@ class Replica:
     # -- filling -----------------------------------------------------------------------------------------------------
 
     async def fill_from(self, leader: Replica) -> bool:
-        """As a leader that ships and a replica that is filled do it, but for the links between them. Whether it has kept
-        the front of its own log.
+        """As a leader that ships and a replica that is filled do it, but for the links between them. Whether it kept the
+        front of its own log.
         """
         source = SegmentSource(leader.shipments, leader, SimpleNamespace(monotonic_ms=lambda: 0))
         source.tells_gaps = True

@@ -1,6 +1,7 @@
 """The ledger of committed epochs: what it says, and how much of it is read for that."""
 
 import pytest
+from confluent_kafka.admin import ConfigResource
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
@@ -55,3 +56,13 @@ def test_what_is_no_epoch_is_named(ledger, topic, produce):
     with pytest.raises(DamagedDataError, match=rf"{topic}-0, offset 0: no epoch"):
         ledger.is_committed("a", 0)
     assert not ledger.is_committed("b", 0)
+
+
+def test_nothing_of_it_is_compacted_at_once(ledger, admin, topic, monkeypatch):
+    """What an unfinished decision names stays, whatever is written behind it under the same key."""
+    monkeypatch.setattr(epochs, "LEDGER_TOPIC", f"{topic}-made")
+    ledger.make_topic()
+    [asked] = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, f"{topic}-made")]).values()
+    found = {name: entry.value for name, entry in asked.result().items()}
+    assert found["cleanup.policy"] == "compact"
+    assert int(found["min.compaction.lag.ms"]) == epochs.KEPT_MS

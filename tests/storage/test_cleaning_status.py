@@ -11,7 +11,7 @@ KEY = TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(0))
 OTHER = TopicPartition(TopicId(uuid.UUID(int=7)), PartitionIndex(1))
 REPORT = CleaningReport(
     cleaned_upto=900, bytes_read=64 << 20, bytes_written=16 << 20, records_read=1000, records_kept=250,
-    batches_unreadable=2, map_keys=250, map_bytes=6000, seconds=1.5,
+    batches_unreadable=2, map_keys=250, map_bytes=6000, seconds=1.5, bytes_before=40 << 20,
 )  # fmt: skip
 
 
@@ -29,14 +29,14 @@ def test_a_cleaning_is_told_in_one_line_and_counted(caplog):
     with caplog.at_level(logging.INFO):
         book.cleaned(KEY, "prices-0", REPORT, 5000)
     assert caplog.messages == [
-        "cleaned prices-0: read 64.0 MiB, wrote 16.0 MiB, saved 48.0 MiB in 1.5 s; 2 batches cannot be read and stay"
+        "cleaned prices-0: read 64.0 MiB, wrote 16.0 MiB, saved 24.0 MiB in 1.5 s; 2 batches cannot be read and stay"
     ]
     status = book.status_of(KEY)
-    assert (status.last_cleaned_ms, status.bytes_saved, status.records_removed) == (5000, 48 << 20, 750)
+    assert (status.last_cleaned_ms, status.bytes_saved, status.records_removed) == (5000, 24 << 20, 750)
     assert not status.is_cleaning
     assert book.counters() == {
         "cleanings": 1, "cleanings_failed": 0, "cleaner_away": 0, "cleaning_ms": 1500,
-        "cleaned_bytes_read": 64 << 20, "cleaned_bytes_written": 16 << 20, "cleaned_bytes_saved": 48 << 20,
+        "cleaned_bytes_read": 64 << 20, "cleaned_bytes_written": 16 << 20, "cleaned_bytes_saved": 24 << 20,
         "cleaned_records_read": 1000, "cleaned_records_removed": 750,
         "compacted_partitions_now": 1, "cleaning_now": 0, "uncleanable_now": 0, "dirty_bytes_now": 300,
         "clean_bytes_now": 100, "dirty_permille_max_now": 750, "batches_unreadable_now": 2,
@@ -51,14 +51,14 @@ def test_an_uncleanable_partition_is_told_at_once_and_each_day(caplog):
         book.failed(KEY)
         book.given_up(KEY, "prices-0", "its third segment is gone", now_ms)
     assert caplog.messages == [
-        "prices-0 cannot be compacted, and grows: its third segment is gone; it is tried again once a day"
+        "prices-0 is uncleanable: its third segment is gone; it serves, and grows, and is tried again once a day"
     ] * 2
     assert book.uncleanable() == {"prices-0": "its third segment is gone"}
     assert book.counters()["cleanings_failed"] == 5
     book.cleaned(KEY, "prices-0", REPORT, UNCLEANABLE_TOLD_EVERY_MS + 5)
     assert book.uncleanable() == {}
     book.given_up(KEY, "prices-0", "again", UNCLEANABLE_TOLD_EVERY_MS + 6)
-    assert caplog.messages[-1].startswith("prices-0 cannot be compacted, and grows: again")
+    assert caplog.messages[-1].startswith("prices-0 is uncleanable: again")
 
 
 def test_totals_only_grow_and_the_rest_goes_with_its_partition():

@@ -22,7 +22,7 @@ from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage import cleanings
 from tpc_broker.storage.cleanings import Cleanings
-from tpc_broker.storage.compaction import kept_producers, make_job, measure
+from tpc_broker.storage.compaction import NEVER_MS, kept_producers, make_job, measure
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition, log_settings
 from tpc_broker.storage.leader_partition import LeaderPartition
@@ -54,11 +54,21 @@ class Plane:
 
 
 class Space:
-    left = 10**12
+    left, is_full = 10**12, False
+
+    async def is_nearly_full(self):
+        await trio.lowlevel.checkpoint()
+        return self.is_full
+
+    is_full = False
 
     async def bytes_left(self):
         await trio.lowlevel.checkpoint()
         return self.left
+
+    async def is_nearly_full(self):
+        await trio.lowlevel.checkpoint()
+        return self.is_full
 
 
 class Retention:
@@ -95,7 +105,6 @@ class World:
         self.cleanings.bounds = cleaning_bounds(load_settings().settings)
         self.cleanings.may_clean = True
         self.told = []
-        self.cleanings.on_cleaned(lambda key, state: self.told.append((key.partition, state)))
 
     async def make(self, settings=SETTINGS):
         number = len(self.led)
@@ -103,6 +112,7 @@ class World:
         files = await create_partition(self.cache, self.topics, "t", key, settings)
         self.led[number] = LeaderPartition(files, number, trio.Lock(), is_internal=False)
         self.plane.files[number] = files
+        files.on_cleaned = lambda: self.told.append((number, files.cleaned))
         return files
 
     async def close(self):
@@ -284,6 +294,17 @@ async def away():
     raise CleanerAwayError("a test")
 
 
+async def test_what_is_overdue_is_urgent_and_so_is_all_on_a_full_disk(world):
+    files = await world.make()
+    for is_overdue, is_full in ((False, False), (True, False), (False, True)):
+        await fill(files, 100, timestamp=NOW_MS - 10_000)
+        await checkpointed(files)
+        files.settings = replace(files.settings, max_compaction_lag_ms=100 if is_overdue else 10**9)
+        world.space.is_full = is_full
+        assert await world.cleanings.clean_next()
+        assert world.cleaner.jobs[-1].is_urgent == (is_overdue or is_full)
+
+
 async def test_what_is_deleted_too_is_deleted_first(world):
     files = await world.make(replace(SETTINGS, cleanup_delete=True))
     await fill(files, 100)
@@ -301,7 +322,7 @@ async def test_a_log_that_fails_three_times_is_tried_once_a_day(world, caplog):
         assert not await world.cleanings.clean_next()
         world.clock.ms += world.cleanings.bounds.backoff_ms
     assert world.cleanings.book.status_of(files.key).uncleanable == "it is bad"
-    assert "cannot be compacted" in caplog.text
+    assert "t-0 is uncleanable: it is bad" in caplog.text
     jobs = len(world.cleaner.jobs)
     world.clock.ms += cleanings.UNCLEANABLE_MS - 3 * world.cleanings.bounds.backoff_ms
     assert not await world.cleanings.clean_next()
@@ -407,6 +428,24 @@ async def test_a_job_names_aborted_transactions_and_producers_as_kafka_keeps_the
     assert [source.base_offset for source in job.sources] == list(sources)
     assert job.sources[-1].end_offset == files.active.base_offset
     assert {one.producer_id for one in kept_producers(files, 10**9)} == {5, 6, 7}
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("lag_ms", [1, NEVER_MS])
+async def test_a_job_is_urgent_when_records_are_too_old_or_the_disk_is_nearly_full(world, is_full, lag_ms):
+    files = await world.make(replace(SETTINGS, max_compaction_lag_ms=lag_ms))
+    await fill(files, 100)
+    await checkpointed(files)
+    jobs = []
+
+    class Asked(ThreadCleaner):
+        async def clean(self, job, take):
+            jobs.append(job)
+            return REPORT
+
+    world.cleanings.cleaner, world.space.is_full = Asked(), is_full
+    assert await world.cleanings.clean_next()
+    assert [job.is_urgent for job in jobs] == [is_full or lag_ms == 1]
 
 
 async def test_a_group_that_was_not_asked_for_is_no_swap(world):

@@ -149,8 +149,8 @@ async def check_content(storage):
 async def check_index_files(storage):
     """They are the new segment's, and nobody has written those of the old one over them."""
     segment = next(segment for segment in storage.segments if segment.seal is not None)
-    end, interval_bytes = storage.end_of(segment), storage.settings.index_interval_bytes
-    stored = await storage.folder.stored_indexes(segment, end, interval_bytes)
+    end_offset, interval_bytes = storage.end_of(segment), storage.settings.index_interval_bytes
+    stored = await storage.folder.stored_indexes(segment, end_offset, interval_bytes)
     assert stored is not None
     assert (await SegmentReader(storage).load(segment)).offsets.data == stored[0].offsets.data
 

@@ -1,4 +1,4 @@
-"""Cleaned segments take the place of others: all of them or none, whatever the disk does, and beside everything else."""
+"""Cleaned segments take the place of others, all of them or none: whatever the disk does, beside everything else."""
 
 import contextlib
 import errno

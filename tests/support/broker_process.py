@@ -54,6 +54,12 @@ def serve_refusing(*arguments: str) -> subprocess.CompletedProcess[str]:
         return run_here("serve", *arguments)
 
 
+def _is_cleaner(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any("cleaner_process" in word for word in process.cmdline())
+    return False
+
+
 class TpcBroker:
     """`tpc-broker serve` with `cores_count` cores on free consecutive loopback ports, data under `folder`.
 
@@ -156,8 +162,13 @@ class TpcBroker:
             time.sleep(0.02)
 
     def core_processes(self) -> list[psutil.Process]:
-        """The supervisor's children, oldest first."""
-        return sorted(self.process.processes()[1:], key=lambda process: process.create_time())
+        """The supervisor's children but for cleaners, oldest first."""
+        cores = [process for process in self.process.processes()[1:] if not _is_cleaner(process)]
+        return sorted(cores, key=lambda process: process.create_time())
+
+    def cleaner_processes(self) -> list[psutil.Process]:
+        """Of this node, and those of their jobs."""
+        return [process for process in self.process.processes()[1:] if _is_cleaner(process)]
 
     def counters(self) -> list[dict[str, Any]]:
         """What each core counts, by core."""

@@ -1,4 +1,4 @@
-"""Segments as a cleaner would leave them beside a log, made by hand: byte-equal ones, or without some of the batches."""
+"""Segments as a cleaner would leave them beside a log, made by hand: byte-equal, or without some of the batches."""
 
 import itertools
 import os

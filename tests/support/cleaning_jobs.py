@@ -10,7 +10,7 @@ from tpc_broker.log.seals import Seal, SealedFile
 
 REPORT = CleaningReport(
     cleaned_upto=200, bytes_read=2_000, bytes_written=500, records_read=100, records_kept=25, batches_unreadable=1,
-    map_keys=25, map_bytes=600, seconds=0.25,
+    map_keys=25, map_bytes=600, seconds=0.25, bytes_before=2_000,
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def a_group(base_offset: int = 0, end_offset: int = 200) -> CleanedGroup:
     file = SealedFile(100, 5)
     seal = Seal(
         generation="0123456789abcdef", base_offset=base_offset, end_offset=end_offset, replaced=(base_offset,),
-        first_dirty_offset=end_offset, removed_upto=0, batches_count=3, modified_ms=5, log=file, index=file,
+        first_dirty_offset=end_offset, removed_upto=0, batches_count=3, modified_ms=5, log=file, offset_index=file,
         time_index=file, transaction_index=SealedFile(0, 0),
     )  # fmt: skip
     return CleanedGroup(seal)

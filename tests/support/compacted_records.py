@@ -14,6 +14,7 @@ from tests.coordinator.scenario import Opened
 from tpc_broker.coordinator import Producer, Record, TransactionEnd
 from tpc_broker.kafka.records import ControlType, build_batch, read_batch, read_control
 from tpc_broker.log.batch import decode_header
+from tpc_broker.model import INTERNAL_TOPICS
 from tpc_broker.native_bytes import crc32c
 
 CRC_AT, CRC_FROM, LAST_DELTA_AT, HEADER_BYTES = 17, 21, 23, 61
@@ -148,6 +149,34 @@ class BatchCleaner:
             )  # fmt: skip
             return with_last_delta(made, batch.last_offset_delta)
         return emptied(data) if self._chance.random() < 0.5 else None
+
+
+class SealedSegment(NamedTuple):
+    """As much of a cleaned segment as a partition asks for."""
+
+    seal: object
+
+
+class CleanedEnd(NamedTuple):
+    """As much of its seal."""
+
+    generation: str
+    end_offset: int
+    first_dirty_offset: int = 0
+    removed_upto: int = 0
+
+
+def clean_coordinators(node, chance):
+    """A pass over each log of coordinators of a node in memory. How many records are gone by now."""
+    removed = 0
+    for of_core in node.files.values():
+        for files in of_core.values():
+            if files.topic in INTERNAL_TOPICS:
+                cleaner = files.log.__dict__.setdefault("cleaner", BatchCleaner(chance))
+                cleaner.clean(files.log)
+                files.segments = (SealedSegment(CleanedEnd(f"{cleaner.passes:016x}", files.log.high_watermark)),)
+                removed += cleaner.records.removed
+    return removed
 
 
 def emptied(data):

@@ -7,6 +7,8 @@ from collections import defaultdict
 
 import trio
 
+from tests.support.compacted_records import clean_coordinators
+
 
 class DisturbedGroups:
     """From a seed. `possible`: what may be committed of a key now. `busy`: a lock of each who does one thing at a time.
@@ -19,6 +21,7 @@ class DisturbedGroups:
         self.busy = defaultdict(trio.Lock)
         self.possible = defaultdict(lambda: {-1})
         self.values = iter(range(1, 1 << 30))
+        self.removed = 0
 
     async def attempt(self, question):
         """The answer; None when there is none in time, or nobody to ask."""
@@ -46,9 +49,16 @@ class DisturbedGroups:
     async def set_clock(self):
         self.node.clock.wall_ahead_ms += self.chooser.choice([-20_000, 5_000, 30_000])
 
+    def disturbances(self):
+        return self.crash, self.refuse_writes, self.set_clock, self.be_cleaned, self.be_cleaned
+
+    async def be_cleaned(self):
+        """The logs of the coordinators, in the midst of whatever happens."""
+        self.removed = clean_coordinators(self.node, self.chooser)
+
     async def go_through(self, steps, count):
         """So many of these, each as likely as it is often among them, beside each other."""
         async with trio.open_nursery() as nursery:
             for _ in range(count):
-                nursery.start_soon(self.chooser.choice([*steps, self.crash, self.refuse_writes, self.set_clock]))
+                nursery.start_soon(self.chooser.choice([*steps, *self.disturbances()]))
                 await trio.sleep(self.chooser.uniform(0, 0.5))

@@ -37,7 +37,7 @@ class EmptyFiles:
         self.epochs = LeaderEpochs()
         self.epochs.assign(leader_epoch, 0)
 
-    async def read(self, _offset, _bytes_max, _upto):
+    async def read_once(self, _offset, _bytes_max, _upto):
         return b""
 
     def aborted_now(self, _offset, _upto, _bytes_max=None):

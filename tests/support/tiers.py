@@ -40,7 +40,7 @@ PARTS: Final = {
     "plain": Part("the ring's tests, kills, loss of power, three nodes and an overlay without io_uring", 7),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 6),
     "sim": Part("the simulators' planted faults, every state of small clusters, each combination of one-way cuts", 8),
-    "clients": Part("stock clients under load: a million records, large groups, kills, exactly once", 14),
+    "clients": Part("stock clients under load: a million records, large groups, kills, exactly once, compaction", 18),
     "machine": Part("what only a quiet machine shows: idle CPU, shares of it, memory, the benchmark's harness", 5),
 }
 MARKS: Final = {re.sub(r"\W", "_", name): name for name in PARTS}

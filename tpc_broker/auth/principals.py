@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +20,19 @@ class Principal(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def parsed(cls, text: str) -> Self | None:
+        """What `str` has made. None: there is no colon. Type and name may be empty: rules may name such, and nobody
+        is one.
+        """
+        kind, colon, name = text.partition(":")
+        return cls(kind, name) if colon else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether somebody may be it: type and name are given."""
+        return bool(self.kind and self.name)
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")

@@ -144,6 +144,11 @@ GROUP_STABLE_S: Final = "s from the first heartbeat until the group is stable"
 GROUP_CPU: Final = "% of a core"
 TRANSACTIONS_PER_S: Final = "transactions/s"
 COMMITTED_RATIO: Final = "MB/s / read_uncommitted's, in turn"
+TLS_RATIO: Final = "TLS / plain"
+TLS_CPU: Final = "CPU s/GB more with TLS"
+RIGHTS_RATIO: Final = "CPU with / without"
+LOGINS_OF_CPU: Final = "logins a second of CPU"
+OF_QUOTA: Final = "% of the quota"
 LED_AFTER_ANSWER_S: Final = "s from the last topic's answer until all have a leader"
 
 
@@ -223,6 +228,14 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("cluster-catch-up", "MB/s", mb_per_s, 300.0, peer=_US_3),
     at_most("cluster-idle", CPU_AT_REST, Extra(CPU_AT_REST), 2.0, peer=_US_3),
     at_most("cluster-idle", KIB_A_REPLICA, Extra(KIB_A_REPLICA), 24.0, peer=_US_3),
+    at_least("tls-batches", TLS_RATIO, Extra(TLS_RATIO), 0.6),
+    at_least("tls-batches", "MB/s", mb_per_s, 1.5, _DEFAULT),
+    at_most("tls-batches", TLS_CPU, Extra(TLS_CPU), 1.0),
+    at_least("tls-connections", TLS_RATIO, Extra(TLS_RATIO), 0.75),
+    at_most("rights", RIGHTS_RATIO, Extra(RIGHTS_RATIO), 1.01),
+    at_least("logins", LOGINS_OF_CPU, Extra(LOGINS_OF_CPU), 1_000.0),
+    at_least("quota", OF_QUOTA, Extra(OF_QUOTA), 95.0),
+    at_most("quota", OF_QUOTA, Extra(OF_QUOTA), 105.0),
     at_most("group-50", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 2.0),
     at_most("group-500", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 0.5, _DEFAULT),
     at_most("group-heartbeats", GROUP_CPU, Extra(GROUP_CPU), 50.0),

@@ -18,13 +18,15 @@ from typing import Final
 SOURCES: Final = Path(__file__).resolve().parents[2] / "native"
 _FLAGS: Final = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-D_GNU_SOURCE")
 _PROGRAMS: Final = {
-    "load": ("bench/load.c", "bench/load_answers.c"),
+    "load": ("bench/load.c", "bench/load_answers.c", "bench/load_tls.c"),
     "bare_durable": ("bench/bare_durable.c", "bytes/crc32c.c"),
     "transaction_load": ("bench/transaction_load.c", "bench/load_answers.c", "bytes/crc32c.c"),
     "datagram_load": ("bench/datagram_load.c",),
     "disk_limit": ("bench/disk_limit.c",),
     "loopback_limit": ("bench/loopback_limit.c",),
 }
+_LIBRARIES: Final = {"load": ("-lssl", "-lcrypto")}
+"""Besides liburing."""
 _HEADERS: Final = ("bench/histogram.h", "bench/load.h")
 
 
@@ -54,7 +56,7 @@ def program(name: str) -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_suffix(f".{os.getpid()}")
-        command = [*compiler, *flags, *map(str, sources), "-o", str(unfinished), "-luring"]
+        command = [*compiler, *flags, *map(str, sources), "-o", str(unfinished), "-luring", *_LIBRARIES.get(name, ())]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CannotBuild(f"{shlex.join(command)}\n{done.stderr}")

@@ -27,6 +27,10 @@ _FRAMEWORKS = [
     ("org.apache.kafka", "connect-file", KAFKA_VERSION),
 ]
 """What they need is among Kafka's jars, but for RocksDB, without which state is kept in memory."""
+_MIRROR = [
+    ("org.apache.kafka", "connect-mirror", KAFKA_VERSION),
+    ("org.apache.kafka", "connect-mirror-client", KAFKA_VERSION),
+]
 FLINK_VERSION = "2.0.0"
 _FLINK = [
     ("org.apache.flink", "flink-connector-kafka", "4.0.1-2.0"),
@@ -88,6 +92,11 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
 def framework_jars() -> Path:
     """Folder with Kafka Streams and a connector for Kafka Connect, to be used beside `kafka_jars`."""
     return _fetched(f"kafka-frameworks-{KAFKA_VERSION}", _pom(_FRAMEWORKS, with_what_they_need=False))
+
+
+def mirror_jars() -> Path:
+    """Folder with MirrorMaker 2, to be used beside `kafka_jars`."""
+    return _fetched(f"kafka-mirror-{KAFKA_VERSION}", _pom(_MIRROR, with_what_they_need=False))
 
 
 def flink_jars() -> Path:

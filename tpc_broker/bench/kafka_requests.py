@@ -40,12 +40,12 @@ def record_batch(
     return bytes(build_batch(records, is_transactional=is_transactional))
 
 
-def produce_request(topic: str, partition: int, batch: bytes, *, acks: int = -1) -> bytes:
+def produce_request(topic: str, partition: int, batch: bytes, *, acks: int = -1, client_id: str = "bench") -> bytes:
     request = messages.ProduceRequest(acks=acks, timeout_ms=30_000)
     data = request.TopicProduceData(name=topic)
     data.partition_data.append(request.PartitionProduceData(index=partition, records=batch))
     request.topic_data.append(data)
-    return _frame(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+    return _frame(ApiKey.PRODUCE, PRODUCE_VERSION, request, client_id)
 
 
 class FetchRequests(NamedTuple):
@@ -80,8 +80,8 @@ def fetch_requests(  # noqa: PLR0913 - what a consumer chooses
     return FetchRequests(frames[0], frames[1], offset_position, session_places.pop())
 
 
-def _frame(key: ApiKey, version: int, request: object) -> bytes:
-    return b"".join(protocol.encode_request_frame(key, version, 1, "bench", request))
+def _frame(key: ApiKey, version: int, request: object, client_id: str = "bench") -> bytes:
+    return b"".join(protocol.encode_request_frame(key, version, 1, client_id, request))
 
 
 def api_versions_request() -> bytes:

@@ -51,6 +51,8 @@ class Connection:
     port: int
     requests: Sequence[bytes]
     preamble: bytes = b""
+    is_tls: bool = False
+    """Whoever answers: its certificate is not looked at."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class Plan:
         if connection.preamble:
             preamble = len(blobs)
             blobs.append(connection.preamble)
-        return _CONNECTION.pack(*target, preamble, *requests, 0, self.protocol, _NONE, 0, 0, 0, OFFSET_LAST)
+        how = self.protocol, _NONE, 0, int(connection.is_tls)
+        return _CONNECTION.pack(*target, preamble, *requests, 0, *how, 0, OFFSET_LAST)
 
     def write(self, path: Path) -> None:
         blobs: list[bytes] = []

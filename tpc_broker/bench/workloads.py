@@ -18,6 +18,7 @@ from tpc_broker.bench.producing import first_writes, idle_partitions, librdkafka
 from tpc_broker.bench.rebalancing import rebalance
 from tpc_broker.bench.recovering import recovery, recovery_of_partitions
 from tpc_broker.bench.resting import cluster_at_rest
+from tpc_broker.bench.securing import LOGINS_AT_ONCE, QUOTA, held_by_a_quota, logins, over_tls, with_rights
 from tpc_broker.bench.shares import beside_background
 from tpc_broker.bench.soak import soak
 from tpc_broker.bench.steering import CONNECTIONS, datagrams, forwards, placed_connections
@@ -210,6 +211,26 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "shares", "8 connections, 2,000 requests/s of 1 KiB in open loop, beside a saturated background queue",
         beside_background, Shape(8, 16, 1, 1024, 8, 2000.0), peers=_OURS, needs_server=False,
+    ),
+    Workload(
+        "tls-batches", "8 connections x 4 x 500 x 1 KiB, over TLS and without it, in turn", over_tls,
+        Shape(8, 4, 500, 1024, 8), peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT, needs_server=False,
+    ),
+    Workload(
+        "tls-connections", "64 connections, 1 KiB, one in flight each, over TLS and without it, in turn", over_tls,
+        Shape(64, 1, 1, 1024, 8), peers=_KAFKA_LIKE, brief=_OURS, needs_server=False,
+    ),
+    Workload(
+        "rights", "64 connections, 1 KiB, one in flight each, with an authorizer and without one, in turn", with_rights,
+        Shape(64, 1, 1, 1024, 8), peers=_OURS, brief=_OURS, needs_server=False,
+    ),
+    Workload(
+        "logins", f"{LOGINS_AT_ONCE} clients that log in by SCRAM-SHA-256 and go, again and again", logins,
+        peers=_OURS, brief=_OURS, count=LOGINS_AT_ONCE, needs_server=False,
+    ),
+    Workload(
+        "quota", f"a client that sends as much as it is let at a quota of {QUOTA / 1e6:g} MB/s, and a bystander",
+        held_by_a_quota, Shape(), peers=_KAFKA_LIKE, brief=_OURS,
     ),
     _group(50, 50, _OURS),
     _group(500, 1_000, _OURS_AND_DEFAULT),

@@ -1,5 +1,5 @@
-"""Passwords for commands: asked for on the terminal, or read from a file; never on the command line, where others see
-them.
+"""Passwords of users, for commands: asked for on the terminal, or read from a file; never on the command line, where
+others see them. And how they are kept, as the same options everywhere.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any, Final, TypeVar
 import click
 
 PASSWORD_BYTES_MAX: Final = 1024
+ITERATIONS_MIN, ITERATIONS, ITERATIONS_MAX = 4096, 8192, 16_384
+"""As `auth.credentials` and `client.users`, which commands need not load for their options."""
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 STANDARD_INPUT: Final = "-"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -24,6 +27,23 @@ def password_option(command: _Command) -> _Command:
     return click.option(
         "--password-file", default=None, metavar="FILE",
         help="Its one line is the password; - is standard input. Default: it is asked for on the terminal.",
+    )(command)  # fmt: skip
+
+
+def credential_options(command: _Command) -> _Command:
+    """`mechanisms` and `iterations`."""
+    return mechanism_option(
+        click.option(
+            "--iterations", type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS, show_default=True,
+            metavar="N", help="How often the password is hashed: what each login costs, and each guess.",
+        )(command)
+    )  # fmt: skip
+
+
+def mechanism_option(command: _Command) -> _Command:
+    return click.option(
+        "--mechanism", "mechanisms", multiple=True, type=click.Choice(list(MECHANISMS), case_sensitive=False),
+        help="Only this one. Repeatable.",
     )(command)  # fmt: skip
 
 

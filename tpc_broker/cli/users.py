@@ -9,9 +9,14 @@ import click
 
 from tpc_broker.cli.connection import Exit, common_options, fail, print_json, print_table
 from tpc_broker.cli.own_client import own_client
-from tpc_broker.cli.passwords import PasswordError, password_option, read_password
+from tpc_broker.cli.passwords import (
+    PasswordError,
+    credential_options,
+    mechanism_option,
+    password_option,
+    read_password,
+)
 from tpc_broker.client.users import (
-    ITERATIONS,
     MECHANISMS,
     NewCredential,
     User,
@@ -26,15 +31,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.cluster import Cluster
 
 SALT_BYTES = 16
-
-_mechanism_option = click.option(
-    "--mechanism", "mechanisms", multiple=True, type=click.Choice(list(MECHANISMS), case_sensitive=False),
-    help="Only this one. Repeatable.",
-)  # fmt: skip
-_iterations_option = click.option(
-    "--iterations", type=click.IntRange(4096, 16384), default=ITERATIONS, show_default=True, metavar="N",
-    help="How often the password is hashed: what each login costs, and each guess.",
-)  # fmt: skip
 
 
 @click.group()
@@ -65,8 +61,7 @@ def _rows(one: User) -> Iterable[tuple[str, int]]:
 
 @user.command()
 @click.argument("name")
-@_mechanism_option
-@_iterations_option
+@credential_options
 @password_option
 @common_options
 def add(  # noqa: PLR0913 - one parameter per option
@@ -82,8 +77,7 @@ def add(  # noqa: PLR0913 - one parameter per option
 
 @user.command()
 @click.argument("name")
-@_mechanism_option
-@_iterations_option
+@credential_options
 @password_option
 @common_options
 def password(  # noqa: PLR0913 - one parameter per option
@@ -101,7 +95,7 @@ def password(  # noqa: PLR0913 - one parameter per option
 
 @user.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@_mechanism_option
+@mechanism_option
 @common_options
 def delete(names: tuple[str, ...], mechanisms: tuple[str, ...], bootstrap: str, as_json: bool) -> None:  # noqa: FBT001
     """Delete users, or with --mechanism one way for them to log in.

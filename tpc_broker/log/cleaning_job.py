@@ -99,3 +99,5 @@ class CleaningReport(NamedTuple):
     map_keys: int
     map_bytes: int
     seconds: float
+    bytes_before: int = 0
+    """Size of the segments in whose place others came: what is less now is saved."""

@@ -53,8 +53,8 @@ class Seal(NamedTuple):
     first_dirty_offset: int
     """Below it every key had one record, when the swap was made: where the next job begins to collect keys."""
     removed_upto: int
-    """1 + the offset of the newest tombstone or marker that was removed from this segment, in this or an earlier
-    cleaning; 0: none was."""
+    """1 + the offset of the newest tombstone or marker that was removed from this segment, or of which the entry in the
+    index of aborted transactions was, in this or an earlier cleaning; 0: none was."""
     batches_count: int
     modified_ms: int
     """When the newest of its records was appended, by the clock of files."""

@@ -22,8 +22,8 @@ def _check_authorizer(definition: ConfigDefinition, value: ConfigValue) -> None:
 
 def _check_super_users(definition: ConfigDefinition, value: ConfigValue) -> None:
     for part in _parts(str(value)):
-        kind, colon, name = part.partition(":")
-        if not colon or kind != USER or not name:
+        principal = Principal.parsed(part)
+        if principal is None or principal.kind != USER or not principal.is_whole:
             raise definition.refusal(part, "Expected User:NAME;User:NAME, each name exactly as it logs in")
 
 
@@ -62,4 +62,4 @@ class AccessSettings(GroupSettings):
 
     @property
     def super_principals(self) -> frozenset[Principal]:
-        return frozenset(Principal(USER, part.partition(":")[2]) for part in _parts(self.super_users))
+        return frozenset(filter(None, map(Principal.parsed, _parts(self.super_users))))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tpc_broker import limits
 from tpc_broker.auth.acls import ACLS_MAX
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FIRST_WITH_SECURITY
+from tpc_broker.feature_levels import FIRST_WITH_SECURITY, kept_from
 from tpc_broker.metadata.acl_records import ACL_TEXT_BYTES_MAX, acl_records
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.records import encode_record
@@ -65,11 +65,7 @@ def delete_acls(
 
 def _check_level(image: ClusterImage) -> None:
     if not image.knows_security:
-        raise Refusal(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"This cluster keeps no rules of access below feature level {FIRST_WITH_SECURITY}: "
-            f"tpc cluster level --raise {FIRST_WITH_SECURITY}",
-        )
+        raise Refusal(ErrorCode.UNSUPPORTED_VERSION, kept_from("Rules of access", FIRST_WITH_SECURITY, image.level))
 
 
 def _fault(binding: AclBinding) -> Refusal | None:

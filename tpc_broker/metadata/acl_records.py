@@ -53,14 +53,14 @@ def acl_from_json(members: Any) -> AclBinding:
     """TypeError, KeyError or ValueError where it is none."""
     if members.keys() != set(AclBinding._fields) or not all(isinstance(text, str) for text in members.values()):
         raise ValueError(f"not a rule of access: {members}")
-    kind, colon, name = members["principal"].partition(":")
-    if not colon:
+    principal = Principal.parsed(members["principal"])
+    if principal is None:
         raise ValueError(f"not a principal: {members['principal']}")
     return AclBinding(
         Resource[members["resource"].upper()],
         Pattern[members["pattern"].upper()],
         members["name"],
-        Principal(kind, name),
+        principal,
         members["host"],
         Operation[members["operation"].upper()],
         Permission[members["permission"].upper()],

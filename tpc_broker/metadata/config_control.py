@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker import limits
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FEATURE, FIRST_WITH_GROUPS
+from tpc_broker.feature_levels import FIRST_WITH_GROUPS, kept_from
 from tpc_broker.metadata.assignment_requests import Refusal, check_min_insync_replicas
 from tpc_broker.metadata.broker_config import BROKER_CONFIGS
 from tpc_broker.metadata.client_metrics_config import validate_client_metrics
@@ -207,11 +207,8 @@ class ConfigController:
         if not changes:
             return ()
         if self._image.level < FIRST_WITH_GROUPS:
-            raise Refusal(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"Settings of groups and of client metrics are kept from {FEATURE}={FIRST_WITH_GROUPS} on; the level "
-                f"is {self._image.level} (kafka-features.sh upgrade).",
-            )
+            why = kept_from("Settings of groups and of client metrics", FIRST_WITH_GROUPS, self._image.level)
+            raise Refusal(ErrorCode.UNSUPPORTED_VERSION, why)
         grows = _bytes_of(name, stored) - _bytes_of(name, present)
         if grows > 0 and self._resource_bytes_before + self._resource_bytes + grows > limits.RESOURCE_CONFIGS_BYTES_MAX:
             raise Refusal(

@@ -7,10 +7,10 @@ for at the start.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from tpc_broker.host_port import is_loopback
 from tpc_broker.metadata.config_types import ConfigError, ConfigType, setting
 from tpc_broker.metadata.transaction_settings import TransactionSettings
 
@@ -122,13 +122,3 @@ def keys_place(url: str) -> KeysPlace:
         raise ConfigError(f"{KEYS_URL}: http is taken on loopback only; keys that come over a network need https")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return KeysPlace(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], path)
-
-
-def is_loopback(host: str) -> bool:
-    """An address, or the name that is one."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FEATURE, FIRST_WITH_SECURITY
+from tpc_broker.feature_levels import FIRST_WITH_SECURITY, kept_from
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.quotas import (
     CONNECTION_CREATION_RATE,
@@ -103,11 +103,8 @@ class QuotaController:
         if not changes:
             return ()
         if self._image.level < FIRST_WITH_SECURITY:
-            raise Refusal(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"Quotas are kept from {FEATURE}={FIRST_WITH_SECURITY} on; the level is {self._image.level} "
-                "(kafka-features.sh upgrade).",
-            )
+            why = kept_from("Quotas", FIRST_WITH_SECURITY, self._image.level)
+            raise Refusal(ErrorCode.UNSUPPORTED_VERSION, why)
         if not present and self._entities >= limits.QUOTA_ENTITIES_MAX:
             raise Refusal(
                 ErrorCode.POLICY_VIOLATION,

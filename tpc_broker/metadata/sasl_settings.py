@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker import limits
 from tpc_broker.auth.exchange import Mechanism
+from tpc_broker.host_port import is_loopback
 from tpc_broker.metadata.config_types import ConfigError, ConfigType, setting
-from tpc_broker.metadata.oauth_settings import OAuthSettings, check_oauth, is_loopback
+from tpc_broker.metadata.oauth_settings import OAuthSettings, check_oauth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

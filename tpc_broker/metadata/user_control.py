@@ -19,7 +19,7 @@ from tpc_broker.auth.credentials import (
     user_name_fault,
 )
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.feature_levels import FEATURE, FIRST_WITH_SECURITY
+from tpc_broker.feature_levels import FIRST_WITH_SECURITY, kept_from
 from tpc_broker.metadata.assignment_requests import Refusal
 from tpc_broker.metadata.records import MetadataRecord, ScramCredentialChanged, credential_changed
 
@@ -135,8 +135,4 @@ def _check_ours(image: ClusterImage, wanted: SetCredential) -> None:
     if fault is not None:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, fault)
     if not image.knows_security:
-        raise Refusal(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"Users are kept from {FEATURE}={FIRST_WITH_SECURITY} on; the level is {image.level} "
-            f"(tpc cluster level --raise {FIRST_WITH_SECURITY}).",
-        )
+        raise Refusal(ErrorCode.UNSUPPORTED_VERSION, kept_from("Users", FIRST_WITH_SECURITY, image.level))

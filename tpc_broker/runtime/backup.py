@@ -165,8 +165,9 @@ def backup(
 
 # Rule: A backup is what a crash at one moment would have left. Journals end where they were durable while all cores
 # stood still. Checkpoints and their journals' blocks stay until they are copied. Of each segment that retention removes
-# there was a link. See also tpc_broker/runtime/backup_hold.py, tpc_broker/runtime/backup_staging.py. Held by
-# tests/durability/test_backup.py, tests/runtime/test_backup_staging.py.
+# there was a link. Segments are of one version each. See also tpc_broker/runtime/backup_hold.py,
+# tpc_broker/runtime/backup_staging.py. Held by tests/durability/test_backup.py, tests/runtime/test_backup_staging.py,
+# tests/storage/test_backup_cleaned.py.
 class _Backup:
     """One backup, in the order of the module's theory."""
 

@@ -86,8 +86,8 @@ def _why(reason: CloseReason, detail: int) -> tuple[str, str]:
 def subject_of_names(principal: bytes, host: bytes) -> Subject:
     """What another core has said; NOBODY where that is no UTF-8, or no principal."""
     try:
-        kind, colon, name = principal.decode().partition(":")
-        return Subject(Principal(kind, name), host.decode()) if kind and colon and name else NOBODY
+        named = Principal.parsed(principal.decode())
+        return Subject(named, host.decode()) if named is not None and named.is_whole else NOBODY
     except UnicodeDecodeError:
         return NOBODY
 

@@ -257,6 +257,8 @@ def bundle(  # noqa: PLR0913 (click hands each option over by name)
 def dump(files: tuple[Path, ...], records: bool, as_json: bool) -> None:  # noqa: FBT001
     """Show the batches of segment files (DATA/topics/TOPIC-N/*.log), also beside a running broker.
 
+    Of one that was cleaned it is said first what its seal (*.seal) says, which can be shown alone, too.
+
     Of users in the metadata it is shown who they are, without their credentials.
 
     Exit code 1 when something is damaged, 2 when a file cannot be read.

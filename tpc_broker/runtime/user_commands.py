@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tpc_broker.auth.credentials import (
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
     SALT_BYTES,
     ScramMechanism,
     credential_of_password,
     user_name_fault,
 )
-from tpc_broker.cli.passwords import PasswordError, password_option, read_password
+from tpc_broker.cli.passwords import PasswordError, credential_options, password_option, read_password
 from tpc_broker.metadata.records import credential_changed
 from tpc_broker.runtime.cluster.identity import is_in_cluster
 from tpc_broker.runtime.data_commands import refuse
@@ -27,7 +25,6 @@ from tpc_broker.runtime.pending_users import PendingUsers
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ITERATIONS: Final = 8192
 MECHANISMS: Final = {each.sasl_name: each for each in ScramMechanism}
 
 
@@ -39,14 +36,7 @@ def user() -> None:
 @user.command()
 @click.argument("name")
 @click.option("--data", default="./data", show_default=True, help="Directory of the log; it need not exist yet.")
-@click.option(
-    "--mechanism", "mechanisms", multiple=True, type=click.Choice(list(MECHANISMS), case_sensitive=False),
-    help="Only this one. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--iterations", type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS, show_default=True,
-    metavar="N", help="How often the password is hashed: what each login costs, and each guess.",
-)  # fmt: skip
+@credential_options
 @password_option
 def add(name: str, data: str, mechanisms: tuple[str, ...], iterations: int, password_file: str | None) -> None:
     """Make a user before the broker's first start, or give one a new password while it is stopped.

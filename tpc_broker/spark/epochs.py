@@ -2,7 +2,7 @@
 
 One record per committed epoch, key the query's id, value JSON {"batch_id": n}. Spark commits epochs in order, so the
 last record of a query says all: what it names and everything before is done. The topic is made when it is first needed
-and has one partition. Kafka compacts it; a broker that does not keeps one record of about 130 bytes for each epoch.
+and has one partition. It is compacted: until then it is one record of about 130 bytes for each epoch.
 
 Beside it, under the key of `_transactions_key`, stand the transactions that an epoch consists of, before it is decided
 that they are committed (`tpc_broker.spark.exactly_once`). They are found by their offset and read by nobody else.
@@ -27,6 +27,8 @@ from tpc_broker.spark.names import LEDGER_TOPIC
 
 RECORDS_READ_FIRST: Final = 1000
 NONE_YET: Final = -1
+KEPT_MS: Final = 7 * 24 * 3_600_000
+"""For so long nothing goes that a newer record of its key follows."""
 _WHERE: Final = TopicPartition(LEDGER_TOPIC, 0)
 
 
@@ -91,8 +93,13 @@ class EpochLedger:
         """Where a group's offset can stand for an epoch, once the topic was made."""
         return _WHERE
 
+    # Rule: Transactions of an epoch are found by their offset for as long as a decision about them may be unfinished:
+    # a driver that was left behind may write others of the same key behind them, which no decision names. So they must
+    # not be compacted away at once. Held by tests/spark/test_epochs.py.
     def make_topic(self) -> TopicPartition:
-        self._cluster.create_topic(LEDGER_TOPIC, 1, {"cleanup.policy": "compact"})
+        self._cluster.create_topic(
+            LEDGER_TOPIC, 1, {"cleanup.policy": "compact", "min.compaction.lag.ms": str(KEPT_MS)}
+        )
         return _WHERE
 
     def _append(self, key: bytes, value: Any) -> int:

@@ -37,6 +37,7 @@ class CleaningStatus:
     last_cleaned_ms: int = NEVER_MS
     """By the wall clock, when a cleaning came to its end; -1: none did that is remembered."""
     bytes_saved: int = 0
+    """What cleanings have left less; they may have left more."""
     records_removed: int = 0
     cleanings_count: int = 0
     batches_unreadable: int = 0
@@ -106,7 +107,7 @@ class CleaningBook:
     def cleaned(self, key: TopicPartition, label: str, report: CleaningReport, now_ms: int) -> None:
         """A job came to its end, and everything it made was put in place."""
         status, totals = self._status(key, label), self.totals
-        saved = max(0, report.bytes_read - report.bytes_written)
+        saved = report.bytes_before - report.bytes_written  # less than none where it grew by being compressed again
         removed = report.records_read - report.records_kept
         status.is_cleaning, status.uncleanable = False, None
         status.last_cleaned_ms = now_ms
@@ -119,7 +120,7 @@ class CleaningBook:
         totals.cleaning_ms += int(report.seconds * 1000)
         totals.cleaned_bytes_read += report.bytes_read
         totals.cleaned_bytes_written += report.bytes_written
-        totals.cleaned_bytes_saved += saved
+        totals.cleaned_bytes_saved += max(0, saved)
         totals.cleaned_records_read += report.records_read
         totals.cleaned_records_removed += removed
         log.info(
@@ -144,7 +145,7 @@ class CleaningBook:
         told_ms = self._told_ms.get(key)
         if told_ms is None or now_ms - told_ms >= UNCLEANABLE_TOLD_EVERY_MS:
             self._told_ms[key] = now_ms
-            log.warning("%s cannot be compacted, and grows: %s; it is tried again once a day", label, reason)
+            log.warning("%s is uncleanable: %s; it serves, and grows, and is tried again once a day", label, reason)
 
     def forget(self, key: TopicPartition) -> None:
         """It is not to be compacted any more, or is none of this core's."""

@@ -25,10 +25,9 @@ from tpc_broker.storage.segment_swap import SwapRefusedError, remove_cleaned
 from tpc_broker.storage.swap_guard import SwapGuard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from tpc_broker.log.cleaning_job import CleanedGroup
-    from tpc_broker.log.seals import CleanedState
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.compaction import Job, Measured
     from tpc_broker.storage.leader_partition import LeaderPartition
@@ -72,7 +71,6 @@ class Cleanings:
         self.bounds = NO_CLEANING
         self.may_clean = False
         """By the cluster's level: other releases must know gaps and seals."""
-        self._tell_cleaned: Callable[[TopicPartition, CleanedState], None] = lambda _key, _state: None
         self.swaps = SwapGuard()
         """Of all partitions of the core: for who makes second names of all of their files."""
         self._one = trio.Lock()
@@ -80,10 +78,6 @@ class Cleanings:
         self._in_vain: Counter[TopicPartition] = Counter()
         self._not_before_ms: dict[TopicPartition, int] = {}
         """By the monotonic clock."""
-
-    def on_cleaned(self, callback: Callable[[TopicPartition, CleanedState], None]) -> None:
-        """Called in the very step in which cleaned segments take their place: what is below their end has gaps now."""
-        self._tell_cleaned = callback
 
     # -- the schedule ----------------------------------------------------------------------------------------------
 
@@ -207,9 +201,11 @@ class Cleanings:
             return None
         await self._remove_left_over(led)
         try:
+            is_urgent, left = await self._space.is_nearly_full(), await self._space.bytes_left()
             log_start_offset = self._plane.bounds(led.handle).log_start_offset
-            job = await make_job(files, measured, log_start_offset, self.bounds, self._clock.wall_ms())
-            left = await self._space.bytes_left()
+            job = await make_job(
+                files, measured, log_start_offset, self.bounds, self._clock.wall_ms(), is_urgent=is_urgent
+            )
         except (LookupError, PartitionOfflineError):  # the log went on without this
             return None
         except (OSError, ValueError) as error:
@@ -258,15 +254,10 @@ class Cleanings:
             sources = [job.sources[base] for base in seal.replaced]
         except KeyError as error:
             raise CleaningFailedError(f"the cleaner has replaced segment {error}, which was not asked for") from error
-
-        def published() -> None:
-            self._plane.segments_replaced(led.handle, seal.end_offset)
-            self._tell_cleaned(files.key, files.cleaned)
-
         while self.swaps.is_held:
             await self.swaps.wait_free()
         with self.swaps.under_way():
-            await files.swap(sources, seal, published)
+            await files.swap(sources, seal, lambda: self._plane.segments_replaced(led.handle, seal.end_offset))
 
     def _came_to_nothing(self, key: TopicPartition) -> None:
         """Not the log's doing; a whole job may have been read and written in vain, so it is not repeated at once."""

@@ -119,8 +119,9 @@ async def _first_ms(files: PartitionStorage, segment: Segment) -> int:
 
 
 async def make_job(
-    files: PartitionStorage, measured: Measured, log_start_offset: int, bounds: CleaningBounds, now_ms: int
-) -> Job:
+    files: PartitionStorage, measured: Measured, log_start_offset: int, bounds: CleaningBounds, now_ms: int,
+    *, is_urgent: bool = False,
+) -> Job:  # fmt: skip
     """Errors as of `measure`."""
     settings, sources, rows = files.settings, dict[int, Source](), list[CleaningSource]()
     for segment in measured.sources:
@@ -154,6 +155,7 @@ async def make_job(
         dedupe_bytes=bounds.dedupe_bytes,
         aborted=tuple(sorted(aborted, key=lambda one: one.last_offset)),
         producers=tuple(kept_producers(files, upto)),
+        is_urgent=is_urgent or measured.is_overdue,
     )
     return Job(job, sources)
 

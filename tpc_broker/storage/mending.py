@@ -170,6 +170,10 @@ class Mending:
                 if self._is_given_up(led, error):
                     self._give_up(led, str(error))
                 return False
+            cleaned_upto = led.files.cleaned.end_offset
+            if cleaned_upto:  # a swap may have been finished
+                self._plane.segments_replaced(led.handle, cleaned_upto)
+                led.files.on_cleaned()
             self._attempts.pop(led.handle, None)
             await self._space.reserve_anew(led)
             self._failures.over(f"{label} still fails")

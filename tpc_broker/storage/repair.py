@@ -448,7 +448,8 @@ class _Log:
 
 
 # Rule: A repair drops nothing that can be read, gives no offset out twice, and keeps what it replaces. See also
-# tpc_broker/storage/readable_runs.py. Held by tests/storage/test_repair.py, tests/durability/test_repair.py.
+# tpc_broker/storage/readable_runs.py, tpc_broker/storage/sealed_repair.py. Held by tests/storage/test_repair.py,
+# tests/storage/test_repair_cleaned.py, tests/durability/test_repair.py.
 async def repair_partition(
     recovered: RecoveredCore,
     offline: OfflinePartition,

@@ -42,6 +42,8 @@ ROOM_STEP_BYTES_MAX = 64 * limits.MIB
 PLENTY_BYTES = 4 * 1024 * limits.MIB
 PLENTY_S = 1.0
 BALLAST_INTERVAL_S = 30.0
+NEARLY_FULL_SHARE: Final = 0.15
+"""Of the file system is available then."""
 LOOK_S: Final = limits.SPACE_LOOK_MS / 1000
 
 
@@ -240,6 +242,11 @@ class SegmentSpace:
     async def bytes_left(self) -> int:
         """What clients' records may still take of the file system."""
         return left_for_records(await self._disk.statvfs(self._data))
+
+    async def is_nearly_full(self) -> bool:
+        """Whether what can give space back should hurry."""
+        status = await self._disk.statvfs(self._data)
+        return status.available_bytes < status.total_bytes * NEARLY_FULL_SHARE
 
     async def make_ahead(self, led: LeaderPartition, written_bytes: int) -> None:
         """So that a busy partition's appends need not come to Python for room: for several times what came last."""

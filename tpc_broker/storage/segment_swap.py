@@ -66,7 +66,7 @@ class Source(NamedTuple):
 
 # Rule: Cleaned segments take the place of others by one seal: before it is durable nothing has changed, behind it the
 # swap is finished by whoever comes next. Whatever fails, all of them are there or none. Held by
-# tests/storage/test_segment_swap.py, tests/durability/test_swap_images.py.
+# tests/storage/test_segment_swap.py, tests/durability/test_compaction.py.
 class SegmentSwap:
     """Of one partition. No state of its own, as `SegmentReader`."""
 

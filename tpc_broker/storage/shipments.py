@@ -59,8 +59,8 @@ class Shipment:
         return sum(file.size_bytes for file in self.files)
 
 
-# Rule: What another replica fetches stays until it has it, whatever retention does. Held by
-# tests/cluster/test_shipping.py.
+# Rule: What another replica fetches stays until it has it, whatever retention does, and each segment is of one version.
+# Held by tests/cluster/test_shipping.py, tests/storage/test_shipments_cleaned.py.
 class Shipments:
     """Of one core."""
 

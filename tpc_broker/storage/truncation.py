@@ -47,15 +47,13 @@ class Truncation:
             cleaned_upto = max((one.seal.end_offset for one in log.segments if one.seal is not None), default=0)
             if offset < cleaned_upto:
                 raise ValueError(f"offset {offset} is in front of {cleaned_upto}, up to which the log was cleaned")
-            while len(log.segments) > 1 and log.active.base_offset >= offset and not self._is_behind_cleaned(offset):
+            while len(log.segments) > 1 and log.active.base_offset >= offset:
                 last = log.active
                 if log.segments[-2].seal is not None:  # a cleaned segment takes nothing more, and is not cut
                     break
                 log.publish(last.base_offset, log.segments[:-1])
                 await self._remove_segment(last, offset)
             segment, others = log.active, log.segments[:-1]
-            if others and segment.base_offset > offset:
-                raise ValueError(f"offset {offset} lies in what compaction has cleaned")
             if segment.base_offset > offset or (others and segment.base_offset == offset):
                 fresh = Segment(offset, indexes=SegmentIndexes(offset, log.settings.index_interval_bytes))
                 log.publish(offset, (*others, fresh))
@@ -68,11 +66,6 @@ class Truncation:
             producers = await self._producers_at(offset)
             producers.complete(log.log_state.producers)
             log.log_state.cut_producers(offset, producers)
-
-    def _is_behind_cleaned(self, offset: int) -> bool:
-        """Nothing is appended to a segment that was cleaned: the one behind it stays, empty."""
-        *_before, last, active = self._log.segments
-        return last.seal is not None and active.base_offset == offset
 
     async def begin_settling(self, offset: int) -> None:
         """Of files that came from another replica: the log ends at an offset of the last segment, by what the segments

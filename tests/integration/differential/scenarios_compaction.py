@@ -170,11 +170,12 @@ class CleanedTopic:
         self.d = d
         self.name = d.topic(name, configs=CLEANED_SOON | (configs or {}))
         self.now_ms = BASE_MS
+        self.step_ms = 1000
 
     def write(self, *batches: list[Record], version: int = 9, **more: Any) -> None:
-        """Each of them in a request of its own; a second apart."""
+        """Each of them in a request of its own; `step_ms` apart."""
         for records in batches:
-            self.now_ms += 1000
+            self.now_ms += self.step_ms
             produce(self.d, self.name, a_batch(records, base_timestamp_ms=self.now_ms, **more), version=version)
 
     def end_segment(self) -> None:

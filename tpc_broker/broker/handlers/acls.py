@@ -236,14 +236,14 @@ def _binding_of(one: _Creation) -> AclBinding:
         raise _invalid("Invalid operation UNKNOWN")
     if one.permission_type not in _PERMISSIONS:
         raise _invalid("Invalid permissionType UNKNOWN")
-    kind, colon, name = one.principal.partition(":")
-    if not colon:
+    principal = Principal.parsed(one.principal)
+    if principal is None:
         raise _invalid(
             f"Could not parse principal from `{one.principal}` (no colon is present separating the principal type from "
             "the principal name)"
         )
     return AclBinding(
-        Resource(one.resource_type), Pattern(one.resource_pattern_type), one.resource_name, Principal(kind, name),
+        Resource(one.resource_type), Pattern(one.resource_pattern_type), one.resource_name, principal,
         one.host, Operation(one.operation), Permission(one.permission_type),
     )  # fmt: skip
 

@@ -38,9 +38,8 @@ _JOB_NUMBERS: Final = (
     "log_start_offset", "first_dirty_offset", "now_ms", "delete_retention_ms", "segment_bytes", "segment_index_bytes",
     "index_interval_bytes", "batch_bytes_max", "decompressed_bytes_max", "dedupe_bytes",
 )  # fmt: skip
-_REPORT_NUMBERS: Final = CleaningReport._fields[:-1]
+_REPORT_NUMBERS: Final = tuple(name for name in CleaningReport._fields if name != "seconds")
 assert {*_TABLES, *_JOB_NUMBERS, "label", "folder", "is_urgent"} == set(CleaningJob._fields)
-assert CleaningReport._fields[-1] == "seconds"
 
 
 class FrameError(ValueError):

@@ -105,7 +105,7 @@ class _Run:
         self._folder = Path(job.folder)
         self._descriptors: dict[int, int] = {}
         self._buffer = mmap.mmap(-1, READ_BYTES)
-        self._bytes_read = self._bytes_written = 0
+        self._bytes_read = self._bytes_written = self._bytes_before = 0
         self._is_cached = sum(source.size_bytes for source in job.sources) <= CACHED_BYTES_MAX
 
     def run(self) -> CleaningReport:
@@ -133,6 +133,7 @@ class _Run:
             map_keys=cleaning.keys_count,
             map_bytes=len(memory),
             seconds=time.monotonic() - started,
+            bytes_before=self._bytes_before,
         )
 
     def _path(self, base_offset: int, suffix: str) -> Path:
@@ -262,6 +263,7 @@ class _Run:
                 may_grow = False
                 cleaning.go_back(before, may_grow=False)
             else:
+                self._bytes_before += sum(source.size_bytes for source in group)
                 return []
 
     def _rewrite(

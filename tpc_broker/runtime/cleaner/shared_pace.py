@@ -1,4 +1,4 @@
-"""`log.cleaner.io.max.bytes.per.second` for all cleaners of a node together: one page of memory that they share.
+"""`log.cleaner.io.max.bytes.per.second` for all cleaners of a node together: a file in memory that they share.
 
 It has the rate and the moment at which everything that was asked for so far is paid for. Who wants to read or write
 more adds to that moment under a lock, and goes on when what it added is paid for too: the sum is the rate whatever the
@@ -9,7 +9,6 @@ process that is killed. A new rate forgets what was owed under the old one.
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import struct
 import time
@@ -21,7 +20,7 @@ from tpc_broker import limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_PAGE: Final = struct.Struct("<dd")
+_NUMBERS: Final = struct.Struct("=dd")
 """Bytes a second; when all is paid for, by the monotonic clock, in seconds."""
 _LOOK_S: Final = 0.1
 _UNBOUNDED: Final = 1e18
@@ -32,13 +31,11 @@ class SharedPace:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._page = mmap.mmap(fd, mmap.PAGESIZE)
 
     @classmethod
     def make(cls) -> SharedPace:
         """Without a bound, in memory of its own."""
         fd = os.memfd_create("cleaner pace", os.MFD_CLOEXEC)
-        os.ftruncate(fd, mmap.PAGESIZE)
         made = cls(fd)
         made.set_rate(_UNBOUNDED)
         return made
@@ -49,12 +46,11 @@ class SharedPace:
         return self._fd
 
     def close(self) -> None:
-        self._page.close()
         os.close(self._fd)
 
     def set_rate(self, bytes_per_second: float) -> None:
         with self._locked():
-            _PAGE.pack_into(self._page, 0, max(bytes_per_second, limits.CLEANER_BYTES_PER_SECOND_MIN), 0.0)
+            self._write(max(bytes_per_second, limits.CLEANER_BYTES_PER_SECOND_MIN), 0.0)
 
     def spend(
         self,
@@ -63,16 +59,23 @@ class SharedPace:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Return when so many bytes may have been read or written; or nobody wants it any more."""
-        rate, _paid_s = _PAGE.unpack_from(self._page)
+        rate, _paid_s = self._read()
         if rate >= _UNBOUNDED:
             return
         with self._locked():
-            rate, paid_s = _PAGE.unpack_from(self._page)
+            rate, paid_s = self._read()
             due_s = max(paid_s, clock()) + count / rate
-            _PAGE.pack_into(self._page, 0, rate, due_s)
+            self._write(rate, due_s)
         while (left_s := due_s - clock()) > 0:
-            if wait(min(left_s, _LOOK_S)) or _PAGE.unpack_from(self._page)[1] < due_s:
+            if wait(min(left_s, _LOOK_S)) or self._read()[1] < due_s:
                 return
+
+    def _read(self) -> tuple[float, float]:
+        rate, paid_s = _NUMBERS.unpack(os.pread(self._fd, _NUMBERS.size, 0))
+        return rate, paid_s
+
+    def _write(self, rate: float, paid_s: float) -> None:
+        os.pwrite(self._fd, _NUMBERS.pack(rate, paid_s), 0)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.secret import ClusterSecret, SecretError
-from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
+from tpc_broker.host_port import NO_HOST, PORT_MAX, is_loopback, may_name_a_host, read_port
 from tpc_broker.limits import CLUSTER_SEEDS_MAX, SWIM_HOST_BYTES_MAX, SWIM_NAME_BYTES_MAX
 from tpc_broker.model import NODE_ID_MAX
 from tpc_broker.runtime.cluster.sealed_links import AUTO, OFF, REQUIRED
@@ -97,7 +97,7 @@ def _seeds(given: object, own: SeedAddress) -> tuple[SeedAddress, ...]:
 
 def _secret_path(given: object, address: SeedAddress) -> str:
     if given is None:
-        if not is_loopback(address.host):
+        if not _is_of_this_machine(address.host):
             raise StartError(
                 f"--cluster {address}: without --cluster-secret FILE a cluster listens on loopback only, because "
                 "whoever reaches the port could join; make one with: openssl rand -hex 32"
@@ -126,13 +126,13 @@ def read_secret(path: str) -> ClusterSecret:
         raise StartError(f"--cluster-secret {path}: {error}") from error
 
 
-def is_loopback(host: str) -> bool:
-    """Whether all addresses of a host are this machine's own."""
+def _is_of_this_machine(host: str) -> bool:
+    """Whether all its addresses are loopback's; a resolver says which it has."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise StartError(f"--cluster: {host}: {error.strerror or error}") from error
-    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+    return all(is_loopback(str(entry[4][0])) for entry in found)
 
 
 def bind_cluster(address: SeedAddress, cores: int) -> list[tuple[socket.socket, ...]]:
