@@ -233,11 +233,11 @@ def set_nice(niceness: int) -> bool:
 
 
 def memory_bytes_of(job: CleaningJob) -> int:
-    """What a job may take at most: its map; a batch as it is stored, unpacked, and as it is written; what it was told,
-    and what it has made of that.
+    """What a job may take at most: its map; a batch as it is stored, unpacked, and as it is written, of which each
+    record may take 13 bytes more than its 7 at least; what it was told, and what it has made of that.
     """
     told = 1024 * (len(job.producers) + len(job.aborted) + len(job.sources))
-    batch = 2 * job.decompressed_bytes_max + 3 * max(job.batch_bytes_max, limits.REQUEST_BYTES_MAX)
+    batch = 5 * job.decompressed_bytes_max + 3 * max(job.batch_bytes_max, limits.REQUEST_BYTES_MAX)
     return job.dedupe_bytes + batch + told + limits.CLEANER_MEMORY_BYTES_BESIDE
 
 

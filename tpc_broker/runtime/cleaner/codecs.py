@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpc_broker.native_bytes import Buffer
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Of an unpacked batch: the memory of a larger one is given back behind it."""
+"""Of an unpacked batch: the memory of a larger one is given back before the next."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _ALLOCATOR_KEEPS_BYTES: Final = 32 * 1024 * 1024
@@ -42,20 +42,21 @@ class _Unpacker:
     """Unpacks into memory that is used again; pages of it exist where something was written."""
 
     def __init__(self) -> None:
-        self._output = mmap.mmap(-1, KEPT_BYTES)
+        self._output = mmap.mmap(-1, mmap.PAGESIZE)
+        self._used_bytes = 0
 
     def unpack(self, compression: int, data: memoryview, bytes_max: int) -> Buffer | None:
         """See `Codec.unpack`."""
         if len(self._output) != max(1, bytes_max):
             self._output = mmap.mmap(-1, max(1, bytes_max))
-        output = self._output
-        view = memoryview(output)
+        if self._used_bytes > KEPT_BYTES:
+            self._output.madvise(mmap.MADV_DONTNEED)
+        view = memoryview(self._output)
+        self._used_bytes = bytes_max
         try:
-            size = decompress_into(compression, data, view)
+            size = self._used_bytes = decompress_into(compression, data, view)
         except DecodeError:
             return None
-        if size > KEPT_BYTES:
-            self._output = mmap.mmap(-1, max(1, bytes_max))
         return view[:size]
 
 
