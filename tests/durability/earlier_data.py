@@ -3,8 +3,9 @@
 The broker is killed, so that journals hold records: small and large batches, some written in place, of producers with
 sequence numbers; a partition that was moved between cores, a cut log start, a deleted topic, settings of topics and of
 a group, offsets of a group, a group by KIP-848, transactions that were committed, aborted, and left open, a user,
-rules of access and quotas, and a compacted topic with a cleaned segment. What has to be found is in ``expected.json`` beside the data. A directory is made once for
-each feature level of docs/formats.md, by the last release that has it, and never again.
+rules of access and quotas, and a compacted topic with a cleaned segment. What has to be found is in ``expected.json``
+beside the data. A directory is made once for each feature level of docs/formats.md, by the last release that has it,
+and never again.
 """
 
 from __future__ import annotations
