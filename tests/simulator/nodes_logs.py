@@ -9,6 +9,7 @@ from tests.support.memory_plane import MemoryLog
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.log.batch import decode_header
 from tpc_broker.log.epochs import LeaderEpochs
+from tpc_broker.log.seals import CleanedState
 
 
 class TwinFiles:
@@ -16,7 +17,7 @@ class TwinFiles:
 
     failed = None
     size_bytes = moves = 0
-    segments = ()
+    segments, cleaned = (), CleanedState(0, 0, 0)
 
     def __init__(self, key, kept):
         self.key, self.topic, self.kept = key, kept.topic, kept
