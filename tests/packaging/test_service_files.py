@@ -72,6 +72,10 @@ def test_a_reload_is_what_the_supervisor_takes_for_one(service: configparser.Sec
     assert int(service["FileDescriptorStoreMax"]) > 0  # sockets stay while one supervisor takes another one's place
 
 
+def test_a_process_that_goes_for_want_of_memory_takes_no_other_with_it(service: configparser.SectionProxy) -> None:
+    assert service["OOMPolicy"] == "continue"  # cleaners offer themselves; systemd would stop the whole service
+
+
 def test_the_drop_in_adds_to_the_unit_what_it_says(tmp_path: Path, service: configparser.SectionProxy) -> None:
     drop_in = (PACKAGING / "systemd" / "locked-memory-and-cpus.conf").read_text()
     parser = LastWins(strict=False)
