@@ -403,5 +403,24 @@ async def test_what_our_own_tools_are_told_of_the_cluster_is_for_who_may_see_it(
                 assert (b"{" in request.answer) == is_told
 
 
+async def test_the_cleaning_of_a_hidden_topic_is_told_to_nobody(autojump_clock):
+    async with node_with() as node:
+        [partition] = [each for each in node[0].partitions.opened() if each.topic_name == "t"]
+        book = node.lives[0].storage.cleaning
+        book.measured(partition.key, "t-0", dirty_bytes=777_777, clean_bytes=1, first_dirty_offset=0)
+        encoded = encode_request(ApiKey.DESCRIBE_CLUSTER, 2, messages.DescribeClusterRequest())
+
+        async def told(topic, *rights):
+            allow_only(node[0], on_cluster(DESCRIBE), *rights)
+            body = memoryview(encoded[:-1] + uvarint(1) + uvarint(CLEANING_TAG) + uvarint(len(topic)) + topic)
+            request = MemoryRequest(50, int(ApiKey.DESCRIBE_CLUSTER), 2, 1, body, 0)
+            node.lives[0].connections.send(request)
+            await request.done.wait()
+            return request.answer
+
+        assert b"777777" in await told(b"t", on_topic(DESCRIBE))
+        assert await told(b"t") == await told(b"u"), "as of one that is not there"
+
+
 def test_codes_are_those_of_kafka():
     assert [int(code) for code in (OF_TOPIC, OF_GROUP, OF_CLUSTER, OF_TRANSACTION)] == [29, 30, 31, 53]

@@ -39,8 +39,8 @@ class CleaningFacts:
 
     async def of_node(self, topic: str) -> Payload:
         """Of the partitions that are to be compacted and were looked at; a core that does not answer tells nothing."""
-        core, found = self._core, {}
-        for each in range(core.view.cores):
+        core, found = self._core, dict[str, Any]()
+        for each in range(core.view.cores if core.view.topic(topic) is not None else 0):
             if each == core.core_id:
                 found.update(self.here(topic))
                 continue

@@ -361,8 +361,12 @@ async def _with_loads(core: Core, request: Request, response: Message) -> Encode
 
 
 async def _with_cleaning(core: Core, request: Request, response: Message, topic: bytes) -> EncodedResponse:
-    """What is known of the compaction of a topic's partitions on this node."""
-    facts = await core.cleaning_facts.of_node(topic.decode(errors="replace"))
+    """What is known of the compaction of a topic's partitions on this node; to who may not see it what is told of one
+    that is not there.
+    """
+    name = topic.decode(errors="replace")
+    is_seen = core.access.allows_topic(request, Operation.DESCRIBE, name, is_told=False)
+    facts = await core.cleaning_facts.of_node(name if is_seen else "")
     return with_facts(request, response, CLEANING_TAG, facts)
 
 
