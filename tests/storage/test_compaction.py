@@ -295,6 +295,47 @@ async def test_nothing_is_cleaned_when_it_may_not_be(world, why, monkeypatch):
     assert files.cleaned.end_offset == 0
 
 
+async def test_one_that_has_no_room_lets_others_have_the_cleaner_and_their_turn(world, monkeypatch):
+    monkeypatch.setattr(cleanings, "bytes_wanted", lambda job: 100 if job.label.endswith("-0") else 10)
+    large, small = await world.make(), await world.make()
+    await fill(large, 300)
+    await fill(small, 200)
+    for files in (large, small):
+        await checkpointed(files)
+    await fill(small, 1)
+    world.space.left = 50
+    for _ in range(3):
+        if await world.cleanings.clean_next():
+            break
+        assert not world.cleaner.is_held, "it waits for others"
+        world.clock.ms += world.cleanings.bounds.backoff_ms
+    assert [job.label for job in world.cleaner.jobs] == [small.label]
+    world.space.left = 200
+    world.clock.ms += cleanings.NO_ROOM_MS_MAX
+    assert await world.cleanings.clean_next()
+    assert [job.label for job in world.cleaner.jobs] == [small.label, large.label]
+
+
+async def test_ten_thousand_partitions_are_not_measured_in_one_step(world):
+    files = await world.make()
+    for number in range(1, 200):
+        world.led[number] = LeaderPartition(files, number, trio.Lock(), is_internal=False)
+        world.plane.files[number] = files
+    turns = 0
+
+    async def turn():
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn)
+        assert not await world.cleanings.clean_next()
+        nursery.cancel_scope.cancel()
+    assert turns > 200 // cleanings.MEASURED_AT_ONCE // 2
+
+
 async def away():
     await trio.lowlevel.checkpoint()
     raise CleanerAwayError("a test")

@@ -16,11 +16,18 @@ class ThreadCleaner:
         self.jobs, self.reports, self.failures = [], [], []
         self.before_take = None
         """Awaited with each group before it is given."""
+        self.is_held = False
+        """Ready, for a job that was not given yet."""
 
     async def ready(self):
         await trio.lowlevel.checkpoint()
+        self.is_held = True
+
+    def let_go(self):
+        self.is_held = False
 
     async def clean(self, job, take):
+        self.is_held = False
         self.jobs.append(job)
         if self.failures:
             raise self.failures.pop(0)

@@ -42,9 +42,12 @@ FAILURES_MAX: Final = 3
 """In a row."""
 UNCLEANABLE_MS: Final = 24 * 60 * 60 * 1000
 IN_VAIN_MS_MAX: Final = 60 * 60 * 1000
+NO_ROOM_MS_MAX: Final = 5 * 60 * 1000
 _VOID: Final = (SwapRefusedError, StorageFailedError)
 LOOK_S: Final = 1.0
 """Between two looks whether a job's partition is still here."""
+MEASURED_AT_ONCE: Final = 32
+"""Partitions, in one step of the core's loop."""
 
 
 class Cleanings:
@@ -100,8 +103,11 @@ class Cleanings:
         except CleanerAwayError as error:
             log.debug("no cleaner: %s", error)
             return False
-        led = await self._filthiest()  # while this waited, the log went on
-        return led is not None and await self._clean(led, only_if_due=True)
+        try:
+            led = await self._filthiest()  # while this waited, the log went on
+            return led is not None and await self._clean(led, only_if_due=True)
+        finally:
+            self.cleaner.let_go()
 
     async def clean_now(self, handle: int) -> bool:
         """Clean a partition whether it is due or not; whether that was done. `CleanerAwayError`."""
@@ -109,7 +115,10 @@ class Cleanings:
         if led is None or self.cleaner is None:
             return False
         await self.cleaner.ready()
-        return await self._clean(led, only_if_due=False)
+        try:
+            return await self._clean(led, only_if_due=False)
+        finally:
+            self.cleaner.let_go()
 
     def _forget_others(self) -> None:
         compacted = {led.files.key for led in self._compacted()}
@@ -129,7 +138,9 @@ class Cleanings:
     async def _filthiest(self) -> LeaderPartition | None:
         """Of those that are due."""
         best, best_ratio, now_ms = None, -1.0, self._clock.monotonic_ms()
-        for led in self._compacted():
+        for number, led in enumerate(self._compacted(), 1):
+            if number % MEASURED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             if not self._is_open(led):
                 continue
             measured = await self._measured(led)
@@ -215,6 +226,7 @@ class Cleanings:
         if left < bytes_wanted(job.job):
             log.info("%s is not cleaned now: %d bytes are left on the disk, it may take %d", files.label, left,
                      bytes_wanted(job.job))  # fmt: skip
+            self._put_off(files.key, NO_ROOM_MS_MAX)  # others may need less
             return None
         return job
 
@@ -262,7 +274,11 @@ class Cleanings:
     def _came_to_nothing(self, key: TopicPartition) -> None:
         """Not the log's doing; a whole job may have been read and written in vain, so it is not repeated at once."""
         self.book.failed(key, is_away=True)
-        delay_ms = min(self.bounds.backoff_ms << min(self._in_vain[key], 16), IN_VAIN_MS_MAX)
+        self._put_off(key, IN_VAIN_MS_MAX)
+
+    def _put_off(self, key: TopicPartition, delay_ms_max: int) -> None:
+        """For longer each time."""
+        delay_ms = min(self.bounds.backoff_ms << min(self._in_vain[key], 16), delay_ms_max)
         self._in_vain[key] += 1
         self._not_before_ms[key] = self._clock.monotonic_ms() + delay_ms
 

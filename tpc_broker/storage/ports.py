@@ -586,6 +586,10 @@ class Cleaner(Protocol):
         """
         ...
 
+    def let_go(self) -> None:
+        """Of the cleaner that is ready, if no job was made for it: others wait."""
+        ...
+
     async def clean(self, job: CleaningJob, take: Callable[[CleanedGroup], Awaitable[None]]) -> CleaningReport:
         """Carry a job out. `take` is awaited for each group of segments in the order of the log, when its files are
         durable under their `.cleaned-` names; what it raises ends the job. Cancelled: what is written and was not taken
