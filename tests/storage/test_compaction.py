@@ -352,6 +352,25 @@ async def test_what_is_overdue_is_urgent_and_so_is_all_on_a_full_disk(world):
         assert world.cleaner.jobs[-1].is_urgent == (is_overdue or is_full)
 
 
+async def test_the_age_of_a_segment_is_read_once(world, monkeypatch):
+    files = await world.make()
+    await fill(files, 100)
+    await checkpointed(files)
+    files.settings, reads, read = replace(files.settings, max_compaction_lag_ms=10**15), [], files.folder.read
+
+    async def counted(*where):
+        reads.append(where)
+        return await read(*where)
+
+    monkeypatch.setattr(files.folder, "read", counted)
+    first = await bounds_and_measure(world, files)
+    assert len(reads) == len(first.sources) > 1
+    assert await bounds_and_measure(world, files) == first
+    assert len(reads) == len(first.sources)
+    files.settings = replace(files.settings, max_compaction_lag_ms=100)
+    assert (await bounds_and_measure(world, files)).is_overdue
+
+
 async def test_what_is_deleted_too_is_deleted_first(world):
     files = await world.make(replace(SETTINGS, cleanup_delete=True))
     await fill(files, 100)

@@ -114,10 +114,17 @@ async def _is_old_enough(files: PartitionStorage, segment: Segment, now_ms: int)
 
 
 async def _first_ms(files: PartitionStorage, segment: Segment) -> int:
-    """The largest timestamp of its first batch; NEVER_MS: it has none."""
+    """The largest timestamp of its first batch; NEVER_MS: it has none. It is read once, while the segment stays as it
+    is: each look at thousands of partitions would push what clients read out of the cache of open files.
+    """
+    if segment.first_batch is not None and segment.first_batch[0] == segment.size_bytes:
+        return segment.first_batch[1]
+    size_bytes = segment.size_bytes
     data = await files.folder.read(segment, 0, BATCH_HEADER_BYTES)
     found = decode_header(data).max_timestamp if len(data) == BATCH_HEADER_BYTES else -1
-    return found if found > 0 else NEVER_MS
+    first_ms = found if found > 0 else NEVER_MS
+    segment.first_batch = size_bytes, first_ms
+    return first_ms
 
 
 async def make_job(

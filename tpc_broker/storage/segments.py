@@ -80,6 +80,8 @@ class Segment:
     """How much of the three indexes is in their files."""
     seal: Seal | None = None
     """Of a segment that was cleaned: where gaps in it are right, and what its files are."""
+    first_batch: tuple[int, int] | None = None
+    """How large it was when that was looked at for its largest timestamp, and that: for looks at thousands of them."""
     is_replaced: bool = False
     """Its names are, or will be, a cleaned segment's: nothing is opened by them for this one any more."""
 
