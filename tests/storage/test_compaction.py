@@ -352,6 +352,22 @@ async def test_what_is_overdue_is_urgent_and_so_is_all_on_a_full_disk(world):
         assert world.cleaner.jobs[-1].is_urgent == (is_overdue or is_full)
 
 
+async def test_below_the_level_the_log_says_once_a_day_that_logs_grow(world, caplog):
+    world.cleanings.may_clean = False
+    assert not await world.cleanings.clean_next()
+    assert not caplog.records, "nothing is to be compacted"
+    await world.make()
+    for ms, told in ((0, 1), (cleanings.UNCLEANABLE_MS - 1, 1), (1, 2)):
+        world.clock.ms += ms
+        assert not await world.cleanings.clean_next()
+        assert caplog.text.count("such as t-0, are not compacted, and grow") == told
+    assert "tpc cluster level --raise 7" in caplog.text
+    world.cleanings.may_clean = True
+    world.clock.ms += cleanings.UNCLEANABLE_MS
+    assert not await world.cleanings.clean_next()
+    assert caplog.text.count("are not compacted") == 2
+
+
 async def test_the_age_of_a_segment_is_read_once(world, monkeypatch):
     files = await world.make()
     await fill(files, 100)

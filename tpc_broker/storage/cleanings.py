@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
+from tpc_broker.feature_levels import FIRST_WITH_COMPACTION
 from tpc_broker.log.files import parse_cleaned_file_name
 from tpc_broker.metadata.cleaner_settings import NO_CLEANING
 from tpc_broker.model import METADATA_TOPIC_ID
@@ -81,6 +82,7 @@ class Cleanings:
         self._in_vain: Counter[TopicPartition] = Counter()
         self._not_before_ms: dict[TopicPartition, int] = {}
         """By the monotonic clock."""
+        self._told_that_logs_grow_ms = -UNCLEANABLE_MS
 
     # -- the schedule ----------------------------------------------------------------------------------------------
 
@@ -94,6 +96,8 @@ class Cleanings:
     async def clean_next(self) -> bool:
         """Clean the partition that needs it most; False: none does, or nothing can be done now."""
         self._forget_others()
+        if not self.may_clean:
+            self._tell_that_logs_grow()
         if not (self.may_clean and self.bounds.is_on and self.cleaner is not None):
             return False
         if await self._filthiest() is None:
@@ -119,6 +123,17 @@ class Cleanings:
             return await self._clean(led, only_if_due=False)
         finally:
             self.cleaner.let_go()
+
+    def _tell_that_logs_grow(self) -> None:
+        """Once a day, where there are any: also those of the coordinators, which no client has asked for."""
+        now_ms, found = self._clock.monotonic_ms(), self._compacted()
+        if found and now_ms >= self._told_that_logs_grow_ms + UNCLEANABLE_MS:
+            self._told_that_logs_grow_ms = now_ms
+            log.warning(
+                "%d compacted partitions here, such as %s, are not compacted, and grow: that begins at feature level %d "
+                "(tpc cluster level --raise %d)",
+                len(found), found[0].files.label, FIRST_WITH_COMPACTION, FIRST_WITH_COMPACTION,
+            )  # fmt: skip
 
     def _forget_others(self) -> None:
         compacted = {led.files.key for led in self._compacted()}
