@@ -130,8 +130,8 @@ class Cleanings:
         if found and now_ms >= self._told_that_logs_grow_ms + UNCLEANABLE_MS:
             self._told_that_logs_grow_ms = now_ms
             log.warning(
-                "%d compacted partitions here, such as %s, are not compacted, and grow: that begins at feature level %d "
-                "(tpc cluster level --raise %d)",
+                "%d compacted partitions here, such as %s, are not compacted, and grow: that begins at feature level "
+                "%d (tpc cluster level --raise %d)",
                 len(found), found[0].files.label, FIRST_WITH_COMPACTION, FIRST_WITH_COMPACTION,
             )  # fmt: skip
 
