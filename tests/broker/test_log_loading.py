@@ -79,6 +79,37 @@ def test_an_offset_of_kafka_before_its_keys_had_type_1_is_older_than_any_other()
     assert {one.partition: one.offset for one in machine.offset_fetch("g").offsets} == dict.fromkeys(range(1, 20), 2)
 
 
+class CountedKey(bytes):
+    """Counts how often one of all was looked at."""
+
+    looked_at = 0
+
+    def startswith(self, prefix, *where):
+        CountedKey.looked_at += 1
+        return super().startswith(prefix, *where)
+
+    __hash__ = bytes.__hash__
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_keys_are_looked_at_in_short_steps(is_open):
+    """Also where none of them is given: of the oldest type there is none."""
+    machine, count = GroupCoordinator(), 20_000
+    latest = LatestRecords(machine)
+    records = [offset_record(OffsetKey("g", "t", each), CommittedOffset(Offset(each))) for each in range(count)]
+    if is_open:
+        for each, record in enumerate(records):
+            latest.take_open(each // 4, 0, [record])
+    else:
+        latest.take((CountedKey(record.key), record.value) for record in records)
+    CountedKey.looked_at = pieces = longest = 0
+    for piece in latest.given():
+        pieces += piece
+        longest, CountedKey.looked_at = max(longest, CountedKey.looked_at), 0
+    assert longest < count // 100
+    assert pieces >= count + count // 20, "what is looked at counts too"
+
+
 OFFSETS, RECORDS = 100_000, 1_000_000
 IN_TRANSACTION = 4
 """Offsets that a transaction commits; its marker is one more record."""

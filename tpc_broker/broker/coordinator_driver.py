@@ -324,8 +324,11 @@ class MachineDriver(Generic[M]):
             if took_ms < partition.config.delete_retention_ms or partition.cleaned()[1] == seals:
                 break
             log.info("%s: it was cleaned while its %s were read, and is read again", partition.label, self.what)
-        for number, _record in enumerate(latest.given(), 1):
-            if number % GIVEN_AT_ONCE == 0:
+        given = 0
+        for pieces in latest.given():
+            given += pieces
+            if given >= GIVEN_AT_ONCE:
+                given = 0
                 await trio.lowlevel.checkpoint()
 
     # Rule: Of a machine's log only the last record of each key is decoded: a log of a million records of 100,000 keys

@@ -7,6 +7,7 @@ ended, the records count as if the machine had followed them (`pending_offsets`)
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from zlib import crc32
 
@@ -14,7 +15,7 @@ from tpc_broker.coordinator.driven import TransactionalMachine
 from tpc_broker.coordinator.effects import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from tpc_broker.coordinator.driven import Machine
 
@@ -22,6 +23,10 @@ PARTS: Final = 256
 """Of all keys: where there are 100,000, some 400 are in each, which are looked at in less than a millisecond."""
 FIRST_TYPE: Final = b"\0\0"
 """Keys begin with a number, their type. Kafka wrote offsets under type 0 before it did under 1: those are older."""
+LOOKED_AT_FOR_ONE: Final = 16
+"""Keys are looked at in less time than one record is given in."""
+SORTED_AT_ONCE: Final = 1024
+"""Records of open transactions, at most."""
 
 V = TypeVar("V")
 
@@ -41,6 +46,8 @@ class InParts(Generic[V]):
 
 _Open = tuple[int, "bytes | None"]
 """A record of an open transaction, behind its number: they are in the log's order."""
+_Opened = tuple[int, int, bytes, "bytes | None"]
+"""The same: number, producer id, key, value."""
 
 
 class LatestRecords:
@@ -136,26 +143,45 @@ class LatestRecords:
 
     # What counts
 
-    def given(self) -> Iterator[None]:
-        """Gives all of it to the machine, and forgets it; after each record others may have their turn."""
-        opened = sorted(
-            (number, producer_id, key, value)
-            for producer_id, of_one in self._open.items()
-            for key, (number, value) in of_one.items()
-        )
-        yield from self._give_open(one for one in opened if one[1:3] in self._outdone)
+    def given(self) -> Iterator[int]:
+        """Gives all of it to the machine, and forgets it. After each piece others may have their turn; it says how much
+        that was, where a record that is given is 1.
+        """
+        opened = yield from self._opened()
+        if self._outdone:
+            yield from self._give_open(opened, outdone=True)
         yield from self._give_latest(FIRST_TYPE)
         yield from self._give_latest(b"")
-        yield from self._give_open(one for one in opened if one[1:3] not in self._outdone)
+        yield from self._give_open((opened.popleft() for _ in range(len(opened))), outdone=False)
 
-    def _give_latest(self, prefix: bytes) -> Iterator[None]:
+    def _give_latest(self, prefix: bytes) -> Iterator[int]:
         for part in self._latest.parts:
+            looked_at = len(part)
             for key in [key for key in part if key.startswith(prefix)]:
                 self._machine.replay(key, part.pop(key))
-                yield
+                yield 1
+            yield looked_at // LOOKED_AT_FOR_ONE
 
-    def _give_open(self, opened: Iterable[tuple[int, int, bytes, bytes | None]]) -> Iterator[None]:
-        for _number, producer_id, key, value in opened:
-            assert self._in_transactions is not None
-            self._in_transactions.replay_open(Producer(producer_id, self._epochs[producer_id]), key, value)
-            yield
+    def _opened(self) -> Generator[int, None, deque[list[_Opened]]]:
+        """What is open, in the log's order."""
+        by_number: dict[int, list[_Opened]] = {}
+        looked_at = 0
+        for producer_id, of_one in self._open.items():
+            for key, (number, value) in of_one.items():
+                by_number.setdefault(number // SORTED_AT_ONCE, []).append((number, producer_id, key, value))
+                looked_at += 1
+                if looked_at % LOOKED_AT_FOR_ONE == 0:
+                    yield 1
+        for some in by_number.values():
+            some.sort()
+            yield len(some) // LOOKED_AT_FOR_ONE
+        return deque(by_number[number] for number in sorted(by_number))
+
+    def _give_open(self, opened: Iterable[list[_Opened]], *, outdone: bool) -> Iterator[int]:
+        for some in opened:
+            for _number, producer_id, key, value in some:
+                if ((producer_id, key) in self._outdone) is outdone:
+                    assert self._in_transactions is not None
+                    self._in_transactions.replay_open(Producer(producer_id, self._epochs[producer_id]), key, value)
+                    yield 1
+            yield len(some) // LOOKED_AT_FOR_ONE
