@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.log.checkpoint import Handed, PartitionCheckpoint
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.storage.core_partitions import CorePartitions
     from tpc_broker.storage.files import FileCache
-    from tpc_broker.storage.handed_producers import Handed, HandedProducers
+    from tpc_broker.storage.handed_producers import HandedProducers
     from tpc_broker.storage.in_place_windows import InPlaceWindows
     from tpc_broker.storage.journal_upkeep import JournalUpkeep
     from tpc_broker.storage.leader_partition import LeaderPartition
