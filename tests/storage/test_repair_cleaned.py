@@ -275,3 +275,13 @@ async def test_a_repair_that_is_cut_short_is_done_again(tmp_path):
         return True
 
     assert await at_every_effect(run) > 20
+
+
+@pytest.mark.parametrize("base", [0, 10])
+async def test_a_cleaned_segment_that_is_gone_is_a_loss_and_so_is_its_seal(tmp_path, base):
+    disk, _made = await set_aside(tmp_path)
+    del disk.names[FOLDER / segment_file_name(base, ".log")]
+    report = await repair(disk)
+    assert report.lost == ((base, base + 10),)
+    assert await everything(await opened(disk)) == [one for one in KEPT if one not in KEPT[base // 2 : base // 2 + 5]]
+    assert check_seals(disk).keys() == {0, 10} - {base}

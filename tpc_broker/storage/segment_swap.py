@@ -211,8 +211,8 @@ def _cleaned_names(seal: Seal) -> list[str]:
 # -- what comes next -----------------------------------------------------------------------------------------------
 
 
-# Rule: A seal without its log, and a hole behind a cleaned segment, are damage, unless the log starts behind them. Held
-# by tests/storage/test_segment_swap.py.
+# Rule: A seal without its log is damage, unless the log starts behind it. Held by tests/storage/test_segment_swap.py,
+# tests/storage/test_repair_cleaned.py.
 async def finish_swaps(
     folder: SegmentFolder, listing: PartitionListing, segment_base: int, log_start_offset: int
 ) -> PartitionListing:
@@ -244,7 +244,7 @@ async def finish_swaps(
             await folder.disk.fsync_directory(folder.path)  # whoever left it may have gone before its seal was durable
             await put_in_place(folder, seal, sizes)
             sizes = files_after(seal, sizes)
-        _check_files(seal, sizes, segment_base, log_start_offset)
+        _check_files(seal, sizes, segment_base)
         seals[base], upto = seal, seal.end_offset
     for name in [name for name in sizes if parse_cleaned_file_name(name)]:
         await folder.remove(name)
@@ -252,15 +252,13 @@ async def finish_swaps(
     return replace(listing.with_files(sizes), seals=seals)
 
 
-def _check_files(seal: Seal, sizes: Mapping[str, int], segment_base: int, log_start_offset: int) -> None:
+def _check_files(seal: Seal, sizes: Mapping[str, int], segment_base: int) -> None:
     """Of a segment that is in its place. SealError."""
     base, size_bytes = seal.base_offset, sizes.get(_name(seal, LOG_SUFFIX), 0)
     if size_bytes != seal.log.size_bytes:
         raise SealError(f"segment {base} has {size_bytes} bytes, its seal says {seal.log.size_bytes}")
-    logs = (parsed[0] for name in sizes if (parsed := parse_segment_file_name(name)) and parsed[1] == LOG_SUFFIX)
-    behind = min((one for one in logs if base < one < segment_base), default=segment_base)  # which may have no file
-    if seal.end_offset > segment_base or (behind != seal.end_offset and behind > log_start_offset):
-        raise SealError(f"cleaned segment {base} ends at {seal.end_offset}, the log goes on from {behind}")
+    if seal.end_offset > segment_base:
+        raise SealError(f"cleaned segment {base} ends at {seal.end_offset}, the log goes on from {segment_base}")
 
 
 async def read_seal(folder: SegmentFolder, base_offset: int) -> Seal:
