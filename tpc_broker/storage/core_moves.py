@@ -111,7 +111,7 @@ class CoreMoves:
             led = self._partitions.writable(handle)
             await self._bring_to_files(led)
             led.is_leaving, stopped_s = True, trio.current_time()
-            async with led.files.swaps_held():  # the core that takes over removes what no seal says anything of
+            async with led.files.swaps.held():  # the core that takes over removes what no seal says anything of
                 released, payload, handed = await self._let_go(led, Release(target, move_id), leave)
                 led.files.release()
 
