@@ -327,6 +327,26 @@ async def test_a_seal_that_does_not_fit_its_files_takes_the_partition_offline(da
     assert "seal" in offline.reason or "cleaned segment" in offline.reason
 
 
+async def test_a_seal_that_cannot_be_opened_for_the_moment_takes_nothing_offline():
+    """The mark would stay when there are descriptors again."""
+    world, storage = await world_with_segments()
+    await swapped(world, storage)
+    before = await offsets_of(world, storage)
+
+    async def open_seals_not(go, path, *_arguments):
+        if path.suffix == ".seal":
+            raise OSError(errno.EMFILE, "too many open files")
+        return await go()
+
+    world.disk.kill()
+    world.disk.during("open", do=open_seals_not)
+    with pytest.raises(OSError, match="too many open files"):
+        await opened(world)
+    world.disk.during("open", do=None)
+    world.disk.kill()
+    assert (await opened(world))[1] == before
+
+
 # -- beside everything else --------------------------------------------------------------------------------------
 
 

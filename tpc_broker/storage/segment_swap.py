@@ -22,10 +22,11 @@ Readers: `swap_guard`. The logs that went stay open until the lock is given back
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from tpc_broker.storage.folders import PartitionListing
     from tpc_broker.storage.segment_log import SegmentLog
     from tpc_broker.storage.segments import SegmentFolder
+
+
+_OF_THE_MOMENT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class SwapRefusedError(Exception):
@@ -262,7 +266,7 @@ def _check_files(seal: Seal, sizes: Mapping[str, int], segment_base: int) -> Non
 
 
 async def read_seal(folder: SegmentFolder, base_offset: int) -> Seal:
-    """SealError: there is none of this segment that can be believed."""
+    """SealError: there is none of this segment that can be believed. OSError: it may be there in a moment."""
     name = segment_file_name(base_offset, SEAL_SUFFIX)
     try:
         fd = await folder.disk.open(folder.path / name, os.O_RDONLY)
@@ -271,6 +275,8 @@ async def read_seal(folder: SegmentFolder, base_offset: int) -> Seal:
         finally:
             await folder.disk.close(fd)
     except OSError as error:
+        if error.errno in _OF_THE_MOMENT:
+            raise
         raise SealError(f"{name} cannot be read: {error}") from error
     seal = Seal.decode(bytes(data))
     if seal.base_offset != base_offset:
