@@ -327,6 +327,22 @@ async def test_a_seal_that_does_not_fit_its_files_takes_the_partition_offline(da
     assert "seal" in offline.reason or "cleaned segment" in offline.reason
 
 
+async def test_few_logs_of_a_swap_are_kept_open(monkeypatch):
+    """It may be of 2,048, and a process may have fewer descriptors."""
+    monkeypatch.setattr(segment_swap, "KEPT_OPEN_MAX", 2, raising=False)
+    _world, storage = await world_with_segments()
+    segments, disk, held = cleanable(storage)[:4], storage.folder.disk, []
+    await storage.folder.close()
+
+    async def rename(go, *_arguments):
+        held.append(sum(path.suffix == ".log" for path in storage.folder.files.paths_in(storage.folder.path)))
+        return await go()
+
+    disk.during("rename", do=rename)
+    await swap_copy(storage, segments, keep=keep)
+    assert held[0] == 2
+
+
 async def test_a_seal_that_cannot_be_opened_for_the_moment_takes_nothing_offline():
     """The mark would stay when there are descriptors again."""
     world, storage = await world_with_segments()

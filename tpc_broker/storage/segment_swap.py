@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from tpc_broker.storage.segments import SegmentFolder
 
 
+KEPT_OPEN_MAX: Final = 64
+"""Logs of one swap: more than these are so small that freeing them takes no time, and would take all descriptors."""
 _OF_THE_MOMENT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -102,11 +104,12 @@ class SegmentSwap:
         """The sources are the files that the job saw, and the cleaned ones are there, in full."""
         folder = self._log.folder
         try:
-            for segment, inode in sources:
+            for number, (segment, inode) in enumerate(sources):
                 status = await folder.disk.stat(folder.path / segment.log_name)
                 if (status.inode, status.size_bytes) != (inode, segment.size_bytes):
                     raise SwapRefusedError(f"segment {segment.base_offset} is another file")
-                await kept.enter_async_context(folder.use_log(segment))
+                if number < KEPT_OPEN_MAX:
+                    await kept.enter_async_context(folder.use_log(segment))
             for file, name in zip(seal.files, _cleaned_names(seal), strict=True):
                 size_bytes = await _size_of(folder, name)
                 if size_bytes != file.size_bytes:
