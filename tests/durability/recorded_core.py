@@ -1,6 +1,6 @@
 """One core's journal, partitions, segments and checkpoints at work, with every write and flush recorded.
 
-Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT MODE [many]``. It stands on
+Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT MODE [many|swaps]``. It stands on
 what a core process stands on (`tpc_broker.runtime.assembly`), without clients: appends, log starts, deletions and
 checkpoints are asked for directly, and what was acknowledged is noted in the record itself (`crash_images.MARK`), so
 that its place among the writes is exact. Marks are words:
@@ -10,10 +10,12 @@ that its place among the writes is exact. Marks are words:
     seen PARTITION OFFSET             a reader was let up to here
     trimming / trimmed PARTITION OFFSET
     deleting / deleted PARTITION
+    swapped PARTITION OFFSET          a segment has come in the place of others there
 
 PARTITION is the topic id. A mutant is a fault built in on purpose, which the crash images must show. MODE is a name of
 `JournalMode`, the way in which commits are written. Behind "many" everything is done as if there were many partitions:
 they are captured for a checkpoint together, made durable by one syncfs, and `leader-epoch-checkpoint` comes last.
+Behind "swaps" segments, which are small then, give way all the time to copies of them, as to cleaned ones.
 """
 
 from __future__ import annotations
@@ -23,16 +25,19 @@ import random
 import sys
 import uuid
 import zlib
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from tests.durability.crash_images import FLUSH_ALL, MARK
 from tests.log.log_batches import batch
+from tests.support.cleaned_copies import cleanable, some_of, swap_copy
 from tests.support.disk_operations import ManyOneByOne, make_folders_one_by_one
 from tpc_broker._ring import ffi, lib
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log import journal
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
@@ -46,6 +51,7 @@ from tpc_broker.storage import (
     journalled_storage,
     partition_storage,
     segment_appender,
+    segment_swap,
     segments,
     write_behind,
 )
@@ -66,6 +72,10 @@ MUTANTS = [
     "in-place without dsync", "in-place too early",
 ]  # fmt: skip
 MUTANTS_OF_MANY = ["no syncfs", "epochs in their file alone"]
+MUTANTS_OF_SWAPS = ["seal without a sync", "seal behind the files"]
+NO_SWAP = segment_swap.SwapRefusedError, StorageFailedError, FileNotFoundError, LookupError, ValueError
+"""The log went on, or the partition is being deleted."""
+SMALL_SEGMENT_BYTES = 40_000
 
 
 def mark(*words: object) -> None:
@@ -144,15 +154,33 @@ async def _write_direct_and_forget(folder, name, data, position):
     folder.files.mark_synced(folder.path / name)
 
 
+async def _write_seal_without_sync(swap, seal):
+    """In place of `SegmentSwap._write_seal`."""
+    name = f"{seal.base_offset:020d}.seal.tmp"
+    await swap._log.folder.write_file(name, seal.encode())
+    return name
+
+
+async def _seal_behind_the_files(swap, given_way, seal, published):
+    """In place of `SegmentSwap._carry_out`: the commit point comes when all has been done."""
+    folder, written = swap._log.folder, await swap._write_seal(seal)
+    for segment in given_way:
+        segment.give_way()
+    await segment_swap.put_in_place(folder, seal)
+    await folder.rename(written, f"{seal.base_offset:020d}.seal")
+    await folder.disk.fsync_directory(folder.path)
+    swap._publish(given_way, seal, published)
+
+
 class Life:
     """The actors of one run."""
 
-    def __init__(self, core: assembly.CoreAssembly, seed: int) -> None:
-        self.core = core
+    def __init__(self, core: assembly.CoreAssembly, seed: int, way: str) -> None:
+        self.core, self.way = core, way
         self.chooser = random.Random(seed)
         configuration = load_settings("", ("log.segment.bytes=1048576",))
         self.config = configuration.topic_config({}, is_internal=False)
-        object.__setattr__(self.config, "segment_bytes", SEGMENT_BYTES)
+        object.__setattr__(self.config, "segment_bytes", SMALL_SEGMENT_BYTES if way == "swaps" else SEGMENT_BYTES)
         object.__setattr__(self.config, "index_interval_bytes", 500)
         object.__setattr__(self.config, "file_delete_delay_ms", 0)
         self.open: dict[str, tuple[object, int]] = {}
@@ -205,7 +233,7 @@ class Life:
 
     async def trim(self) -> None:
         while True:
-            await trio.sleep(self.chooser.uniform(0, 0.08))
+            await trio.sleep(self.chooser.uniform(0, 1 if self.way == "swaps" else 0.08))
             name, (_files, handle) = self.chooser.choice(list(self.open.items()))
             bounds = self.core.plane.bounds(handle)
             offset = self.chooser.randint(bounds.log_start_offset, bounds.high_watermark)
@@ -229,6 +257,21 @@ class Life:
             await self.create(files.topic)
             await self.storage.purge_folders()
 
+    async def swap(self) -> None:
+        """Segments for others with the same records; the metadata, which have no cleaner, need not be asked."""
+        while True:
+            await trio.sleep(self.chooser.uniform(0, 0.01))
+            files, handle = self.chooser.choice(list(self.open.values()))
+            segments = cleanable(files)
+            if segments:
+                shown = partial(self._show, files, handle)
+                with suppress(*NO_SWAP):
+                    seal = await swap_copy(files, some_of(segments, self.chooser), shown)
+                    mark("swapped", files.key.topic_id.hex, seal.base_offset)
+
+    def _show(self, files, handle: int) -> None:
+        self.core.plane.segments_replaced(handle, files.cleaned.end_offset)
+
     async def checkpoint(self) -> None:
         while True:
             await trio.sleep(self.chooser.uniform(0.01, 0.1))
@@ -240,13 +283,15 @@ class Life:
         async with trio.open_nursery() as nursery:
             for actor in (self.watch, self.trim, self.replace, self.checkpoint, self.storage.run_maintenance):
                 nursery.start_soon(actor)
+            if self.way == "swaps":
+                nursery.start_soon(self.swap)
             async with trio.open_nursery() as appending:
                 for _ in range(4):
                     appending.start_soon(self.append)
             nursery.cancel_scope.cancel()
 
 
-async def _record(options: CoreOptions, seed: int, mutant: str) -> None:
+async def _record(options: CoreOptions, seed: int, mutant: str, way: str) -> None:
     async with assembly.open_assembly(options) as core:
         faults = {
             "no dsync": lib.TPC_MUTANT_NO_DSYNC, "early acknowledgement": lib.TPC_MUTANT_EARLY_ACKNOWLEDGE,
@@ -255,19 +300,19 @@ async def _record(options: CoreOptions, seed: int, mutant: str) -> None:
         }  # fmt: skip
         if mutant in faults:
             assert lib.tpc_journal_set_mutants(core.plane._journal, faults[mutant]) == 0, "built without TPC_MUTANTS"
-        await Life(core, seed).run()
+        await Life(core, seed, way).run()
         lib.tpc_recorder_stop()
 
 
-def main(folder: str, record: str, seed: str, mutant: str, mode: str, many: str = "") -> None:
-    assert mutant in MUTANTS + MUTANTS_OF_MANY, mutant
+def main(folder: str, record: str, seed: str, mutant: str, mode: str, way: str = "") -> None:
+    assert mutant in MUTANTS + MUTANTS_OF_MANY + MUTANTS_OF_SWAPS, mutant
     assembly.probe_journal_mode = lambda *_: journal.JournalMode[mode]
     journal.JOURNAL_BYTES_MIN = JOURNAL_BYTES
     journal.FILE_SYSTEM_SHARE_MAX = 0.0
     checkpoint.BALLAST_BYTES = 4096
     disks = {"no directory sync": NoDirectorySync, "no syncfs": NoFileSystemSync}
     assembly.RingDisk = disks.get(mutant, RecordingDisk)
-    if many:
+    if way == "many":
         checkpoint.SYNCFS_PARTITIONS = 1
     if mutant == "epochs in their file alone":
         partition_storage.PartitionStorage.captured_now = _state_without_epochs
@@ -278,6 +323,10 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str, many: str 
     segments.INDEX_LAG_ENTRIES, segments.INDEX_LAG_SPREAD = 2, 6
     segment_appender.DIRECT_BYTES_MIN = write_behind.BYTES_MIN = DIRECT_BYTES_MIN
     write_behind.FEW_PARTITIONS = journalled_storage.NEW_FOLDERS_FEW = 0
+    if mutant == "seal without a sync":
+        segment_swap.SegmentSwap._write_seal = _write_seal_without_sync
+    if mutant == "seal behind the files":
+        segment_swap.SegmentSwap._carry_out = _seal_behind_the_files
     if mutant == "direct is durable":
         segments.SegmentFolder.write_direct = _write_direct_and_forget
     for name in ("journals", "topics"):
@@ -288,7 +337,7 @@ def main(folder: str, record: str, seed: str, mutant: str, mode: str, many: str 
         core=CoreId(0), cores=1, data=folder, **nowhere, mailbox_names=(), listeners=(), listen_fds=(),
         cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=os.getpid(),
     )  # fmt: skip
-    run_on_ring(_record, options, int(seed), mutant)
+    run_on_ring(_record, options, int(seed), mutant, way)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, RENAME, Replayer, read_record
-from tests.durability.recorded_core import MUTANTS, MUTANTS_OF_MANY
+from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, MARK, RENAME, Replayer, read_record
+from tests.durability.recorded_core import MUTANTS, MUTANTS_OF_MANY, MUTANTS_OF_SWAPS
 from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.files import EPOCHS_FILE
 from tpc_broker.model import CoreId
@@ -32,6 +32,7 @@ from tpc_broker.storage.recovery import recover_core
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = 80
+IMAGES_OF_SWAPS = 250
 IMAGES_OF_MUTANT = 400
 LIVES_OF_MUTANT = 4
 """Some faults show in every life's images, some in most (one life in twelve hid "direct is durable")."""
@@ -49,6 +50,7 @@ class Told:
         self.seen: dict[str, int] = defaultdict(int)
         self.trimming: dict[str, int] = defaultdict(int)
         self.trimmed: dict[str, int] = defaultdict(int)
+        self.swapped: dict[str, int] = defaultdict(int)
         self.deleting: set[str] = set()
         self.deleted: set[str] = set()
         for text in marks:
@@ -146,13 +148,13 @@ async def check_images(
 
 
 def record_life(
-    folder: Path, seed: int, mutant: str, python_path: Path, mode: str = "DIRECT_DSYNC", *, many: bool = False
+    folder: Path, seed: int, mutant: str, python_path: Path, mode: str = "DIRECT_DSYNC", *, way: str = ""
 ) -> tuple[Path, Path]:
     """Run the recorded program; its record, and the folder that its data was in."""
     root, record = folder / "data", folder / "record"
     command = [sys.executable, "-m", "tests.durability.recorded_core", str(root), str(record), str(seed), mutant, mode]
     done = subprocess.run(
-        [*command, "many"] if many else command,
+        [*command, way] if way else command,
         cwd=python_path, env={**os.environ, "PYTHONPATH": str(python_path)},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -175,7 +177,7 @@ def test_recovery_passes_on_every_image_of_partitions_that_are_synced_together(t
     old or missing in an image: recovery reads no such file, and the checkpoint says every epoch that the journal does
     not say any more.
     """
-    root, record = record_life(tmp_path, seed, "none", ROOT, many=True)
+    root, record = record_life(tmp_path, seed, "none", ROOT, way="many")
     entries = list(read_record(record))
     assert sum(entry.kind == FLUSH_ALL for entry in entries) > 10, "hardly any checkpoint"
     assert any(entry.kind == RENAME and entry.payload.endswith(EPOCHS_FILE.encode()) for entry in entries)
@@ -183,14 +185,23 @@ def test_recovery_passes_on_every_image_of_partitions_that_are_synced_together(t
     assert not problems, "\n".join([f"seed {seed}", *problems])
 
 
-@pytest.mark.parametrize("mutant", MUTANTS[1:] + MUTANTS_OF_MANY)
+def test_recovery_passes_on_every_image_of_segments_that_give_way(tmp_path, seed):
+    """To others with the same records: each image has all of them, whichever files it has."""
+    root, record = record_life(tmp_path, seed, "none", ROOT, way="swaps")
+    swaps = sum(entry.kind == MARK and entry.path.startswith("swapped") for entry in read_record(record))
+    assert swaps > 30, "hardly any swap"
+    problems = run_on_ring(lambda: check_images(record, root, random.Random(seed), IMAGES_OF_SWAPS, until=5))
+    assert not problems, "\n".join([f"seed {seed}", *problems])
+
+
+@pytest.mark.parametrize("mutant", MUTANTS[1:] + MUTANTS_OF_MANY + MUTANTS_OF_SWAPS)
 def test_mutants_are_caught(tmp_path, seed, mutant, request):
-    many = mutant in MUTANTS_OF_MANY
+    way = "many" if mutant in MUTANTS_OF_MANY else "swaps" if mutant in MUTANTS_OF_SWAPS else ""
     path = request.getfixturevalue("built_with_mutants") if mutant in IN_C else ROOT
     for life in range(LIVES_OF_MUTANT):
         folder = tmp_path / str(life)
         folder.mkdir()
-        root, record = record_life(folder, seed + life, mutant, path, many=many)
+        root, record = record_life(folder, seed + life, mutant, path, way=way)
         chooser = random.Random(seed + life)
         if run_on_ring(partial(check_images, record, root, chooser, IMAGES_OF_MUTANT, until=1)):
             return

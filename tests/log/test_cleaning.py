@@ -388,6 +388,13 @@ def test_the_marker_that_a_producer_wrote_last_stays_whole(log):
     assert (left.base_offset, len(left.records), left.producer) == (0, 1, (5, 2, -1))
 
 
+def test_all_markers_stay_of_a_producer_whose_last_one_is_not_known(log):
+    log.append(b"".join(marker(ControlType.COMMIT, n, producer_id=5 + n % 2) for n in range(4)))
+    for number in range(3):
+        clean(log, NOW_MS + number * 10 * RETENTION_MS, producers=(KeptProducer(5, -1, -1),))
+    assert [(one.base_offset, one.producer[0]) for one in log.read()[0].batches] == [(0, 5), (2, 5)]
+
+
 def test_interleaved_transactions_are_told_apart(log):
     log.append(
         in_transaction(0, Record(b"a", b"a")) + in_transaction(1, Record(b"b", b"b"), producer_id=6)

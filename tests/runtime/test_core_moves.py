@@ -23,12 +23,13 @@ import trio
 from tests.log.log_batches import batch
 from tests.runtime.faults import failing
 from tests.runtime.in_place_core import KEY, Bench, held
+from tests.support.cleaned_copies import cleaned_copy, sources_of
 from tests.support.crash_copy import copy_as_crashed
 from tests.support.handed import hand_producers_in_files
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.kafka import ApiKey, protocol
 from tpc_broker.log.checkpoint import Release, decode_entry
 from tpc_broker.log.journal import JournalMode
@@ -475,6 +476,44 @@ def test_files_that_fail_and_are_written_anew_while_they_are_synced_are_not_let_
             await bench.append(100)
             await node.release(bench, 2, watched=False)
             nursery.cancel_scope.cancel()
+
+    node.run(1, leg)
+    node.run(2, partial(node.adopt, watched=False))
+    node.check_now()
+
+
+def test_no_swap_of_cleaned_segments_begins_while_a_partition_leaves(tmp_path, monkeypatch):
+    """The core that takes over removes cleaned files of which no seal says anything, maybe in the same moment."""
+    node = Node(tmp_path)
+
+    async def leg(bench):
+        await bench.open()
+        while len(bench.files.segments) < 3:
+            await bench.append(500_000, 4)
+            await bench.storage.write_behind(all_of_it=True)
+            await bench.storage.checkpoint()
+        segments = bench.files.segments[:2]
+        sources, seal = await sources_of(bench.files, segments), await cleaned_copy(bench.files, segments)
+        capture, ended = bench.files.capture, []
+
+        async def swap():
+            with pytest.raises(StorageFailedError, match="moved to another core"):
+                await bench.files.swap(sources, seal, lambda: None)
+            ended.append("refused")
+
+        async with trio.open_nursery() as nursery:
+
+            async def captured():
+                state, swaps = await capture(), bench.files.swaps
+                nursery.start_soon(swap)
+                while not swaps.is_under_way and swaps._free is None:
+                    await trio.lowlevel.checkpoint()
+                return state
+
+            monkeypatch.setattr(bench.files, "capture", captured)
+            await node.release(bench, 2, watched=False)
+        assert ended == ["refused"]
+        assert not list(bench.files.folder.path.glob("*.seal*"))
 
     node.run(1, leg)
     node.run(2, partial(node.adopt, watched=False))

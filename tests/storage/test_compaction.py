@@ -510,6 +510,9 @@ async def test_a_job_names_aborted_transactions_and_producers_as_kafka_keeps_the
     assert [source.base_offset for source in job.sources] == list(sources)
     assert job.sources[-1].end_offset == files.active.base_offset
     assert {one.producer_id for one in kept_producers(files, 10**9)} == {5, 6, 7}
+    [raised] = [one for one in files.producers if one.producer_id == 6]
+    raised.marker_offset = -1  # as after a start: neither a checkpoint nor a snapshot says it
+    assert (6, -1, -1) in kept_producers(files, 10**9)
 
 
 @pytest.mark.parametrize("is_full", [False, True])

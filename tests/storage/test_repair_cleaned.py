@@ -3,6 +3,7 @@
 import random
 import uuid
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.storage.checkpointed_core import DATA, FakeDisk, JournalWriter
 from tests.storage.test_repair import everything, kept_files, nothing_left
 from tests.support.cleaned_folder import make_cleaned
 from tests.support.fake_disk import PowerLoss, at_every_effect
-from tpc_broker.log.files import SEAL_SUFFIX, segment_file_name
+from tpc_broker.log.files import SEAL_SUFFIX, cleaned_file_name, segment_file_name
 from tpc_broker.log.seals import Seal
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
@@ -275,3 +276,28 @@ async def test_a_repair_that_is_cut_short_is_done_again(tmp_path):
         return True
 
     assert await at_every_effect(run) > 20
+
+
+@pytest.mark.parametrize("base", [0, 10])
+async def test_a_cleaned_segment_that_is_gone_is_a_loss_and_so_is_its_seal(tmp_path, base):
+    disk, _made = await set_aside(tmp_path)
+    del disk.names[FOLDER / segment_file_name(base, ".log")]
+    report = await repair(disk)
+    assert report.lost == ((base, base + 10),)
+    assert await everything(await opened(disk)) == [one for one in KEPT if one not in KEPT[base // 2 : base // 2 + 5]]
+    assert check_seals(disk).keys() == {0, 10} - {base}
+
+
+async def test_what_waits_for_a_seal_that_is_damaged_is_kept(tmp_path):
+    """The swap was cut short, and it may be all that is left of the segments that had gone by then."""
+    disk, made = await set_aside(tmp_path)
+    waiting = cleaned_file_name(segment_file_name(0, ".log"), "a" * 16)
+    stranger = cleaned_file_name(segment_file_name(10, ".log"), "b" * 16)
+    put(disk, waiting, made[0].contents[0])
+    put(disk, stranger, made[1].contents[0])
+    content(disk, 0, SEAL_SUFFIX)[30] ^= 1
+    report = await repair(disk)
+    assert bytes(disk.names[Path(report.kept) / waiting].content) == made[0].contents[0]
+    assert Path(report.kept) / stranger not in disk.names
+    await opened(disk)
+    assert not names(disk) & {waiting, stranger}

@@ -12,8 +12,10 @@ from tests.storage.test_core_recovery import live, small_journal  # noqa: F401 -
 from tests.support.cleaned_copies import cleanable, cleaned_copy, sources_of, swap_copy
 from tests.support.disk_operations import forgetting
 from tests.support.fake_disk import at_every_effect
+from tests.support.journal_file import encode_entry
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.files import parse_cleaned_file_name
+from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.seals import Seal
 from tpc_broker.storage import segment_swap
 from tpc_broker.storage.recovery import recover_core
@@ -288,8 +290,10 @@ async def test_what_jobs_left_and_seals_of_nothing_are_removed_by_a_start():
     await cleaned_copy(storage, cleanable(storage)[:2], keep=keep)
     seal = await swapped(world, storage)
     await cleaned_copy(storage, cleanable(storage)[1:3], keep=lambda _header: False)
-    before = await offsets_of(world, storage)
     path, disk = storage.folder.path, world.disk
+    assert await world.journal.commit([encode_entry(EntryKind.LOG_START, storage.key, seal.base_offset)])
+    await storage.advance_log_start(seal.base_offset, 0)
+    before = await offsets_of(world, storage)
     orphan = seal._replace(base_offset=3, replaced=(3,), end_offset=4)
     assert seal.base_offset > 4
     fd = await disk.open(path / "00000000000000000003.seal", os.O_RDWR | os.O_CREAT)
@@ -301,7 +305,7 @@ async def test_what_jobs_left_and_seals_of_nothing_are_removed_by_a_start():
     assert not [name for name in names_of(again) if parse_cleaned_file_name(name)]
 
 
-@pytest.mark.parametrize("damage", ["seal", "log", "checkpoint"])
+@pytest.mark.parametrize("damage", ["seal", "log", "checkpoint", "no log"])
 async def test_a_seal_that_does_not_fit_its_files_takes_the_partition_offline(damage):
     world, storage = await world_with_segments()
     seal = await swapped(world, storage)
@@ -310,6 +314,8 @@ async def test_a_seal_that_does_not_fit_its_files_takes_the_partition_offline(da
         world.disk.names[path.with_suffix(".seal")].content[30] ^= 1
     elif damage == "log":
         del world.disk.names[path.with_suffix(".log")].content[-1:]
+    elif damage == "no log":
+        del world.disk.names[path.with_suffix(".log")]
     else:
         made = seal._replace(end_offset=10**9)
         world.disk.names[path.with_suffix(".seal")].content[:] = made.encode()
@@ -319,6 +325,42 @@ async def test_a_seal_that_does_not_fit_its_files_takes_the_partition_offline(da
     )
     [offline] = core.offline.values()
     assert "seal" in offline.reason or "cleaned segment" in offline.reason
+
+
+async def test_few_logs_of_a_swap_are_kept_open(monkeypatch):
+    """It may be of 2,048, and a process may have fewer descriptors."""
+    monkeypatch.setattr(segment_swap, "KEPT_OPEN_MAX", 2, raising=False)
+    _world, storage = await world_with_segments()
+    segments, disk, held = cleanable(storage)[:4], storage.folder.disk, []
+    await storage.folder.close()
+
+    async def rename(go, *_arguments):
+        held.append(sum(path.suffix == ".log" for path in storage.folder.files.paths_in(storage.folder.path)))
+        return await go()
+
+    disk.during("rename", do=rename)
+    await swap_copy(storage, segments, keep=keep)
+    assert held[0] == 2
+
+
+async def test_a_seal_that_cannot_be_opened_for_the_moment_takes_nothing_offline():
+    """The mark would stay when there are descriptors again."""
+    world, storage = await world_with_segments()
+    await swapped(world, storage)
+    before = await offsets_of(world, storage)
+
+    async def open_seals_not(go, path, *_arguments):
+        if path.suffix == ".seal":
+            raise OSError(errno.EMFILE, "too many open files")
+        return await go()
+
+    world.disk.kill()
+    world.disk.during("open", do=open_seals_not)
+    with pytest.raises(OSError, match="too many open files"):
+        await opened(world)
+    world.disk.during("open", do=None)
+    world.disk.kill()
+    assert (await opened(world))[1] == before
 
 
 # -- beside everything else --------------------------------------------------------------------------------------

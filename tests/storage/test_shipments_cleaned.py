@@ -6,8 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from tests.storage.test_segment_identity import made, swap
+from tests.storage.test_segment_identity import keep, made, swap
 from tests.storage.test_segment_reader import Stop
+from tests.support.cleaned_copies import cleanable, cleaned_copy, sources_of
+from tests.support.fake_disk import at_every_effect
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import CLEANED_SUFFIXES, SEAL_SUFFIX, segment_file_name
@@ -15,6 +17,8 @@ from tpc_broker.log.indexes import OffsetIndex
 from tpc_broker.log.seals import Seal
 from tpc_broker.model import CoreId
 from tpc_broker.native_bytes import crc32c
+from tpc_broker.storage.filled_logs import bring_own
+from tpc_broker.storage.segment_swap import SwapRefusedError
 from tpc_broker.storage.shipments import Shipments
 
 
@@ -86,3 +90,28 @@ async def test_a_cleaned_segment_is_not_shipped_without_its_seal():
     await storage.folder.remove(segment_file_name(cleaned.base_offset, SEAL_SUFFIX))
     with pytest.raises(StorageFailedError):
         await begin(storage, [])
+
+
+async def test_nothing_is_shipped_or_kept_from_the_midst_of_a_swap_that_has_failed():
+    """The names are in part the cleaned segment's, and which is which only mending finds out."""
+
+    async def run(effect):
+        storage = await made()
+        disk, folder = storage.folder.disk, Path("/own")
+        disk.put_folder(folder)
+        segments = cleanable(storage)[1:2]
+        sources, seal = await sources_of(storage, segments), await cleaned_copy(storage, segments, keep=keep)
+        disk.effects, disk.fail_at = 0, effect
+        try:
+            await storage.swap(sources, seal, lambda: None)
+        except SwapRefusedError:
+            return True
+        except StorageFailedError:
+            with pytest.raises(OSError, match="in part"):
+                await begin(storage, [])
+            with pytest.raises(OSError, match="in part"):
+                await bring_own(storage, folder, seal.end_offset, 0)
+            return True
+        return False
+
+    assert await at_every_effect(run) > 6

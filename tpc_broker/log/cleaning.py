@@ -135,6 +135,7 @@ class Cleaning:
         offsets = sorted(one.last_offset for one in job.producers if one.last_offset >= 0)
         self._kept_offsets = ffi.new("int64_t[]", offsets or [-1])
         self._kept_markers = {one.marker_offset for one in job.producers if one.marker_offset >= 0}
+        self._kept_ids = {one.producer_id for one in job.producers if one.marker_offset < 0 and one.last_offset < 0}
         c.aborted, c.aborted_count = self._aborted, len(aborted)
         c.kept_offsets, c.kept_count = self._kept_offsets, len(offsets)
         c.first_offset = c.end_offset = _collected_from(job)
@@ -323,7 +324,7 @@ class Cleaning:
 
     def _fate_of_marker(self, header: BatchHeader, data: memoryview) -> int:
         """An `enum tpc_clean_marker`, of the control batch at `place`."""
-        is_kept = header.last_offset in self._kept_markers
+        is_kept = header.last_offset in self._kept_markers or header.producer_id in self._kept_ids
         if not header.records_count:  # another cleaner has emptied it
             return int(lib.TPC_CLEAN_MARKER_STAYS if is_kept else lib.TPC_CLEAN_MARKER_GOES)
         if not self._ends_nothing(header, data):

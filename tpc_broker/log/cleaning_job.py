@@ -31,7 +31,9 @@ class CleaningSource(NamedTuple):
 
 
 class KeptProducer(NamedTuple):
-    """A producer that is still known: the batch with this offset stays, if only its header."""
+    """A producer that is still known: the batch with this offset stays, if only its header. -1 for both: what it wrote
+    last is a marker, and nobody knows which one; all of them stay.
+    """
 
     producer_id: int
     last_offset: int

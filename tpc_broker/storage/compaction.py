@@ -171,12 +171,13 @@ async def make_job(
 
 def kept_producers(files: PartitionStorage, upto_offset: int) -> Sequence[KeptProducer]:
     """Those that are known and wrote last below an offset. As for Kafka, what a producer wrote last is its last data;
-    of one whose epoch was raised by a marker it is that.
+    of one whose epoch was raised by a marker it is that. Where the marker is was forgotten by a start, or by a move
+    between cores.
     """
     found = []
     for producer in files.producers:
         last_offset = producer.batches[-1].last_offset if producer.batches else -1
-        if last_offset < 0 <= producer.marker_offset < upto_offset:
+        if last_offset < 0 and producer.marker_offset < upto_offset:
             found.append(KeptProducer(producer.producer_id, -1, producer.marker_offset))
         elif 0 <= last_offset < upto_offset:
             found.append(KeptProducer(producer.producer_id, last_offset, -1))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tpc_broker.log.checkpoint import PartitionCheckpoint
+    from tpc_broker.log.checkpoint import Handed, PartitionCheckpoint
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.model import CoreId, TopicPartition
     from tpc_broker.storage.core_partitions import CorePartitions
@@ -111,26 +111,9 @@ class CoreMoves:
             led = self._partitions.writable(handle)
             await self._bring_to_files(led)
             led.is_leaving, stopped_s = True, trio.current_time()
-            try:
-                if leave is not None:
-                    await leave()
-                    self._partitions.writable(handle)
-                self._plane.disarm(handle, keep_waits=leave is None)
-                state = await self._settle(led)
-                released = replace(state, moves=state.moves + 1, released=Release(target, move_id))
-                failures_count = led.files.life.failures_count
-                payload, handed = await self._handed.payload(released)
-                if led.files.life.failures_count != failures_count:
-                    self._handed.given_up(handed)
-                    raise PartitionOfflineError("the files failed while its producers were written")
-            except JournalStoppedError:
-                raise
-            except PartitionOfflineError:
-                led.is_leaving = False
-                if leave is None:
-                    await self._lead_again(led)
-                raise
-            led.files.release()
+            async with led.files.swaps.held():  # the core that takes over removes what no seal says anything of
+                released, payload, handed = await self._let_go(led, Release(target, move_id), leave)
+                led.files.release()
 
             def gone() -> None:
                 if led.handle in self._partitions.led:  # the entry may be written twice
@@ -144,6 +127,31 @@ class CoreMoves:
             self.stopped_s += trio.current_time() - stopped_s
             await led.files.folder.close()
             return released
+
+    async def _let_go(
+        self, led: LeaderPartition, release: Release, leave: Leave | None
+    ) -> tuple[PartitionCheckpoint, bytes, Handed | None]:
+        """What goes over, and how the journal says it. Errors as of `release`."""
+        try:
+            if leave is not None:
+                await leave()
+                self._partitions.writable(led.handle)
+            self._plane.disarm(led.handle, keep_waits=leave is None)
+            state = await self._settle(led)
+            released = replace(state, moves=state.moves + 1, released=release)
+            failures_count = led.files.life.failures_count
+            payload, handed = await self._handed.payload(released)
+            if led.files.life.failures_count != failures_count:
+                self._handed.given_up(handed)
+                raise PartitionOfflineError("the files failed while its producers were written")
+        except JournalStoppedError:
+            raise
+        except PartitionOfflineError:
+            led.is_leaving = False
+            if leave is None:
+                await self._lead_again(led)
+            raise
+        return released, payload, handed
 
     async def _bring_to_files(self, led: LeaderPartition) -> None:
         """With appends going on: until little is left, or as much comes as goes."""

@@ -25,6 +25,7 @@ retains (`segment_retention`); `PartitionStorage` is the face of all of them, an
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ from tpc_broker.storage.segment_swap import SegmentSwap
 from tpc_broker.storage.truncation import Truncation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -220,9 +221,14 @@ class PartitionStorage(SegmentLog):
 
         return SegmentSwap(self).swap(sources, seal, shown)
 
-    def swaps_held(self) -> AbstractAsyncContextManager[None]:
-        """`SwapGuard.held`: for who makes second names of files, one after the other. Not for long."""
-        return self.swaps.held()
+    @asynccontextmanager
+    async def swaps_held(self) -> AsyncIterator[None]:
+        """`SwapGuard.held`: for who makes second names of files, one after the other. Not for long. OSError: a swap has
+        failed in the midst, and the names are not yet those of one version.
+        """
+        async with self.swaps.held():
+            self.check_swapped()
+            yield
 
     @property
     def cleaned(self) -> CleanedState:

@@ -215,6 +215,7 @@ class _Recovery:
         storage = await open_checkpointed(
             folder, listing, plan.start, self.settings_of(plan.start.topic), cut_offset=plan.cut_offset,
             kept_position=kept_position(plan.start, plan.in_place_writes), is_overwritten=is_overwritten,
+            log_start_offset=plan.log_start_offset,
         )  # fmt: skip
         self.in_place_writes[plan.key] = InPlaceReplay(storage, self.journal_file, plan.in_place_writes)
         if plan_changes(plan):
@@ -356,6 +357,7 @@ async def open_checkpointed(
     cut_offset: int | None = None,
     kept_position: int = 0,
     is_overwritten: bool = False,
+    log_start_offset: int = -1,
 ) -> PartitionStorage:
     """A partition exactly as a checkpoint says: what its files hold behind that is removed; then cut, when it was cut.
 
@@ -364,13 +366,15 @@ async def open_checkpointed(
     the checkpoint's end stays until then, as reserved space; what is left of it then is to be cut
     (`SegmentFolder.shorten`).
 
+    `log_start_offset`: where the journal has moved the log's start to; segments below it may have gone.
+
     Swaps of cleaned segments that were cut short are finished first.
 
     Where the checkpointed segment is shorter than it should be (the planner has found that nothing of it is needed, or
     that it was cut), the segment is taken as it is, or begun anew at the checkpoint's end.
     """
     base = state.segment_base
-    listing = await finish_swaps(folder, listing, base)
+    listing = await finish_swaps(folder, listing, base, max(state.log_start_offset, log_start_offset))
     for name in sorted(listing.names):
         parsed = parse_segment_file_name(name)
         if (parsed and parsed[0] > base) or name == SPARE_FILE or name.endswith((TEMPORARY_SUFFIX, ".deleted")):
@@ -643,7 +647,7 @@ async def rewrite_partition(
         try:
             fresh = await open_checkpointed(
                 folder, listing, state, storage.settings, cut_offset=plan.cut_offset,
-                kept_position=kept_position(state, plan.in_place_writes),
+                kept_position=kept_position(state, plan.in_place_writes), log_start_offset=plan.log_start_offset,
             )  # fmt: skip
         except SealError as error:
             raise StorageFailedError(f"{plan.label}: {error}") from error

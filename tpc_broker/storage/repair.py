@@ -54,6 +54,7 @@ from tpc_broker.storage.sealed_repair import (
     finish_all_swaps,
     read_view,
     sealed_segments,
+    waiting,
     write_fresh_seal,
 )
 from tpc_broker.storage.segments import Segment, SegmentFolder, make_folder
@@ -210,7 +211,7 @@ async def survey(
     old_start = state.log_start_offset if state else first
     log_start = min(max(old_start, first), old_end)
     is_wrong = listing is not None and listing.folder.problem is not None and PARTITION_METADATA_FILE in listing.names
-    problem = [PARTITION_METADATA_FILE] if is_wrong else []
+    problem = [*([PARTITION_METADATA_FILE] if is_wrong else []), *sorted(waiting(names, problems))]
     planned, replaced = _plan_segments(files, covered.kept, extra, sizes, sealed)
     salvaged = sum(min(one.end_offset, old_end) - max(one.first_offset, 0) for one in extra)
     readable_end = max((end for _first, end in covered.ranges), default=old_end)

@@ -17,6 +17,7 @@ from tpc_broker.log.files import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     parse_cleaned_file_name,
+    parse_segment_file_name,
     segment_file_name,
 )
 from tpc_broker.log.folder_view import FolderView, folder_view, names_of, sealed_bases
@@ -81,16 +82,31 @@ async def read_view(disk: Disk, path: Path, names: Collection[str]) -> tuple[Fol
     return folder_view(names, seals), problems
 
 
+def waiting(names: Iterable[str], problems: Collection[int]) -> set[str]:
+    """Cleaned files that seals may have named which cannot be believed, and which are of these segments: they may be
+    all that is left of others that had gone by then.
+    """
+    cleaned = {name: parsed[0] for name in names if (parsed := parse_cleaned_file_name(name))}
+    bases = {name: found[0] for name, file in cleaned.items() if (found := parse_segment_file_name(file))}
+    return {name for name, base in bases.items() if base in problems}
+
+
 async def finish_all_swaps(folder: SegmentFolder, listing: PartitionListing) -> PartitionListing:
     """A start leaves the folder of a partition that is set aside as it is: what it would do with swaps that were cut
-    short, and with what a cleaner has left, whatever else is wrong with the files. OSError.
+    short, and with what a cleaner has left, whatever else is wrong with the files. Seals without a log go: no repair
+    brings their segments back, and a start takes them for damage. OSError.
     """
-    view, _problems = await read_view(folder.disk, listing.path, listing.names)
+    view, problems = await read_view(folder.disk, listing.path, listing.names)
+    await folder.disk.fsync_directory(listing.path)  # the seals: who has left them may have gone before that
     for seal in view.unfinished:
         await put_in_place(folder, seal, listing.sizes)
         listing = listing.with_files(files_after(seal, listing.sizes))
-    left = {name for name in listing.sizes if parse_cleaned_file_name(name)}
+    left = {name for name in listing.sizes if parse_cleaned_file_name(name)} - waiting(listing.sizes, problems)
     await remove_cleaned(folder, left)
+    logs = {one.base_offset for one in listing.segments}
+    for name in [segment_file_name(base, SEAL_SUFFIX) for base in sealed_bases(listing.names) if base not in logs]:
+        await folder.remove(name)
+        left.add(name)
     return listing.with_files({name: size for name, size in listing.sizes.items() if name not in left})
 
 

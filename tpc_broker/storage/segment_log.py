@@ -160,6 +160,10 @@ class SegmentLog:
         long as the partition has failed.
         """
         await self.swaps.wait_over()
+        self.check_swapped()
+
+    def check_swapped(self) -> None:
+        """No swap is under way. OSError: one has failed in the midst."""
         if self.failed is not None and any(segment.is_replaced for segment in self.segments):
             raise in_the_midst(self.failed)
 

@@ -22,10 +22,11 @@ Readers: `swap_guard`. The logs that went stay open until the lock is given back
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
     from tpc_broker.storage.folders import PartitionListing
     from tpc_broker.storage.segment_log import SegmentLog
     from tpc_broker.storage.segments import SegmentFolder
+
+
+KEPT_OPEN_MAX: Final = 64
+"""Logs of one swap: more than these are so small that freeing them takes no time, and would take all descriptors."""
+_OF_THE_MOMENT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class SwapRefusedError(Exception):
@@ -98,11 +104,12 @@ class SegmentSwap:
         """The sources are the files that the job saw, and the cleaned ones are there, in full."""
         folder = self._log.folder
         try:
-            for segment, inode in sources:
+            for number, (segment, inode) in enumerate(sources):
                 status = await folder.disk.stat(folder.path / segment.log_name)
                 if (status.inode, status.size_bytes) != (inode, segment.size_bytes):
                     raise SwapRefusedError(f"segment {segment.base_offset} is another file")
-                await kept.enter_async_context(folder.use_log(segment))
+                if number < KEPT_OPEN_MAX:
+                    await kept.enter_async_context(folder.use_log(segment))
             for file, name in zip(seal.files, _cleaned_names(seal), strict=True):
                 size_bytes = await _size_of(folder, name)
                 if size_bytes != file.size_bytes:
@@ -211,7 +218,11 @@ def _cleaned_names(seal: Seal) -> list[str]:
 # -- what comes next -----------------------------------------------------------------------------------------------
 
 
-async def finish_swaps(folder: SegmentFolder, listing: PartitionListing, segment_base: int) -> PartitionListing:
+# Rule: A seal without its log is damage, unless the log starts behind it. Held by tests/storage/test_segment_swap.py,
+# tests/storage/test_repair_cleaned.py.
+async def finish_swaps(
+    folder: SegmentFolder, listing: PartitionListing, segment_base: int, log_start_offset: int
+) -> PartitionListing:
     """Before anything of a partition's folder is opened: the folder, and its seals, when all swaps are finished, and
     what came to nothing is gone. `segment_base`: of the active segment; what is behind it is not looked at.
 
@@ -231,16 +242,16 @@ async def finish_swaps(folder: SegmentFolder, listing: PartitionListing, segment
         seal = await read_seal(folder, base)
         log_name = _name(seal, LOG_SUFFIX)
         if log_name not in sizes and cleaned_file_name(log_name, seal.generation) not in sizes:
+            if seal.end_offset > log_start_offset:
+                raise SealError(f"the log of cleaned segment {base} is missing")
             await folder.remove(name)
             del sizes[name]
             continue
         if _is_left_over(seal, sizes):
+            await folder.disk.fsync_directory(folder.path)  # whoever left it may have gone before its seal was durable
             await put_in_place(folder, seal, sizes)
             sizes = files_after(seal, sizes)
-        if sizes.get(log_name, 0) != seal.log.size_bytes:
-            raise SealError(f"segment {base} has {sizes.get(log_name, 0)} bytes, its seal says {seal.log.size_bytes}")
-        if seal.end_offset > segment_base:
-            raise SealError(f"cleaned segment {base} ends at {seal.end_offset}, the log goes on from {segment_base}")
+        _check_files(seal, sizes, segment_base)
         seals[base], upto = seal, seal.end_offset
     for name in [name for name in sizes if parse_cleaned_file_name(name)]:
         await folder.remove(name)
@@ -248,8 +259,17 @@ async def finish_swaps(folder: SegmentFolder, listing: PartitionListing, segment
     return replace(listing.with_files(sizes), seals=seals)
 
 
+def _check_files(seal: Seal, sizes: Mapping[str, int], segment_base: int) -> None:
+    """Of a segment that is in its place. SealError."""
+    base, size_bytes = seal.base_offset, sizes.get(_name(seal, LOG_SUFFIX), 0)
+    if size_bytes != seal.log.size_bytes:
+        raise SealError(f"segment {base} has {size_bytes} bytes, its seal says {seal.log.size_bytes}")
+    if seal.end_offset > segment_base:
+        raise SealError(f"cleaned segment {base} ends at {seal.end_offset}, the log goes on from {segment_base}")
+
+
 async def read_seal(folder: SegmentFolder, base_offset: int) -> Seal:
-    """SealError: there is none of this segment that can be believed."""
+    """SealError: there is none of this segment that can be believed. OSError: it may be there in a moment."""
     name = segment_file_name(base_offset, SEAL_SUFFIX)
     try:
         fd = await folder.disk.open(folder.path / name, os.O_RDONLY)
@@ -258,6 +278,8 @@ async def read_seal(folder: SegmentFolder, base_offset: int) -> Seal:
         finally:
             await folder.disk.close(fd)
     except OSError as error:
+        if error.errno in _OF_THE_MOMENT:
+            raise
         raise SealError(f"{name} cannot be read: {error}") from error
     seal = Seal.decode(bytes(data))
     if seal.base_offset != base_offset:

@@ -1,10 +1,8 @@
 """One cleaning job over files, from its segments to cleaned ones beside them.
 
-1. What earlier jobs have left in the folder under `.cleaned-` names is removed, unless a seal says that it is about to
-   take its place.
-2. The sources are opened: each is the file that the job means (inode and size), or the job is void.
-3. The dirty ones are read once for their keys, then all up to the map's end are read and rewritten, in groups.
-4. Of each group the log is written while it is made, then its indexes; all are made durable, with their names; then the
+1. The sources are opened: each is the file that the job means (inode and size), or the job is void.
+2. The dirty ones are read once for their keys, then all up to the map's end are read and rewritten, in groups.
+3. Of each group the log is written while it is made, then its indexes; all are made durable, with their names; then the
    group is given to `take`.
 
 What was read and written does not stay in the page cache, and does not pile up in front of others' writes: every few
@@ -29,10 +27,8 @@ from tpc_broker.log.files import (
     CLEANED_SUFFIXES,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    SEAL_SUFFIX,
     TIME_INDEX_SUFFIX,
     cleaned_file_name,
-    parse_cleaned_file_name,
     segment_file_name,
 )
 from tpc_broker.runtime.cleaner.codecs import codec_of_a_job
@@ -80,17 +76,6 @@ def clean(
     return _Run(job, take, pace, should_stop).run()
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Of jobs that came to no end."""
-    for path in list(folder.iterdir()):
-        parsed = parse_cleaned_file_name(path.name)
-        if parsed is None:
-            continue
-        seal = folder / Path(parsed[0]).with_suffix(SEAL_SUFFIX)
-        if not (seal.exists() and f'"{parsed[1]}"'.encode() in seal.read_bytes()):
-            path.unlink()
-
-
 class _Run:
     """The state of one job."""
 
@@ -111,7 +96,6 @@ class _Run:
     def run(self) -> CleaningReport:
         """See `clean`."""
         job, started = self._job, time.monotonic()
-        remove_leftovers(self._folder)
         with ExitStack() as stack:
             for source in job.sources:
                 self._descriptors[source.base_offset] = stack.enter_context(self._opened(source))
