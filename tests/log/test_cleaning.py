@@ -174,6 +174,16 @@ def test_timestamps_at_their_bounds(log, base, codec):
     assert left.max_timestamp == max(-1, *kept)
 
 
+@pytest.mark.parametrize("latest", [2**62 - 1, 2**62, 2**63 - 1])
+def test_no_time_between_two_batches_is_too_long_for_one_segment(log, latest):
+    log.append(
+        batch([Record(b"1", b"k")], base_timestamp_ms=0)
+        + batch([Record(b"2", b"j")], base_offset=1, base_timestamp_ms=latest)
+    )
+    clean(log)
+    assert [one.max_timestamp for one in log.read()[0].batches] == [0, latest]
+
+
 def overlong(value):
     """A varint of five bytes."""
     raw = (value << 1) ^ (value >> 31)
