@@ -402,17 +402,21 @@ static uint8_t *put_record(uint8_t *at, const uint8_t *record_begin, const tpc_r
     return at + front_bytes + rest_bytes;
 }
 
-/* The records that are marked; how many bytes. */
+/*
+ * The records that are marked; how many bytes. With the base timestamp that the batch had they take no more than they did:
+ * where the batch has one timestamp for all, deltas mean nothing, and those to that one may be longer.
+ */
 static size_t put_records(const tpc_cleaner *cleaner, const tpc_batch_header *header, const uint8_t *records,
                           size_t records_bytes, const tpc_clean_verdict *verdict, uint8_t *out) {
     uint8_t *at = out;
     size_t position = 0, begin = 0;
+    bool keeps_deltas = verdict->base_timestamp == header->base_timestamp;
     for (int32_t index = 0; index < header->records_count; index++, begin = position) {
         tpc_record record;
         if (tpc_record_read(records, records_bytes, &position, &record) != 0) break;
         if (!is_marked(cleaner, index)) continue;
         uint64_t delta = (uint64_t)timestamp_of(header, &record) - (uint64_t)verdict->base_timestamp;
-        at = put_record(at, records + begin, &record, (int64_t)delta);
+        at = put_record(at, records + begin, &record, keeps_deltas ? record.timestamp_delta : (int64_t)delta);
     }
     return (size_t)(at - out);
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cleaned_logs import CleanedLog
-from tests.support.record_batches import Record, batch
+from tests.support.record_batches import LOG_APPEND_TIME, Record, batch
 from tpc_broker.log import cleaned_segment
 from tpc_broker.log.cleaning import KEY_BYTES
 from tpc_broker.log.files import cleaned_file_name, segment_file_name
@@ -185,6 +185,20 @@ def test_a_segment_that_would_grow_beyond_itself_gets_no_horizons(tmp_path, monk
     monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", 1 << 20)
     log.clean()
     assert [one.attributes for one in log.read()[0].batches] == [64, 0]
+
+
+def test_append_time_makes_no_record_larger_in_a_segment_that_is_full(tmp_path, monkeypatch):
+    """Deltas that mean nothing stay what they are: those to the append time would be six bytes longer."""
+    log = CleanedLog(tmp_path)
+    records = [Record(b"1", b"a"), *(Record(None, b"k%d" % n) for n in range(20))]
+    data = batch(records, attributes=LOG_APPEND_TIME, base_timestamp_ms=-1, max_timestamp_ms=1_700_000_000_000)
+    again = batch([Record(b"3", b"a")], base_offset=len(records))
+    log.append(data + again)
+    monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", len(data + again))
+    log.clean()
+    left = log.read()[0].batches
+    assert [len(one.records) for one in left] == [20, 1]
+    assert {one.timestamp for one in left[0].records} == {1_700_000_000_000}
 
 
 def test_a_group_whose_indexes_are_too_large_is_divided(tmp_path):
