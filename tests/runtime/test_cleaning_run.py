@@ -77,6 +77,21 @@ def test_pieces_are_paced(log):
     assert sum(paced) == report.bytes_read + report.bytes_written
 
 
+def test_each_byte_is_read_once_for_its_keys_and_once_to_be_written(tmp_path, monkeypatch):
+    """However large batches are beside what is read at a time."""
+    monkeypatch.setattr(cleaning_run, "READ_BYTES", 1000)
+    log = CleanedLog(tmp_path)
+    for base in (0, 7):
+        sizes = enumerate((600, 300, 900, 2000, 700, 5000, 100), base)
+        log.append(b"".join(batch([Record(bytes(size), b"k%d" % at)], base_offset=at) for at, size in sizes))
+    size_bytes = sum(source.size_bytes for source in log.sources)
+    paced = []
+    report = run(log, pace=paced.append)
+    assert report.records_kept == 14
+    assert report.bytes_read == 2 * size_bytes
+    assert sum(paced) == 3 * size_bytes
+
+
 def test_what_an_earlier_job_left_goes_but_for_what_a_seal_names(log):
     left = log.folder / cleaned_file_name(segment_file_name(0, ".log"), "0" * 16)
     waiting = log.folder / cleaned_file_name(segment_file_name(3, ".log"), "1" * 16)
