@@ -365,6 +365,7 @@ static tpc_clean_verdict judge(tpc_cleaner *cleaner, const tpc_batch_header *hea
         return verdict_of_copy(cleaner, header, TPC_CLEAN_STAYS);
     bool keeps_base = has_one || !cleaner->may_grow;
     verdict.outcome = TPC_CLEAN_REWRITTEN;
+    verdict.deltas_stay = !cleaner->may_grow;
     verdict.base_timestamp = verdict.is_horizon_new ? cleaner->new_horizon_ms
                              : keeps_base           ? header->base_timestamp
                                                     : kept.first_timestamp;
@@ -402,21 +403,17 @@ static uint8_t *put_record(uint8_t *at, const uint8_t *record_begin, const tpc_r
     return at + front_bytes + rest_bytes;
 }
 
-/*
- * The records that are marked; how many bytes. With the base timestamp that the batch had they take no more than they did:
- * where the batch has one timestamp for all, deltas mean nothing, and those to that one may be longer.
- */
+/* The records that are marked; how many bytes. */
 static size_t put_records(const tpc_cleaner *cleaner, const tpc_batch_header *header, const uint8_t *records,
                           size_t records_bytes, const tpc_clean_verdict *verdict, uint8_t *out) {
     uint8_t *at = out;
     size_t position = 0, begin = 0;
-    bool keeps_deltas = verdict->base_timestamp == header->base_timestamp;
     for (int32_t index = 0; index < header->records_count; index++, begin = position) {
         tpc_record record;
         if (tpc_record_read(records, records_bytes, &position, &record) != 0) break;
         if (!is_marked(cleaner, index)) continue;
         uint64_t delta = (uint64_t)timestamp_of(header, &record) - (uint64_t)verdict->base_timestamp;
-        at = put_record(at, records + begin, &record, keeps_deltas ? record.timestamp_delta : (int64_t)delta);
+        at = put_record(at, records + begin, &record, verdict->deltas_stay ? record.timestamp_delta : (int64_t)delta);
     }
     return (size_t)(at - out);
 }
@@ -495,6 +492,7 @@ static size_t put_whole(const uint8_t *batch, const tpc_batch_header *header, co
  */
 static size_t without_growth(const tpc_batch_header *header, tpc_clean_verdict *verdict) {
     verdict->base_timestamp = header->base_timestamp;
+    verdict->deltas_stay = 1;
     if (verdict->is_horizon_new) verdict->attributes &= ~TPC_CLEAN_HORIZON;
     return (size_t)header->batch_bytes;
 }
