@@ -167,6 +167,8 @@ class tpc_clean_verdict(Structure):
     outcome: int
     attributes: int
     is_horizon_new: int
+    deltas_stay: int
+    reserved: int
 
 class tpc_cleaner(Structure):
     keys: tpc_clean_key

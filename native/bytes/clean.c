@@ -365,6 +365,7 @@ static tpc_clean_verdict judge(tpc_cleaner *cleaner, const tpc_batch_header *hea
         return verdict_of_copy(cleaner, header, TPC_CLEAN_STAYS);
     bool keeps_base = has_one || !cleaner->may_grow;
     verdict.outcome = TPC_CLEAN_REWRITTEN;
+    verdict.deltas_stay = !cleaner->may_grow;
     verdict.base_timestamp = verdict.is_horizon_new ? cleaner->new_horizon_ms
                              : keeps_base           ? header->base_timestamp
                                                     : kept.first_timestamp;
@@ -412,7 +413,7 @@ static size_t put_records(const tpc_cleaner *cleaner, const tpc_batch_header *he
         if (tpc_record_read(records, records_bytes, &position, &record) != 0) break;
         if (!is_marked(cleaner, index)) continue;
         uint64_t delta = (uint64_t)timestamp_of(header, &record) - (uint64_t)verdict->base_timestamp;
-        at = put_record(at, records + begin, &record, (int64_t)delta);
+        at = put_record(at, records + begin, &record, verdict->deltas_stay ? record.timestamp_delta : (int64_t)delta);
     }
     return (size_t)(at - out);
 }
@@ -491,6 +492,7 @@ static size_t put_whole(const uint8_t *batch, const tpc_batch_header *header, co
  */
 static size_t without_growth(const tpc_batch_header *header, tpc_clean_verdict *verdict) {
     verdict->base_timestamp = header->base_timestamp;
+    verdict->deltas_stay = 1;
     if (verdict->is_horizon_new) verdict->attributes &= ~TPC_CLEAN_HORIZON;
     return (size_t)header->batch_bytes;
 }

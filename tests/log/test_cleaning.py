@@ -1,5 +1,6 @@
 """Single rules of a cleaning: what stays of a batch, byte for byte, and what is not believed."""
 
+import ctypes
 import struct
 
 import pytest
@@ -174,6 +175,16 @@ def test_timestamps_at_their_bounds(log, base, codec):
     assert left.max_timestamp == max(-1, *kept)
 
 
+@pytest.mark.parametrize("latest", [2**62 - 1, 2**62, 2**63 - 1])
+def test_no_time_between_two_batches_is_too_long_for_one_segment(log, latest):
+    log.append(
+        batch([Record(b"1", b"k")], base_timestamp_ms=0)
+        + batch([Record(b"2", b"j")], base_offset=1, base_timestamp_ms=latest)
+    )
+    clean(log)
+    assert [one.max_timestamp for one in log.read()[0].batches] == [0, latest]
+
+
 def overlong(value):
     """A varint of five bytes."""
     raw = (value << 1) ^ (value >> 31)
@@ -192,6 +203,15 @@ def test_lengths_that_are_longer_than_they_have_to_be(log, codec):
     clean(log)
     (left,) = log.read()[0].batches
     assert [(one.offset, one.key, one.value) for one in left.records] == [(1, b"k", b"2"), (2, b"j", None)]
+
+
+@pytest.mark.parametrize("codec", [3, 4])
+def test_a_library_without_what_is_asked_of_it_is_none(tmp_path, monkeypatch, codec):
+    monkeypatch.setattr(codecs, "_library", lambda _name: ctypes.CDLL(None))
+    log = CleanedLog(tmp_path)
+    log.append(batch([Record(b"1", b"k"), Record(b"2", b"k")], codec=codec))
+    clean(log)
+    assert values(log) == {b"k": b"2"}
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cleaned_logs import CleanedLog
-from tests.support.record_batches import Record, batch
+from tests.support.record_batches import LOG_APPEND_TIME, Record, batch
 from tpc_broker.log import cleaned_segment
 from tpc_broker.log.cleaning import KEY_BYTES
 from tpc_broker.log.files import cleaned_file_name, segment_file_name
@@ -74,6 +74,21 @@ def test_pieces_are_paced(log):
     paced = []
     report = run(log, pace=paced.append)
     assert sum(paced) == report.bytes_read + report.bytes_written
+
+
+def test_each_byte_is_read_once_for_its_keys_and_once_to_be_written(tmp_path, monkeypatch):
+    """However large batches are beside what is read at a time."""
+    monkeypatch.setattr(cleaning_run, "READ_BYTES", 1000)
+    log = CleanedLog(tmp_path)
+    for base in (0, 7):
+        sizes = enumerate((600, 300, 900, 2000, 700, 5000, 100), base)
+        log.append(b"".join(batch([Record(bytes(size), b"k%d" % at)], base_offset=at) for at, size in sizes))
+    size_bytes = sum(source.size_bytes for source in log.sources)
+    paced = []
+    report = run(log, pace=paced.append)
+    assert report.records_kept == 14
+    assert report.bytes_read == 2 * size_bytes
+    assert sum(paced) == 3 * size_bytes
 
 
 def test_files_of_other_jobs_are_the_cores(log):
@@ -178,6 +193,20 @@ def test_a_segment_that_would_grow_beyond_itself_gets_no_horizons(tmp_path, monk
     monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", 1 << 20)
     log.clean()
     assert [one.attributes for one in log.read()[0].batches] == [64, 0]
+
+
+def test_append_time_makes_no_record_larger_in_a_segment_that_is_full(tmp_path, monkeypatch):
+    """Deltas that mean nothing stay what they are: those to the append time would be six bytes longer."""
+    log = CleanedLog(tmp_path)
+    records = [Record(b"1", b"a"), *(Record(None, b"k%d" % n) for n in range(20))]
+    data = batch(records, attributes=LOG_APPEND_TIME, base_timestamp_ms=-1, max_timestamp_ms=1_700_000_000_000)
+    again = batch([Record(b"3", b"a")], base_offset=len(records))
+    log.append(data + again)
+    monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", len(data + again))
+    log.clean()
+    left = log.read()[0].batches
+    assert [len(one.records) for one in left] == [20, 1]
+    assert {one.timestamp for one in left[0].records} == {1_700_000_000_000}
 
 
 def test_a_group_whose_indexes_are_too_large_is_divided(tmp_path):

@@ -21,7 +21,7 @@ LOG_BYTES_MAX: Final = 2**31 - 1
 _ENTRIES_PER_STEP: Final = 1024
 _OFFSET_ENTRIES: Final = ffi.new("uint8_t[]", _ENTRIES_PER_STEP * OFFSET_ENTRY_BYTES)
 _TIME_ENTRIES: Final = ffi.new("uint8_t[]", _ENTRIES_PER_STEP * TIME_ENTRY_BYTES)
-_LIFTED: Final = (1 << 62) - 1
+_LIFTED: Final = 2**63 - 1
 
 
 class SegmentFullError(Exception):

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = ffi.sizeof("tpc_clean_key")
 OUT_BYTES: Final = 512 * 1024
 """What is written at a time: it stays in the cache of a CPU."""
+KEPT_BYTES: Final = 4 * 1024 * 1024
+"""What was needed for a larger batch is given back when it has been written, where it is more than this."""
 NATIVE_BYTES_MAX: Final = 1024 * 1024
 """Of the records of a batch that C unpacks by itself."""
 _LOAD: Final = 0.9
@@ -281,7 +283,7 @@ class Cleaning:
         written, self._c.written_bytes = self._c.written_bytes, 0
         if written:
             write(self._out_view[:written])
-        if len(self._out) > OUT_BYTES:
+        if len(self._out) > KEPT_BYTES:
             self._set_out(OUT_BYTES)
 
     def _make_room(self, write: Callable[[memoryview], None]) -> None:

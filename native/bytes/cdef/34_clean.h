@@ -71,6 +71,8 @@ typedef struct {
     int32_t outcome;
     int16_t attributes;
     int16_t is_horizon_new;
+    int16_t deltas_stay; /* base_timestamp does: those of append times mean nothing, and made anew they may be longer */
+    int16_t reserved;
 } tpc_clean_verdict;
 
 /* One job: the caller fills in everything down to `may_grow`, all zero behind it. */

@@ -176,10 +176,10 @@ class _Run:
         """All of a segment goes through `use`, which says how much it took. `is_over`: it will be read once more, and
         after each piece this says whether that was enough.
         """
-        descriptor, position = self._descriptors[source.base_offset], 0
+        descriptor, position, held = self._descriptors[source.base_offset], 0, 0
         path = self._path(source.base_offset, LOG_SUFFIX)
         while position < source.size_bytes:
-            data = self._piece(path, descriptor, position, source.size_bytes)
+            data = self._piece(path, descriptor, position, source.size_bytes, held)
             try:
                 taken = use(data)
                 if is_over is not None and is_over():
@@ -191,21 +191,24 @@ class _Run:
             if is_over is None or not self._is_cached:
                 os.posix_fadvise(descriptor, position, taken, os.POSIX_FADV_DONTNEED)
             position += taken
+            held = len(data) - taken
+            if taken:
+                self._buffer.move(0, taken, held)
 
-    def _piece(self, path: Path, descriptor: int, position: int, end: int) -> memoryview:
-        """As much as there is room for."""
+    def _piece(self, path: Path, descriptor: int, position: int, end: int, held: int) -> memoryview:
+        """As much as there is room for; the first `held` bytes are there."""
         if self._should_stop():
             raise CleaningStoppedError(self._job.label)
         size = min(len(self._buffer), end - position)
-        self._pace(size)
+        self._pace(size - held)
         view = memoryview(self._buffer)[:size]
-        filled = 0
+        filled = held
         while filled < size:
             count = os.preadv(descriptor, [view[filled:]], position + filled)
             if not count:
                 raise SourceChangedError(f"{path} ends at {position + filled}, it had {end} bytes")
             filled += count
-        self._bytes_read += size
+        self._bytes_read += size - held
         return view
 
     def _enlarge(self, data: memoryview, bytes_left: int) -> None:
@@ -213,7 +216,9 @@ class _Run:
         needed = batch_size_at(data, 0) or LENGTH_PREFIX_BYTES
         if needed > bytes_left or needed <= len(data):
             raise BatchDamageError(f"a batch of {needed} bytes where {bytes_left} are left")
-        self._buffer = mmap.mmap(-1, needed)
+        larger = mmap.mmap(-1, needed)
+        larger[: len(data)] = data
+        self._buffer = larger
 
     # Writing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,14 +72,17 @@ class _Libraries:
     """
 
     def __init__(self) -> None:
-        lz4, zstd = _library("liblz4.so.1"), _library("libzstd.so.1")
         self.native = NativeCodecs()
-        if lz4 is not None:
-            self.native = self.native._replace(
-                lz4_unpack=_address(lz4.LZ4_decompress_safe), lz4_pack=_address(lz4.LZ4_compress_default)
-            )
-        if zstd is not None:
-            self._take_zstd(zstd)
+        for name, take in (("liblz4.so.1", self._take_lz4), ("libzstd.so.1", self._take_zstd)):
+            library = _library(name)
+            if library is not None:
+                with suppress(AttributeError):  # another library of this name
+                    take(library)
+
+    def _take_lz4(self, lz4: ctypes.CDLL) -> None:
+        self.native = self.native._replace(
+            lz4_unpack=_address(lz4.LZ4_decompress_safe), lz4_pack=_address(lz4.LZ4_compress_default)
+        )
 
     def _take_zstd(self, zstd: ctypes.CDLL) -> None:
         contexts = []
