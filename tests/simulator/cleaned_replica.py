@@ -18,7 +18,7 @@ from tests.support.fake_disk import FakeDisk, PowerLoss
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.cleaned_segment import CleanedSegment
-from tpc_broker.log.cleaning import Cleaning, GroupLimits, SourceSizes, map_bytes, plan_groups
+from tpc_broker.log.cleaning import Cleaning, Codec, GroupLimits, SourceSizes, map_bytes, plan_groups
 from tpc_broker.log.cleaning_job import CleaningJob, CleaningSource
 from tpc_broker.log.files import CLEANED_SUFFIXES, cleaned_file_name, segment_file_name
 from tpc_broker.log.segment import LogSettings
@@ -26,7 +26,7 @@ from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicParti
 from tpc_broker.raft.items import Address, Marker, Position, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.raft.log import LogImage, ReplicaLog
-from tpc_broker.runtime.cleaner.codecs import make_codec
+from tpc_broker.runtime.cleaner.codecs import codec_of_a_job
 from tpc_broker.runtime.cluster.filling import ReplicaFilling
 from tpc_broker.runtime.cluster.item_reads import without_gaps
 from tpc_broker.runtime.cluster.links import FilePart
@@ -278,7 +278,14 @@ def cleaned_groups(
     job: CleaningJob, logs: dict[int, bytes], random: Random
 ) -> Iterator[tuple[Seal, list[bytes]]]:  # fmt: skip
     """As `runtime.cleaner.cleaning_run`, in memory."""
-    cleaning = Cleaning(job, make_codec(), memoryview(bytearray(map_bytes(job))), random.randbytes(16))
+    with codec_of_a_job() as codec:
+        yield from _cleaned_by(codec, job, logs, random)
+
+
+def _cleaned_by(
+    codec: Codec, job: CleaningJob, logs: dict[int, bytes], random: Random
+) -> Iterator[tuple[Seal, list[bytes]]]:  # fmt: skip
+    cleaning = Cleaning(job, codec, memoryview(bytearray(map_bytes(job))), random.randbytes(16))
     for source in job.sources:
         if cleaning.is_dirty(source):
             cleaning.begin(source)
