@@ -74,6 +74,8 @@ class Replica:
         for path in (DATA, DATA / "topics"):
             self.disk.put_folder(path)
         self.end_offset = self.committed_offset = 0
+        self.newest_upto = 0
+        """What was removed was so for records below: a job that is given up has cleaned less than it has looked at."""
 
     async def open_new(self) -> None:
         self.files = await create_partition(FileCache(self.disk, 100), DATA / "topics", TOPIC, KEY, SETTINGS)
@@ -174,6 +176,7 @@ class Replica:
             for seal, contents in cleaned_groups(job, logs, self.random):
                 await self._write_cleaned(seal, contents)
                 replaced = [Source(by_base[base], statuses[base].inode) for base in seal.replaced]
+                self.newest_upto = max(self.newest_upto, upto)
                 await files.swap(replaced, seal, lambda: None)
                 if self.random.random() < 0.1:
                     return True  # the job is given up, and its other groups
@@ -218,6 +221,7 @@ class Replica:
 
             filling._fetch_all = fetch_all  # type: ignore[method-assign]
             await filling._fetch_and_install(GROUP, Address(NodeId(leader.number), CORE))
+        self.newest_upto = max(self.newest_upto, leader.newest_upto)
         return asked == [True]
 
     def driver(self) -> Any:
@@ -270,7 +274,8 @@ class Replica:
     async def why_wrong(self) -> str:
         """Nothing: readers find what they should."""
         stable = self.truth.last_stable_offset(self.committed_offset)
-        why = self.truth.why_wrong(await self.shown(stable), stable, self.files.cleaned.end_offset)
+        whole_from, newest_from = self.files.cleaned.end_offset, self.newest_upto
+        why = self.truth.why_wrong(await self.shown(stable), stable, whole_from, newest_from)
         return f"node {self.number}: {why}" if why else ""
 
 
