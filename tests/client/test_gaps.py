@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, batch
+from tpc_broker.client import requests
 from tpc_broker.client.errors import OffsetsMissingError
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.reading import RangeReader, ReadSettings
 from tpc_broker.client.requests import FetchAnswer, TopicPartition
+from tpc_broker.kafka import messages
 
 HERE = TopicPartition("t", 0)
 
@@ -91,3 +93,16 @@ def test_what_lies_below_the_log_s_start_is_missing() -> None:
     broker = Broker({}, 50, start=20)
     with pytest.raises(OffsetsMissingError):
         list(reader(broker, 10, 50).chunks())
+
+
+def test_who_is_above_a_quota_waits_and_misses_nothing() -> None:
+    """The broker says nothing of the partition then, and answers later."""
+    throttled = requests.fetch_answer(messages.FetchResponse(throttle_time_ms=10))
+    broker = Broker({0: (10, one(0, 10))}, 10)
+    answers = [throttled] * 5
+
+    class Throttling(Broker):
+        def answer(self, offset: int) -> FetchAnswer:
+            return answers.pop() if answers else broker.answer(offset)
+
+    assert [chunk.next_offset for chunk in reader(Throttling({}, 10), 0, 10).chunks()] == [10]

@@ -343,6 +343,27 @@ def test_what_a_replica_has_itself_is_not_fetched(tmp_path, begins):
     run(tmp_path, body)
 
 
+def test_no_swap_waits_for_the_disk_while_the_own_front_is_brought(tmp_path, monkeypatch):
+    """Segments are linked while none gives way to a cleaned one; getting them durable takes as long as it does."""
+
+    async def body(bench):
+        await own_log(bench)
+        disk, held_up = bench.core.disk, []
+        for name in ("link", "fdatasync"):
+            real = getattr(disk, name)
+
+            async def noted(*arguments, name=name, real=real):
+                held_up.append((name, bench.files.swaps.is_held))
+                return await real(*arguments)
+
+            monkeypatch.setattr(disk, name, noted)
+        path = await make_filling_folder(disk, bench.data, CoreId(0), "own")
+        await bring_own(bench.files, path, 15, 15)
+        assert {*held_up} == {("link", True), ("fdatasync", False)}
+
+    run(tmp_path, body)
+
+
 @pytest.mark.parametrize("begins", [10, 13, 15, 17, 18, 20])
 def test_of_a_cleaned_segment_the_front_is_kept_with_a_seal_of_its_own(tmp_path, begins):
     """Of [10, 20) only 12, 13 and 16 are left: it is cut at a batch, in a gap, in front of all, or not at all."""

@@ -223,6 +223,8 @@ def test_what_cannot_be_read_for_a_follower_is_read_when_it_can_be(either, monke
     monkeypatch.setattr(item_reads, "RETRY_S", 0.05)
     leader = either.leader()
     either.produce(leader, values("a", 10))
+    # who has acknowledged nothing gets segments, which nobody ships here
+    either.until(lambda: leader.ask(lambda: [one.match for one in leader.driver.core.look(GROUP).rows]) == [10, 10])
     away = next(node for node in either.up() if node is not leader)
     either.crash(away.number)
     either.produce(leader, values("b", 20, 300_000))  # more than is read at once, for C or for the machine

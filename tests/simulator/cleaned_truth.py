@@ -134,9 +134,9 @@ class Truth:
         still_open = [one.first_offset for one in self.transactions if one.first_offset < upto <= one.marker_offset]
         return min([upto, *still_open])
 
-    def why_wrong(self, found: list[Shown], upto: int, whole_from: int) -> str:
-        """What a reader of committed records has found below an offset, in a log that was cleaned up to `whole_from`.
-        Nothing: it is right.
+    def why_wrong(self, found: list[Shown], upto: int, whole_from: int, newest_from: int = 0) -> str:
+        """What a reader of committed records has found below an offset, in a log that was cleaned up to `whole_from`,
+        for records of which some may be newer, below `newest_from`. Nothing: it is right.
         """
         right = {
             one.offset: one for one, transaction in self.records
@@ -148,7 +148,8 @@ class Truth:
         if any(later.offset <= earlier.offset for earlier, later in pairwise(found)):
             return "offsets do not rise"
         newest, newest_found = _by_key(right.values()), _by_key(found)
-        for key in KEYS if upto >= whole_from else ():  # else what is newer is there, and is not shown again yet
+        is_all_shown = upto >= max(whole_from, newest_from)  # else what is newer is there, and is not shown again yet
+        for key in KEYS if is_all_shown else ():
             expected, there = newest.get(key), newest_found.get(key)
             is_deleted = expected is None or expected.value is None
             if there != expected and not (is_deleted and there is None):

@@ -14,6 +14,7 @@ from tests.simulator.cleaned_replica import RETENTION_MS, Replica
 from tests.simulator.cleaned_run import execute
 from tests.simulator.cleaned_truth import Truth
 from tests.simulator.schedule import failure_of
+from tpc_broker.log.files import LOSSES_FILE, decode_losses, encode_losses
 
 STEPS = 60
 SEEDS_MAX = 40
@@ -148,6 +149,34 @@ async def far_behind(pair: Pair) -> None:
 
 def test_a_follower_far_behind_a_cleaned_leader_keeps_its_front():
     told(far_behind)
+
+
+def lost(follower_has: int) -> Callable[[Pair], Awaitable[None]]:
+    """Both have lost records that a repair could not bring back; the follower lacks all, or has a front of its own."""
+
+    async def script(pair: Pair) -> None:
+        async def note(replica: Replica, losses: list[tuple[int, int]]) -> None:
+            await replica.files.folder.write_file(LOSSES_FILE, encode_losses(losses))
+
+        if follower_has:
+            pair.append(30)
+            await pair.both_take()
+            await note(pair.follower, [(3, 5), (20, 1000)])
+        pair.append(60)
+        await pair.leader_takes()
+        await note(pair.leader, [(1, 2), (20, 40)])
+        assert await pair.follower.fill_from(pair.leader) == bool(follower_has)
+        segments = pair.leader.files.segments
+        first = segments[pair.leader.files.segment_number(30)].base_offset
+        found = decode_losses(await pair.follower.files.folder.read_file(LOSSES_FILE) or b"")
+        assert found == ([(3, 5), (20, first), (first, 40)] if follower_has else [(1, 2), (20, 40)])
+
+    return script
+
+
+@pytest.mark.parametrize("follower_has", [0, 1])
+def test_what_a_repair_has_lost_is_known_to_who_is_filled(follower_has):
+    told(lost(follower_has))
 
 
 async def ends_sealed(pair: Pair) -> None:

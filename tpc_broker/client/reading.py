@@ -120,7 +120,7 @@ class RangeReader:
         empty_count = 0
         for failed in self._cluster.attempts():
             try:
-                answer = self._fetch()
+                answer = self._told()
                 if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     if not self._skip_missing():
                         return None
@@ -161,6 +161,13 @@ class RangeReader:
                 where = f"{self._where}, offset {max(begin, self._next_offset)}"
                 raise DamagedDataError(f"{where}: a damaged record batch, and where the log goes on cannot be told")
         return Chunk(self._next_offset, behind, answer.records, answer.aborted)
+
+    def _told(self) -> FetchAnswer:
+        """An answer that says something: above a quota one does not, and the broker holds up what is asked next."""
+        while True:
+            answer = self._fetch()
+            if answer.error_code or answer.high_watermark >= 0:
+                return answer
 
     def _fetch(self) -> FetchAnswer:
         """The answer for the next offset, which may have been asked for already."""

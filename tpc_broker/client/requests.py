@@ -60,7 +60,9 @@ class OffsetAnswer(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """One partition of a fetch. `records` is a view of the frame."""
+    """One partition of a fetch. `records` is a view of the frame. `high_watermark` -1 without an error: nothing is said
+    of the partition, because the client is above its quota.
+    """
 
     error_code: int
     high_watermark: int
@@ -158,7 +160,7 @@ def fetch_request(  # noqa: PLR0913 - the fields of the request
 
 def fetch_answer(response: Any) -> FetchAnswer:
     """The answer for the one partition that was asked for."""
-    if response.error_code:
+    if response.error_code or not response.responses:
         return FetchAnswer(response.error_code, -1, -1, -1, [], memoryview(b""))
     row = response.responses[0].partitions[0]
     aborted = [(entry.producer_id, entry.first_offset) for entry in row.aborted_transactions or ()]

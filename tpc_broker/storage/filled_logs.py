@@ -163,22 +163,33 @@ async def bring_own(own: PartitionStorage, path: Path, upto: int, first_dirty_of
         files, last = own.folder.files, own.segments[own.segment_number(upto - 1)]
         first_dirty_offset = min(first_dirty_offset, own.cleaned.first_dirty_offset)
         is_cut = last is own.active or own.end_of(last) != upto
-        for segment in [each for each in own.segments if each.base_offset <= last.base_offset]:
-            is_copied = is_cut and segment is last
-            for name in segment.file_names[: 1 if is_copied else -1]:
-                linked = path / (WHOLE if is_copied else name)
-                with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
-                    await files.disk.link(own.folder.path / name, linked)
-                    await _sync(files.disk, linked)
-            if segment.seal is not None and not is_copied:
-                name = segment_file_name(segment.base_offset, SEAL_SUFFIX)
-                await write_seal(files.disk, path / name, segment.seal, first_dirty_offset)
+        kept = [each for each in own.segments if each.base_offset <= last.base_offset]
+        whole = kept[:-1] if is_cut else kept
+        linked = [name for segment in whole for name in await _link(own, segment, path)]
+        if is_cut:
+            await files.disk.link(own.folder.path / last.log_name, path / WHOLE)
+    for name in linked:  # of what is linked nothing changes: the disk takes its time without holding up anybody
+        await _sync(files.disk, path / name)
+    for segment in whole:
+        if segment.seal is not None:
+            name = segment_file_name(segment.base_offset, SEAL_SUFFIX)
+            await write_seal(files.disk, path / name, segment.seal, first_dirty_offset)
     if is_cut:
         await _copy(files, path / WHOLE, path / last.log_name)
         await files.disk.unlink(path / WHOLE)
         await _cut_own(SegmentFolder(files, path), own, last, upto, first_dirty_offset)
     await files.disk.fsync_directory(path)
     return first_dirty_offset
+
+
+async def _link(own: PartitionStorage, segment: Segment, path: Path) -> list[str]:
+    """All files of a sealed segment that are there, but for its seal: their names."""
+    linked = []
+    for name in segment.file_names[:-1]:
+        with suppress(FileNotFoundError) if name != segment.log_name else nullcontext():
+            await own.folder.disk.link(own.folder.path / name, path / name)
+            linked.append(name)
+    return linked
 
 
 async def _cut_own(

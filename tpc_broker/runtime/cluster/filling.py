@@ -31,7 +31,7 @@ import trio
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, MailboxError, PartitionOfflineError, StorageFailedError
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
-from tpc_broker.log.files import LOG_SUFFIX, parse_segment_file_name
+from tpc_broker.log.files import LOG_SUFFIX, LOSSES_FILE, decode_losses, encode_losses, parse_segment_file_name
 from tpc_broker.log.seals import Seal, SealedFile, SealError, cleaned_state
 from tpc_broker.native_bytes import crc32c
 from tpc_broker.raft.items import Address, Position
@@ -313,6 +313,7 @@ class ReplicaFilling:
         """
         offer, own, last = filling.offer, filling.own, filling.offer.last_segment
         await self._fetch_seals(filling, peer)
+        await self._keep_losses(filling)
         if last is not None and last.base_offset in filling.seals:
             last = None
         for name, size in offer.in_order:
@@ -353,6 +354,23 @@ class ReplicaFilling:
             first_dirty_offset = await bring_own(filling.own, filling.path, offer.first_offset, shared)
         for base_offset, name in offer.seals.items():
             await write_seal(self._files.disk, filling.path / name, seals[base_offset], first_dirty_offset)
+
+    # Rule: Who is filled knows what a repair could not bring back, or a scrub would take it for damage, and the replica
+    # would begin anew, with the same gap, for ever. Held by tests/simulator/test_cleaned_replicas.py.
+    async def _keep_losses(self, filling: _Filling) -> None:
+        """Of what is shipped as the leader says, of the own front as is known here."""
+        losses, first = set(filling.offer.lost or ()), filling.offer.first_offset
+        if filling.keeps_front:
+            known = decode_losses(await filling.own.folder.read_file(LOSSES_FILE) or b"")
+            losses = {(max(begin, first), end) for begin, end in losses if end > first}
+            losses |= {(begin, min(end, first)) for begin, end in known if begin < first}
+        if losses:
+            file = await FilledFile.make(self._files, filling.path / LOSSES_FILE)
+            try:
+                await file.write(encode_losses(sorted(losses)), 0, is_aligned=False)
+                await file.sync()
+            finally:
+                await file.close()
 
     async def _fetch(
         self, filling: _Filling, peer: Peer, name: str, size: int, filled: FilledLog | None = None
