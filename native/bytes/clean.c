@@ -14,6 +14,7 @@
 
 #include "batch.h"
 #include "clean_codecs.h"
+#include "sip.h"
 #include "wire.h"
 
 enum {
@@ -26,44 +27,14 @@ enum {
 
 /* ---- the map ---- */
 
-typedef struct {
-    uint64_t a, b, c, d;
-} sip;
-
-static inline uint64_t rotate(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
-
-static inline void round_of(sip *state) {
-    state->a += state->b, state->b = rotate(state->b, 13) ^ state->a, state->a = rotate(state->a, 32);
-    state->c += state->d, state->d = rotate(state->d, 16) ^ state->c;
-    state->a += state->d, state->d = rotate(state->d, 21) ^ state->a;
-    state->c += state->b, state->b = rotate(state->b, 17) ^ state->c, state->c = rotate(state->c, 32);
-}
-
-static inline void take_word(sip *state, uint64_t word) {
-    state->d ^= word;
-    round_of(state), round_of(state);
-    state->a ^= word;
-}
-
-static inline uint64_t result_of(sip *state) {
-    for (int i = 0; i < 4; i++) round_of(state);
-    return state->a ^ state->b ^ state->c ^ state->d;
-}
-
 static void hash_of(const uint64_t key[2], const uint8_t *bytes, size_t count, uint64_t hash[2]) {
-    sip state = {key[0] ^ 0x736f6d6570736575ull, key[1] ^ 0x646f72616e646f6dull ^ 0xee, key[0] ^ 0x6c7967656e657261ull,
-                 key[1] ^ 0x7465646279746573ull};
-    uint64_t word, last = (uint64_t)count << 56;
-    for (; count >= sizeof word; bytes += sizeof word, count -= sizeof word) {
-        memcpy(&word, bytes, sizeof word);
-        take_word(&state, word);
-    }
-    for (size_t i = 0; i < count; i++) last |= (uint64_t)bytes[i] << 8 * i;
-    take_word(&state, last);
+    tpc_sip state = tpc_sip_begin(key);
+    state.b ^= 0xee;
+    tpc_sip_take_bytes(&state, bytes, count, count, 2);
     state.c ^= 0xee;
-    hash[0] = result_of(&state);
+    hash[0] = tpc_sip_end(&state, 4);
     state.b ^= 0xdd;
-    hash[1] = result_of(&state);
+    hash[1] = tpc_sip_end(&state, 4);
 }
 
 static inline uint64_t slot_of(const tpc_cleaner *cleaner, const uint64_t hash[2]) {

@@ -3,8 +3,9 @@
 
 The nodes are killed, so that journals and the metadata's files hold what only they have: terms and votes, a partition
 that was moved and came back, a deleted topic, settings, offsets of a group, a group by KIP-848, transactions, a user,
-rules of access and quotas. What has to be found is in ``expected.json`` beside the data. They are made once for each
-feature level of docs/formats.md, by the last release that has it, and never again.
+rules of access and quotas, and a compacted topic with a cleaned segment on every node. What has to be found is in
+``expected.json`` beside the data. They are made once for each feature level of docs/formats.md, by the last release
+that has it, and never again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.cluster.test_moves import reassign, replicas
-from tests.durability.earlier_data import CONSUMERS, SECURITY, SESSION, TRANSACTIONS, session_timeout, set_of_a_group
+from tests.durability.earlier_data import (
+    COMPACTED,
+    CONSUMERS,
+    OFTEN_CLEANED,
+    SECURITY,
+    SESSION,
+    TRANSACTIONS,
+    add_compacted,
+    session_timeout,
+    set_of_a_group,
+    told_of_compacted,
+)
 from tests.support.cluster_nodes import (
     Cluster,
     admin,
@@ -63,6 +75,7 @@ def expected_of(made: Cluster) -> dict[str, Any]:
         CONSUMERS: told_of_kept_group(made.nodes),
         TRANSACTIONS: told_of_kept_transactions(made.nodes),
         SECURITY: told_of_kept_security(bootstrap),
+        COMPACTED: told_of_compacted(bootstrap),
         "events": consume(bootstrap, "events", EVENTS, uuid4().hex),
         "moved": consume(bootstrap, "moved", MOVED, uuid4().hex),
     }
@@ -129,8 +142,11 @@ def configure(made: Cluster) -> Cluster:
 def make(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with cluster(Path(folder), count=NODES) as made:
-            configure(made).start()
+            for node in configure(made).nodes:
+                node.overrides |= OFTEN_CLEANED
+            made.start()
             fill(made)
+            add_compacted(made.bootstrap, [node.data_folder for node in made.nodes])
             move_about(made)
             lead_elsewhere(made)
             fill_kept_group(made.nodes, "events", 2)
@@ -138,7 +154,7 @@ def make(name: str) -> None:
             expected = expected_of(made)
         (Path(folder) / "expected.json").write_text(json.dumps(expected))
         DATA.mkdir(exist_ok=True)
-        with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as archive:
+        with tarfile.open(DATA / f"{name}.tar.xz", "w:xz", preset=9) as archive:
             for node in made.nodes:
                 (node.data_folder / "ballast").unlink()  # space and nothing else
                 archive.add(node.data_folder, f"node{node.number}/data")

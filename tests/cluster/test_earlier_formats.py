@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.earlier_data import DATA, EVENTS, NODES, configure, expected_of
-from tests.durability.earlier_data import ADDED
+from tests.durability.earlier_data import ADDED, sealed_in
 from tests.support.cluster_nodes import cluster, cluster_told, consume, create_topic, eventually, leaders, produce
 from tpc_broker.feature_levels import SPOKEN
 
@@ -55,6 +55,7 @@ def test_the_newest_directories_are_of_this_level(tmp_path):
     for number in range(1, NODES + 1):
         identity = json.loads((tmp_path / f"node{number}/data/cluster/node.json").read_text())
         assert (identity["node"], identity["level"]) == (number, SPOKEN.highest)
+        assert sealed_in(tmp_path / f"node{number}/data")
     records = (tmp_path / "node1/data/cluster/metadata.raft").read_bytes()
     wanted = {"topic_created", "topic_deleted", "topic_config_changed", "node_registered", "replicas_moving",
               "replicas_moved", "feature_level_changed", "cluster_created", "producer_ids_reserved",

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.durability.conftest import against_kafka
-from tests.durability.earlier_data import ADDED, DATA, WANTED, expected_of, kinds_in
+from tests.durability.earlier_data import ADDED, DATA, WANTED, expected_of, kinds_in, sealed_in
 from tests.durability.test_repair import consume, numbered, produce
 from tests.support.broker_process import TpcBroker
 from tests.support.kept_security import ACCESS
@@ -104,6 +104,7 @@ def test_the_newest_directory_has_what_this_release_writes(tmp_path):
     assert max(map(int, rows)) == level == SPOKEN.highest
     kinds = kinds_in(broker.data_folder)
     assert kinds >= WANTED
+    assert sealed_in(broker.data_folder)
     for superblock in superblocks(broker):
         assert (superblock.features_required, superblock.features_optional) == (FEATURES_REQUIRED, FEATURES_OPTIONAL)
     assert {kind.name for kind in EntryKind} == {
