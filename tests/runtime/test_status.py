@@ -295,7 +295,7 @@ def test_compaction_is_told_where_there_is_any() -> None:
     book.given_up(key, "prices-0", "its log is damaged", 6)
     counters |= {"cleaning": book.counters(), "uncleanable": book.uncleanable(), "cleanings_under_way": {"a-1": 2048}}
     text = (
-        "1 partition to be compacted, 3 MiB dirty and 1 MiB clean, 75% dirty at most; 1 cleaning, 0 failed, 2 KiB "
+        "1 compacted partition, 3 MiB dirty and 1 MiB clean, 75% dirty at most; 1 cleaning, 0 failed, 2 KiB "
         "read, 500 B written, 1 KiB saved; 1 batch cannot be read and stay; now a-1 (2 KiB so far)"
     )
     assert _of_cleaning(counters) == [("compaction", text), ("uncleanable", "prices-0: its log is damaged")]

@@ -22,6 +22,8 @@ Modules
     `journal`         superblocks, entries, the scan that tells a torn tail from damage
     `checkpoint`      the checkpoint file of a core
     `recovery`        checkpoint + segments + journal entries → what to do with each partition
+    `seals`           the .seal of a cleaned segment; `folder_view`: which files count while one takes its place
+    `cleaning_job`    what a cleaner is asked and says; `cleaning`: what it decides; `cleaned_segment`: what it makes
 
 Used on every core, and by tools that read a data folder without a broker.
 """

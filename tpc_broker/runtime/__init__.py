@@ -14,6 +14,8 @@ port, the kernel's program places connections (`listening`, `tpc_broker.ebpf`), 
 there: Produce and Fetch over links from C to C (`links`), the rest by mailboxes. Datagrams have a port of their own
 (`datagrams`, `datagram_port`).
 
+Log compaction runs in processes beside the cores, which the supervisor starts when a core asks (`cleaner`).
+
 Mailboxes (`mailbox`) have credits: only so many calls are under way between two cores, and a full one is an error at
 once and never a wait, so that two cores cannot wait for each other in a circle.
 

@@ -378,7 +378,7 @@ def _of_cleaning(counters: CoreCounters) -> list[tuple[str, str]]:
     if not found or not any(found.values()):
         return []
     text = (
-        f"{_counted(found['compacted_partitions_now'], 'partition')} to be compacted, "
+        f"{_counted(found['compacted_partitions_now'], 'compacted partition')}, "
         f"{_bytes(found['dirty_bytes_now'])} dirty and {_bytes(found['clean_bytes_now'])} clean, "
         f"{found['dirty_permille_max_now'] / 1000:.0%} dirty at most; {_counted(found['cleanings'], 'cleaning')}, "
         f"{found['cleanings_failed']:,} failed, {_bytes(found['cleaned_bytes_read'])} read, "

@@ -12,7 +12,9 @@
 * which partitions there are: `core_partitions`, `leader_partition`; moves between cores: `core_moves`;
 * a start: `recovery`, `in_place_replay`, `handover`, `lost_and_found`;
 * what goes: `retention`, `deletion`; replicas: `replicas`, `shipments`, `installation`, `filled_folders`;
-* trouble: `mending`, `repair`, `readable_runs`, `refusals`.
+* compaction: `cleanings` when, `compaction` what, `segment_swap` and `swap_guard` how the cleaner's files take the
+  place of segments, `cleaning_status` what is told of it;
+* trouble: `mending`, `repair`, `sealed_repair`, `readable_runs`, `refusals`.
 
 A start reads the newer sound superblock and the checkpoint that it names, cuts each partition's segments at their
 checkpointed position (what was written behind is not believed), and replays the journal from the checkpoint's cursor.

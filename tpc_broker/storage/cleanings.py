@@ -109,18 +109,7 @@ class Cleanings:
             return False
         try:
             led = await self._filthiest()  # while this waited, the log went on
-            return led is not None and await self._clean(led, only_if_due=True)
-        finally:
-            self.cleaner.let_go()
-
-    async def clean_now(self, handle: int) -> bool:
-        """Clean a partition whether it is due or not; whether that was done. `CleanerAwayError`."""
-        led = self._led.get(handle)
-        if led is None or self.cleaner is None:
-            return False
-        await self.cleaner.ready()
-        try:
-            return await self._clean(led, only_if_due=False)
+            return led is not None and await self._clean(led)
         finally:
             self.cleaner.let_go()
 
@@ -189,10 +178,10 @@ class Cleanings:
 
     # -- one job ---------------------------------------------------------------------------------------------------
 
-    async def _clean(self, led: LeaderPartition, *, only_if_due: bool) -> bool:
+    async def _clean(self, led: LeaderPartition) -> bool:
         """Whether it came to its end."""
         async with self._one:
-            job = await self._begin(led, only_if_due=only_if_due)
+            job = await self._begin(led)
             if job is None:
                 return False
             key, label = led.files.key, led.files.label
@@ -212,7 +201,7 @@ class Cleanings:
             await self._remove_left_over(led)
             return is_done
 
-    async def _begin(self, led: LeaderPartition, *, only_if_due: bool) -> Job | None:
+    async def _begin(self, led: LeaderPartition) -> Job | None:
         """None: it is not to be cleaned, or cannot be now."""
         files = led.files
         if files.settings.cleanup_delete:  # what goes by age or size need not be cleaned
@@ -223,7 +212,7 @@ class Cleanings:
         measured = await self._measured(led)
         if measured is None or not measured.sources or not self._is_open(led):
             return None
-        if only_if_due and not measured.is_due(files.settings.min_cleanable_dirty_ratio):
+        if not measured.is_due(files.settings.min_cleanable_dirty_ratio):
             return None
         await self._remove_left_over(led)
         try:
