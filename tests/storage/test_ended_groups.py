@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.storage.checkpointed_core import DATA, CheckpointedCore
+from tests.support.cleaned_copies import swap_copy
 from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.storage.ended_groups import end_groups, remove, write_recovered
 from tpc_broker.storage.recovery import recover_core
@@ -37,6 +38,25 @@ async def test_a_log_ends_where_it_was_committed_and_forgets_its_group():
         assert await world_batches(storage) == [data for base, data in acknowledged
                                                 if base < storage.written_end_offset]  # fmt: skip
     await again.close()
+
+
+async def test_what_was_cleaned_since_it_was_asked_what_is_committed_stays():
+    """A backup of a node asks before it takes its moment: a log may go on, and be cleaned, in between."""
+    world = CheckpointedCore(3, partitions=1)
+    await world.open()
+    for _ in range(8):
+        await world.append()
+    await world.checkpoint()
+    recovered = await recover_core(world.disk, DATA, 0, new_journal_id=bytes(16))
+    [(key, storage)] = recovered.storages.items()
+    await storage.roll()
+    storage.mark_checkpointed(await storage.capture())
+    await swap_copy(storage, storage.segments[:1])
+    end = storage.cleaned.end_offset
+    assert 2 < end < storage.written_end_offset
+    assert await end_groups(recovered, {key: end - 2}) == {}
+    assert storage.written_end_offset == end
+    await recovered.close()
 
 
 async def world_batches(storage) -> list[bytes]:

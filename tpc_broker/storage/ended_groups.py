@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 async def end_groups(recovered: RecoveredCore, bounds: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Cut each log at its bound (below 0: nowhere), and have it forget its group. Of those that are shorter than their
-    bound: how long they are. OSError, StorageFailedError.
+    bound: how long they are. What was cleaned since the bound was told is committed, and stays. OSError,
+    StorageFailedError.
     """
     shorter = {}
     for key, storage in recovered.storages.items():
         bound = bounds.get(key, -1)
         if bound >= 0:
-            await storage.truncate(bound, trust_indexes=False)
+            await storage.truncate(max(bound, storage.cleaned.end_offset), trust_indexes=False)
         if storage.written_end_offset < bound:
             shorter[key] = storage.written_end_offset
         storage.notes.clear()
