@@ -7,15 +7,16 @@ lock, with its version as the job saw it:
 
 1. `BASE.seal` is written and made durable: the commit point. Before, nothing has changed; behind it the swap is
    finished, by whoever comes next;
-2. the other segments that the cleaned one replaces go, with all that belongs to them, and its files get their names
-   (`put_in_place`);
-3. the next version is published, and the data plane told, in one step.
+2. its files get their names;
+3. the next version is published, and the data plane told, in one step;
+4. the other segments that it replaces go, with all that belongs to them. They may be many, so the lock is given back
+   before; no other swap of the partition begins until they are gone.
 
-Step 2 can be done again from any state in which it was cut short, also when the disk has kept its parts in another
-order: the seal says which files are whose, and what is under a `.cleaned-` name of its generation is not in its place
-yet. A start does so before it opens anything of a folder (`finish_swaps`), and so does mending, when the disk has
-failed in the midst: the partition is failed then. `.cleaned-` files of which no seal says anything are of jobs that
-came to nothing, and go.
+Steps 2 and 4 can be done again (`put_in_place`) from any state in which they were cut short, also when the disk has
+kept their parts in another order: the seal says which files are whose, and what is under a `.cleaned-` name of its
+generation is not in its place yet. A start does so before it opens anything of a folder (`finish_swaps`), and so does
+mending, when the disk has failed in the midst: the partition is failed then. `.cleaned-` files of which no seal says
+anything are of jobs that came to nothing, and go.
 
 Readers: `swap_guard`. The logs that went stay open until the lock is given back: freeing them takes its time.
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -91,14 +92,18 @@ class SegmentSwap:
         async with AsyncExitStack() as kept:
             await self._check_files(sources, seal, kept)
             while True:
+                await log.swaps.wait_over()
                 await log.swaps.wait_free()
-                async with log.changing(Change.REPLACE):
-                    if log.swaps.is_held:
-                        continue
-                    self._check_version(sources, seal)
-                    with log.swaps.under_way(), trio.CancelScope(shield=True):
+                with ExitStack() as begun:
+                    async with log.changing(Change.REPLACE):
+                        if log.swaps.is_held or log.swaps.is_under_way:
+                            continue
+                        self._check_version(sources, seal)
+                        begun.enter_context(log.swaps.under_way())
+                        begun.enter_context(trio.CancelScope(shield=True))
                         await self._carry_out([one.segment for one in sources], seal, published)
-                    return
+                    await self._remove_merged(seal)
+                return
 
     async def _check_files(self, sources: Sequence[Source], seal: Seal, kept: AsyncExitStack) -> None:
         """The sources are the files that the job saw, and the cleaned ones are there, in full."""
@@ -142,11 +147,22 @@ class SegmentSwap:
         try:
             await log.folder.rename(seal_written, _name(seal, SEAL_SUFFIX))
             await log.folder.disk.fsync_directory(log.folder.path)
-            await put_in_place(log.folder, seal)
-        except OSError as error:  # what is in the files is there: mending finishes this
-            log.fail(f"{Change.REPLACE.value}: {error}", pages_in_doubt=False)
-            raise StorageFailedError(log.failed) from error
+            await _rename_cleaned(log.folder, seal)
+        except OSError as error:
+            raise self._failed(error) from error
         self._publish(segments, seal, published)
+
+    async def _remove_merged(self, seal: Seal) -> None:
+        try:
+            await _remove_replaced(self._log.folder, seal)
+            await self._log.folder.disk.fsync_directory(self._log.folder.path)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StorageFailedError:
+        """What is in the files is there: mending finishes this."""
+        self._log.fail(f"{Change.REPLACE.value}: {error}", pages_in_doubt=False)
+        return StorageFailedError(self._log.failed)
 
     def _publish(self, segments: Sequence[Segment], seal: Seal, published: Callable[[], None]) -> None:
         log, fresh = self._log, Segment(seal.base_offset, seal.log.size_bytes, seal=seal)
@@ -173,14 +189,23 @@ class SegmentSwap:
 
 
 async def put_in_place(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int] | None = None) -> None:
-    """Step 2, or what is left of it: durably when this returns. `sizes`: of the files that are there, by name; None:
-    all of the cleaned ones are, under the names that the cleaner gave them. OSError: to be done again.
+    """Steps 2 and 4, or what is left of them: durably when this returns. `sizes`: of the files that are there, by name;
+    None: all of the cleaned ones are, under the names that the cleaner gave them. OSError: to be done again.
     """
+    await _remove_replaced(folder, seal, sizes)
+    await _rename_cleaned(folder, seal, sizes)
+    await folder.disk.fsync_directory(folder.path)
+
+
+async def _remove_replaced(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int] | None = None) -> None:
     for base in seal.replaced[1:]:
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file_name(base, suffix)
             if sizes is None or name in sizes:
                 await folder.remove(name)
+
+
+async def _rename_cleaned(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int] | None = None) -> None:
     for file, suffix, cleaned in zip(seal.files, CLEANED_SUFFIXES, _cleaned_names(seal), strict=True):
         name = _name(seal, suffix)
         is_there = file.size_bytes > 0 or await _is_there(folder, cleaned) if sizes is None else cleaned in sizes
@@ -188,7 +213,6 @@ async def put_in_place(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, in
             await folder.rename_over(cleaned, name)
         elif not file.size_bytes and (sizes is None or sizes.get(name)):
             await folder.remove(name)
-    await folder.disk.fsync_directory(folder.path)
 
 
 async def _is_there(folder: SegmentFolder, name: str) -> bool:

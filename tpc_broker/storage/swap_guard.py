@@ -67,7 +67,7 @@ class SwapGuard:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Around a swap; one at a time, by the partition's lock."""
+        """Around a swap, begun under the partition's lock; one at a time."""
         assert self._over is None
         assert not self._holds
         over = self._over = trio.Event()
