@@ -189,7 +189,7 @@ def test_recovery_passes_on_every_image_of_segments_that_give_way(tmp_path, seed
     """To others with the same records: each image has all of them, whichever files it has."""
     root, record = record_life(tmp_path, seed, "none", ROOT, way="swaps")
     swaps = sum(entry.kind == MARK and entry.path.startswith("swapped") for entry in read_record(record))
-    assert swaps > 30, "hardly any swap"
+    assert swaps > 10, "hardly any swap"
     problems = run_on_ring(lambda: check_images(record, root, random.Random(seed), IMAGES_OF_SWAPS, until=5))
     assert not problems, "\n".join([f"seed {seed}", *problems])
 
