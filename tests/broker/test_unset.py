@@ -406,9 +406,9 @@ async def test_features_have_kafkas_names_too(autojump_clock):
 
         of_kafka = ["eligible.leader.replicas", "kraft", "share", "streams"]
         zero = {f"{name}.version": (0, 0) for name in of_kafka}
-        supported = {"metadata.version": (30, 30), "tpc.version": (2, 6)}
+        supported = {"metadata.version": (30, 30), "tpc.version": (2, 7)}
         kafkas = {"metadata.version": (30, 30), "group.version": (1, 1), "transaction.version": (2, 2)}
-        finalized = {**kafkas, "tpc.version": (6, 6)}
+        finalized = {**kafkas, "tpc.version": (7, 7)}
         assert await told(3) == (supported, finalized), "a lowest level of 0 ends earlier clients"
         from_zero = {**zero, "group.version": (0, 1), "transaction.version": (0, 2)}
         assert await told(4) == ({**supported, **from_zero}, finalized)
