@@ -107,6 +107,8 @@ async def test_nothing_is_shipped_or_kept_from_the_midst_of_a_swap_that_has_fail
         except SwapRefusedError:
             return True
         except StorageFailedError:
+            if segments[0] not in storage.segments:  # all of the swap is there but its last sync
+                return True
             with pytest.raises(OSError, match="in part"):
                 await begin(storage, [])
             with pytest.raises(OSError, match="in part"):
