@@ -26,9 +26,9 @@ from tpc_broker.log.files import (
 )
 from tpc_broker.log.seals import Seal, SealedFile, SealError
 from tpc_broker.model import Offset
-from tpc_broker.native_bytes import crc32c
 from tpc_broker.storage.filled_files import write_seal
 from tpc_broker.storage.partition_storage import PartitionStorage
+from tpc_broker.storage.segment_swap import measured_file
 from tpc_broker.storage.segments import Segment, SegmentFolder
 
 if TYPE_CHECKING:
@@ -226,14 +226,10 @@ async def _seal_of(folder: SegmentFolder, segment: Segment, before: Seal, upto: 
 
 
 async def _sealed_file(folder: SegmentFolder, name: str) -> SealedFile:
-    size_bytes = crc = 0
     try:
-        async with folder.files.use(folder.path / name) as file:
-            while data := await folder.disk.read(file.fd, COPY_BYTES, size_bytes):
-                size_bytes, crc = size_bytes + len(data), crc32c(data, crc)
+        return await measured_file(folder.disk, folder.path / name)
     except FileNotFoundError:
-        pass
-    return SealedFile(size_bytes, crc)
+        return SealedFile(0, 0)
 
 
 async def _copy(files: FileCache, source: Path, target: Path) -> None:

@@ -24,8 +24,7 @@ from tpc_broker.log.folder_view import FolderView, folder_view, names_of, sealed
 from tpc_broker.log.seals import Seal, SealedFile, SealError
 from tpc_broker.native_bytes import crc32c
 from tpc_broker.storage.files import replace_file
-from tpc_broker.storage.recovery import COPY_BYTES
-from tpc_broker.storage.segment_swap import files_after, put_in_place, remove_cleaned
+from tpc_broker.storage.segment_swap import files_after, measured_file, put_in_place, remove_cleaned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -122,7 +121,7 @@ async def sealed_segments(
     for one, behind in zip(view.segments, [*bases, log_end_offset][1:], strict=True):
         if one.seal is not None:
             wrong = [
-                _unlike(file, NO_FILE if name is None or name not in names else await _measured(disk, path / name))
+                _unlike(file, NO_FILE if name is None or name not in names else await measured_file(disk, path / name))
                 for name, file in zip(names_of(one.seal, names), one.seal.files, strict=True)
             ]
             problem = wrong[0] or ("an index is not what its seal says" if any(wrong) else None)
@@ -139,17 +138,6 @@ def _unlike(file: SealedFile, found: SealedFile) -> str | None:
     if found.size_bytes != file.size_bytes:
         return f"it has {found.size_bytes:,} bytes, and {file.size_bytes:,} by its seal"
     return None if found.crc == file.crc or not file.size_bytes else "its checksum is not the one of its seal"
-
-
-async def _measured(disk: Disk, path: Path) -> SealedFile:
-    """What a file is."""
-    fd, size, crc = await disk.open(path, 0), 0, 0
-    try:
-        while data := await disk.read(fd, COPY_BYTES, size):
-            size, crc = size + len(data), crc32c(data, crc)
-    finally:
-        await disk.close(fd)
-    return SealedFile(size, crc)
 
 
 def doubtful(
@@ -195,7 +183,7 @@ async def write_fresh_seal(
         if content or suffix != TRANSACTION_INDEX_SUFFIX:
             await folder.write_file(name, content)
             await folder.files.sync(folder.path / name)
-    log = await _measured(folder.disk, folder.path / segment_file_name(old.base_offset, LOG_SUFFIX))
+    log = await measured_file(folder.disk, folder.path / segment_file_name(old.base_offset, LOG_SUFFIX))
     files = [log, *(SealedFile(len(content), crc32c(content)) for content in contents)]
     seal = Seal(
         os.urandom(8).hex(), old.base_offset, old.end_offset, (old.base_offset,), old.first_dirty_offset,

@@ -43,18 +43,23 @@ from tpc_broker.log.files import (
     parse_segment_file_name,
     segment_file_name,
 )
-from tpc_broker.log.seals import SEAL_BYTES_MAX, Seal, SealError
+from tpc_broker.log.seals import SEAL_BYTES_MAX, Seal, SealedFile, SealError
+from tpc_broker.native_bytes import crc32c
 from tpc_broker.storage.files_life import Change
 from tpc_broker.storage.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
 
     from tpc_broker.storage.folders import PartitionListing
+    from tpc_broker.storage.ports import Disk
     from tpc_broker.storage.segment_log import SegmentLog
     from tpc_broker.storage.segments import SegmentFolder
 
 
+MEASURED_BYTES: Final = 4 * 1024 * 1024
+"""Of a file, read at a time."""
 KEPT_OPEN_MAX: Final = 64
 """Logs of one swap: more than these are so small that freeing them takes no time, and would take all descriptors."""
 _OF_THE_MOMENT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -290,6 +295,17 @@ def _check_files(seal: Seal, sizes: Mapping[str, int], segment_base: int) -> Non
         raise SealError(f"segment {base} has {size_bytes} bytes, its seal says {seal.log.size_bytes}")
     if seal.end_offset > segment_base:
         raise SealError(f"cleaned segment {base} ends at {seal.end_offset}, the log goes on from {segment_base}")
+
+
+async def measured_file(disk: Disk, path: Path) -> SealedFile:
+    """What a file is, as a seal says it. OSError."""
+    fd, size_bytes, crc = await disk.open(path, os.O_RDONLY), 0, 0
+    try:
+        while data := await disk.read(fd, MEASURED_BYTES, size_bytes):
+            size_bytes, crc = size_bytes + len(data), crc32c(data, crc)
+    finally:
+        await disk.close(fd)
+    return SealedFile(size_bytes, crc)
 
 
 async def read_seal(folder: SegmentFolder, base_offset: int) -> Seal:
