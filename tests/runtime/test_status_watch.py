@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.broker_process import TpcBroker
+from tests.support.waiting import eventually
 from tpc_broker.runtime.main import main
 from tpc_broker.runtime.status_watch import listener_rates, rates, within_ms
 
@@ -32,7 +33,13 @@ def watch(broker: TpcBroker, *arguments: str) -> str:
 
 
 def test_each_look_is_a_line_for_programs(broker: TpcBroker) -> None:
-    looks = [json.loads(line) for line in watch(broker, "--count", "2", "--json").splitlines()]
+    def two_looks() -> list[Any]:
+        looks = [json.loads(line) for line in watch(broker, "--count", "2", "--json").splitlines()]
+        # A core that was starved of its CPU for a second is shown without its counters.
+        assert all("requests_per_s" in row for look in looks for row in (*look["cores"], *look["listeners"]))
+        return looks
+
+    looks = eventually(two_looks, "two looks for which the core answered in time")
     assert len(looks) == 2
     for look in looks:
         (core,) = look["cores"]
@@ -44,6 +51,18 @@ def test_each_look_is_a_line_for_programs(broker: TpcBroker) -> None:
         assert (listener["listener"], listener["mode"]) == ("PLAINTEXT", "per-core-port")
         assert listener["requests_per_s"] >= 0
         assert 0 < look["disk"]["left_bytes"] <= look["disk"]["free_bytes"] < look["disk"]["total_bytes"]
+
+
+def test_a_core_that_did_not_answer_has_no_rates(broker: TpcBroker) -> None:
+    now: Any = broker.status()
+    silent = copy.deepcopy(now)
+    del silent["cores"][0]["counters"]
+    (row,) = rates(silent, now, 2.0)
+    assert row["state"] == "up"
+    assert "journal_used" in row
+    assert "requests_per_s" not in row
+    (row,) = rates(now, silent, 2.0)
+    assert row == {"core": 0, "state": "silent"}
 
 
 def test_people_see_a_table(broker: TpcBroker) -> None:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import hypothesis
 import pytest
+from trio._core import _run as trio_run
 
 GATE: Final = "gate"
 GATE_SEED: Final = 20_261_128
@@ -73,6 +74,13 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("untimed")
     if not is_fixed:
         config.option.hypothesis_seed = str(seed)
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # trio's own switch for Hypothesis; what it draws is seeded below
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tasks that are ready at once run in an order that follows from the run's seed and the test's name."""
+    trio_run._r.seed(f"{item.config.option.seed} {item.nodeid}")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
