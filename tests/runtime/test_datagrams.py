@@ -287,8 +287,8 @@ def test_without_room_in_the_segment_a_batch_waits_for_it(bench, port):
         port.send("t", index, b"second", request_id=2)
         port.until_counted(received=before["received"] + 2)
         bench.plane.admit(handle, 10_000)
-        answers = sorted(port.answer() for _ in range(2))
-        return waited, [(code, number) for code, _index, number in answers], port.counts()["batches"] - before["batches"]
+        told = [(code, number) for code, _index, number in sorted(port.answer() for _ in range(2))]
+        return waited, told, port.counts()["batches"] - before["batches"]
 
     assert in_one_go(wait_and_go, ROOM_S, "two wait") == (True, [(E.NONE, 1), (E.NONE, 2)], 1)
 
