@@ -12,6 +12,7 @@ from tests.log.log_batches import batch, marker, record
 from tests.support.cleaners import ThreadCleaner
 from tests.support.cleaning_jobs import REPORT, a_group
 from tests.support.plain_disk import PlainDisk
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import parse_cleaned_file_name
@@ -202,7 +203,7 @@ async def test_only_what_is_below_the_durable_checkpoint_and_stable_is_cleaned(w
     assert found.held_back_bytes > 0
     assert found.waits_for_checkpoint(0.5)
     assert not await world.cleanings.clean_next()
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         await world.requests.checkpoint.wait()
     await checkpointed(files)
     bases = [segment.base_offset for segment in files.segments]
