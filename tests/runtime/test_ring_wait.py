@@ -18,6 +18,7 @@ from tpc_broker.runtime.ring import unavailable
 
 ALL_HIDDEN = (1 << lib.TPC_FEATURES_COUNT) - 1
 EVENTS_MAX = 64
+PAUSE_S = 0.05
 
 
 HOW = {
@@ -209,7 +210,7 @@ def signalled():
     is_over, here = threading.Event(), threading.get_ident()
 
     def send():
-        while not is_over.wait(0.05):
+        while not is_over.wait(PAUSE_S):
             signal.pthread_kill(here, signal.SIGUSR2)
 
     sender = threading.Thread(target=send)
