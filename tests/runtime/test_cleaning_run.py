@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,22 @@ def test_descriptors_are_closed(log):
     with pytest.raises(CleaningStoppedError):
         run(log, should_stop=lambda: True)
     assert descriptors() == before
+
+
+def test_a_job_of_more_segments_than_there_are_descriptors_is_carried_out(tmp_path):
+    """Also where all of them become one."""
+    log = CleanedLog(tmp_path)
+    for offset in range(40):
+        log.append(batch([Record(b"1", b"k%d" % (offset % 3))], base_offset=offset))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 8, hard))
+    try:
+        report = run(log)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (report.records_read, report.records_kept) == (40, 3)
 
 
 def test_a_group_that_grows_beyond_a_segment_is_divided(log, monkeypatch):
