@@ -250,13 +250,13 @@ class _Run:
                         self._rewrite(source, cleaning, written, files)
                         done += 1
                     self._finish(cleaning, written, files, is_last=is_last)
-            except SegmentFullError:
+            except SegmentFullError as error:
                 if len(group) > 1:
                     cleaning.go_back(before, may_grow=True)
                     cut = max(done, 1)
                     return [list(group[:cut]), list(group[cut:])]
                 if not may_grow:
-                    raise
+                    raise SegmentFullError(f"segment {written.base_offset} has no room for itself: {error}") from error
                 may_grow = False
                 cleaning.go_back(before, may_grow=False)
             else:
