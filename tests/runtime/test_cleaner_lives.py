@@ -48,7 +48,7 @@ async def taken(_group: CleanedGroup) -> None:
 
 
 async def done(made: Cleaners, label: str, *, is_urgent: bool = False) -> CleaningReport:
-    return await CleanerClient(made.name).clean(a_job(label=label, is_urgent=is_urgent), taken)
+    return await CleanerClient(made.door_fd).clean(a_job(label=label, is_urgent=is_urgent), taken)
 
 
 async def long_one(made: Cleaners, begun: trio.Event) -> None:
@@ -57,7 +57,7 @@ async def long_one(made: Cleaners, begun: trio.Event) -> None:
     async def take(_group: CleanedGroup) -> None:
         begun.set()
 
-    await CleanerClient(made.name).clean(a_job(label="long"), take)
+    await CleanerClient(made.door_fd).clean(a_job(label="long"), take)
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> None:
@@ -179,7 +179,7 @@ def test_the_rate_is_changed_under_a_job_that_waits() -> None:
     async def test() -> None:
         async with cleaners() as made:
             made.set_bounds(1, 0.0)
-            client = CleanerClient(made.name)
+            client = CleanerClient(made.door_fd)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.clean, a_job(), taken)  # a MiB: for a quarter of an hour
                 await eventually_in_loop(lambda: made.pids and psutil.Process(made.pids[0]).children(), "a job")
@@ -213,7 +213,7 @@ def test_a_log_is_cleaned_by_a_cleaner_that_is_killed_again_and_again(tmp_path: 
         before, size_before = replay(log.read(), ()), sum(source.size_bytes for source in log.sources)
         made = Cleaners()
         made.set_bounds(1, 3e6)
-        client = CleanerClient(made.name)
+        client = CleanerClient(made.door_fd)
 
         async def take(group: CleanedGroup) -> None:
             log.check(group.seal)

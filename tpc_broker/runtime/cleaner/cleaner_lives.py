@@ -1,6 +1,7 @@
 """The supervisor's cleaners: started when a core has a job for one, `log.cleaner.threads` at most.
 
-The supervisor listens on the socket and never accepts: a connection that nobody takes is a job that waits. So a broker
+Cores and cleaners share a pair of sockets that only they have (`cleaner_door`): a core sends its end of a conversation
+into it, a cleaner takes the next one out. What nobody takes is a job that waits, which the supervisor sees. So a broker
 that compacts nothing has no cleaner, and one that dies is started again only when there is something for it, with
 back-off. Cleaners have nothing that could be lost, and are killed when they are too many or the broker drains.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import socket
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -18,11 +18,13 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.metadata.cleaner_settings import cleaning_bounds
+from tpc_broker.runtime.cleaner.cleaner_door import make_door
 from tpc_broker.runtime.cleaner.cleaner_process import CleanerOptions
 from tpc_broker.runtime.cleaner.shared_pace import SharedPace
 from tpc_broker.runtime.started_process import describe_exit, start_process, wait_for
 
 if TYPE_CHECKING:
+    import socket
     import subprocess
     from collections.abc import Sequence
 
@@ -33,7 +35,6 @@ log = logging.getLogger(__name__)
 COMMAND: Final = (sys.executable, "-m", "tpc_broker.runtime.cleaner.cleaner_process")
 _TAKEN_WITHIN_S: Final = 0.2
 """By a cleaner that is idle: who waits for longer needs another one."""
-_BACKLOG: Final = 2 * limits.CORES_MAX
 
 
 class Cleaners:
@@ -43,12 +44,17 @@ class Cleaners:
         self._command = command
         self._idle_s = idle_s
         self._pace = SharedPace.make()
-        self._listener, self.name = _listen()
+        self._waiting, self._door = make_door()
         self._threads = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._changed = trio.Event()
         self._delay_ms = 0
         self._not_before_s = 0.0
+
+    @property
+    def door_fd(self) -> int:
+        """To be handed to each core."""
+        return self._door.fileno()
 
     @property
     def pids(self) -> list[int]:
@@ -71,7 +77,7 @@ class Cleaners:
         self.set_bounds(0, 0.0)
 
     async def run(self) -> None:
-        """Until cancelled; then they are gone, and so is the socket."""
+        """Until cancelled; then they are gone, and so is the door."""
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -82,7 +88,8 @@ class Cleaners:
                         nursery.start_soon(self._live, *started)
         finally:
             self.end()
-            self._listener.close()
+            self._waiting.close()
+            self._door.close()
             self._pace.close()
 
     async def _wait_wanted(self) -> None:
@@ -90,18 +97,18 @@ class Cleaners:
         while True:
             while len(self._processes) >= self._threads:
                 await self._changed.wait()
-            await trio.lowlevel.wait_readable(self._listener)
+            await trio.lowlevel.wait_readable(self._waiting)
             if self._processes:
                 with trio.move_on_after(_TAKEN_WITHIN_S):
                     await self._changed.wait()
-            if len(self._processes) < self._threads and _has_waiting(self._listener):
+            if len(self._processes) < self._threads and _has_waiting(self._waiting):
                 return
 
     def _started(self) -> tuple[subprocess.Popen[bytes], int] | None:
-        options = CleanerOptions(self._listener.fileno(), self._pace.fd, os.getpid(), self._idle_s)
+        options = CleanerOptions(self._waiting.fileno(), self._pace.fd, os.getpid(), self._idle_s)
         command = [*self._command, options.to_argument()]
         try:
-            process, life_fd = start_process(command, [options.listen_fd, options.pace_fd])
+            process, life_fd = start_process(command, [options.door_fd, options.pace_fd])
         except OSError as error:  # descriptors, processes or memory are short
             log.error("a cleaner could not be started: %s", error)
             self._back_off()
@@ -139,17 +146,7 @@ class Cleaners:
         changed.set()
 
 
-def _listen() -> tuple[socket.socket, str]:
-    """A socket with an abstract name, which is told without its NUL."""
-    name = f"tpc-broker-{os.getpid()}-{os.urandom(8).hex()}-cleaner"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind("\0" + name)
-    listener.listen(_BACKLOG)
-    listener.setblocking(False)  # noqa: FBT003 (the name of the method says it)
-    return listener, name
-
-
-def _has_waiting(listener: socket.socket) -> bool:
+def _has_waiting(waiting: socket.socket) -> bool:
     poll = select.poll()
-    poll.register(listener, select.POLLIN)
+    poll.register(waiting, select.POLLIN)
     return bool(poll.poll(0))
