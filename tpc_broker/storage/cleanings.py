@@ -105,8 +105,9 @@ class Cleanings:
         try:
             await self.cleaner.ready()
         except CleanerAwayError as error:
-            log.debug("no cleaner: %s", error)
+            self.book.lacks_cleaner(str(error), self._clock.wall_ms())
             return False
+        self.book.has_cleaner()
         try:
             led = await self._filthiest()  # while this waited, the log went on
             return led is not None and await self._clean(led)

@@ -80,8 +80,11 @@ class _Connection:
         self.ready_s = 0.0
 
     async def wait_ready(self) -> None:
-        """Returns when a cleaner is ready for a job. CleanerAwayError."""
-        if (frame := await self.frame()).kind is not Kind.READY:
+        """Returns when a cleaner is ready for a job. CleanerAwayError: also when the supervisor says why none comes."""
+        frame = await self.frame()
+        if frame.kind is Kind.FAILED:
+            raise CleanerAwayError(str(frame.fields.get("reason")))
+        if frame.kind is not Kind.READY:
             raise CleanerAwayError(f"the cleaner begins with {frame.kind.name}")
         self.ready_s = trio.current_time()
 

@@ -3,7 +3,8 @@
 Cores and cleaners share a pair of sockets that only they have (`cleaner_door`): a core sends its end of a conversation
 into it, a cleaner takes the next one out. What nobody takes is a job that waits, which the supervisor sees. So a broker
 that compacts nothing has no cleaner, and one that dies is started again only when there is something for it, with
-back-off. Cleaners have nothing that could be lost, and are killed when they are too many or the broker drains.
+back-off. Cleaners have nothing that could be lost, and are killed when they are too many or the broker drains. When
+none comes up, again and again, who waits is told so.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import logging
 import os
 import select
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from tpc_broker import limits
 from tpc_broker.metadata.cleaner_settings import cleaning_bounds
-from tpc_broker.runtime.cleaner.cleaner_door import make_door
+from tpc_broker.runtime.cleaner.cleaner_door import make_door, take_out
+from tpc_broker.runtime.cleaner.cleaner_frames import Failure, encode_failure
 from tpc_broker.runtime.cleaner.cleaner_process import CleanerOptions
 from tpc_broker.runtime.cleaner.shared_pace import SharedPace
 from tpc_broker.runtime.started_process import describe_exit, start_process, wait_for
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMMAND: Final = (sys.executable, "-m", "tpc_broker.runtime.cleaner.cleaner_process")
+LACKING_AFTER: Final = 3
+"""Cleaners that did not come up, one after the other: then there are none for now."""
+_REAP_S: Final = 0.05
 _TAKEN_WITHIN_S: Final = 0.2
 """By a cleaner that is idle: who waits for longer needs another one."""
 
@@ -48,7 +54,7 @@ class Cleaners:
         self._threads = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._changed = trio.Event()
-        self._delay_ms = 0
+        self._delay_ms = self._failures_count = 0
         self._not_before_s = 0.0
 
     @property
@@ -110,8 +116,7 @@ class Cleaners:
         try:
             process, life_fd = start_process(command, [options.door_fd, options.pace_fd])
         except OSError as error:  # descriptors, processes or memory are short
-            log.error("a cleaner could not be started: %s", error)
-            self._back_off()
+            self._failed(f"a cleaner could not be started: {error}")
             return None
         self._processes.append(process)
         return process, life_fd
@@ -129,21 +134,45 @@ class Cleaners:
             is_surplus = self._processes.index(process) >= self._threads
             self._processes.remove(process)
         if (trio.current_time() - began_s) * 1000 >= limits.CORE_HEALTHY_MS:
-            self._delay_ms = 0
+            self._delay_ms = self._failures_count = 0
         if code != 0 and not is_surplus:
-            log.error("a cleaner ended (%s); one is started again when there is a job", describe_exit(code))
-            self._back_off()
+            self._failed(f"a cleaner ended ({describe_exit(code)}); one is started again when there is a job")
         self._has_changed()
+        await _reap_group(process.pid)
 
-    def _back_off(self) -> None:
+    def _failed(self, reason: str) -> None:
         """The next one waits, longer each time."""
+        self._failures_count += 1
+        log.error("%s", reason)
+        if self._failures_count >= LACKING_AFTER:
+            self._refuse(f"{reason}; that was {self._failures_count} times in a row")
         doubled_ms = max(2 * self._delay_ms, limits.CORE_RESTART_DELAY_MS_MIN)
         self._delay_ms = min(doubled_ms, limits.CORE_RESTART_DELAY_MS_MAX)
         self._not_before_s = trio.current_time() + self._delay_ms / 1000
 
+    def _refuse(self, reason: str) -> None:
+        """Whoever waits asks again later."""
+        refusal = encode_failure(Failure(reason))
+        while _has_waiting(self._waiting):
+            with suppress(OSError):  # descriptors are short, or the core has gone
+                if (waits := take_out(self._waiting)) is not None:
+                    with waits:
+                        waits.sendall(refusal)
+
     def _has_changed(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+
+
+async def _reap_group(group: int) -> None:
+    """A job whose cleaner was killed is killed by the kernel. Where the supervisor is PID 1, it is its parent then."""
+    while True:
+        try:
+            pid, _status = os.waitpid(-group, os.WNOHANG)  # noqa: ASYNC222 (it does not wait)
+        except ChildProcessError:
+            return
+        if not pid:
+            await trio.sleep(_REAP_S)
 
 
 def _has_waiting(waiting: socket.socket) -> bool:

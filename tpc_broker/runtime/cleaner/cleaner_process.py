@@ -2,9 +2,9 @@
 
 It takes one conversation after the other out of the door (`cleaner_door`), and forks for each. The child says that it
 is ready, gets the job, and carries it out in its one thread (`CleaningConversation`): at niceness 19, or 0 for a job
-that is urgent, with a bound on its memory that the job gives, first of all processes of the node to go when the machine has
-no memory left, and killed by the kernel when it gives no sign of life. It sees within a chunk, or a tenth of a second
-while it waits, that the core has closed the connection.
+that is urgent, with a bound on its memory that the job gives, first of all processes of the node to go when the
+machine has no memory left, and killed by the kernel when it gives no sign of life. It sees within a chunk, or a tenth
+of a second while it waits, that the core has closed the connection.
 
 A group that the core was told of is the core's: whether it is being put in place only the core knows. So when the core
 is gone then, the process ends where it stands, and nothing that cleans up behind an error touches the group's files.
@@ -290,7 +290,10 @@ def _serve_in_child(connection: socket.socket, pace: SharedPace, work: Work, par
 
 
 def run(options: CleanerOptions, work: Work) -> int:
-    """Until nobody has come for `idle_s`. Returns the exit code."""
+    """Until nobody has come for `idle_s`. Returns the exit code. The process has a group of its own, by which the
+    supervisor knows what it leaves behind when it is killed.
+    """
+    os.setpgid(0, 0)
     door, pace = socket.socket(fileno=options.door_fd), SharedPace(options.pace_fd)
     parent_pid = os.getpid()
     waiting = select.poll()
