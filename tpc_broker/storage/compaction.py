@@ -141,7 +141,7 @@ async def make_job(
         seal = segment.seal
         rows.append(CleaningSource(
             segment.base_offset, end_offset, segment.size_bytes, status.inode, seal is not None,
-            0 if seal is None else seal.removed_upto, status.modified_ms,
+            0 if seal is None else seal.removed_upto, status.modified_ms if seal is None else seal.modified_ms,
         ))  # fmt: skip
     # Rule: The cleaner is told of every aborted transaction that has a batch in the sources, also of those whose marker
     # lies behind them: their data would count as committed, and take away what is. Held by
