@@ -276,8 +276,8 @@ class SegmentFolder:
         return names
 
     async def modified_ms(self, segment: Segment) -> int:
-        """When the newest of its records was appended. Of a cleaned one its seal says it: its file may be younger, from a
-        repair or from another place. SegmentReplacedError.
+        """When the newest of its records was appended. Of a cleaned one its seal says it: a repair or a copy may have
+        made its file younger. SegmentReplacedError.
         """
         if segment.seal is not None:
             segment.check_present()
