@@ -1,6 +1,7 @@
 """What is to be compacted, when, and what becomes of the jobs: with the cleaner's real run over files."""
 
 import logging
+import os
 import uuid
 from dataclasses import replace
 from random import Random
@@ -14,14 +15,14 @@ from tests.support.cleaning_jobs import REPORT, a_group
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.batch import walk_headers
-from tpc_broker.log.files import parse_cleaned_file_name
+from tpc_broker.log.files import SEAL_SUFFIX, parse_cleaned_file_name
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.metadata.cleaner_settings import cleaning_bounds
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage import cleanings
-from tpc_broker.storage.cleaning_status import LACK_TOLD_AFTER
+from tpc_broker.storage.cleaning_status import LACK_TOLD_AFTER, CleaningBook
 from tpc_broker.storage.cleanings import Cleanings
 from tpc_broker.storage.compaction import NEVER_MS, kept_producers, make_job, measure
 from tpc_broker.storage.files import FileCache
@@ -185,6 +186,22 @@ async def test_a_log_is_cleaned_and_read_and_cleaned_again(world):
     assert world.cleaner.jobs[1].sources[0].is_cleaned
     for segment in files.segments[:-1]:
         assert await SegmentReader(files).load(segment) is not None
+
+
+async def test_when_a_log_was_cleaned_is_known_behind_a_start(world):
+    files, never = await world.make(), await world.make()
+    await fill(files, 200)
+    await checkpointed(files)
+    assert await world.cleanings.clean_next()
+    assert world.cleanings.book.status_of(files.key).last_cleaned_ms == NOW_MS
+    world.cleanings.book = CleaningBook()
+    seals = [files.folder.path / name for name in names_of(files) if name.endswith(SEAL_SUFFIX)]
+    os.utime(max(seals), ns=(0, 7_000 * 1_000_000))
+    assert not await world.cleanings.clean_next()
+    assert world.cleanings.book.status_of(files.key).last_cleaned_ms == 7_000
+    assert world.cleanings.book.status_of(never.key).last_cleaned_ms == -1
+    max(seals).unlink()  # it is asked for once
+    assert not await world.cleanings.clean_next()
 
 
 def names_of(files):

@@ -36,7 +36,9 @@ class CleaningStatus:
     clean_bytes: int = 0
     first_dirty_offset: int = 0
     last_cleaned_ms: int = NEVER_MS
-    """By the wall clock, when a cleaning came to its end; -1: none did that is remembered."""
+    """By the wall clock, when a cleaning came to its end; of one before the core's process began, when its last seal
+    was written here. -1: none did.
+    """
     bytes_saved: int = 0
     """What cleanings have left less; they may have left more."""
     records_removed: int = 0
@@ -106,6 +108,11 @@ class CleaningBook:
         status = self._status(key, label)
         status.dirty_bytes, status.clean_bytes = dirty_bytes, clean_bytes
         status.first_dirty_offset = first_dirty_offset
+
+    def was_cleaned(self, key: TopicPartition, cleaned_ms: int) -> None:
+        """In an earlier life, or elsewhere."""
+        if (status := self._partitions.get(key)) is not None and status.last_cleaned_ms == NEVER_MS:
+            status.last_cleaned_ms = cleaned_ms
 
     def began(self, key: TopicPartition, label: str) -> None:
         self._status(key, label).is_cleaning = True

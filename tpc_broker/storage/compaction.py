@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
 from tpc_broker.log.cleaning_job import CleaningJob, CleaningSource, KeptProducer
+from tpc_broker.log.files import SEAL_SUFFIX, segment_file_name
 from tpc_broker.storage.segment_reader import SegmentReader
 from tpc_broker.storage.segment_swap import Source
 
@@ -125,6 +126,13 @@ async def _first_ms(files: PartitionStorage, segment: Segment) -> int:
     first_ms = found if found > 0 else NEVER_MS
     segment.first_batch = size_bytes, first_ms
     return first_ms
+
+
+async def last_sealed_ms(files: PartitionStorage) -> int:
+    """When the seal of the log's last cleaned segment was written here, which ends a cleaning. OSError."""
+    last = [segment for segment in files.segments if segment.seal is not None][-1]
+    status = await files.folder.disk.stat(files.folder.path / segment_file_name(last.base_offset, SEAL_SUFFIX))
+    return status.modified_ms
 
 
 async def make_job(
