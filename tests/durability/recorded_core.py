@@ -163,12 +163,17 @@ async def _write_seal_without_sync(swap, seal):
     return name
 
 
+async def sizes_in(folder):
+    names = await folder.disk.listdir(folder.path)
+    return {name: (await folder.disk.stat(folder.path / name)).size_bytes for name in names}
+
+
 async def _seal_behind_the_files(swap, given_way, seal, published):
     """In place of `SegmentSwap._carry_out`: the commit point comes when all has been done."""
     folder, written = swap._log.folder, await swap._write_seal(seal)
     for segment in given_way:
         segment.give_way()
-    await segment_swap.put_in_place(folder, seal)
+    await segment_swap.put_in_place(folder, seal, await sizes_in(folder))
     await folder.rename(written, f"{seal.base_offset:020d}.seal")
     await folder.disk.fsync_directory(folder.path)
     swap._publish(given_way, seal, published)

@@ -312,3 +312,5 @@ def test_compaction_is_told_where_there_is_any() -> None:
         "read, 500 B written, 1 KiB saved; 1 batch cannot be read and stay; now a-1 (2 KiB so far)"
     )
     assert _of_cleaning(counters) == [("compaction", text), ("uncleanable", "prices-0: its log is damaged")]
+    counters["no_cleaner"] = "a cleaner could not be started"
+    assert _of_cleaning(counters)[1] == ("no cleaner", "a cleaner could not be started")
