@@ -19,6 +19,7 @@ from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_re
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.records import ControlType, build_batch, control_batch
 from tpc_broker.kafka.records import Record as LogRecord
+from tpc_broker.log.batch import decode_header
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import Offset
 
@@ -188,3 +189,29 @@ async def test_whose_offset_is_in_a_gap_at_the_end_of_the_files_reads_what_is_be
 
 async def test_of_a_gap_up_to_the_end_nothing_is_read():
     assert await partition_of(Ending(10)).read(6, 10, 1 << 20, at_least_one=True) == ([], 0)
+
+
+class Cleaned:
+    """Files whose record with the largest timestamp is cleaned away between two looks."""
+
+    failed, written_end_offset = None, 10
+
+    def __init__(self):
+        self.batches = [stored_batch(3, [b"a"], timestamp=2000), stored_batch(7, [b"b"], timestamp=1000)]
+        self.segments = (1,)
+
+    async def largest_timestamp(self, _start, _upto):
+        await trio.lowlevel.checkpoint()
+        header = max((decode_header(one) for one in self.batches), key=lambda one: one.max_timestamp)
+        if len(self.batches) > 1:
+            self.batches, self.segments = self.batches[1:], (2,)
+        return SimpleNamespace(header=header)
+
+    async def read_once(self, offset, _bytes_max, _upto):
+        await trio.lowlevel.checkpoint()
+        return next((one for one in self.batches if decode_header(one).last_offset >= offset), b"")
+
+
+async def test_the_largest_timestamp_is_looked_for_again_when_its_record_was_cleaned_away():
+    partition = partition_of(Cleaned())
+    assert (await partition.find_max_timestamp(10, 1 << 20))[:2] == (1000, 7)

@@ -251,6 +251,15 @@ def test_times_are_found_in_cleaned_segments(log):
         assert [offset for offset, _value in rows] == [offset for offset in EVEN if offset >= start]
 
 
+def test_times_are_found_in_a_swap_that_was_cut_short(log):
+    """The old index of times is there still, of a segment that has the records of two now."""
+    cleaned = make_cleaned(log.place, (0, 10), 20)
+    for step in swap_steps(log.place, cleaned):
+        for start in range(20):
+            first = read(log, startingTimestamp=log.now_ms + start)[0][0]
+            assert first in (start, min(offset for offset in EVEN if offset >= start)), step
+
+
 def test_sizes_are_estimates_that_need_no_offsets(log):
     """A segment with one record in two thousand million offsets is as large as its file."""
     swap(log.place, make_cleaned(log.place, (0, 10), 20))

@@ -450,7 +450,7 @@ async def test_what_is_not_the_logs_doing_is_tried_again(world, error):
     assert await world.cleanings.clean_next()
 
 
-@pytest.mark.parametrize("change", ["retention", "delete", "fail", "leave", "release", "roll", "append"])
+@pytest.mark.parametrize("change", ["retention", "delete", "fail", "leave", "release", "policy", "roll", "append"])
 async def test_changes_beside_a_job(world, change, caplog):
     """Before a group is taken. What the job began with is there, or it is void; nothing is lost in any case."""
     caplog.set_level(logging.INFO)
@@ -472,6 +472,8 @@ async def test_changes_beside_a_job(world, change, caplog):
         elif change == "release":
             world.led.pop(0)
             files.release()
+        elif change == "policy":
+            files.settings = replace(files.settings, cleanup_compact=False)
         elif change == "roll":
             await files.roll()
         else:
@@ -488,6 +490,20 @@ async def test_changes_beside_a_job(world, change, caplog):
     else:
         assert newest(found) == {**newest(before), **newest(found[-5:] if change == "append" else [])}
     assert not [name for name in names_of(files) if parse_cleaned_file_name(name)] or change not in {"roll", "append"}
+
+
+async def test_a_log_whose_segments_go_before_a_job_begins_has_not_failed(world):
+    files = await world.make()
+    await fill(files, 100)
+    await checkpointed(files)
+
+    async def bytes_left():
+        await files.advance_log_start(files.segments[1].base_offset, 0)
+        return 10**12
+
+    world.space.bytes_left = bytes_left
+    assert not await world.cleanings.clean_next()
+    assert not world.cleanings.book.totals.cleanings_failed
 
 
 async def test_who_holds_swaps_lets_the_job_wait(world):

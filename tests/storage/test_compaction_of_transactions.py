@@ -1,14 +1,20 @@
 """What a cleaning is told of transactions: all that were aborted, wherever their markers are."""
 
-from tests.storage.checkpointed_core import CheckpointedCore
+import contextlib
+
+from tests.storage.checkpointed_core import DATA, SETTINGS, CheckpointedCore
 from tests.storage.test_core_recovery import live, small_journal  # noqa: F401 - a fixture
+from tests.support.cleaned_copies import cleanable, swap_copy
 from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, batch
 from tpc_broker.metadata.cleaner_settings import NO_CLEANING
 from tpc_broker.storage.compaction import make_job, measure
+from tpc_broker.storage.filled_folders import make_filling_folder
+from tpc_broker.storage.filled_logs import FilledLog
 from tpc_broker.storage.ports import Bounds
 
 PRODUCER = 9
 ABORT = Record(b"\0\0\0\0\0\0", b"\0\0\0\0")
+COMMIT = Record(b"\0\0\0\0\0\0", b"\0\0\0\1")
 
 
 async def world_with_an_open_transaction():
@@ -41,3 +47,34 @@ async def test_nothing_is_cleaned_of_a_transaction_whose_marker_is_in_no_file():
     world, storage = await world_with_an_open_transaction()
     await world.checkpoint()
     assert not (await measure(storage, Bounds(0, 4, 4, 4), now_ms=0)).sources
+
+
+async def filled_from(world, storage, *, removed_upto):
+    """Who is filled with two segments that were cleaned: the first one had the only batch of a transaction, and the
+    second one its marker. What it takes for the last stable offset.
+    """
+    end = batch([COMMIT], base_offset=3, attributes=TRANSACTIONAL | CONTROL, producer=(PRODUCER, 1, -1), leader_epoch=0)
+    await storage.append([end])
+    await world.roll()
+    await storage.append([batch([Record(b"v", b"k")], base_offset=4, leader_epoch=0)])
+    await world.checkpoint()
+    first, *others = cleanable(storage)
+    await swap_copy(storage, [first], keep=lambda _header: False)
+    await swap_copy(storage, others, keep=lambda header: header.base_offset < 3, removed_upto=removed_upto)
+    path = await make_filling_folder(world.disk, DATA, 0, "made")
+    for segment in storage.segments[:2]:
+        for name in segment.file_names:
+            with contextlib.suppress(FileNotFoundError):
+                await world.disk.link(storage.folder.path / name, path / name)
+    filled = await FilledLog.begin(world.core.files, path, storage.topic, storage.key, SETTINGS, starts=0, ends=4)
+    state = await filled.settle()
+    await filled.close()
+    return state.producers.last_stable_offset(4)
+
+
+async def test_a_transaction_whose_marker_was_cleaned_away_is_over_for_who_is_filled():
+    assert await filled_from(*await world_with_an_open_transaction(), removed_upto=4) == 4
+
+
+async def test_one_whose_marker_may_still_come_is_not():
+    assert await filled_from(*await world_with_an_open_transaction(), removed_upto=1) == 0

@@ -296,7 +296,11 @@ class Partition:
 
     async def find_max_timestamp(self, upto: int, bytes_max: int) -> RecordPosition | None:
         """The first of the records below ``upto`` that have the largest time stamp. NotUnpackedError."""
-        return await self._search(lambda start: self._find_max_timestamp(start, upto, bytes_max))
+        while True:
+            segments = self.files.segments
+            found = await self._search(lambda start: self._find_max_timestamp(start, upto, bytes_max))
+            if found is not None or self.files.segments is segments:  # else it may have been cleaned away meanwhile
+                return found
 
     async def _search(self, search: Callable[[int], Awaitable[RecordPosition | None]]) -> RecordPosition | None:
         """Through all records from the log's start on; again when that has moved and what was looked at is gone."""

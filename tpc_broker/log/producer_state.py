@@ -297,6 +297,15 @@ class ProducerState:
             header.producer_id, first_offset, header.last_offset, self.last_stable_offset(header.next_offset)
         )
 
+    def end_transactions(self, below: int) -> None:
+        """Those that began below an offset have ended, somewhere."""
+        for producer_id in [one.producer_id for one in self if 0 <= one.transaction_first_offset < below]:
+            producer = self._own(producer_id)
+            assert producer is not None
+            producer.transaction_first_offset = NO_OFFSET
+            if self._open is not None:
+                self._open.pop(producer_id, None)
+
     def open_since(self, producer_id: int) -> int:
         """The first offset of a producer's open transaction, -1 for none."""
         producer = self.producers.get(producer_id)

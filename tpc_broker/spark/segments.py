@@ -34,7 +34,6 @@ from tpc_broker.log.checkpoint import CheckpointError, PartitionCheckpoint, deco
 from tpc_broker.log.files import (
     LOG_SUFFIX,
     PARTITION_METADATA_FILE,
-    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     TextFileError,
     decode_partition_metadata,
@@ -52,7 +51,14 @@ from tpc_broker.log.indexes import (
     TransactionIndex,
 )
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.spark.swapped import LOOKS_MAX, SegmentIndexData, list_folder, open_segment, read_listed
+from tpc_broker.spark.swapped import (
+    LOOKS_MAX,
+    SegmentIndexData,
+    list_folder,
+    open_segment,
+    read_listed,
+    read_time_index,
+)
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 DAMAGED_BYTES_MAX: Final = 1024 * 1024
@@ -212,7 +218,7 @@ class PartitionFolder:
         return -1
 
     def _time_index_bytes(self, segment: _Segment) -> bytes:
-        data = _bytes_of(self._folder / segment_file_name(segment.base_offset, TIME_INDEX_SUFFIX))
+        data = read_time_index(self._folder, segment.base_offset)
         return data[: self.checkpoint.time_index_bytes] if self._is_active(segment) else data
 
     def _aborted_between(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
@@ -250,14 +256,6 @@ class PartitionFolder:
 
     def _is_active(self, segment: _Segment) -> bool:
         return segment.base_offset == self.checkpoint.segment_base
-
-
-def _bytes_of(path: Path) -> bytes:
-    """A small file whole; nothing when there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
 
 
 def is_folder_of(folder: Path, topic_id: str) -> bool:

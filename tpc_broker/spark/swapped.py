@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tpc_broker.client.errors import DamagedDataError
-from tpc_broker.log.files import INDEX_SUFFIX, LOG_SUFFIX, SEAL_SUFFIX, cleaned_file_name, segment_file_name
+from tpc_broker.log.files import (
+    CLEANED_SUFFIXES,
+    LOG_SUFFIX,
+    SEAL_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    cleaned_file_name,
+    segment_file_name,
+)
 from tpc_broker.log.folder_view import FolderView, folder_view, names_of, sealed_bases
 from tpc_broker.log.seals import SEAL_BYTES_MAX, Seal, SealError
 from tpc_broker.native_bytes import crc32c
@@ -66,12 +73,25 @@ def read_listed(folder: Path, names: frozenset[str], name: str | None) -> bytes:
 
 
 def _names_now(folder: Path, base_offset: int, seal: Seal | None) -> tuple[str | None, ...]:
-    """Of the log and the indexes."""
+    """Of the log and the indexes, as `CLEANED_SUFFIXES`."""
+    plain = tuple(segment_file_name(base_offset, suffix) for suffix in CLEANED_SUFFIXES)
     if seal is None:
-        return segment_file_name(base_offset, LOG_SUFFIX), segment_file_name(base_offset, INDEX_SUFFIX)
-    plain = [segment_file_name(base_offset, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX)]
+        return plain
     made = [cleaned_file_name(name, seal.generation) for name in plain]
     return names_of(seal, [name for name in made if (folder / name).exists()])
+
+
+def read_time_index(folder: Path, base_offset: int) -> bytes:
+    """Of a segment; nothing where there is none, or none that its seal knows: what a swap that is not finished has left
+    says nothing of the segments that were merged into this one.
+    """
+    seal = read_seal(folder, base_offset)
+    name = _names_now(folder, base_offset, seal)[CLEANED_SUFFIXES.index(TIME_INDEX_SUFFIX)]
+    data = b""
+    if name is not None:
+        with suppress(FileNotFoundError):
+            data = (folder / name).read_bytes()
+    return data if seal is None or (len(data), crc32c(data)) == seal.time_index else b""
 
 
 # Rule: What is read of a segment is of one version: its log, its index, and what is said of where it ends. Held by

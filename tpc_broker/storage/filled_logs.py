@@ -125,7 +125,9 @@ async def _open_filled(
     if coming is not None:
         sizes[Offset(coming.base_offset)] = coming.size_bytes
     segments = [Segment(base, size) for base, size in sorted(sizes.items())] or [Segment(ends)]
-    if upto_sealed and await _is_cleaned_upto(folder, segments[-1], ends):
+    for segment in segments:
+        segment.seal = await _seal_beside(folder, segment)
+    if upto_sealed and _is_cleaned_upto(segments[-1], ends):
         segments.append(Segment(ends))  # what comes next is not appended to a segment that was cleaned
     if segments[0].base_offset > starts or segments[-1].base_offset > ends:
         raise StorageFailedError(f"what was shipped begins at {segments[0].base_offset}, not at {starts}")
@@ -135,22 +137,21 @@ async def _open_filled(
     return PartitionStorage(folder, state, segments, settings)
 
 
-async def _is_cleaned_upto(folder: SegmentFolder, segment: Segment, ends: int) -> bool:
-    """Whether it was cleaned; StorageFailedError: and ends elsewhere."""
+async def _seal_beside(folder: SegmentFolder, segment: Segment) -> Seal | None:
+    """None: it was not cleaned. StorageFailedError."""
     data = await folder.read_file(segment_file_name(segment.base_offset, SEAL_SUFFIX))
-    if data is None:
-        return False
-    seal = _decoded(data, segment)
-    if seal.end_offset != ends:
-        raise StorageFailedError(f"what was shipped ends with a cleaned segment at {seal.end_offset}, not at {ends}")
-    return True
-
-
-def _decoded(data: bytes, segment: Segment) -> Seal:
     try:
-        return Seal.decode(data)
+        return None if data is None else Seal.decode(data)
     except SealError as error:
         raise StorageFailedError(f"the seal of segment {segment.base_offset} is damaged: {error}") from error
+
+
+def _is_cleaned_upto(segment: Segment, ends: int) -> bool:
+    """Whether it was cleaned; StorageFailedError: and ends elsewhere."""
+    if segment.seal is not None and segment.seal.end_offset != ends:
+        end = segment.seal.end_offset
+        raise StorageFailedError(f"what was shipped ends with a cleaned segment at {end}, not at {ends}")
+    return segment.seal is not None
 
 
 async def bring_own(own: PartitionStorage, path: Path, upto: int, first_dirty_offset: int) -> int:
