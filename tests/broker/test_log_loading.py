@@ -13,7 +13,7 @@ from tests.support.driven_machine import LongLog, driving, measured_steps
 from tpc_broker.broker import log_replay
 from tpc_broker.broker.log_replay import replayed
 from tpc_broker.coordinator import GroupCoordinator, TransactionEnd
-from tpc_broker.coordinator.latest import LatestRecords
+from tpc_broker.coordinator.latest import UNDIVIDED, LatestRecords
 from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
@@ -108,6 +108,20 @@ def test_keys_are_looked_at_in_short_steps(is_open):
         longest, CountedKey.looked_at = max(longest, CountedKey.looked_at), 0
     assert longest < count // 100
     assert pieces >= count + count // 20, "what is looked at counts too"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_large_transaction_ends_in_short_steps(commit):
+    count, machine = 20_000, GroupCoordinator()
+    latest = LatestRecords(machine)
+    records = (offset_record(OffsetKey("g", "t", each), CommittedOffset(Offset(1))) for each in range(count))
+    latest.take_open(1, 0, records)
+    pieces = list(latest.take_end(1, commit=commit))
+    assert sum(pieces) == count
+    assert max(pieces) <= UNDIVIDED
+    for _step in latest.given():
+        pass
+    assert machine.statistics().offsets_count == count * commit
 
 
 OFFSETS, RECORDS = 100_000, 1_000_000

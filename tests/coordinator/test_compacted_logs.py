@@ -17,7 +17,7 @@ from tests.coordinator.transactions.scenario import replayed
 from tests.support.compacted_records import AnyCleaner
 from tests.support.stored_records import stored_records
 from tpc_broker.coordinator import Producer, TransactionEnd
-from tpc_broker.coordinator.records import read_key
+from tpc_broker.coordinator.records import OffsetKey, read_key
 
 CLEANS = 0.2
 """How often a step is followed by a cleaner's pass."""
@@ -30,10 +30,19 @@ def state_of(machine):
     fetched = {group_id: sorted(map(str, machine.offset_fetch(group_id, require_stable=True).offsets))
                for group_id in "gh"}  # fmt: skip
     transactions = {
-        producer_id: {key: (record, is_outdone) for key, (_number, record, is_outdone) in of_one.items()}
-        for producer_id, of_one in pending._by_producer.items()
+        producer_id: (transaction.producer_epoch, {
+            group_id: (of_group.counting, of_group.outdone) for group_id, of_group in transaction.groups.items()
+        }) for producer_id, transaction in pending._open.items()
+    }  # fmt: skip
+    return sorted(map(repr, stored_records(machine))), described, fetched, transactions, holders_of(pending)
+
+
+def holders_of(pending):
+    """Who has something pending, by group and partition, in their order."""
+    return {
+        group_id: {each: [held] if isinstance(held, int) else list(held) for each, held in group.holders.items()}
+        for group_id, group in pending._groups.items()
     }
-    return sorted(map(repr, stored_records(machine))), described, fetched, transactions, dict(pending._epochs)
 
 
 class Cleaned:
@@ -165,7 +174,8 @@ class Offsets:
         self.s.wait(self.random.choice([1, 5_000, 70_000]))
 
     def say_again(self):
-        pending = {key for of_one in self.s.machine.pending._by_producer.values() for key in of_one}
+        holders = holders_of(self.s.machine.pending)
+        pending = {OffsetKey(group_id, *partition) for group_id, of_group in holders.items() for partition in of_group}
         self.s.log += [record for record in self.s.stored_records() if read_key(record.key) not in pending]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpc_broker.coordinator import Record
-from tpc_broker.coordinator.records import OffsetKey, group_record, offset_record
+from tpc_broker.coordinator.records import OffsetKey, group_record, offset_of, offset_record
 from tpc_broker.coordinator.transactions import TransactionCoordinator
 
 
@@ -15,7 +15,7 @@ def stored_records(machine):
     groups = [group_record(group_id, metadata) for group_id, metadata in machine._stored.items()]
     consumers = [record for group in machine._consumers.by_id.values() for record in group.records()]
     offsets = [
-        offset_record(OffsetKey(group_id, *partition), committed)
+        offset_record(OffsetKey(group_id, *partition), offset_of(committed))
         for group_id, of_group in machine._offsets.committed.items()
         for partition, committed in of_group.items()
     ]

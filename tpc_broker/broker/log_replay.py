@@ -34,7 +34,11 @@ def replayed(data: bytes, latest: LatestRecords) -> Iterator[int]:
         elif kind == Kind.TRANSACTION:
             latest.take_open(*walk.producer, records)
         else:
-            latest.take_end(walk.producer[0], commit=kind == Kind.COMMIT)
+            for count in latest.take_end(walk.producer[0], commit=kind == Kind.COMMIT):
+                left -= count
+                if left <= 0:
+                    yield walk.next_offset
+                    left = LOAD_STEP
         if walk.is_at_compressed:
             left -= _take_compressed(walk, data, latest)
         if left <= 0:
@@ -47,6 +51,7 @@ def _take_compressed(walk: KeyValues, data: bytes, latest: LatestRecords) -> int
     """A batch that no coordinator has written so, all at once: how many records."""
     batch = read_batch(data, walk.position)
     records = [(record.key, record.value) for record in batch.records()]
+    looked_at = 1 + len(records)
     if not batch.is_control:
         if batch.is_transactional and batch.producer_id >= 0:
             latest.take_open(batch.producer_id, batch.producer_epoch, records)
@@ -56,6 +61,6 @@ def _take_compressed(walk: KeyValues, data: bytes, latest: LatestRecords) -> int
         ends = {CONTROL_KEY.pack(0, kind): kind for kind in (ControlType.ABORT, ControlType.COMMIT)}
         kind = ends.get(records[0][0] or b"")
         if kind is not None:
-            latest.take_end(batch.producer_id, commit=kind is ControlType.COMMIT)
+            looked_at += sum(latest.take_end(batch.producer_id, commit=kind is ControlType.COMMIT))
     walk.pass_over(len(batch.data), batch.last_offset + 1)
-    return 1 + len(records)
+    return looked_at

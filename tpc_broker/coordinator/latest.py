@@ -15,7 +15,7 @@ from tpc_broker.coordinator.driven import TransactionalMachine
 from tpc_broker.coordinator.effects import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from tpc_broker.coordinator.driven import Machine
 
@@ -27,6 +27,8 @@ LOOKED_AT_FOR_ONE: Final = 16
 """Keys are looked at in less time than one record is given in."""
 SORTED_AT_ONCE: Final = 1024
 """Records of open transactions, at most."""
+UNDIVIDED: Final = 1024
+"""Keys of a transaction."""
 
 V = TypeVar("V")
 
@@ -44,102 +46,114 @@ class InParts(Generic[V]):
         return self.parts[crc32(key) % PARTS]
 
 
-_Open = tuple[int, "bytes | None"]
-"""A record of an open transaction, behind its number: they are in the log's order."""
-_Opened = tuple[int, int, bytes, "bytes | None"]
+_Open = tuple[int, bytes]
+"""A value of an open transaction, behind its record's number: they are in the log's order."""
+_Opened = tuple[int, int, bytes, bytes]
 """The same: number, producer id, key, value."""
 
 
+class _Transaction:
+    """What is open of a producer. Most have few keys: only beyond some are they divided as all keys are."""
+
+    __slots__ = ("first", "parts", "producer_epoch")
+
+    def __init__(self) -> None:
+        self.producer_epoch = 0
+        self.first: dict[bytes, _Open] = {}
+        self.parts: dict[int, dict[bytes, _Open]] = {}
+
+    def pieces(self) -> Iterator[dict[bytes, _Open]]:
+        """A key that is in two of them has its later record in the later one."""
+        yield self.first
+        yield from self.parts.values()
+
+
 class LatestRecords:
-    """What `machine` would be told is taken in the order of the log, and then given to it."""
+    """What `machine` would be told is taken in the order of the log, and then given to it.
+
+    Of a key that record counts which is last in the log, whichever transaction ends first. So as soon as anything is
+    open, what is written of no transaction has a number, too: what is open goes behind a higher one.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._in_transactions = machine if isinstance(machine, TransactionalMachine) else None
         self._waiting = () if self._in_transactions is None else self._in_transactions.waiting_keys
         self._latest: InParts[bytes | None] = InParts()
-        self._open: dict[int, dict[bytes, _Open]] = {}
-        """By producer id and key."""
-        self._epochs: dict[int, int] = {}
-        self._holder: dict[bytes, int] = {}
-        """Who has something open of a key."""
-        self._others: dict[bytes, set[int]] = {}
-        """The others, of keys of which several have."""
-        self._outdone: set[tuple[int, bytes]] = set()
-        """Producers and keys of what is open and has behind it what counts."""
+        self._open: dict[int, _Transaction] = {}
+        """By producer id."""
+        self._numbers: InParts[int] = InParts()
+        """Of the records that count, as far as they came, or began to count, while something was open."""
+        self._tombstones: InParts[int] = InParts()
+        """Of those, the last one of each key: it ends what is open of the key, also for whoever asks what is."""
         self._count = 0
 
     # Records, in the log's order
 
     def take(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         """The next ones, of no transaction."""
-        parts, is_open = self._latest.parts, self._holder
+        parts = self._latest.parts
+        if self._open:
+            self._take_beside_open(records)
+            return
         for key, value in records:
             if key is not None:
                 parts[crc32(key) % PARTS][key] = value
-                if is_open and key in is_open:
-                    self._outdo(key, value)
+
+    def _take_beside_open(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        parts, numbers, count = self._latest.parts, self._numbers.parts, self._count
+        for key, value in records:
+            if key is None:
+                continue
+            part = crc32(key) % PARTS
+            count += 1
+            parts[part][key], numbers[part][key] = value, count
+            if value is None:
+                self._tombstones.parts[part][key] = count
+        self._count = count
 
     def take_open(
         self, producer_id: int, producer_epoch: int, records: Iterable[tuple[bytes | None, bytes | None]]
     ) -> None:
         """The same, of a producer's transaction."""
-        waiting, holder = self._waiting, self._holder
-        of_one = self._open.get(producer_id)
+        waiting, transaction = self._waiting, self._open.get(producer_id)
         for key, value in records:
             if key is None or value is None or not key.startswith(waiting):
                 self.take(((key, value),))
                 continue
-            if of_one is None:
-                of_one = self._open[producer_id] = {}
+            if transaction is None:
+                transaction = self._open[producer_id] = _Transaction()
             self._count += 1
-            of_one[key] = self._count, value
-            if holder.setdefault(key, producer_id) != producer_id:
-                self._others.setdefault(key, set()).add(producer_id)
-            if self._outdone:
-                self._outdone.discard((producer_id, key))
-        if of_one is not None:
-            self._epochs[producer_id] = producer_epoch
+            keys = transaction.first
+            if len(keys) >= UNDIVIDED:
+                keys = transaction.parts.setdefault(crc32(key) % PARTS, {})
+            keys[key] = self._count, value
+        if transaction is not None:
+            transaction.producer_epoch = producer_epoch
 
-    def take_end(self, producer_id: int, *, commit: bool) -> None:
-        """A marker. Of a transaction that has nothing here it says nothing."""
+    def take_end(self, producer_id: int, *, commit: bool) -> Iterator[int]:
+        """A marker, in pieces; it says how many records each was, which may be none. Of a transaction that has nothing
+        here it says nothing.
+        """
         ended = self._open.pop(producer_id, None)
-        if not ended:
+        if ended is None:
             return
-        outdone, parts = self._outdone, self._latest.parts
-        for key, (number, value) in ended.items():
-            self._forget(producer_id, key)
-            if outdone and (producer_id, key) in outdone:
-                outdone.remove((producer_id, key))
-            elif commit:
-                parts[crc32(key) % PARTS][key] = value
-                if key in self._holder:
-                    outdone.update((other, key) for other in self._holders(key) if self._open[other][key][0] < number)
+        for piece in ended.pieces():
+            if commit:
+                self._commit(piece)
+            looked_at = len(piece)
+            piece.clear()
+            yield looked_at
 
-    def _holders(self, key: bytes) -> list[int]:
-        return [self._holder[key], *self._others.get(key, ())]
-
-    def _outdo(self, key: bytes, value: bytes | None) -> None:
-        """By a record of no transaction; a tombstone ends what is open of its key."""
-        for producer_id in self._holders(key):
-            if value is not None:
-                self._outdone.add((producer_id, key))
+    def _commit(self, piece: Mapping[bytes, _Open]) -> None:
+        parts, numbers, others_are_open = self._latest.parts, self._numbers.parts, bool(self._open)
+        for key, (number, value) in piece.items():
+            part = crc32(key) % PARTS
+            if numbers[part].get(key, 0) > number:
                 continue
-            del self._open[producer_id][key]
-            self._outdone.discard((producer_id, key))
-            self._forget(producer_id, key)
-
-    def _forget(self, producer_id: int, key: bytes) -> None:
-        others = self._others.get(key)
-        if others is None:
-            del self._holder[key]
-            return
-        if self._holder[key] == producer_id:
-            self._holder[key] = others.pop()
-        else:
-            others.remove(producer_id)
-        if not others:
-            del self._others[key]
+            parts[part][key] = value
+            if others_are_open:
+                numbers[part][key] = number
 
     # What counts
 
@@ -148,11 +162,14 @@ class LatestRecords:
         that was, where a record that is given is 1.
         """
         opened = yield from self._opened()
-        if self._outdone:
-            yield from self._give_open(opened, outdone=True)
+        yield from self._give_open(opened, outdone=True)
         yield from self._give_latest(FIRST_TYPE)
         yield from self._give_latest(b"")
         yield from self._give_open((opened.popleft() for _ in range(len(opened))), outdone=False)
+        for part in (*self._numbers.parts, *self._tombstones.parts):
+            looked_at = len(part)
+            part.clear()
+            yield looked_at // LOOKED_AT_FOR_ONE
 
     def _give_latest(self, prefix: bytes) -> Iterator[int]:
         for part in self._latest.parts:
@@ -166,12 +183,15 @@ class LatestRecords:
         """What is open, in the log's order."""
         by_number: dict[int, list[_Opened]] = {}
         looked_at = 0
-        for producer_id, of_one in self._open.items():
-            for key, (number, value) in of_one.items():
-                by_number.setdefault(number // SORTED_AT_ONCE, []).append((number, producer_id, key, value))
-                looked_at += 1
-                if looked_at % LOOKED_AT_FOR_ONE == 0:
-                    yield 1
+        for producer_id, transaction in self._open.items():
+            for piece in transaction.pieces():
+                for key, (number, value) in piece.items():
+                    if _number_of(key, self._tombstones) < number:
+                        by_number.setdefault(number // SORTED_AT_ONCE, []).append((number, producer_id, key, value))
+                    looked_at += 1
+                    if looked_at % LOOKED_AT_FOR_ONE == 0:
+                        yield 1
+                piece.clear()
         for some in by_number.values():
             some.sort()
             yield len(some) // LOOKED_AT_FOR_ONE
@@ -179,9 +199,14 @@ class LatestRecords:
 
     def _give_open(self, opened: Iterable[list[_Opened]], *, outdone: bool) -> Iterator[int]:
         for some in opened:
-            for _number, producer_id, key, value in some:
-                if ((producer_id, key) in self._outdone) is outdone:
+            for number, producer_id, key, value in some:
+                if (_number_of(key, self._numbers) > number) is outdone:
                     assert self._in_transactions is not None
-                    self._in_transactions.replay_open(Producer(producer_id, self._epochs[producer_id]), key, value)
+                    producer = Producer(producer_id, self._open[producer_id].producer_epoch)
+                    self._in_transactions.replay_open(producer, key, value)
                     yield 1
             yield len(some) // LOOKED_AT_FOR_ONE
+
+
+def _number_of(key: bytes, numbers: InParts[int]) -> int:
+    return numbers.of(key).get(key, 0)

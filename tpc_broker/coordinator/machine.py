@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tpc_broker.coordinator.consumer.ahead import Ahead
 from tpc_broker.coordinator.consumer.classic_members import ClassicMembers
@@ -59,9 +59,11 @@ from tpc_broker.coordinator.records import (
     OffsetKey,
     group_record,
     is_of_later_release,
+    offset_of,
+    offset_record,
     read_group,
     read_key,
-    read_offset,
+    read_stored_offset,
 )
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import GROUPS_BYTES_MAX, OWN_BATCH_BYTES_MAX
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.records import ResolvedRegex
     from tpc_broker.coordinator.effects import Producer, TransactionEnd
     from tpc_broker.coordinator.pending_offsets import PendingOffsets, TopicAndPartition
+    from tpc_broker.coordinator.records import StoredOffset
 
 _EXPIRY_KEY = ("expiry",)
 _WORK_KEY = ("work",)
@@ -154,46 +157,58 @@ class GroupCoordinator:
         name = read_key(key)
         if isinstance(name, OffsetKey):
             self.pending.outdo(name, is_tombstone=value is None)
-        self._apply(name, key, value)
+            self._apply_offset(name, key, value)
+        else:
+            self._apply(name, key, value)
 
     def replay_open(self, producer: Producer, key: bytes, value: bytes | None) -> None:
         """The same in an open transaction. An offset counts from a marker on, anything else at once, as in Kafka."""
         name = read_key(key)
         if isinstance(name, OffsetKey) and value is not None:  # as `waiting_keys` say
-            self.pending.add(producer, name, Record(key, value))
+            offset = Record(key, value) if is_of_later_release(value) else read_stored_offset(value)
+            self.pending.add(producer, name, offset)
             self._note_offsets_of(name.group_id)
         else:
             self.replay(key, value)
 
     def replay_end(self, producer_id: int, *, commit: bool) -> None:
         """A marker: of what the producer has written in its transaction all counts now, or nothing."""
-        for key, value in self.pending.end(producer_id, commit=commit):
-            self._apply(read_key(key), key, value)
+        for group_id, offsets in self.pending.end(producer_id, commit=commit).items():
+            if self.pending.has_later or self._offsets.has_unreadable:
+                for partition, offset in offsets.items():
+                    name = OffsetKey(group_id, *partition)
+                    record = offset if isinstance(offset, Record) else offset_record(name, offset_of(offset))
+                    self._apply_offset(name, *record)
+            else:
+                self._offsets.apply_all(group_id, cast("dict[TopicAndPartition, StoredOffset]", offsets))
+                self._note_offsets_of(group_id)
 
     waiting_keys = OFFSET_KEY_PREFIXES
     """Of records that wait for the end of a transaction: offsets."""
 
-    def _apply(self, name: OffsetKey | GroupKey | None, key: bytes, value: bytes | None) -> None:
+    def _apply_offset(self, name: OffsetKey, key: bytes, value: bytes | None) -> None:
+        self._foreign.pop(key, None)
+        is_later = value is not None and is_of_later_release(value)
+        self._offsets.mark_unreadable(name, is_unreadable=is_later)
+        if value is not None and is_later:
+            self._foreign[key], value = value, None
+        self._offsets.apply(name, None if value is None else read_stored_offset(value))
+        if value is not None:
+            self._note_offsets_of(name.group_id)
+
+    def _apply(self, name: GroupKey | None, key: bytes, value: bytes | None) -> None:
         self._foreign.pop(key, None)
         consumer_key = read_consumer_key(key) if name is None else None
         if consumer_key is not None and self._consumers.replay(key, consumer_key, value):
             return
-        is_later = name is not None and value is not None and is_of_later_release(value)
-        if isinstance(name, OffsetKey):
-            self._offsets.mark_unreadable(name, is_unreadable=is_later)
-        if value is not None and (name is None or is_later):
+        if value is not None and (name is None or is_of_later_release(value)):
             self._foreign[key], value = value, None
         if name is None:
             return
-        if isinstance(name, OffsetKey):
-            self._offsets.apply(name, None if value is None else read_offset(value))
-            if value is not None:
-                self._note_offsets_of(name.group_id)
-        elif isinstance(name, GroupKey):
-            if value is None:
-                self._stored.pop(name.group_id, None)
-            else:
-                self._stored[name.group_id] = read_group(value)
+        if value is None:
+            self._stored.pop(name.group_id, None)
+        else:
+            self._stored[name.group_id] = read_group(value)
 
     def _note_offsets_of(self, group_id: str) -> None:
         if self._is_loaded and not self._is_alive(group_id):

@@ -30,7 +30,7 @@ from tpc_broker.coordinator.messages import (
     TxnOffsetCommitRequest,
 )
 from tpc_broker.coordinator.pending_offsets import PendingOffsets, TopicAndPartition
-from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record, read_key
+from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_of, offset_record, read_key, topic_id_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.ahead import Ahead
     from tpc_broker.coordinator.effects import Effects, OnFailed, OnWritten, Producer, Token, TransactionEnd, Writes
     from tpc_broker.coordinator.membership import GroupLimits, Membership
+    from tpc_broker.coordinator.records import StoredOffset
 
 class Fate(Enum):
     """What is known of the topic that an offset was committed for."""
@@ -80,10 +81,10 @@ class Offsets:
         self._limits = limits
         self._fate_of = fate_of
         self.pending = PendingOffsets()
-        self.committed: dict[str, dict[TopicAndPartition, CommittedOffset]] = {}
+        self.committed: dict[str, dict[TopicAndPartition, StoredOffset]] = {}
         self._unreadable: dict[str, set[TopicAndPartition]] = {}
 
-    def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
+    def apply(self, key: OffsetKey, committed: StoredOffset | None) -> None:
         """A record was replayed."""
         if committed is not None:
             self.committed.setdefault(key.group_id, {})[key.topic, key.partition] = committed
@@ -94,8 +95,21 @@ class Offsets:
             if not offsets:
                 del self.committed[key.group_id]
 
+    def apply_all(self, group_id: str, committed: dict[TopicAndPartition, StoredOffset]) -> None:
+        """Those of a group that a transaction has committed, which are the caller's no more."""
+        before = self.committed.setdefault(group_id, committed)
+        if before is not committed:
+            before.update(committed)
+
+    @property
+    def has_unreadable(self) -> bool:
+        """Whether any offset that is stored is of a release that came later."""
+        return bool(self._unreadable)
+
     def mark_unreadable(self, key: OffsetKey, *, is_unreadable: bool) -> None:
         """A record was replayed; what is committed there is or is not of a release that came later."""
+        if not (is_unreadable or self._unreadable):
+            return
         group = self._unreadable.setdefault(key.group_id, set())
         (group.add if is_unreadable else group.discard)((key.topic, key.partition))
         if not group:
@@ -238,21 +252,22 @@ class Offsets:
         unreadable = self._unreadable.get(group_id, set())
         fetched = []
         for topic, partition in [*committed, *sorted(unreadable)] if partitions is None else partitions:
-            offset = committed.get((topic, partition))
+            stored = committed.get((topic, partition))
             if require_stable and self.pending.is_pending(group_id, (topic, partition)):
                 fetched.append(FetchedOffset(topic, partition, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 continue
-            fate = Fate.THERE if offset is None else self._fate_of(topic, offset.topic_id)
+            fate = Fate.THERE if stored is None else self._fate_of(topic, topic_id_of(stored[-1]))
             if fate is Fate.GONE and partitions is None:
                 continue
             if (topic, partition) in unreadable:
                 fetched.append(FetchedOffset(topic, partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
-            elif offset is None or fate is Fate.GONE:
+            elif stored is None or fate is Fate.GONE:
                 fetched.append(FetchedOffset(topic, partition))
             elif fate is Fate.UNKNOWN:
                 fetched.append(FetchedOffset(topic, partition, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
-                fetched.append(FetchedOffset(topic, partition, offset.offset, offset.leader_epoch, offset.metadata))
+                offset, leader_epoch, metadata = stored[:3]
+                fetched.append(FetchedOffset(topic, partition, Offset(offset), LeaderEpoch(leader_epoch), metadata))
         return OffsetFetchResponse(group_id, tuple(fetched))
 
     def delete(
@@ -321,9 +336,10 @@ class Offsets:
         being_written = self._writes.keys()
         gone = []
         for group_id, offsets in self.committed.items():
-            for (topic, partition), offset in offsets.items():
-                is_of_name = offset.topic_id == NO_TOPIC_ID and topic in topics
-                is_gone = is_of_name or self._fate_of(topic, offset.topic_id) is Fate.GONE
+            for (topic, partition), stored in offsets.items():
+                topic_id = topic_id_of(stored[-1])
+                is_of_name = topic_id == NO_TOPIC_ID and topic in topics
+                is_gone = is_of_name or self._fate_of(topic, topic_id) is Fate.GONE
                 if is_gone and not self.pending.is_pending(group_id, (topic, partition)):
                     gone.append(offset_record(OffsetKey(group_id, topic, partition), None))
         return [record for record in gone if record.key not in being_written]
@@ -331,9 +347,9 @@ class Offsets:
     def has_unknown_topics(self) -> bool:
         """Whether offsets are stored of topics that are not known here."""
         return any(
-            self._fate_of(topic, offset.topic_id) is Fate.UNKNOWN
+            self._fate_of(topic, topic_id_of(stored[-1])) is Fate.UNKNOWN
             for offsets in self.committed.values()
-            for (topic, _partition), offset in offsets.items()
+            for (topic, _partition), stored in offsets.items()
         )
 
     def being_written(self) -> frozenset[str]:
@@ -363,8 +379,8 @@ class Offsets:
 
         expired = [
             record
-            for key, offset in committed.items()
-            if is_expired(key[0], offset)
+            for key, stored in committed.items()
+            if is_expired(key[0], offset_of(stored))
             and not self.pending.is_pending(group.group_id, key)
             and (record := offset_record(OffsetKey(group.group_id, *key), None)).key not in being_written
         ]

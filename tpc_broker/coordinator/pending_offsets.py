@@ -9,22 +9,50 @@ unstable until its marker all the same. A tombstone ends it at once. All is as i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from tpc_broker.coordinator.effects import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tpc_broker.coordinator.effects import Producer, Record
-    from tpc_broker.coordinator.records import OffsetKey
+    from tpc_broker.coordinator.effects import Producer
+    from tpc_broker.coordinator.records import OffsetKey, StoredOffset
 
 TopicAndPartition = tuple[str, int]
 
 
-class _Pending(NamedTuple):
-    number: int
-    """Of the record in this machine's life: they are in the log's order."""
-    record: Record
-    is_outdone: bool = False
+class _OfGroup:
+    """What a producer's transaction has of a group."""
+
+    __slots__ = ("counting", "outdone")
+
+    def __init__(self) -> None:
+        self.counting: dict[TopicAndPartition, StoredOffset | Record] = {}
+        """What its commit makes known."""
+        self.outdone: set[TopicAndPartition] = set()
+
+
+class _Transaction:
+    """What is open of a producer."""
+
+    __slots__ = ("groups", "producer_epoch")
+
+    def __init__(self) -> None:
+        self.producer_epoch = 0
+        self.groups: dict[str, _OfGroup] = {}
+
+
+class _Group:
+    """Who has something pending of a group."""
+
+    __slots__ = ("holders", "producers")
+
+    def __init__(self) -> None:
+        self.producers: set[int] = set()
+        self.holders: dict[TopicAndPartition, int | dict[int, None]] = {}
+        """Of each partition: the producer, or several in the order of their last records in the log."""
 
 
 class Verification:
@@ -43,11 +71,11 @@ class PendingOffsets:
     """
 
     def __init__(self) -> None:
-        self._count = 0
-        self._by_producer: dict[int, dict[OffsetKey, _Pending]] = {}
-        self._epochs: dict[int, int] = {}
-        self._producers_of: dict[str, dict[TopicAndPartition, set[int]]] = {}
-        """Who has something pending, by group and partition."""
+        self._open: dict[int, _Transaction] = {}
+        """By producer id."""
+        self._groups: dict[str, _Group] = {}
+        self.has_later = False
+        """Whether there ever was a value that a later release has written."""
         self._coming: dict[str, Counter[TopicAndPartition]] = {}
         """Writes under way, by group and partition."""
         self._ending: Counter[int] = Counter()
@@ -56,83 +84,124 @@ class PendingOffsets:
 
     def __len__(self) -> int:
         """Of partitions, of each producer."""
-        return sum(map(len, self._by_producer.values()))
+        of_groups = [each for transaction in self._open.values() for each in transaction.groups.values()]
+        return sum(len(each.counting) + len(each.outdone) for each in of_groups)
 
     def __bool__(self) -> bool:
-        return bool(self._by_producer)
+        return bool(self._open)
 
     # Replay
 
-    def add(self, producer: Producer, key: OffsetKey, record: Record) -> None:
-        """A record of an open transaction; in place of what the producer had for that partition."""
-        self._count += 1
-        producer_id = producer.producer_id
-        pending = self._by_producer.setdefault(producer_id, {})
-        pending[key] = _Pending(self._count, record)
-        self._epochs[producer_id] = producer.producer_epoch
-        partitions = self._producers_of.setdefault(key.group_id, {})
-        partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
+    def add(self, producer: Producer, key: OffsetKey, offset: StoredOffset | Record) -> None:
+        """A record of an open transaction; in place of what the producer had for that partition. The record itself is
+        given where a later release has written it.
+        """
+        producer_id, partition = producer.producer_id, (key.topic, key.partition)
+        transaction = self._open.get(producer_id)
+        if transaction is None:
+            transaction = self._open[producer_id] = _Transaction()
+        transaction.producer_epoch = producer.producer_epoch
+        group = self._groups.get(key.group_id)
+        if group is None:
+            group = self._groups[key.group_id] = _Group()
+        of_group = transaction.groups.get(key.group_id)
+        if of_group is None:
+            of_group = transaction.groups[key.group_id] = _OfGroup()
+            group.producers.add(producer_id)
+        of_group.counting[partition] = offset
+        of_group.outdone.discard(partition)
+        self.has_later |= isinstance(offset, Record)
+        holders = group.holders.setdefault(partition, producer_id)
+        if holders != producer_id:
+            several = {holders: None} if isinstance(holders, int) else holders
+            several.pop(producer_id, None)
+            several[producer_id] = None
+            group.holders[partition] = several
 
     def outdo(self, key: OffsetKey, *, is_tombstone: bool = False) -> None:
         """Something that counts is written behind all that is pending for it."""
-        for producer_id in self._producers(key):
+        group, partition = self._groups.get(key.group_id), (key.topic, key.partition)
+        if group is None or partition not in group.holders:
+            return
+        holders = group.holders[partition]
+        for producer_id in [holders] if isinstance(holders, int) else list(holders):
+            self._outdo(producer_id, key.group_id, partition)
             if is_tombstone:
-                self._take(producer_id, key)
-            else:
-                self._outdo(producer_id, key)
+                of_group = self._open[producer_id].groups[key.group_id]
+                of_group.outdone.remove(partition)
+                if not (of_group.counting or of_group.outdone):
+                    self._leave(producer_id, key.group_id)
+        if is_tombstone and key.group_id in self._groups:
+            del group.holders[partition]
 
-    def end(self, producer_id: int, *, commit: bool) -> list[Record]:
-        """A marker: the records that count now."""
-        ended = self._by_producer.get(producer_id, {})
-        counting = []
-        for key, (number, record, is_outdone) in list(ended.items()):
-            self._take(producer_id, key)
-            if commit and not is_outdone:
-                counting.append(record)
-                for other in self._producers(key):
-                    if self._by_producer[other][key].number < number:
-                        self._outdo(other, key)
+    def _leave(self, producer_id: int, group_id: str) -> None:
+        """A producer has nothing of a group any more."""
+        transaction, group = self._open[producer_id], self._groups[group_id]
+        del transaction.groups[group_id]
+        if not transaction.groups:
+            del self._open[producer_id]
+        group.producers.remove(producer_id)
+        if not group.producers:
+            del self._groups[group_id]
+
+    # Rule: The end of a transaction is one step, whatever it has: nobody sees a part of it. So next to nothing is done
+    # there for each of its offsets, where the transaction is alone in its group. Held by
+    # tests/coordinator/test_large_transactions.py.
+    def end(self, producer_id: int, *, commit: bool) -> dict[str, dict[TopicAndPartition, StoredOffset | Record]]:
+        """A marker: what counts now, by group. It belongs to the caller."""
+        counting = {}
+        transaction = self._open.get(producer_id)
+        for group_id, of_group in [] if transaction is None else list(transaction.groups.items()):
+            if len(self._groups[group_id].producers) > 1:
+                self._end_beside_others(producer_id, group_id, of_group, commit=commit)
+            self._leave(producer_id, group_id)
+            if commit and of_group.counting:
+                counting[group_id] = of_group.counting
         return counting
 
-    def _outdo(self, producer_id: int, key: OffsetKey) -> None:
-        pending = self._by_producer[producer_id]
-        pending[key] = pending[key]._replace(is_outdone=True)
+    def _end_beside_others(self, producer_id: int, group_id: str, of_group: _OfGroup, *, commit: bool) -> None:
+        all_holders = self._groups[group_id].holders
+        for partition in (*of_group.counting, *of_group.outdone):
+            holders = all_holders[partition]
+            if isinstance(holders, int):
+                del all_holders[partition]
+                continue
+            if commit and partition in of_group.counting:
+                for other in takewhile(lambda each: each != producer_id, holders):
+                    self._outdo(other, group_id, partition)
+            del holders[producer_id]
+            if not holders:
+                del all_holders[partition]
 
-    def _producers(self, key: OffsetKey) -> list[int]:
-        return list(self._producers_of.get(key.group_id, {}).get((key.topic, key.partition), ()))
-
-    def _take(self, producer_id: int, key: OffsetKey) -> None:
-        pending = self._by_producer[producer_id]
-        del pending[key]
-        if not pending:
-            del self._by_producer[producer_id], self._epochs[producer_id]
-        of_group, partition = self._producers_of[key.group_id], (key.topic, key.partition)
-        of_group[partition].remove(producer_id)
-        if not of_group[partition]:
-            del of_group[partition]
-        if not of_group:
-            del self._producers_of[key.group_id]
+    def _outdo(self, producer_id: int, group_id: str, partition: TopicAndPartition) -> None:
+        of_group = self._open[producer_id].groups[group_id]
+        of_group.counting.pop(partition, None)
+        of_group.outdone.add(partition)
 
     # Questions
 
     @property
     def group_ids(self) -> Iterable[str]:
         """Of which something is pending."""
-        return self._producers_of.keys()
+        return self._groups.keys()
 
     def is_pending(self, group_id: str, partition: TopicAndPartition) -> bool:
         """Whether a transaction has an offset for it."""
-        return partition in self._producers_of.get(group_id, ())
+        group = self._groups.get(group_id)
+        return group is not None and partition in group.holders
 
     def may_come(self, group_id: str, partition: TopicAndPartition | None = None) -> bool:
         """The same, or one is on its way to the log; of a group, with None for the partition."""
-        tables = (self._producers_of.get(group_id, ()), self._coming.get(group_id, ()))
+        group, coming = self._groups.get(group_id), self._coming.get(group_id, ())
+        tables = (() if group is None else group.holders, coming)
         return any(table if partition is None else partition in table for table in tables)
 
     def is_open(self, producer: Producer) -> bool:
         """Whether it is certain that the producer's transaction, in this epoch, is open, and in this partition."""
         producer_id, producer_epoch = producer
-        return self._epochs.get(producer_id) == producer_epoch and producer_id not in self._ending
+        transaction = self._open.get(producer_id)
+        is_of_epoch = transaction is not None and transaction.producer_epoch == producer_epoch
+        return is_of_epoch and producer_id not in self._ending
 
     # What is under way
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,6 +35,14 @@ _OFFSET_VALUE_VERSION: Final = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY: Final = 1
 _GROUP_VALUE_VERSION: Final = 3
 _NEWEST_READ: Final = 4
+_PLAIN_OFFSET: Final = Struct(">hqiBqB")
+"""A value of an offset without metadata, up to tagged fields: version, offset, leader epoch, metadata, time, tags."""
+_EMPTY: Final = 1
+"""How the length of an empty string is written."""
+_TOPIC_ID_TAG: Final = b"\0\x10"
+_TOPIC_ID_BEGIN: Final = _PLAIN_OFFSET.size + len(_TOPIC_ID_TAG)
+_TOPIC_ID_END: Final = _TOPIC_ID_BEGIN + 16
+_NO_TOPIC_ID: Final = NO_TOPIC_ID.bytes
 
 
 class OffsetKey(NamedTuple):
@@ -60,6 +69,12 @@ class CommittedOffset:
     commit_timestamp_ms: int = 0
     expire_timestamp_ms: int | None = None
     topic_id: TopicId = NO_TOPIC_ID
+
+
+StoredOffset = tuple[int, int, str, int, "int | None", bytes]
+"""The same fields as they are kept, the id of the topic as it is stored. Python's collector leaves out tuples of such
+values, and of nothing else that is made of several: 100,000 of others are 70 ms of a full collection.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +167,38 @@ def is_of_later_release(value: bytes) -> bool:
 
 def read_offset(value: bytes) -> CommittedOffset:
     """A committed offset of any version; RecordDamagedError otherwise."""
-    read = decoded("OffsetCommitValue", _version_of(value), value)
+    return offset_of(read_stored_offset(value))
+
+
+def offset_of(stored: StoredOffset) -> CommittedOffset:
+    """An offset that is kept."""
+    offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms, topic_id = stored
     return CommittedOffset(
-        Offset(read.offset),
-        LeaderEpoch(read.leader_epoch),
-        read.metadata,
-        read.commit_timestamp,
-        None if read.expire_timestamp < 0 else read.expire_timestamp,
-        NO_TOPIC_ID if read.topic_id == NO_TOPIC_ID.bytes else TopicId(uuid.UUID(bytes=read.topic_id)),
-    )
+        Offset(offset), LeaderEpoch(leader_epoch), metadata, commit_timestamp_ms, expire_timestamp_ms,
+        topic_id_of(topic_id),
+    )  # fmt: skip
+
+
+def read_stored_offset(value: bytes) -> StoredOffset:
+    """As `read_offset`, in the form that is kept. What is written without metadata is at fixed places."""
+    if len(value) >= _PLAIN_OFFSET.size:
+        version, offset, epoch, metadata_bytes, timestamp_ms, tags = _PLAIN_OFFSET.unpack_from(value)
+        if version == _OFFSET_VALUE_VERSION and metadata_bytes == _EMPTY:
+            if tags == 0:
+                return offset, epoch, "", timestamp_ms, None, _NO_TOPIC_ID
+            if tags == 1 and len(value) >= _TOPIC_ID_END and value.startswith(_TOPIC_ID_TAG, _PLAIN_OFFSET.size):
+                return offset, epoch, "", timestamp_ms, None, value[_TOPIC_ID_BEGIN:_TOPIC_ID_END]
+    read = decoded("OffsetCommitValue", _version_of(value), value)
+    return (
+        read.offset, read.leader_epoch, read.metadata, read.commit_timestamp,
+        None if read.expire_timestamp < 0 else read.expire_timestamp, bytes(read.topic_id),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def topic_id_of(data: bytes) -> TopicId:
+    """A topic's id, as it is stored."""
+    return NO_TOPIC_ID if data == _NO_TOPIC_ID else TopicId(uuid.UUID(bytes=data))
 
 
 def read_group(value: bytes) -> GroupMetadata:
