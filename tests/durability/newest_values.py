@@ -11,7 +11,6 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -174,26 +173,18 @@ def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
     raise AssertionError  # patiently has raised
 
 
-def cleaner_files(broker: TpcBroker, values: NewestValues) -> dict[str, int]:
-    """Seals, and what cleaners have left beside the logs, with their inodes."""
-    found = {}
-    for index in range(values.partitions_count):
-        for path in (broker.data_folder / "topics" / f"{values.topic}-{index}").iterdir():
-            if path.suffix == ".seal" or parse_cleaned_file_name(path.name):
-                with suppress(FileNotFoundError):
-                    found[f"{index}/{path.name}"] = path.stat().st_ino
-    return found
-
-
 def cleaned_names(broker: TpcBroker, values: NewestValues) -> set[str]:
-    """Of files that are not in their places."""
-    return {name for name in cleaner_files(broker, values) if parse_cleaned_file_name(name.partition("/")[2])}
+    """Of files that cleaners have written, and that are not in their places."""
+    topics = broker.data_folder / "topics"
+    folders = [topics / f"{values.topic}-{index}" for index in range(values.partitions_count)]
+    paths = [path for folder in folders for path in folder.iterdir()]
+    return {f"{path.parent.name}/{path.name}" for path in paths if parse_cleaned_file_name(path.name)}
 
 
-def wait_swapping(broker: TpcBroker, values: NewestValues) -> None:
-    """Until a cleaner has brought something, or it has been put in its place."""
-    before = cleaner_files(broker, values).items()
-    eventually(lambda: cleaner_files(broker, values).items() - before, "a cleaning", pause_s=0.0005)
+def wait_cleaning(broker: TpcBroker, values: NewestValues) -> None:
+    """Until a cleaner writes, or has just written."""
+    before = cleaned_names(broker, values)
+    eventually(lambda: cleaned_names(broker, values) - before, "a cleaning", pause_s=0.0005)
 
 
 def cleanings(broker: TpcBroker) -> int:

@@ -18,7 +18,7 @@ from tests.durability.newest_values import (
     check,
     cleaned_names,
     cleanings,
-    wait_swapping,
+    wait_cleaning,
 )
 from tests.durability.test_backup import back_up, restored
 from tests.durability.test_full_disk import fill
@@ -48,7 +48,7 @@ def test_a_backup_beside_cleanings_has_the_newest_value_of_each_key(tmp_path: Pa
     writing = Writing(broker.bootstrap, values)
     try:
         for number in range(BACKUPS):
-            wait_swapping(broker, values)
+            wait_cleaning(broker, values)
             acknowledged, done = values.acknowledged(), cleanings(broker)
             back_up(broker, tmp_path / f"backup-{number}", *(["--copy"] if number % 2 else []))
             copy = restored(tmp_path / f"backup-{number}", tmp_path / f"copy-{number}")

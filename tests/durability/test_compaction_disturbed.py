@@ -21,7 +21,7 @@ from tests.durability.newest_values import (
     check,
     cleaned_names,
     cleanings,
-    wait_swapping,
+    wait_cleaning,
 )
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.waiting import eventually, let_pass
@@ -51,7 +51,7 @@ def test_an_orderly_stop_in_the_midst_of_swaps(broker: TpcBroker, seed: int) -> 
     writing = Writing(broker.bootstrap, values)
     try:
         for _round in range(STOPS):
-            wait_swapping(broker, values)
+            wait_cleaning(broker, values)
             let_pass(chooser.choice([0, 0, 0.002, 0.01, 0.05]))
             broker.stop()
             left = cleaned_names(broker, values)
@@ -117,7 +117,7 @@ def test_pauses_and_kills_of_cores_and_cleaners_in_the_midst_of_swaps(broker: Tp
     writing, reading = Writing(broker.bootstrap, values), Reading(broker.bootstrap, values)
     try:
         for disturb in Disturbances(broker, seed).order():
-            wait_swapping(broker, values)
+            wait_cleaning(broker, values)
             disturb()
             writing.check()
             reading.check()
