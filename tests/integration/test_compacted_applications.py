@@ -234,12 +234,15 @@ def test_what_applications_keep_in_compacted_topics_stays_small_and_right(java, 
             copying.write()
             counting.round()
             rounds += 1
-            for name, size in sizes(broker).items():
+            now = sizes(broker)
+            for name, size in now.items():
                 largest[name] = max(largest[name], size)
             if not has_killed and (time.monotonic() > ends_at - 30 * MINUTES or rounds == 3):
                 has_killed = True
                 copying.kill_and_begin()
                 mirroring.kill_and_begin()
+            told = ", ".join(f"{name} {size}" for name, size in Counter(now).most_common(3))
+            print(f"round {rounds}: {sum(now.values())} bytes, {len(now)} partitions, the largest: {told}", flush=True)
             assert max(largest.values()) < BYTES_MAX, (rounds, largest)
         counting.check()
         copying.check()

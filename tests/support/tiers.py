@@ -32,10 +32,10 @@ class Part(NamedTuple):
 
 
 PARTS: Final = {
-    "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 24),
+    "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 28),
     "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 36),
     "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 10),
-    "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 20),
+    "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 22),
     "asan": Part("the C under AddressSanitizer and UBSan: the ring's tests, both backends, and a million mutations", 9),
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
     "plain": Part("the ring's tests, kills, loss of power, three nodes and an overlay without io_uring", 7),
