@@ -64,6 +64,13 @@ def test_a_data_directory_of_the_first_release(tmp_path):
 
 
 LEVELS = sorted(DATA.glob("level-*.tar.xz"))
+IN_THE_GATE = {(LEVELS[0], 2), (LEVELS[-1], 2)}
+"""The oldest and the newest, on two cores; all others, and other numbers of cores, are of `crash`."""
+OPENED = [
+    pytest.param(cores, path, id=f"{cores}-{path.name.removesuffix('.tar.xz')}",
+                 marks=() if (path, cores) in IN_THE_GATE else pytest.mark.crash)
+    for cores in (1, 2, 3) for path in LEVELS
+]  # fmt: skip
 
 
 def unpacked(archive, folder):
@@ -75,9 +82,8 @@ def unpacked(archive, folder):
     return TpcBroker(folder, 2, ACCESS), {**ADDED, **expected}
 
 
-@pytest.mark.parametrize("archive", LEVELS, ids=lambda path: path.name.removesuffix(".tar.xz"))
-@pytest.mark.parametrize("cores_count", [2, *(pytest.param(count, marks=pytest.mark.crash) for count in (1, 3))])
-def test_a_data_directory_of_every_feature_level(archive, cores_count, tmp_path):
+@pytest.mark.parametrize(("cores_count", "archive"), OPENED)
+def test_a_data_directory_of_every_feature_level(cores_count, archive, tmp_path):
     broker, expected = unpacked(archive, tmp_path / "broker")
     broker.cores_count = cores_count
     try:

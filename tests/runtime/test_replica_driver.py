@@ -160,7 +160,7 @@ def test_what_a_lone_leader_appended_is_cut_when_it_comes_back(either):
     others = [node for node in either.up() if node is not first]
     first.ask(never_notice_silence, first)
     for node in others:
-        either.crash(node.number)
+        either.crash(node.number, is_noticed=False)
     data = values("lost", 5)
     with first.connect() as client:
         for value in data:
@@ -176,9 +176,15 @@ def test_what_a_lone_leader_appended_is_cut_when_it_comes_back(either):
     assert either.leader().bounds().log_end_offset == 20
 
 
+def all_have_acknowledged(cores, leader, offset):
+    """Whoever has acknowledged nothing gets segments, which nobody ships here."""
+    cores.until(lambda: {one.match for one in leader.ask(lambda: leader.driver.core.look(GROUP).rows)} == {offset})
+
+
 def test_a_follower_that_was_away_for_long_is_sent_what_is_in_files_only(either):
     leader = either.leader()
     either.produce(leader, values("a", 10))
+    all_have_acknowledged(either, leader, 10)
     away = next(node for node in either.up() if node is not leader)
     either.crash(away.number)
     for number in range(5):
@@ -196,6 +202,7 @@ def test_what_a_follower_lacks_is_read_a_few_batches_at_a_time(cores, monkeypatc
     monkeypatch.setattr(item_reads, "BATCHES_AT_ONCE", 7)
     leader = cores.leader()
     cores.produce(leader, values("a", 10))
+    all_have_acknowledged(cores, leader, 10)
     away = next(node for node in cores.up() if node is not leader)
     cores.crash(away.number)
     cores.produce(leader, values("b", 30))
@@ -223,8 +230,7 @@ def test_what_cannot_be_read_for_a_follower_is_read_when_it_can_be(either, monke
     monkeypatch.setattr(item_reads, "RETRY_S", 0.05)
     leader = either.leader()
     either.produce(leader, values("a", 10))
-    # who has acknowledged nothing gets segments, which nobody ships here
-    either.until(lambda: leader.ask(lambda: [one.match for one in leader.driver.core.look(GROUP).rows]) == [10, 10])
+    all_have_acknowledged(either, leader, 10)
     away = next(node for node in either.up() if node is not leader)
     either.crash(away.number)
     either.produce(leader, values("b", 20, 300_000))  # more than is read at once, for C or for the machine

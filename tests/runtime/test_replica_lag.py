@@ -85,7 +85,7 @@ def test_a_follower_that_comes_back_is_brought_what_it_lacks_by_c(carried):
     keep_nothing(carried)
     write(carried, 5)
     number = next(node.number for node in carried.up() if node is not leader)
-    carried.crash(number)
+    carried.crash(number, is_noticed=False)
     for _ in range(10):
         write(carried, 5)
     assert carried.leader() is leader

@@ -165,7 +165,15 @@ class ReplicaCore:
         self.ask(die)
         self.stop()
 
+    def stand_soon(self):
+        """In its turn, as when a leader is gone, in place of a time-out later: once a heartbeat of all was heard."""
+        now_ms = SystemClock.monotonic_ms()
+        self.driver.core.groups[GROUP].schedule_campaign(now_ms + self.cores.settings.heartbeat_ms)
+
     # -- looking -----------------------------------------------------------------------------------------------------
+
+    def leads(self):
+        return self.role()[0] is LEADER
 
     def role(self):
         def found():
@@ -218,6 +226,7 @@ class ReplicaCores:
         for number in range(count):
             self.start(number)
         self.have_begun = True
+        self._elect()
 
     def folder(self, number):
         return self.tmp_path / f"node{number}-{self.lives[number]}"
@@ -228,16 +237,27 @@ class ReplicaCores:
             if other is not made:
                 self.link(made, other)
                 self.link(other, made)
+        if self.have_begun:
+            self._elect()
+
+    def _elect(self):
+        """Where nobody leads, soon: a time-out of elections is waited for in tests/raft, on virtual time."""
+        if not any(node.leads() for node in self.up()):
+            for node in self.up():
+                node.ask(node.stand_soon)
 
     def link(self, source, target):
         ours, theirs = socket.socketpair()
         source.adopt(ours, target, dialled=True)
         target.adopt(theirs, source, dialled=False)
 
-    def crash(self, number):
+    def crash(self, number, *, is_noticed=True):
+        """The others find at once that nobody listens there, unless they are to wait for the silence."""
         node, self.nodes[number] = self.nodes[number], None
         self.lives[number] += 1
         node.crash(self.folder(number))
+        for other in self.up() if is_noticed else ():
+            other.ask(other.driver.refused, node.address)
 
     def up(self):
         return [node for node in self.nodes if node is not None]

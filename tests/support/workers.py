@@ -6,7 +6,9 @@ with a long module at the end; how long each takes is in ``tests/durations.txt``
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +18,8 @@ from xdist.scheduler import LoadFileScheduling
 
 SHARED_BUILD: Final = ("tests/durability/test_crash_images.py", "tests/runtime/test_journal_mutants.py")
 """Modules that want `built_with_mutants`."""
-TOGETHER: Final = ("tests/spark",)
-"""Folders whose modules share what is started once a session."""
+TOGETHER: Final = ("tests/spark", "tests/tidy")
+"""Folders whose modules share what is started, or parsed, once a session."""
 DURATIONS: Final = Path(__file__).parents[1] / "durations.txt"
 _LISTED_S_MIN: Final = 2.0
 _DEFAULT_S: Final = 1.0
@@ -55,6 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     return FixturesTogether(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end, so nobody looks for garbage in it: that took two fifths of the collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.support.sources import nodes_of, tree_of
 from tests.support.tiers import MARKS, is_gate_module
 from tests.support.waiting import PATIENCE_S
 
@@ -76,6 +78,15 @@ def modules() -> list[Path]:
     return sorted(path for path in TESTS.rglob("test_*.py") if is_gate_module(path))
 
 
+def dotted(node: ast.AST) -> str:
+    """A name, or one of its attributes, as it is written; of anything else nothing."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
 def starters_in(tree: ast.Module) -> set[str]:
     """Dotted names by which the module may call what starts a process; subclasses that it makes among them."""
     found = set()
@@ -105,18 +116,19 @@ def is_left_out(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return "pytest.fixture" in decorators_of(function) or is_of_the_long_tier(function)
 
 
-def starts_in(source: str) -> list[tuple[int, str]]:
+@cache
+def starts_in(tree: ast.Module) -> list[tuple[int, str]]:
     """(line, what is called) of each call outside a fixture that starts a process."""
-    tree = ast.parse(source)
     starters = starters_in(tree)
+    builders = {f"{name}.builder" for name in starters}
 
     def look(node: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_left_out(node):
             return
-        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).removesuffix(".builder") in starters:
+        if isinstance(node, ast.Call) and (name := dotted(node.func)).removesuffix(".builder") in starters:
             yield node.lineno, name
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"{name}.builder" for name in starters}:
-            yield node.lineno, ast.unparse(node)
+        if isinstance(node, ast.Attribute) and (name := dotted(node)) in builders:
+            yield node.lineno, name
         for child in ast.iter_child_nodes(node):
             yield from look(child)
 
@@ -131,12 +143,12 @@ def test_no_gate_test_starts_a_process_outside_a_fixture() -> None:
     for path in modules():
         name = path.relative_to(TESTS).as_posix()
         if name not in OWN_PROCESSES:
-            wrong += [f"tests/{name}:{line}: {what}" for line, what in starts_in(path.read_text())]
+            wrong += [f"tests/{name}:{line}: {what}" for line, what in starts_in(tree_of(path))]
     assert not wrong, "\n".join(wrong)
 
 
 def test_what_is_excepted_needs_it() -> None:
-    starting = {path.relative_to(TESTS).as_posix() for path in modules() if starts_in(path.read_text())}
+    starting = {path.relative_to(TESTS).as_posix() for path in modules() if starts_in(tree_of(path))}
     assert OWN_PROCESSES.keys() - starting == set()
 
 
@@ -164,7 +176,7 @@ def test_what_is_excepted_needs_it() -> None:
     ],
 )
 def test_what_starts_a_process_is_found(source: str, expected: list[tuple[int, str]]) -> None:
-    assert starts_in(source) == expected
+    assert starts_in(ast.parse(source)) == expected
 
 
 REAL_CLOCKS: Final = {
@@ -182,25 +194,24 @@ CHANCE: Final = {
 """What draws chance that no seed repeats. `Random` is given a seed; the fixtures `seed` and `chance` have one."""
 
 
-def calls_in(source: str, unwanted: dict[str, set[str]]) -> list[tuple[int, str]]:
+def calls_in(tree: ast.Module, unwanted: dict[str, set[str]]) -> list[tuple[int, str]]:
     """(line, what is called) of each call of those, however they were imported; not in tests of the long tier."""
-    tree = ast.parse(source)
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names.update({each.asname or each.name: f"{node.module}.{each.name}" for each in node.names})
         elif isinstance(node, ast.Import):
             names.update({each.asname or each.name: each.name for each in node.names})
-    dotted = {f"{module}.{name}" for module, functions in unwanted.items() for name in functions}
+    full_names = {f"{module}.{name}" for module, functions in unwanted.items() for name in functions}
 
     def look(node: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_of_the_long_tier(node):
             return
         if isinstance(node, ast.Call):
-            first, dot, rest = ast.unparse(node.func).partition(".")
+            first, dot, rest = dotted(node.func).partition(".")
             name = names.get(first, "") + dot + rest
             seedless = name == "random.Random" and not node.args
-            if name in dotted or (seedless and "random" in unwanted):
+            if name in full_names or (seedless and "random" in unwanted):
                 yield node.lineno, name
         for child in ast.iter_child_nodes(node):
             yield from look(child)
@@ -213,7 +224,7 @@ def test_no_gate_test_reads_a_real_clock_or_draws_chance_without_a_seed(unwanted
     """A machine that is slow makes a test of the gate slow and not red, and each run of it is the same."""
     wrong = []
     for path in modules():
-        found = calls_in(path.read_text(), unwanted)
+        found = calls_in(tree_of(path), unwanted)
         wrong += [f"tests/{path.relative_to(TESTS).as_posix()}:{line}: {what}" for line, what in found]
     assert not wrong, "\n".join(wrong)
 
@@ -234,7 +245,7 @@ def test_no_gate_test_reads_a_real_clock_or_draws_chance_without_a_seed(unwanted
     ],
 )
 def test_what_reads_a_clock_or_draws_chance_is_found(source: str, expected: list[tuple[int, str]]) -> None:
-    assert calls_in(source, REAL_CLOCKS | CHANCE) == expected
+    assert calls_in(ast.parse(source), REAL_CLOCKS | CHANCE) == expected
 
 
 PATIENT_METHODS: Final = {
@@ -267,10 +278,10 @@ def number(node: ast.expr | None) -> float:
     return PATIENCE_S
 
 
-def impatience_in(source: str, module: str = "") -> list[tuple[int, str]]:
+def impatience_in(nodes: Iterable[ast.AST], module: str = "") -> list[tuple[int, str]]:
     """(line, what is called or named) of each time-out that a loaded machine may reach: a number below `PATIENCE_S`."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             target = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
             if PATIENCE_NAME.fullmatch(target) and number(node.value) < PATIENCE_S:
@@ -294,13 +305,13 @@ def test_no_test_gives_up_while_a_loaded_machine_may_still_answer() -> None:
     wrong = []
     for path in sorted(TESTS.rglob("*.py")):
         module = path.relative_to(TESTS).as_posix()
-        wrong += [f"tests/{module}:{line}: {what}" for line, what in impatience_in(path.read_text(), module)]
+        wrong += [f"tests/{module}:{line}: {what}" for line, what in impatience_in(nodes_of(path), module)]
     assert not wrong, "\n".join(wrong)
 
 
 def test_other_times_are_there() -> None:
     for module, called in OTHER_TIMES:
-        assert called in {what for _line, what in impatience_in((TESTS / module).read_text())}, (module, called)
+        assert called in {what for _line, what in impatience_in(nodes_of(TESTS / module))}, (module, called)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +329,7 @@ def test_other_times_are_there() -> None:
     ],
 )  # fmt: skip
 def test_time_outs_that_are_too_short_are_found(source: str, expected: list[tuple[int, str]]) -> None:
-    assert impatience_in(source) == expected
+    assert impatience_in(ast.walk(ast.parse(source))) == expected
 
 
 def test_no_test_has_its_seed_from_the_environment() -> None:
