@@ -59,7 +59,7 @@ _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 class NativeCodecs(NamedTuple):
     """Addresses of functions and contexts, with the names of `tpc_clean_codecs`: most batches of lz4 and zstd are
-    unpacked and packed with them, in C. 0: there is none.
+    unpacked and packed with them, in C. 0: there is none. The last one is a size.
     """
 
     lz4_unpack: int = 0
@@ -69,6 +69,8 @@ class NativeCodecs(NamedTuple):
     zstd_is_error: int = 0
     zstd_unpack_context: int = 0
     zstd_pack_context: int = 0
+    zstd_pack_small_context: int = 0
+    small_bytes: int = 0
 
 
 class Codec(NamedTuple):
@@ -148,8 +150,8 @@ class Cleaning:
         self._take_codecs(c.codecs)
 
     def _take_codecs(self, codecs: Any) -> None:
-        for name, address in self._codec.native._asdict().items():
-            setattr(codecs, name, ffi.cast("void *", address))
+        for name, value in self._codec.native._asdict().items():
+            setattr(codecs, name, value if name == "small_bytes" else ffi.cast("void *", value))
         unpacked_bytes = min(NATIVE_BYTES_MAX, self._job.decompressed_bytes_max)
         self._unpacked_memory = ffi.new("uint8_t[]", max(1, unpacked_bytes))
         self._kept_memory = ffi.new("uint8_t[]", 3 * NATIVE_BYTES_MAX)
