@@ -251,7 +251,6 @@ BARS: Final[tuple[Bar, ...]] = (
     *(at_most(f"commit-latency-{count}", "p99", p99_us, 0.5, peer) for count in (1, 10) for peer in _KAFKAS),
     at_least("read-committed", COMMITTED_RATIO, Extra(COMMITTED_RATIO), 0.95),
     *(at_least(f"cleaning-{codec}", "MB/s of log", mb_per_s, 2.0, _DEFAULT) for codec in CLEANED),
-    *(at_most(f"cleaning-{codec}", "CPU s/GB of log", cpu_s_per_gb, 0.5, _DEFAULT) for codec in CLEANED),
     at_most("produce-while-cleaning", CLEANING_P99, Extra(CLEANING_P99), 1.1),
     at_most("produce-while-cleaning", FAILED_READS, Extra(FAILED_READS), 0.0, is_worst=True),
     at_most("produce-while-cleaning", SWAP_LOCK_MS, Extra(SWAP_LOCK_MS), 5.0, is_worst=True),

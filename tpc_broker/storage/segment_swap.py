@@ -180,7 +180,8 @@ class SegmentSwap:
     @asynccontextmanager
     async def _seal_beside(self, seal: Seal) -> AsyncIterator[str]:
         """The name under which it is, durable. Where it does not get to its place it is removed."""
-        folder, name = self._log.folder, segment_file_name(seal.base_offset, f".{seal.generation}.seal{TEMPORARY_SUFFIX}")
+        folder = self._log.folder
+        name = segment_file_name(seal.base_offset, f".{seal.generation}{SEAL_SUFFIX}{TEMPORARY_SUFFIX}")
         try:
             try:
                 await self._write_seal(name, seal)
