@@ -146,6 +146,8 @@ class tpc_clean_codecs(Structure):
     zstd_is_error: CData
     zstd_unpack_context: CData
     zstd_pack_context: CData
+    zstd_pack_small_context: CData
+    small_bytes: int
     unpacked: Pointer[int]
     unpacked_bytes: int
     kept: Pointer[int]

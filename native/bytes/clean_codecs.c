@@ -5,16 +5,14 @@
 #include "clean_codecs.h"
 #include "wire.h"
 
-enum { LZ4 = 3, ZSTD = 4, LZ4_BLOCK_BYTES = 64 * 1024, ZSTD_LEVEL = 3, SIZE_BYTES = 4 };
+enum { LZ4 = 3, ZSTD = 4, LZ4_BLOCK_BYTES = 64 * 1024, SIZE_BYTES = 4 };
 
 /* Magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, and the header's own checksum byte. */
 static const uint8_t LZ4_HEADER[] = {0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82};
 static const uint32_t LZ4_STORED = 0x80000000u;
 
 typedef int (*lz4_function)(const char *from, char *to, int from_bytes, int to_bytes_max);
-typedef size_t (*zstd_unpack)(void *context, void *to, size_t to_bytes_max, const void *from, size_t from_bytes);
-typedef size_t (*zstd_pack)(void *context, void *to, size_t to_bytes_max, const void *from, size_t from_bytes,
-                            int level);
+typedef size_t (*zstd_function)(void *context, void *to, size_t to_bytes_max, const void *from, size_t from_bytes);
 typedef unsigned (*zstd_is_error)(size_t result);
 
 static uint32_t read_size(const uint8_t *at) {
@@ -53,8 +51,8 @@ int64_t clean_unpack(const tpc_clean_codecs *codecs, int compression, const uint
         return lz4_unpack_frame((lz4_function)codecs->lz4_unpack, from, from_bytes, codecs->unpacked,
                                 (size_t)codecs->unpacked_bytes);
     if (compression != ZSTD || !codecs->zstd_unpack || !codecs->zstd_pack) return -1;
-    size_t got = ((zstd_unpack)codecs->zstd_unpack)(codecs->zstd_unpack_context, codecs->unpacked,
-                                                    (size_t)codecs->unpacked_bytes, from, from_bytes);
+    size_t got = ((zstd_function)codecs->zstd_unpack)(codecs->zstd_unpack_context, codecs->unpacked,
+                                                      (size_t)codecs->unpacked_bytes, from, from_bytes);
     return ((zstd_is_error)codecs->zstd_is_error)(got) ? -1 : (int64_t)got;
 }
 
@@ -85,6 +83,8 @@ int64_t clean_pack(const tpc_clean_codecs *codecs, int compression, const uint8_
                    size_t to_bytes) {
     if (to_bytes < clean_packed_bound(from_bytes)) return -1;
     if (compression == LZ4) return lz4_pack_frame((lz4_function)codecs->lz4_pack, from, from_bytes, to);
-    size_t got = ((zstd_pack)codecs->zstd_pack)(codecs->zstd_pack_context, to, to_bytes, from, from_bytes, ZSTD_LEVEL);
+    void *context =
+        from_bytes <= (size_t)codecs->small_bytes ? codecs->zstd_pack_small_context : codecs->zstd_pack_context;
+    size_t got = ((zstd_function)codecs->zstd_pack)(context, to, to_bytes, from, from_bytes);
     return ((zstd_is_error)codecs->zstd_is_error)(got) ? -1 : (int64_t)got;
 }

@@ -156,11 +156,9 @@ async def _write_direct_and_forget(folder, name, data, position):
     folder.files.mark_synced(folder.path / name)
 
 
-async def _write_seal_without_sync(swap, seal):
+async def _write_seal_without_sync(swap, name, seal):
     """In place of `SegmentSwap._write_seal`."""
-    name = f"{seal.base_offset:020d}.seal.tmp"
     await swap._log.folder.write_file(name, seal.encode())
-    return name
 
 
 async def sizes_in(folder):
@@ -168,9 +166,9 @@ async def sizes_in(folder):
     return {name: (await folder.disk.stat(folder.path / name)).size_bytes for name in names}
 
 
-async def _seal_behind_the_files(swap, given_way, seal, published):
+async def _seal_behind_the_files(swap, given_way, seal, written, published):
     """In place of `SegmentSwap._carry_out`: the commit point comes when all has been done."""
-    folder, written = swap._log.folder, await swap._write_seal(seal)
+    folder = swap._log.folder
     for segment in given_way:
         segment.give_way()
     await segment_swap.put_in_place(folder, seal, await sizes_in(folder))

@@ -1,9 +1,14 @@
-"""The map of keys: its hash is the one that is known to be sound, and it holds what it says."""
+"""The map of keys: its hash is the one that is known to be sound, and it holds what it says. And zstd."""
 
+from random import Random
+
+import cramjam
 import pytest
 
 from tests.support.cleaned_logs import CleanedLog
 from tests.support.record_batches import Record, batch
+from tpc_broker.kafka.compression import Compression, decompress
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
 from tpc_broker.log.cleaning import KEY_BYTES, Cleaning, map_bytes
 from tpc_broker.log.cleaning_job import CleaningSource
 from tpc_broker.runtime.cleaner.codecs import codec_of_a_job
@@ -65,3 +70,35 @@ def test_a_job_takes_no_more_memory_than_its_offsets_need(tmp_path):
     assert map_bytes(log.job(dedupe_bytes=1 << 40)) == 36 * KEY_BYTES
     assert map_bytes(log.job(dedupe_bytes=100)) == 4 * KEY_BYTES
     assert map_bytes(log.job(dedupe_bytes=1 << 40, first_dirty_offset=10)) == 16 * KEY_BYTES
+
+
+def packed_by(tmp_path, records_count):
+    """Of a zstd batch every second record goes: the packed records that stay, and what they are."""
+    random = Random(records_count)
+    words = [b"%016x" % random.getrandbits(64) for _ in range(4096)]
+    records = [Record(b" ".join(random.choices(words, k=59)), b"%d" % (n // 2)) for n in range(2 * records_count)]
+    data = batch(records, codec=Compression.ZSTD)
+    source = CleaningSource(0, len(records), len(data), 1, False, 0, 0)
+    job = CleanedLog(tmp_path, [source]).job()
+    written = bytearray()
+    with codec_of_a_job() as codec:
+        cleaning = Cleaning(job, codec, memoryview(bytearray(map_bytes(job))), HASH_KEY)
+        cleaning.begin(source)
+        assert cleaning.collect(memoryview(data)) == len(data)
+        cleaning.end(source)
+        cleaning.begin(source)
+        assert cleaning.rewrite(memoryview(data), written.extend) == len(data)
+    header = decode_header(written, 0)
+    assert header.records_count == records_count
+    return bytes(written[BATCH_HEADER_BYTES:]), records[1::2]
+
+
+@pytest.mark.parametrize("records_count", [1, 8, 11, 13, 100, 500])
+def test_zstd_is_as_small_as_kafka_makes_it(tmp_path, records_count):
+    """Kafka's cleaner packs a stream whose length it does not know. From 12 of these records on they are not few."""
+    packed, kept = packed_by(tmp_path, records_count)
+    plain = bytes(decompress(Compression.ZSTD, memoryview(packed)))
+    assert [plain.count(record.value) for record in kept] == [1] * records_count
+    stream = cramjam.zstd.Compressor(level=3)
+    stream.compress(plain)
+    assert len(packed) < 1.005 * len(bytes(stream.finish()))

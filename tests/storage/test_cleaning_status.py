@@ -26,6 +26,8 @@ def test_a_cleaning_is_told_in_one_line_and_counted(caplog):
     assert book.status_of(KEY).last_cleaned_ms == NEVER_MS
     book.began(KEY, "prices-0")
     assert book.counters()["cleaning_now"] == 1
+    book.swapped(0.004)
+    book.swapped(0.0015)
     with caplog.at_level(logging.INFO):
         book.cleaned(KEY, "prices-0", REPORT, 5000)
     assert caplog.messages == [
@@ -38,6 +40,7 @@ def test_a_cleaning_is_told_in_one_line_and_counted(caplog):
         "cleanings": 1, "cleanings_failed": 0, "cleaner_away": 0, "cleaning_ms": 1500,
         "cleaned_bytes_read": 64 << 20, "cleaned_bytes_written": 16 << 20, "cleaned_bytes_saved": 24 << 20,
         "cleaned_records_read": 1000, "cleaned_records_removed": 750,
+        "swaps": 2, "swaps_locked_us": 5500, "swap_locked_us_max": 4000,
         "compacted_partitions_now": 1, "cleaning_now": 0, "cleaner_lacking_now": 0, "uncleanable_now": 0,
         "dirty_bytes_now": 300,
         "clean_bytes_now": 100, "dirty_permille_max_now": 750, "batches_unreadable_now": 2,

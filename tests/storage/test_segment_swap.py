@@ -22,6 +22,7 @@ from tpc_broker.storage.recovery import recover_core
 from tpc_broker.storage.segment_swap import SegmentSwap, SwapRefusedError
 
 CARRY_OUT = SegmentSwap._carry_out
+WRITE_SEAL = SegmentSwap._write_seal
 
 GONE_OF_THREE = 1
 """Of the offsets of a cleaned segment those are gone that have this rest."""
@@ -197,9 +198,9 @@ async def power_losses(seeds):
     return outcomes
 
 
-async def no_directory_sync(self, segments, seal, published):
+async def no_directory_sync(self, *swap):
     self._log.folder.disk.during("fsync_directory", do=forgetting)  # to the swap's end
-    await CARRY_OUT(self, segments, seal, published)
+    await CARRY_OUT(self, *swap)
 
 
 async def sizes_in(folder):
@@ -207,23 +208,25 @@ async def sizes_in(folder):
     return {name: (await folder.disk.stat(folder.path / name)).size_bytes for name in names}
 
 
-async def seal_behind_the_files(self, segments, seal, published):
-    written = await self._write_seal(seal)
+async def seal_behind_the_files(self, segments, seal, written, published):
     await segment_swap.put_in_place(self._log.folder, seal, await sizes_in(self._log.folder))
     await self._log.folder.rename(written, f"{seal.base_offset:020d}.seal")
     await self._log.folder.disk.fsync_directory(self._log.folder.path)
     self._publish(segments, seal, published)
 
 
-async def seal_without_a_sync(self, segments, seal, published):
+async def seal_without_a_sync(self, name, seal):
     self._log.folder.disk.during("fdatasync", do=forgetting)
-    await CARRY_OUT(self, segments, seal, published)
+    await WRITE_SEAL(self, name, seal)
     self._log.folder.disk.during("fdatasync", do=None)
 
 
-@pytest.mark.parametrize("mutant", [no_directory_sync, seal_behind_the_files, seal_without_a_sync])
-async def test_a_swap_that_does_it_in_another_way_is_caught(mutant, monkeypatch):
-    monkeypatch.setattr(SegmentSwap, "_carry_out", mutant)
+@pytest.mark.parametrize(
+    ("step", "mutant"),
+    [("_carry_out", no_directory_sync), ("_carry_out", seal_behind_the_files), ("_write_seal", seal_without_a_sync)],
+)
+async def test_a_swap_that_does_it_in_another_way_is_caught(step, mutant, monkeypatch):
+    monkeypatch.setattr(SegmentSwap, step, mutant)
     with pytest.raises(AssertionError):
         await power_losses(8)
 

@@ -149,6 +149,11 @@ TLS_CPU: Final = "CPU s/GB more with TLS"
 RIGHTS_RATIO: Final = "CPU with / without"
 LOGINS_OF_CPU: Final = "logins a second of CPU"
 OF_QUOTA: Final = "% of the quota"
+CLEANING_P99: Final = "p99 beside a cleaner / without, in turn"
+FAILED_READS: Final = "failed reads"
+SWAP_LOCK_MS: Final = "ms that a swap locked, longest"
+CLEANED: Final = ("none", "lz4", "zstd")
+"""Codecs of logs that are cleaned."""
 LED_AFTER_ANSWER_S: Final = "s from the last topic's answer until all have a leader"
 
 
@@ -245,5 +250,9 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("transactions-single", TRANSACTIONS_PER_S, Extra(TRANSACTIONS_PER_S), 5_000.0),
     *(at_most(f"commit-latency-{count}", "p99", p99_us, 0.5, peer) for count in (1, 10) for peer in _KAFKAS),
     at_least("read-committed", COMMITTED_RATIO, Extra(COMMITTED_RATIO), 0.95),
+    *(at_least(f"cleaning-{codec}", "MB/s of log", mb_per_s, 2.0, _DEFAULT) for codec in CLEANED),
+    at_most("produce-while-cleaning", CLEANING_P99, Extra(CLEANING_P99), 1.1),
+    at_most("produce-while-cleaning", FAILED_READS, Extra(FAILED_READS), 0.0, is_worst=True),
+    at_most("produce-while-cleaning", SWAP_LOCK_MS, Extra(SWAP_LOCK_MS), 5.0, is_worst=True),
     at_most("cluster-idle", LED_AFTER_ANSWER_S, Extra(LED_AFTER_ANSWER_S), 10.0, peer=_US_3),
 )

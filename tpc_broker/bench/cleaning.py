@@ -1,37 +1,43 @@
-"""One thread of our cleaner beside one of Apache Kafka's, on the same files: `python -m tpc_broker.bench.cleaning`.
+"""Rounds of cleaning: one thread of our cleaner, or one of Apache Kafka's, on copies of the same log.
 
-A log of 1 KiB records is written once for each codec; every key comes twice, at random places, so that half of the
-records are dead. Each round copies it for both, and has Kafka's own `Cleaner` (`tools/CleanerReferee.java`, a JVM that
-has cleaned the same log before, with Kafka's default buffers) and ours clean all of it from the first offset on.
+A log of 1 KiB records is written once in a run for each codec; every key comes twice, at random places, so that half of
+the records are dead. Kafka's own `Cleaner` (`tools/CleanerReferee.java`, with Kafka's default buffers, in a JVM that
+has cleaned the same log before) and ours clean all of it from the first offset on.
 
-What is told are medians of the rounds, which take turns: MB of log a second, by the time that a cleaning takes from its
-first read to the last file being durable, and MB a second of the cleaning thread's CPU time, which other work on the
-machine and the disk change less. The JVM's compilers and collector run in other threads and are not counted.
+Figures are medians of a round's passes: MB of log a second, by the time from the first read to the last file being
+durable; and CPU seconds of the cleaning thread for a GB of log, which other work on the machine and the disk change
+less. The JVM's compilers and collector run in other threads and are not counted.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
-import statistics
 import subprocess
-import sys
-import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Final, Self
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tpc_broker.bench.kafka_jars import java_command, kafka_jars
-from tpc_broker.kafka.compression import Compression
+from tpc_broker.bench.measured import Round, Stage, Workload
+from tpc_broker.bench.peers.kafka import KafkaPeer
 from tpc_broker.kafka.records import Record, build_batch
 from tpc_broker.log.cleaning_job import CleaningJob, CleaningSource
 from tpc_broker.log.files import LOG_SUFFIX, segment_file_name
 from tpc_broker.runtime.cleaner.cleaning_run import clean
 
+if TYPE_CHECKING:
+    from tpc_broker.bench.measured import Runner
+    from tpc_broker.kafka.compression import Compression
+
 PROGRAM: Final = Path(__file__).resolve().parents[2] / "tools" / "CleanerReferee.java"
-CODECS: Final = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
+LOG_BYTES: Final = 128 << 20
+"""Before it is compressed."""
+WARM_PASSES, PASSES = 2, 5
+"""The first ones are for the JVM's compilers, and for memory."""
 VALUE_BYTES: Final = 1000
 RECORDS_PER_BATCH: Final = 16
 SEGMENT_BYTES: Final = 64 << 20
@@ -117,42 +123,36 @@ def clean_ours(folder: Path, end_offset: int) -> tuple[float, float]:
     return time.monotonic() - begun, time.thread_time() - cpu_begun
 
 
-def measure(folder: Path, codec: Compression, log_bytes: int, rounds: int) -> dict[str, Any]:
-    """MB/s of both, of each round and the medians."""
-    source = folder / "source"
-    end_offset = write_log(source, log_bytes, codec)
-    size = sum(path.stat().st_size for path in source.iterdir())
-    found: dict[str, list[float]] = {"ours": [], "kafka": [], "ours, CPU": [], "kafka, CPU": []}
-    with KafkaCleaner() as kafka:
-        for number in range(rounds + 1):  # the first is for the JVM's compilers, and for memory
-            for name, run in (("ours", clean_ours), ("kafka", kafka.clean)):
-                copy = folder / f"{name}-0"
+def cleaning(codec: Compression) -> Runner:
+    """A log whose batches are compressed so."""
+
+    def run(workload: Workload, stage: Stage) -> Round:
+        source = stage.peer.folder.parent / workload.key  # of the whole run
+        end_offset = _end_of(source) if source.exists() else write_log(source, LOG_BYTES, codec)
+        size = _log_bytes(source)
+        passes = []
+        with KafkaCleaner() if isinstance(stage.peer, KafkaPeer) else nullcontext() as kafka:
+            for _ in range(WARM_PASSES + PASSES):
+                copy = stage.peer.folder / f"{codec.name.lower()}-0"
                 shutil.copytree(source, copy)
-                seconds, cpu_seconds = run(copy, end_offset)
+                passes.append((kafka.clean if kafka is not None else clean_ours)(copy, end_offset))
+                left = _log_bytes(copy)
                 shutil.rmtree(copy)
-                if number:
-                    found[name].append(size / 1e6 / seconds)
-                    found[f"{name}, CPU"].append(size / 1e6 / cpu_seconds)
-    shutil.rmtree(source)
-    medians = {name: statistics.median(each) for name, each in found.items()}
-    return {"codec": codec.name.lower(), "log_mb": size / 1e6, "medians": medians, "rounds": found}
+        seconds, cpu_seconds = (median(one) for one in zip(*passes[WARM_PASSES:], strict=True))
+        return Round(
+            mb_per_s=round(size / 1e6 / seconds, 1),
+            cpu_s_per_gb=round(cpu_seconds / (size / 1e9), 3),
+            extra={"% of the log that stays": round(100 * left / size, 2)},
+        )
+
+    return run
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--mebibytes", type=int, default=256, help="of the log, before it is compressed")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured; default: a temporary one")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for codec in CODECS:
-            found = measure(Path(folder), codec, options.mebibytes << 20, options.rounds)
-            for what in ("", ", CPU"):
-                ours, kafka = found["medians"][f"ours{what}"], found["medians"][f"kafka{what}"]
-                told = f"{ours:7.1f} MB/s, Kafka's {kafka:7.1f} MB/s, {ours / kafka:.2f} x"
-                print(f"{found['codec'] + what:9} {told}", file=sys.stderr)
-            print(json.dumps(found), flush=True)
+def _end_of(folder: Path) -> int:
+    return max(int(path.stem) for path in folder.glob(f"*{LOG_SUFFIX}"))
 
 
-if __name__ == "__main__":
-    main()
+def _log_bytes(folder: Path) -> int:
+    """Of the log: where cleaned segments lie beside it, theirs."""
+    cleaned = list(folder.glob(f"*{LOG_SUFFIX}.cleaned-*"))
+    return sum(path.stat().st_size for path in cleaned or folder.glob(f"*{LOG_SUFFIX}"))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from tpc_broker.bench.bars import CLEANED
+from tpc_broker.bench.beside_cleaning import beside_cleaning
 from tpc_broker.bench.catching_up import catch_up_of_a_node
+from tpc_broker.bench.cleaning import cleaning
 from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, first_lap, maximum, tail
 from tpc_broker.bench.failing_often import failovers
 from tpc_broker.bench.failing_over import failover
@@ -25,6 +28,7 @@ from tpc_broker.bench.steering import CONNECTIONS, datagrams, forwards, placed_c
 from tpc_broker.bench.storing import storage_shapes
 from tpc_broker.bench.transacting import commit_latency, read_committed, transactions
 from tpc_broker.bench.transaction_load import Transactions
+from tpc_broker.kafka.compression import Compression
 
 _KAFKA_LIKE: Final = ("tpc", "kafka")
 _ALL: Final = ("bare durable", "bare echo", "tpc", "kafka", "redis", "nats")
@@ -251,6 +255,17 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "read-committed", "8 connections read what transactions wrote, 1 % of them aborted, 1 MiB fetches",
         read_committed, Shape(partitions=8, value_bytes=1 << 20), peers=_KAFKA_LIKE, brief=_OURS_AND_DEFAULT, count=8,
+    ),
+    *(
+        Workload(
+            f"cleaning-{codec}", f"one thread cleans a log ({codec}), half of which is dead",
+            cleaning(Compression[codec.upper()]), peers=_OURS_AND_DEFAULT, brief=_OURS_AND_DEFAULT, needs_server=False,
+        )
+        for codec in CLEANED
+    ),
+    Workload(
+        "produce-while-cleaning", "1,000 requests/s of 1 and 16 KiB in open loop, beside a cleaner and without one",
+        beside_cleaning, Shape(4, 64, 1, 1024, 4, 1000.0), peers=_OURS, brief=_OURS, needs_server=False,
     ),
     _cluster("latency", "one producer, 1 KiB, one in flight", Shape()),
     _cluster("connections", "64 connections, 1 KiB, one in flight each", Shape(64, 1, 1, 1024, 8)),

@@ -59,7 +59,7 @@ _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 class NativeCodecs(NamedTuple):
     """Addresses of functions and contexts, with the names of `tpc_clean_codecs`: most batches of lz4 and zstd are
-    unpacked and packed with them, in C. 0: there is none.
+    unpacked and packed with them, in C. 0: there is none. The last one is a size.
     """
 
     lz4_unpack: int = 0
@@ -69,6 +69,8 @@ class NativeCodecs(NamedTuple):
     zstd_is_error: int = 0
     zstd_unpack_context: int = 0
     zstd_pack_context: int = 0
+    zstd_pack_small_context: int = 0
+    small_bytes: int = 0
 
 
 class Codec(NamedTuple):
@@ -77,7 +79,7 @@ class Codec(NamedTuple):
     unpack: Callable[[int, memoryview, int], Buffer | None]
     """The records, of so many bytes at most, until the next call; None: they are damaged, or more."""
     pack: Callable[[int, memoryview], Buffer]
-    pack_small: Callable[[int, memoryview], Buffer]
+    pack_smallest: Callable[[int, memoryview], Buffer]
     """As small as it can be, in many times the time: for a segment that may not grow."""
     native: NativeCodecs = NativeCodecs()
 
@@ -150,8 +152,8 @@ class Cleaning:
         self._take_codecs(c.codecs)
 
     def _take_native(self, native: NativeCodecs) -> None:
-        for name, address in native._asdict().items():
-            setattr(self._c.codecs, name, ffi.cast("void *", address))
+        for name, value in native._asdict().items():
+            setattr(self._c.codecs, name, value if name == "small_bytes" else ffi.cast("void *", value))
 
     def _take_codecs(self, codecs: Any) -> None:
         self._take_native(self._codec.native)
@@ -318,7 +320,7 @@ class Cleaning:
         plain = self._out_view[c.written_bytes : c.written_bytes + verdict.records_bytes]
         packed = self._codec.pack(compression, plain)
         if not c.may_grow and memoryview(packed).nbytes + BATCH_HEADER_BYTES > batch_bytes:
-            packed = min(packed, self._codec.pack_small(compression, plain), key=len)
+            packed = min(packed, self._codec.pack_smallest(compression, plain), key=len)
         packed_pointer, packed_bytes, _packed_held = pinned(packed)
         self._in_room(
             write, lambda: lib.tpc_clean_packed(c, batch, verdict, packed_pointer, packed_bytes, *self._room)

@@ -78,6 +78,11 @@ class CleaningTotals:
     cleaned_bytes_saved: int = 0
     cleaned_records_read: int = 0
     cleaned_records_removed: int = 0
+    swaps: int = 0
+    """Times that cleaned segments took the place of others."""
+    swaps_locked_us: int = 0
+    """How long they kept others from changing the partition's files."""
+    swap_locked_us_max: int = 0
 
 
 class CleaningBook:
@@ -141,6 +146,13 @@ class CleaningBook:
             report.bytes_read / _MEBIBYTE, report.bytes_written / _MEBIBYTE, saved / _MEBIBYTE, report.seconds,
             f"; {report.batches_unreadable} batches cannot be read and stay" if report.batches_unreadable else "",
         )  # fmt: skip
+
+    def swapped(self, locked_s: float) -> None:
+        """Cleaned segments are in their place; the partition was locked for so long."""
+        totals, locked_us = self.totals, round(locked_s * 1e6)
+        totals.swaps += 1
+        totals.swaps_locked_us += locked_us
+        totals.swap_locked_us_max = max(totals.swap_locked_us_max, locked_us)
 
     def failed(self, key: TopicPartition, *, is_away: bool = False) -> None:
         """A job ended before its end. `is_away`: the cleaner was not there, or went (`CleanerAwayError`)."""

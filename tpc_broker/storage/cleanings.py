@@ -291,7 +291,10 @@ class Cleanings:
         if not self._is_wanted(led):
             raise JobVoidError("the partition is not here any more, or is not compacted")
         with self.swaps.under_way():
-            await files.swap(sources, seal, lambda: self._plane.segments_replaced(led.handle, seal.end_offset))
+            locked_s = await files.swap(
+                sources, seal, lambda: self._plane.segments_replaced(led.handle, seal.end_offset)
+            )
+        self.book.swapped(locked_s)
 
     def _came_to_nothing(self, key: TopicPartition) -> None:
         """Not the log's doing; a whole job may have been read and written in vain, so it is not repeated at once."""

@@ -212,7 +212,7 @@ class PartitionStorage(SegmentLog):
         """`SegmentRetention.purge`."""
         return SegmentRetention(self).purge(now_ms)
 
-    def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> Awaitable[None]:
+    def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> Awaitable[float]:
         """`SegmentSwap.swap`; `on_cleaned` is called with `published`."""
 
         def shown() -> None:

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-The cleaner leaves its files, durable, beside the log under `.cleaned-GENERATION` names. Then, under the partition's
-lock, with its version as the job saw it:
+The cleaner leaves its files, durable, beside the log under `.cleaned-GENERATION` names. The seal is written beside its
+place and made durable. Then, under the partition's lock, with its version as the job saw it:
 
-1. `BASE.seal` is written and made durable: the commit point. Before, nothing has changed; behind it the swap is
-   finished, by whoever comes next;
+1. `BASE.seal` gets its name, and that is made durable: the commit point. Before, nothing has changed; behind it the
+   swap is finished, by whoever comes next;
 2. its files get their names;
 3. the next version is published, and the data plane told, in one step;
 4. the other segments that it replaces go, with all that belongs to them. They may be many, so the lock is given back
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -49,7 +49,7 @@ from tpc_broker.storage.files_life import Change
 from tpc_broker.storage.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from tpc_broker.storage.folders import PartitionListing
@@ -87,28 +87,31 @@ class SegmentSwap:
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
 
-    async def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> None:
+    async def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> float:
         """Put a cleaned segment, whose files are there, in the place of these. `published` is called in the step that
-        shows it to readers.
+        shows it to readers. For how many seconds the partition was locked.
 
         SwapRefusedError: nothing has changed. StorageFailedError: the partition has failed, or is not open.
         """
         log = self._log
         async with AsyncExitStack() as kept:
             await self._check_files(sources, seal, kept)
+            written = await kept.enter_async_context(self._seal_beside(seal))
             while True:
                 await log.swaps.wait_over()
                 await log.swaps.wait_free()
                 with ExitStack() as begun:
                     async with log.changing(Change.REPLACE):
+                        locked_s = trio.current_time()
                         if log.swaps.is_held or log.swaps.is_under_way:
                             continue
                         self._check_version(sources, seal)
                         begun.enter_context(log.swaps.under_way())
                         begun.enter_context(trio.CancelScope(shield=True))
-                        await self._carry_out([one.segment for one in sources], seal, published)
+                        await self._carry_out([one.segment for one in sources], seal, written, published)
+                    locked_s = trio.current_time() - locked_s
                     await self._remove_merged(seal)
-                return
+                return locked_s
 
     async def _check_files(self, sources: Sequence[Source], seal: Seal, kept: AsyncExitStack) -> None:
         """The sources are the files that the job saw, and the cleaned ones are there, in full."""
@@ -141,16 +144,14 @@ class SegmentSwap:
         if seal.end_offset > min(checkpointed.segment_base, checkpointed.committed_end_offset):
             raise SwapRefusedError("a start may have to cut there")
 
-    async def _carry_out(self, segments: Sequence[Segment], seal: Seal, published: Callable[[], None]) -> None:
+    async def _carry_out(
+        self, segments: Sequence[Segment], seal: Seal, written: str, published: Callable[[], None]
+    ) -> None:
         log = self._log
-        try:
-            seal_written = await self._write_seal(seal)
-        except OSError as error:
-            raise SwapRefusedError(f"its seal cannot be written: {error}") from error
         for segment in segments:
             segment.give_way()
         try:
-            await log.folder.rename(seal_written, _name(seal, SEAL_SUFFIX))
+            await log.folder.rename(written, _name(seal, SEAL_SUFFIX))
             await log.folder.disk.fsync_directory(log.folder.path)
             await _rename_cleaned(log.folder, seal)
         except OSError as error:
@@ -176,21 +177,30 @@ class SegmentSwap:
         log.publish(log.written_end_offset, (*before, fresh, *behind))
         published()
 
-    async def _write_seal(self, seal: Seal) -> str:
-        """Beside its place; the name."""
-        folder, name = self._log.folder, _name(seal, SEAL_SUFFIX) + TEMPORARY_SUFFIX
+    @asynccontextmanager
+    async def _seal_beside(self, seal: Seal) -> AsyncIterator[str]:
+        """The name under which it is, durable. Where it does not get to its place it is removed."""
+        folder = self._log.folder
+        name = segment_file_name(seal.base_offset, f".{seal.generation}{SEAL_SUFFIX}{TEMPORARY_SUFFIX}")
         try:
-            fd = await folder.disk.open(folder.path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
-                await folder.disk.write_at(fd, seal.encode(), 0)
-                await folder.disk.fdatasync(fd)
-            finally:
-                await folder.disk.close(fd)
-        except OSError:
-            with suppress(OSError):
+                await self._write_seal(name, seal)
+            except OSError as error:
+                raise SwapRefusedError(f"its seal cannot be written: {error}") from error
+            yield name
+        except BaseException:
+            with trio.CancelScope(shield=True), suppress(OSError):
                 await folder.disk.unlink(folder.path / name)
             raise
-        return name
+
+    async def _write_seal(self, name: str, seal: Seal) -> None:
+        disk = self._log.folder.disk
+        fd = await disk.open(self._log.folder.path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            await disk.write_at(fd, seal.encode(), 0)
+            await disk.fdatasync(fd)
+        finally:
+            await disk.close(fd)
 
 
 async def put_in_place(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int]) -> None:

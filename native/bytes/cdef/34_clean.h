@@ -44,8 +44,9 @@ typedef struct {
 } tpc_clean_aborted;
 
 /*
- * Functions of liblz4 (LZ4_decompress_safe, LZ4_compress_default) and libzstd (ZSTD_decompressDCtx, ZSTD_compressCCtx with
- * their contexts, ZSTD_isError), with which most batches need no caller to unpack them; NULL: there are none.
+ * Functions of liblz4 (LZ4_decompress_safe, LZ4_compress_default) and libzstd (ZSTD_decompressDCtx, ZSTD_compress2 with
+ * their contexts, ZSTD_isError), with which most batches need no caller to unpack them; NULL: there are none. Contexts
+ * have their parameters, and records of up to small_bytes one of their own.
  */
 typedef struct {
     void *lz4_unpack;
@@ -55,6 +56,8 @@ typedef struct {
     void *zstd_is_error;
     void *zstd_unpack_context;
     void *zstd_pack_context;
+    void *zstd_pack_small_context;
+    int64_t small_bytes;
     uint8_t *unpacked; /* a larger batch is the caller's */
     int64_t unpacked_bytes;
     uint8_t *kept; /* the records that stay of one: 3 times as large */
