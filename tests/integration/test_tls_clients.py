@@ -5,6 +5,8 @@ logging in.
 from __future__ import annotations
 
 import hashlib
+import signal
+import socket
 import ssl
 from collections.abc import Iterator
 
@@ -24,7 +26,7 @@ from tests.support.client_stories import (
 from tests.support.contents import content
 from tests.support.sasl_brokers import USERS, make_users
 from tests.support.steering_loader import skip_without
-from tests.support.tls_brokers import TlsBroker
+from tests.support.tls_brokers import TlsBroker, store_of
 from tests.support.tls_clients import make_certificate
 from tests.support.waiting import PATIENCE_S, eventually, patiently
 from tpc_broker.client.cluster import Cluster, ClusterSettings
@@ -156,6 +158,33 @@ def test_a_client_without_tls_or_without_trust_is_told_so(broker):
             if {KafkaError._TRANSPORT, KafkaError._SSL, KafkaError._ALL_BROKERS_DOWN} & {one.code() for one in said}:
                 break
     eventually(lambda: "its TLS could not be taken" in broker.log_text(), "the log tells of it")
+
+
+def test_a_hangup_has_certificates_read_again_at_once(broker, certificates):
+    """What cannot be used changes nothing, and is told; what had not changed is read as well."""
+    make_certificate(certificates, "renewed", subject="/CN=renewed")
+    store, listeners = store_of(certificates), 2 * broker.cores_count
+    before, renewed = store.read_text(), store_of(certificates, "renewed").read_text()
+    taken, kept = "gets the certificates that are there now", "the listener goes on with what it had"
+
+    def hang_up(text, said):
+        store.write_text(text)
+        so_far = broker.log_text().count(said)
+        broker.process.send(signal.SIGHUP)
+        eventually(lambda: broker.log_text().count(said) >= so_far + listeners, "every core tells of it")
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        context.check_hostname = False
+        plain = socket.create_connection((broker.host, broker.first_tls_port))
+        with context.wrap_socket(plain) as safe:
+            return dict(part[0] for part in safe.getpeercert()["subject"])["commonName"]
+
+    try:
+        assert hang_up(renewed, taken) == "renewed"
+        assert hang_up("half a file", kept) == "renewed"
+    finally:
+        assert hang_up(before, taken) == "server"
+    assert hang_up(before, taken) == "server"
+    assert "SIGHUP: certificates" in broker.log_text()
 
 
 # -- rights ------------------------------------------------------------------------------------------------------------
