@@ -149,6 +149,9 @@ TLS_CPU: Final = "CPU s/GB more with TLS"
 RIGHTS_RATIO: Final = "CPU with / without"
 LOGINS_OF_CPU: Final = "logins a second of CPU"
 OF_QUOTA: Final = "% of the quota"
+BYSTANDER_RATIO: Final = "bystander's p99 beside / alone"
+STORM_TLS_P99: Final = "bystander's p99 in storms of TLS, ms"
+STORM_LOGINS_P99: Final = "bystander's p99 in storms of logins, ms"
 LED_AFTER_ANSWER_S: Final = "s from the last topic's answer until all have a leader"
 
 
@@ -236,6 +239,9 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("logins", LOGINS_OF_CPU, Extra(LOGINS_OF_CPU), 1_000.0),
     at_least("quota", OF_QUOTA, Extra(OF_QUOTA), 95.0),
     at_most("quota", OF_QUOTA, Extra(OF_QUOTA), 105.0),
+    at_most("quota", BYSTANDER_RATIO, Extra(BYSTANDER_RATIO), 1.2),
+    at_most("connect-storm", STORM_TLS_P99, Extra(STORM_TLS_P99), 20.0),
+    at_most("connect-storm", STORM_LOGINS_P99, Extra(STORM_LOGINS_P99), 20.0),
     at_most("group-50", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 2.0),
     at_most("group-500", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 0.5, _DEFAULT),
     at_most("group-heartbeats", GROUP_CPU, Extra(GROUP_CPU), 50.0),
