@@ -160,6 +160,7 @@ class tpc_connection_statistics(Structure):
     starvations: int
     receive_buffers_short: int
     handshakes: int
+    handshakes_put_off: int
     @property
     def closed_by_reason(self) -> Pointer[int]: ...
     @closed_by_reason.setter

@@ -268,8 +268,10 @@ static bool read_record(connection *it) {
 /* How many of these bytes of ciphertext were taken. */
 size_t tls_take(connection *it, const uint8_t *data, size_t bytes) {
     tls_filter *tls = it->tls;
+    bool has_waited = tls->waits_for_turn;
     tls->waits_for_turn = !tls->is_up && it->owner->handshakes_ns >= HANDSHAKE_NS_PER_TURN;
     if (tls->waits_for_turn) {
+        it->owner->statistics.handshakes_put_off += !has_waited;
         connection_needs_attention(it);
         return 0;
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpc_broker.bench import securing
-from tpc_broker.bench.bars import LOGINS_OF_CPU, OF_QUOTA, RIGHTS_RATIO, TLS_RATIO
+from tpc_broker.bench.bars import LOGINS_OF_CPU, OF_QUOTA, RIGHTS_RATIO, STORM_LOGINS_P99, STORM_TLS_P99, TLS_RATIO
 from tpc_broker.bench.measured import Extent, Stage
 from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.workloads import WORKLOADS
@@ -20,7 +20,7 @@ TINY = Extent(warm_up=0.05, measured=0.5)
 @pytest.mark.parametrize(
     ("key", "figure"),
     [("tls-batches", TLS_RATIO), ("tls-connections", TLS_RATIO), ("rights", RIGHTS_RATIO), ("logins", LOGINS_OF_CPU),
-     ("quota", OF_QUOTA)],
+     ("quota", OF_QUOTA), ("connect-storm", STORM_TLS_P99), ("connect-storm", STORM_LOGINS_P99)],
 )  # fmt: skip
 def test_a_round_gives_its_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, figure: str

@@ -5,7 +5,6 @@ The order of requests and the error codes beside Kafka's own are in `differentia
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import socket
@@ -13,23 +12,26 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic, UserScramCredentialDeletion
 from confluent_kafka.admin import ScramMechanism as StockMechanism
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
 from tests.client.test_security import write_and_read
+from tests.support.client_stories import (
+    make_a_topic_by_tpc,
+    write_and_read_by_aiokafka,
+    write_and_read_by_java,
+    write_and_read_by_kafka_python,
+    write_and_read_by_librdkafka,
+)
 from tests.support.definitions import encode_request
 from tests.support.kafka_peer import run_tool
 from tests.support.raw_client import Closed, RawConnection
 from tests.support.record_batches import Record, batch
 from tests.support.sasl_brokers import HELLO, MECHANISMS, USERS, LoginLine, SaslBroker, machine_of, make_users, scram_of
 from tests.support.waiting import PATIENCE_S, eventually, let_pass, patiently, stopwatch, takes_at_least
-from tpc_broker.cli.main import main as tpc
-from tpc_broker.cli.profile_file import Profile, Profiles, save_profiles
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import AuthenticationError
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings
@@ -100,22 +102,7 @@ def counted(broker: SaslBroker, name: str) -> int:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_librdkafka(broker, topic, mechanism):
-    producer = Producer(stock(broker, mechanism))
-    for number in range(100):
-        producer.produce(topic, f"{number}".encode())
-    assert producer.flush(PATIENCE_S) == 0
-    settings = {"group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = Consumer(stock(broker, mechanism, **settings))
-    consumer.subscribe([topic])
-    found = []
-
-    def has_come():
-        found.extend(int(one.value()) for one in consumer.consume(100, 0.2) if one.error() is None)
-        return len(found) >= 100
-
-    eventually(has_come, "all records")
-    consumer.close()
-    assert sorted(found) == list(range(100))
+    write_and_read_by_librdkafka(stock(broker, mechanism), topic)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -131,14 +118,7 @@ def test_librdkafka_is_told_that_it_may_not(broker, mechanism):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafka_python(broker, topic, mechanism, monkeypatch):
     settings = python_stock(broker, mechanism)
-    producer = KafkaProducer(**settings)
-    for number in range(20):
-        producer.send(topic, b"%d" % number)
-    producer.flush(PATIENCE_S)
-    producer.close()
-    consumer = KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
-    assert sorted(int(next(consumer).value) for _ in range(20)) == list(range(20))
-    consumer.close()
+    write_and_read_by_kafka_python(settings, topic)
     pairs, make_pair = [], socket.socketpair
 
     def pair(*asked):
@@ -154,21 +134,7 @@ def test_kafka_python(broker, topic, mechanism, monkeypatch):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_aiokafka(broker, topic, mechanism):
-    settings = python_stock(broker, mechanism)
-
-    async def story():
-        producer = AIOKafkaProducer(**settings)
-        await producer.start()
-        for number in range(20):
-            await producer.send_and_wait(topic, b"%d" % number)
-        await producer.stop()
-        consumer = AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest")
-        await consumer.start()
-        found = [int((await consumer.getone()).value) for _ in range(20)]
-        await consumer.stop()
-        return found
-
-    assert sorted(asyncio.run(asyncio.wait_for(story(), PATIENCE_S))) == list(range(20))
+    write_and_read_by_aiokafka(python_stock(broker, mechanism), topic)
 
 
 @pytest.mark.kafka
@@ -177,25 +143,21 @@ def test_java(broker, topic, mechanism, tmp_path):
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     file = tmp_path / "client.properties"
 
-    def run(tool, *arguments, password=PASSWORD, given=None):
+    def write(password):
         jaas = f'org.apache.kafka.common.security.{module} required username="alice" password="{password}";'
         file.write_text(
             f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
             "default.api.timeout.ms=20000\nrequest.timeout.ms=10000\n"
         )
-        place = ["--bootstrap-server", broker.sasl_bootstrap, "--command-config", str(file)]
-        return run_tool(tool, *place, *arguments, standard_input=given)
 
-    made = run("topics", "--create", "--topic", topic, "--partitions", "2")
-    assert made.returncode == 0, made.stderr
-    wrong = run("topics", "--list", password="wrong")
+    write("wrong")
+    wrong = run_tool(
+        "topics", "--bootstrap-server", broker.sasl_bootstrap, "--command-config", str(file), "--list"
+    )
     assert wrong.returncode != 0
     assert "SaslAuthenticationException" in wrong.stdout + wrong.stderr
-    lines = [f"line {number}" for number in range(20)]
-    sent = run("console-producer", "--topic", topic, given="\n".join(lines) + "\n")
-    assert sent.returncode == 0, sent.stderr
-    bounds = ["--topic", topic, "--from-beginning", "--max-messages", "20", "--timeout-ms", "60000"]
-    assert sorted(run("console-consumer", *bounds).stdout.splitlines()) == sorted(lines)
+    write(PASSWORD)
+    write_and_read_by_java(broker.sasl_bootstrap, file, topic)
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
@@ -212,13 +174,7 @@ def test_our_own_client(broker, topic, mechanism, user):
 
 
 def test_tpc(broker, topic, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    properties = stock(broker, "SCRAM-SHA-512")
-    save_profiles(Profiles("safe", {"safe": Profile(properties.pop("bootstrap.servers"), properties)}))
-    environment = {"TPC_PROFILE": "safe"}
-    made = CliRunner().invoke(tpc, ["topic", "create", topic], env=environment)
-    assert made.exit_code == 0, made.output
-    assert topic in CliRunner().invoke(tpc, ["topic", "list"], env=environment).output
+    make_a_topic_by_tpc(stock(broker, "SCRAM-SHA-512"), topic, tmp_path, monkeypatch)
 
 
 # -- before a client has logged in -------------------------------------------------------------------------------------

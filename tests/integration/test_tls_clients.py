@@ -4,28 +4,31 @@ logging in.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import signal
+import socket
 import ssl
 from collections.abc import Iterator
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import KafkaConsumer, KafkaProducer
 
 from tests.client.test_security import write_and_read
+from tests.support.client_stories import (
+    consume,
+    make_a_topic_by_tpc,
+    write_and_read_by_aiokafka,
+    write_and_read_by_java,
+    write_and_read_by_kafka_python,
+    write_and_read_by_librdkafka,
+)
 from tests.support.contents import content
-from tests.support.kafka_peer import run_tool
 from tests.support.sasl_brokers import USERS, make_users
 from tests.support.steering_loader import skip_without
-from tests.support.tls_brokers import TlsBroker
+from tests.support.tls_brokers import TlsBroker, store_of
 from tests.support.tls_clients import make_certificate
 from tests.support.waiting import PATIENCE_S, eventually, patiently
-from tpc_broker.cli.main import main as tpc
-from tpc_broker.cli.profile_file import Profile, Profiles, save_profiles
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
 from tpc_broker.ebpf.steering import Select
@@ -71,60 +74,19 @@ def python_stock(broker, way):
     return found
 
 
-def consume(settings, topic, count, partition=0):
-    """Values of all records, sorted."""
-    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    found = []
-
-    def has_come():
-        found.extend(one.value() for one in consumer.consume(100, 0.2) if one.error() is None)
-        return len(found) >= count
-
-    eventually(has_come, "all records")
-    consumer.close()
-    return sorted(found)
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_librdkafka(broker, topic, way):
-    producer = Producer(stock(broker, way))
-    for number in range(100):
-        producer.produce(topic, b"%03d" % number)
-    assert producer.flush(PATIENCE_S) == 0
-    assert consume(stock(broker, way), topic, 100) == [b"%03d" % number for number in range(100)]
+    write_and_read_by_librdkafka(stock(broker, way), topic)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_kafka_python(broker, topic, way):
-    settings = python_stock(broker, way)
-    producer = KafkaProducer(**settings)
-    for number in range(20):
-        producer.send(topic, b"%d" % number)
-    producer.flush(PATIENCE_S)
-    producer.close()
-    consumer = KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
-    assert sorted(int(next(consumer).value) for _ in range(20)) == list(range(20))
-    consumer.close()
+    write_and_read_by_kafka_python(python_stock(broker, way), topic)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_aiokafka(broker, topic, way):
-    settings = python_stock(broker, way)
-
-    async def story():
-        producer = AIOKafkaProducer(**settings)
-        await producer.start()
-        for number in range(20):
-            await producer.send_and_wait(topic, b"%d" % number)
-        await producer.stop()
-        consumer = AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest")
-        await consumer.start()
-        found = [int((await consumer.getone()).value) for _ in range(20)]
-        await consumer.stop()
-        return found
-
-    assert sorted(asyncio.run(asyncio.wait_for(story(), PATIENCE_S))) == list(range(20))
+    write_and_read_by_aiokafka(python_stock(broker, way), topic)
 
 
 @pytest.mark.kafka
@@ -147,18 +109,7 @@ def test_java(broker, topic, tmp_path, way):
         lines += [f'sasl.jaas.config={module} required username="alice" password="{PASSWORD}";']
     file = tmp_path / "client.properties"
     file.write_text("\n".join(lines) + "\n")
-    place = ["--bootstrap-server", broker.safe_bootstrap if way == "login" else broker.tls_bootstrap]
-
-    def run(tool, *arguments, given=None):
-        done = run_tool(tool, *place, "--command-config", str(file), *arguments, standard_input=given)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run("topics", "--create", "--topic", topic, "--partitions", "2")
-    sent = [f"line {number}" for number in range(20)]
-    run("console-producer", "--topic", topic, given="\n".join(sent) + "\n")
-    bounds = ["--topic", topic, "--from-beginning", "--max-messages", "20", "--timeout-ms", "60000"]
-    assert sorted(run("console-consumer", *bounds).splitlines()) == sorted(sent)
+    write_and_read_by_java(broker.safe_bootstrap if way == "login" else broker.tls_bootstrap, file, topic)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -174,13 +125,7 @@ def test_our_own_client(broker, certificates, topic, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_tpc(broker, topic, tmp_path, monkeypatch, way):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    properties = stock(broker, way)
-    save_profiles(Profiles("safe", {"safe": Profile(properties.pop("bootstrap.servers"), properties)}))
-    environment = {"TPC_PROFILE": "safe"}
-    made = CliRunner().invoke(tpc, ["topic", "create", topic], env=environment)
-    assert made.exit_code == 0, made.output
-    assert topic in CliRunner().invoke(tpc, ["topic", "list"], env=environment).output
+    make_a_topic_by_tpc(stock(broker, way), topic, tmp_path, monkeypatch)
 
 
 def test_batches_of_megabytes_go_in_and_come_out_of_memory_and_of_files(broker, topic):
@@ -196,9 +141,9 @@ def test_batches_of_megabytes_go_in_and_come_out_of_memory_and_of_files(broker, 
     digest = [hashlib.sha256(body).digest() for body in bodies]
     plain = {"bootstrap.servers": broker.bootstrap}
     for settings in (plain, stock(broker, "tls")):
-        assert [hashlib.sha256(body).digest() for body in consume(settings, topic, 40)] == digest
+        assert [hashlib.sha256(body).digest() for body in consume(settings, topic, 40, 0)] == digest
     broker.restart()
-    assert [hashlib.sha256(body).digest() for body in consume(stock(broker, "tls"), topic, 40)] == digest
+    assert [hashlib.sha256(body).digest() for body in consume(stock(broker, "tls"), topic, 40, 0)] == digest
     after = [core["connections"] for core in broker.counters()]
     assert sum(core["reads_of_files"] for core in after) > 0
     assert sum(core["sends_of_files"] for core in after) == 0
@@ -213,6 +158,33 @@ def test_a_client_without_tls_or_without_trust_is_told_so(broker):
             if {KafkaError._TRANSPORT, KafkaError._SSL, KafkaError._ALL_BROKERS_DOWN} & {one.code() for one in said}:
                 break
     eventually(lambda: "its TLS could not be taken" in broker.log_text(), "the log tells of it")
+
+
+def test_a_hangup_has_certificates_read_again_at_once(broker, certificates):
+    """What cannot be used changes nothing, and is told; what had not changed is read as well."""
+    make_certificate(certificates, "renewed", subject="/CN=renewed")
+    store, listeners = store_of(certificates), 2 * broker.cores_count
+    before, renewed = store.read_text(), store_of(certificates, "renewed").read_text()
+    taken, kept = "gets the certificates that are there now", "the listener goes on with what it had"
+
+    def hang_up(text, said):
+        store.write_text(text)
+        so_far = broker.log_text().count(said)
+        broker.process.send(signal.SIGHUP)
+        eventually(lambda: broker.log_text().count(said) >= so_far + listeners, "every core tells of it")
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        context.check_hostname = False
+        plain = socket.create_connection((broker.host, broker.first_tls_port))
+        with context.wrap_socket(plain) as safe:
+            return dict(part[0] for part in safe.getpeercert()["subject"])["commonName"]
+
+    try:
+        assert hang_up(renewed, taken) == "renewed"
+        assert hang_up("half a file", kept) == "renewed"
+    finally:
+        assert hang_up(before, taken) == "server"
+    assert hang_up(before, taken) == "server"
+    assert "SIGHUP: certificates" in broker.log_text()
 
 
 # -- rights ------------------------------------------------------------------------------------------------------------

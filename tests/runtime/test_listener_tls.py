@@ -108,6 +108,25 @@ def test_a_file_of_the_same_size_and_time_is_another_one(bench, certificates, tm
     assert len(given) == 2
 
 
+def test_all_is_read_again_when_it_is_wanted_and_what_came_of_it_is_told(bench, certificates, tmp_path, caplog):
+    """Also where nothing has changed, and a failure that was told already."""
+    caplog.set_level("INFO")
+    file = tmp_path / "store.pem"
+    file.write_text(store_of(certificates).read_text())
+    files = TlsFiles(
+        planned(f"ssl.keystore.location={file}"), lambda number, read: secure(bench.connections, number, read.material)
+    )
+    files.begin()
+    files.look(at_all=True)
+    assert "gets the certificates that are there now" in caplog.text
+    file.write_text("half a file")
+    files.look()
+    for _ in range(2):
+        files.look(at_all=True)
+    assert caplog.text.count("; the listener goes on with what it had") == 3
+    assert common_name(bench, certificates)[1] == "server"
+
+
 @pytest.mark.parametrize("put", ["", "-----BEGIN X509 CRL-----\nhalf", "certificates of authorities"])
 def test_a_list_of_the_revoked_that_cannot_be_used_takes_no_list_away(bench, certificates, tmp_path, caplog, put):
     """Attempt 53: who was revoked stays so, and no authority comes in by this file."""

@@ -199,6 +199,33 @@ def test_a_broker_that_is_stopped_in_the_drain_of_a_reload_does_not_come_back(br
     stays_away(broker)
 
 
+class InTerminal(TpcBroker):
+    """As somebody starts it by hand. `terminal`: its path."""
+
+    terminal = ""
+
+    def command(self) -> list[str]:
+        """The first terminal that a leader of a session opens becomes its own."""
+        opened = "import os, sys; os.open(sys.argv[1], os.O_RDWR); os.execv(sys.argv[2], sys.argv[2:])"
+        return [sys.executable, "-c", opened, self.terminal, *super().command()]
+
+
+def test_a_broker_drains_when_its_terminal_goes_away(tmp_path: Path) -> None:
+    """By the same signal that has certificates read again where there is no terminal."""
+    hand, terminal = os.openpty()
+    broker = InTerminal(tmp_path / "broker", 1)
+    broker.terminal = os.ttyname(terminal)
+    try:
+        broker.start()
+        os.close(terminal)
+        os.close(hand)
+        eventually(lambda: not broker.process.is_running, "it does not end")
+        assert broker.process.exit_code == 0
+        assert "SIGHUP: draining" in broker.log_text()
+    finally:
+        broker.kill()
+
+
 def sharing(port: int) -> list[str]:
     """Options for a listener at a port that the cores share; none where the kernel's program cannot be loaded."""
     try:

@@ -285,9 +285,14 @@ def test_who_has_made_the_handshake_may_be_silent(make_tls, certificates):
 
 
 def test_a_crowd_that_comes_at_once_is_served(make_tls, certificates):
-    """More handshakes than one turn has time for."""
+    """More handshakes than one turn has time for: the others wait for the next one, and no turn is held up by all."""
     bench = make_tls()
     clients = [connected(bench, certificates) for _ in range(64)]
+    for client in clients:
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        client.sock.sendall(client.outgoing.read())  # `flush` would turn for each of them
+    bench.until(lambda: bench.connections.statistics().handshakes_put_off > 0)
     waiting = list(clients)
 
     def step():

@@ -154,6 +154,9 @@ FAILED_READS: Final = "failed reads"
 SWAP_LOCK_MS: Final = "ms that a swap locked, longest"
 CLEANED: Final = ("none", "lz4", "zstd")
 """Codecs of logs that are cleaned."""
+BYSTANDER_RATIO: Final = "bystander's p99 beside / alone"
+STORM_TLS_P99: Final = "bystander's p99 in storms of TLS, ms"
+STORM_LOGINS_P99: Final = "bystander's p99 in storms of logins, ms"
 LED_AFTER_ANSWER_S: Final = "s from the last topic's answer until all have a leader"
 
 
@@ -241,6 +244,9 @@ BARS: Final[tuple[Bar, ...]] = (
     at_least("logins", LOGINS_OF_CPU, Extra(LOGINS_OF_CPU), 1_000.0),
     at_least("quota", OF_QUOTA, Extra(OF_QUOTA), 95.0),
     at_most("quota", OF_QUOTA, Extra(OF_QUOTA), 105.0),
+    at_most("quota", BYSTANDER_RATIO, Extra(BYSTANDER_RATIO), 1.2),
+    at_most("connect-storm", STORM_TLS_P99, Extra(STORM_TLS_P99), 20.0),
+    at_most("connect-storm", STORM_LOGINS_P99, Extra(STORM_LOGINS_P99), 20.0),
     at_most("group-50", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 2.0),
     at_most("group-500", GROUP_STABLE_S, Extra(GROUP_STABLE_S), 0.5, _DEFAULT),
     at_most("group-heartbeats", GROUP_CPU, Extra(GROUP_CPU), 50.0),

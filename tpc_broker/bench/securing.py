@@ -15,7 +15,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from tpc_broker.bench.bars import LOGINS_OF_CPU, OF_QUOTA, RIGHTS_RATIO, TLS_CPU, TLS_RATIO
+from tpc_broker.bench.bars import BYSTANDER_RATIO, LOGINS_OF_CPU, OF_QUOTA, RIGHTS_RATIO, TLS_CPU, TLS_RATIO
 from tpc_broker.bench.kafka_requests import produce_request, record_batch
 from tpc_broker.bench.load import KAFKA_PRODUCE, Connection, LoadFailed, Plan, RunningLoad, run_load
 from tpc_broker.bench.measured import Round, check_stored, make_round
@@ -24,7 +24,7 @@ from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.bench.server import PeerUnavailable, free_ports
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.quotas import CLIENT_ID, alter_quotas
-from tpc_broker.client.sasl import sasl_machine
+from tpc_broker.client.sasl import SaslMachine, sasl_machine
 from tpc_broker.client.security import Mechanism, SaslSettings
 from tpc_broker.client.users import NewCredential, set_credential
 from tpc_broker.kafka import ApiKey, messages
@@ -69,7 +69,7 @@ def _key_store(folder: Path) -> Path:
     return store
 
 
-class _TlsTpc(TpcPeer):
+class TlsTpc(TpcPeer):
     """`tls_port`: of a second listener."""
 
     tls_port = 0
@@ -95,7 +95,7 @@ class _TlsKafka(KafkaPeer):
 
 def over_tls(workload: Workload, stage: Stage) -> Round:
     """The load over a listener with TLS and over one without, of the same server, in turn. Figures are those of TLS."""
-    kind = _TlsKafka if isinstance(stage.peer, KafkaPeer) else _TlsTpc
+    kind = _TlsKafka if isinstance(stage.peer, KafkaPeer) else TlsTpc
     stage.peer = peer = kind(stage.peer.folder / "tls", stage.peer.mode)
     peer.folder.mkdir(parents=True, exist_ok=True)
     peer.start()
@@ -171,7 +171,9 @@ def with_rights(workload: Workload, stage: Stage) -> Round:
     return made
 
 
-class _LoginTpc(TpcPeer):
+class LoginTpc(TpcPeer):
+    """`login_port`: of a listener where clients log in."""
+
     login_port = 0
 
     def node(self, folder: Path, port: int, *more: str, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Server:
@@ -185,12 +187,10 @@ def logins(workload: Workload, stage: Stage) -> Round:
     """Connections that log in by SCRAM-SHA-256 and are closed. Clients share the machine with the broker and hash as
     much as it does, so beside the logins a second stands how many a second of the broker's CPU is enough for.
     """
-    stage.peer = peer = _LoginTpc(stage.peer.folder / "logins", stage.peer.mode)
+    stage.peer = peer = LoginTpc(stage.peer.folder / "logins", stage.peer.mode)
     peer.folder.mkdir(parents=True, exist_ok=True)
     peer.start()
-    with Cluster(ClusterSettings(peer.bootstrap)) as cluster:
-        salt = bytes(range(16))
-        set_credential(cluster, NewCredential(_USER, str(Mechanism.SCRAM_SHA_256), _PASSWORD, salt, ITERATIONS))
+    make_user(peer)
     _log_in(peer.login_port, 0)
     until_s = time.monotonic() + stage.extent.measured
     began_s, before_s = time.monotonic(), stage.server.cpu_s()
@@ -206,6 +206,18 @@ def logins(workload: Workload, stage: Stage) -> Round:
     return Round(resident_mib=round(stage.server.resident_bytes() / 2**20, 1), extra=extra)
 
 
+def make_user(peer: TpcPeer) -> None:
+    """Whom `scram_machine` logs in."""
+    with Cluster(ClusterSettings(peer.bootstrap)) as cluster:
+        salt = bytes(range(16))
+        set_credential(cluster, NewCredential(_USER, str(Mechanism.SCRAM_SHA_256), _PASSWORD, salt, ITERATIONS))
+
+
+def scram_machine(number: int) -> SaslMachine:
+    """A client's; `number` is not used twice."""
+    return sasl_machine(SaslSettings(Mechanism.SCRAM_SHA_256, _USER, _PASSWORD), f"nonce{number:024x}")
+
+
 def _log_in_until(port: int, client: int, until_s: float) -> int:
     made = 0
     while time.monotonic() < until_s:
@@ -215,7 +227,7 @@ def _log_in_until(port: int, client: int, until_s: float) -> int:
 
 
 def _log_in(port: int, number: int) -> None:
-    machine = sasl_machine(SaslSettings(Mechanism.SCRAM_SHA_256, _USER, _PASSWORD), f"nonce{number:024x}")
+    machine = scram_machine(number)
     with socket.create_connection(("127.0.0.1", port)) as client, client.makefile("rb") as answers:
         asked = messages.SaslHandshakeRequest(mechanism=Mechanism.SCRAM_SHA_256.value)
         _ask(client, answers, ApiKey.SASL_HANDSHAKE, 1, asked)
@@ -254,6 +266,7 @@ def held_by_a_quota(workload: Workload, stage: Stage) -> Round:
         OF_QUOTA: round(100 * sent / QUOTA, 2),
         "bystander p99 us alone": p99_us["alone"],
         "bystander p99 us beside": p99_us["beside"],
+        BYSTANDER_RATIO: round(p99_us["beside"] / p99_us["alone"], 3),
     }
     return Round(resident_mib=round(stage.server.resident_bytes() / 2**20, 1), extra=extra)
 

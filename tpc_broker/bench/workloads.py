@@ -26,6 +26,7 @@ from tpc_broker.bench.shares import beside_background
 from tpc_broker.bench.soak import soak
 from tpc_broker.bench.steering import CONNECTIONS, datagrams, forwards, placed_connections
 from tpc_broker.bench.storing import storage_shapes
+from tpc_broker.bench.storming import CROWD, connect_storm
 from tpc_broker.bench.transacting import commit_latency, read_committed, transactions
 from tpc_broker.bench.transaction_load import Transactions
 from tpc_broker.kafka.compression import Compression
@@ -235,6 +236,10 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     Workload(
         "quota", f"a client that sends as much as it is let at a quota of {QUOTA / 1e6:g} MB/s, and a bystander",
         held_by_a_quota, Shape(), peers=_KAFKA_LIKE, brief=_OURS,
+    ),
+    Workload(
+        "connect-storm", f"{CROWD:,} clients that connect at once, by TLS or with a login, and a bystander",
+        connect_storm, Shape(1, 1, 1, 1024, 8), peers=_OURS, brief=_OURS, count=CROWD, needs_server=False,
     ),
     _group(50, 50, _OURS),
     _group(500, 1_000, _OURS_AND_DEFAULT),

@@ -13,7 +13,7 @@ import click
 
 PASSWORD_BYTES_MAX: Final = 1024
 ITERATIONS_MIN, ITERATIONS, ITERATIONS_MAX = 4096, 8192, 16_384
-"""As `auth.credentials` and `client.users`, which commands need not load for their options."""
+"""The bounds are those of `auth.credentials`, which commands need not load; what is not given is twice the least."""
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 STANDARD_INPUT: Final = "-"
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -17,8 +17,6 @@ MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 """By Kafka's numbers."""
 NAMES: Final = {number: name for name, number in MECHANISMS.items()}
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-ITERATIONS: Final = 8192
-"""Where nothing is said: within Kafka's bounds, and twice the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class NewCredential:
     mechanism: str
     password: str = field(repr=False)
     salt: bytes = field(repr=False)
-    iterations: int = ITERATIONS
+    iterations: int
 
 
 def describe_users(cluster: Cluster, names: Sequence[str] = ()) -> list[User]:

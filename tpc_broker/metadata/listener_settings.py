@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tpc_broker import limits
 from tpc_broker.host_port import NO_HOST, PORT_MAX, may_name_a_host, read_port
 from tpc_broker.metadata.config_types import ConfigError, definitions_of
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode, Placement, SecurityProtocol
 from tpc_broker.metadata.sasl_settings import ENABLED, SaslSettings
-from tpc_broker.metadata.ssl_settings import is_ssl_setting_of_one
+from tpc_broker.metadata.settings_of_one import GivenText, SettingsOfOne
+from tpc_broker.metadata.ssl_settings import SSL_OF_ONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,24 +36,25 @@ DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 
 _SETTING: Final = re.compile(
     r"listeners|advertised\.listeners|listener\.security\.protocol\.map|listener\.[^.]+\.(mode|placement)"
-    r"|listener\.name\.[^.]+\.(sasl\.enabled\.mechanisms|connections\.max\.reauth\.ms)"
 )
-_OF_LOGINS: Final = re.compile(r"listener\.name\.([^.]+)\.(sasl\.enabled\.mechanisms|connections\.max\.reauth\.ms)")
 _OF_ONE: Final = re.compile(r"listener\.([^.]+)\.(mode|placement)")
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_-]*")
 
 
 _LOGIN_FIELDS: Final = {ENABLED: "mechanisms", "connections.max.reauth.ms": "session_ms_max"}
-_LOGIN_ROWS: Final = definitions_of(SaslSettings)
 
+
+def _has_no_logins(listener: str, protocol: SecurityProtocol) -> str | None:
+    if protocol.authenticates:
+        return None
+    return f"nobody logs in to listener {listener}: its security protocol is {protocol}"
+
+
+_LOGINS_OF_ONE: Final = SettingsOfOne(
+    {name: row for name, row in definitions_of(SaslSettings).items() if name in _LOGIN_FIELDS}, _has_no_logins
+)
 
 _Choice = TypeVar("_Choice", ListenerMode, Placement)
-
-
-class GivenText(NamedTuple):
-    where: str
-    """The option, or the file with the line: for messages."""
-    text: str
 
 
 class _Place(NamedTuple):
@@ -68,7 +70,7 @@ class _Place(NamedTuple):
 
 
 def is_listener_setting(name: str) -> bool:
-    return _SETTING.fullmatch(name) is not None or is_ssl_setting_of_one(name)
+    return _SETTING.fullmatch(name) is not None or _LOGINS_OF_ONE.has(name) or SSL_OF_ONE.has(name)
 
 
 def plan_listeners(
@@ -91,7 +93,7 @@ def plan_listeners(
     modes = _choices("mode", ListenerMode, settings, places)
     placements = _placements(settings, places, modes)
     protocols = _protocols(settings.get("listener.security.protocol.map"), places)
-    logins = _logins(settings, protocols)
+    logins = _LOGINS_OF_ONE.given_in(settings, protocols)
     listeners = []
     for name, place in places.items():
         spread = _SPREADS[modes.get(name, ListenerMode.PER_CORE_PORT)]
@@ -110,7 +112,7 @@ def plan_listeners(
                 spread(name, told, cores) if told else addresses,
                 protocols[name],
                 placements.get(name, Placement.LOAD),
-                **logins[name],
+                **{_LOGIN_FIELDS[setting]: value for setting, value in logins[name].items()},
             )
         )
     _check_overlap(listeners)
@@ -229,26 +231,6 @@ def _protocols(given: GivenText | None, places: Mapping[str, _Place]) -> dict[st
                 f"{where[name]}: listener {name}: security protocol {protocol} is unknown; allowed is {allowed}"
             )
     return {name: SecurityProtocol(protocol) for name, protocol in named.items()}
-
-
-def _logins(settings: Mapping[str, GivenText], protocols: Mapping[str, SecurityProtocol]) -> dict[str, dict[str, Any]]:
-    """What `Listener` has of logins, by listener, where that is said of one alone."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in protocols}
-    for setting, (where, text) in settings.items():
-        match = _OF_LOGINS.fullmatch(setting)
-        if match is None:
-            continue
-        name = match[1].upper()
-        if name not in protocols:
-            raise ConfigError(f"{where}: there is no listener {name}")
-        if not protocols[name].authenticates:
-            raise ConfigError(f"{where}: nobody logs in to listener {name}: its security protocol is {protocols[name]}")
-        try:
-            value = _LOGIN_ROWS[match[2]].parse(text)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        found[name][_LOGIN_FIELDS[match[2]]] = value
-    return found
 
 
 def _among(places: Mapping[str, _Place]) -> str:

@@ -14,7 +14,8 @@ from tpc_broker.metadata.broker_config import BROKER_CONFIGS, Settings, broker_d
 from tpc_broker.metadata.cleaner_settings import altered_cleaner_fault, threads_fault
 from tpc_broker.metadata.config_types import ConfigError, ConfigStatus, ConfigValue, python_name, to_text
 from tpc_broker.metadata.group_config import altered_group_fault, group_fault
-from tpc_broker.metadata.listener_settings import GivenText, is_listener_setting
+from tpc_broker.metadata.listener_settings import is_listener_setting
+from tpc_broker.metadata.settings_of_one import GivenText
 from tpc_broker.metadata.topic_config import TopicConfig, effective_topic_config
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ Kafka. `ssl_of_listeners` says what each listener has of them.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,18 +20,18 @@ from tpc_broker.metadata.config_types import (
     setting,
 )
 from tpc_broker.metadata.sasl_settings import SaslSettings
+from tpc_broker.metadata.settings_of_one import SettingsOfOne
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tpc_broker.metadata.listener_settings import GivenText
-    from tpc_broker.metadata.listeners import Listener
+    from tpc_broker.metadata.listeners import Listener, SecurityProtocol
+    from tpc_broker.metadata.settings_of_one import GivenText
 
 PEM: Final = "PEM"
 PROTOCOLS: Final = ("TLSv1.3", "TLSv1.2")
 CLIENT_AUTH: Final = ("none", "requested", "required")
 SOURCES: Final = ("subject", "uri-san", "dns-san")
-OF_ONE: Final = re.compile(r"listener\.name\.([^.]+)\.(ssl\..+)")
 _TO_PEM: Final = {
     "PKCS12": "openssl pkcs12 -in FILE -nodes -out FILE.pem",
     "JKS": "keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12, then "
@@ -143,12 +142,12 @@ class SslSettings(SaslSettings):
     )
 
 
+def _has_no_tls(listener: str, protocol: SecurityProtocol) -> str | None:
+    return None if protocol.encrypts else f"listener {listener} has no TLS: its security protocol is {protocol}"
+
+
 _ROWS: Final = {name: row for name, row in definitions_of(SslSettings).items() if name.startswith("ssl.")}
-
-
-def is_ssl_setting_of_one(name: str) -> bool:
-    match = OF_ONE.fullmatch(name)
-    return match is not None and match[2] in _ROWS
+SSL_OF_ONE: Final = SettingsOfOne(_ROWS, _has_no_tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +175,7 @@ def ssl_of_listeners(
     """By number, of those with TLS; ConfigError for what cannot be read or contradicts itself. `given`: the settings
     for which `is_listener_setting` is true.
     """
-    names = {listener.name: listener.security for listener in listeners}
-    own: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for name, (where, text) in given.items():
-        match = OF_ONE.fullmatch(name)
-        if match is None:
-            continue
-        listener, row = match[1].upper(), _ROWS[match[2]]
-        if listener not in names:
-            raise ConfigError(f"{where}: there is no listener {listener}")
-        if not names[listener].encrypts:
-            raise ConfigError(f"{where}: listener {listener} has no TLS: its security protocol is {names[listener]}")
-        try:
-            own[listener][row.name] = row.parse(text)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
+    own = SSL_OF_ONE.given_in(given, {listener.name: listener.security for listener in listeners})
     found = {}
     for number, each in enumerate(listeners):
         if each.security.encrypts:

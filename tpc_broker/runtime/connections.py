@@ -160,6 +160,7 @@ class ConnectionStatistics:
     starvations: int
     receive_buffers_short: int
     handshakes: int
+    handshakes_put_off: int
     requests_unanswered: int
     answer_bytes_unsent: int
     answer_bytes_held: int
@@ -195,7 +196,7 @@ class SlowRequest(NamedTuple):
     api_version: int
 
 
-_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:30]
+_C_STATISTICS: Final = tuple(field.name for field in fields(ConnectionStatistics))[:31]
 assert _C_STATISTICS[-1] == "slots"
 _LISTENER_FIELDS: Final = ("opened", "refused", "requests", "received_bytes", "sent_bytes", "connections")
 

@@ -1,9 +1,9 @@
 """The control channel between the supervisor and one core: JSON lines over a Unix socket pair.
 
 Supervisor to core: ``drain`` (with a deadline), ``cores`` (which cores are up), ``status`` (asks for counters),
-``backup`` (see `backup_hold`). Core to supervisor: ``opened``, ``ready``, ``owned`` (partitions of a topic, for
-datagrams), ``cleaners`` (core 0's: how many there may be, and how fast), ``status`` (its counters), ``drained``,
-``cannot_run`` (a reason that a restart does not mend).
+``backup`` (see `backup_hold`), ``renew`` (read certificates and keys of tokens again). Core to supervisor: ``opened``,
+``ready``, ``owned`` (partitions of a topic, for datagrams), ``cleaners`` (core 0's: how many there may be, and how
+fast), ``status`` (its counters), ``drained``, ``cannot_run`` (a reason that a restart does not mend).
 
 End of file from the supervisor's side means that it is gone, and the core ends at once: no core
 outlives its supervisor.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Sent to every process of a terminal's group or of a service; cores ignore them and drain when the channel says so."""
 
 

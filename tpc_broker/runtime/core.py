@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.cluster.replication import CoreReplication
     from tpc_broker.runtime.counters import CoreCounters
     from tpc_broker.runtime.datagrams import CoreDatagrams
+    from tpc_broker.runtime.jwks import TokenKeys
 
 log = logging.getLogger(__name__)
 
@@ -224,6 +225,8 @@ class CoreProcessMain:
         self._counters: Callable[[], CoreCounters] | None = None
         self._assembly: CoreAssembly | None = None
         self._log_limiters: list[LogLimiter] = []
+        self._tls_files: TlsFiles | None = None
+        self._token_keys: TokenKeys | None = None
         self._links: Links | None = None
         self._cluster: ClusterNodeMain | None = None
         self._given = GivenBeforeStart()
@@ -345,7 +348,8 @@ class CoreProcessMain:
             replication=self._replication_of(assembly, nursery),
         )
         core.given = self._given
-        core.tokens = keys = make_token_keys(options.listeners, configuration.settings, assembly.clock.wall_ms)
+        keys = make_token_keys(options.listeners, configuration.settings, assembly.clock.wall_ms)
+        core.tokens = self._token_keys = keys
         if keys is not None:
             nursery.start_soon(keys.run)
         return core
@@ -419,6 +423,7 @@ class CoreProcessMain:
             nursery.cancel_scope.cancel()
             return False
         nursery.start_soon(tls_files.watch)
+        self._tls_files = tls_files
         connections.serve(options.listen_fds)
         return True
 
@@ -479,6 +484,8 @@ class CoreProcessMain:
                 case "backup" if self._assembly is not None and self._backup is None and not self._drain_asked.is_set():
                     self._backup = trio.CancelScope()
                     self._nursery.start_soon(self._hold_for_backup, message["token"], self._assembly, self._backup)
+                case "renew":
+                    self._renew()
                 case "drain":
                     deadline_s = trio.current_time() + message["deadline_ms"] / 1000
                     self._drain.deadline = min(self._drain.deadline, deadline_s)
@@ -491,6 +498,13 @@ class CoreProcessMain:
         log.error("the supervisor is gone; ending")
         end_logging()
         os._exit(EXIT_FAILED)  # no draining without a supervisor: the journal has everything acknowledged
+
+    def _renew(self) -> None:
+        """Certificates and keys of tokens; before there are any, the start reads what is there then."""
+        if self._tls_files is not None:
+            self._tls_files.look(at_all=True)
+        if self._token_keys is not None:
+            self._nursery.start_soon(self._token_keys.ask)
 
     async def _hold_for_backup(self, token: str, assembly: CoreAssembly, scope: trio.CancelScope) -> None:
         """Until a drain begins, which waits for no backup."""

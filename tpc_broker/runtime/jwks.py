@@ -94,13 +94,13 @@ class TokenKeys:
         if self._asking is not None:
             await self._asking.wait()
         elif self._may_ask():
-            await self._ask()
+            await self.ask()
 
     async def run(self) -> None:
         """Until cancelled."""
         retry_s = RETRY_S_FIRST
         while True:
-            if await self._ask():
+            if await self.ask():
                 retry_s = RETRY_S_FIRST
                 await trio.sleep(self._refresh_s)
                 continue
@@ -110,8 +110,8 @@ class TokenKeys:
             await trio.sleep(min(retry_s, self._refresh_s))
             retry_s = min(2 * retry_s, RETRY_S_MAX)
 
-    async def _ask(self) -> bool:
-        """Once, or as part of what is under way."""
+    async def ask(self) -> bool:
+        """Once, or as part of what is under way, however short the time since the last. Whether there are new ones."""
         if self._asking is not None:
             await self._asking.wait()
             return not self._failed

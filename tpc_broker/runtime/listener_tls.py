@@ -1,8 +1,9 @@
 """What a listener's `ssl.*` settings come to: files read, checked, and watched for renewed certificates.
 
-A file that changes is read again within `WATCH_S`. Who connects then gets the new certificate, and who is there keeps
-what it has. A change that cannot be used is told in the log, and the listener goes on with what it had; the files are
-tried again at each look, since what was wrong need not have been in them.
+A file that changes is read again within `WATCH_S`, all of them at once on SIGHUP to the supervisor. Who connects then
+gets the new certificate, and who is there keeps what it has. A change that cannot be used is told in the log, and
+the listener goes on with what it had; the files are tried again at each look, since what was wrong need not have been
+in them.
 """
 
 from __future__ import annotations
@@ -190,11 +191,13 @@ class TlsFiles:
             await trio.sleep(WATCH_S)
             self.look()
 
-    def look(self) -> None:
-        """What has changed is read again, and what could not be used the last time."""
+    def look(self, *, at_all: bool = False) -> None:
+        """What has changed is read again, and what could not be used the last time; or all of it, which is told."""
         for number, ssl in self._listeners.items():
             seen = _look(ssl)
-            if seen == self._seen[number] and number not in self._failures:
+            if at_all:
+                self._failures.pop(number, None)
+            elif seen == self._seen[number] and number not in self._failures:
                 continue
             try:
                 self._secure(number, read_listener(ssl))

@@ -40,6 +40,7 @@ from tpc_broker.runtime.supervisor import (
     EXIT_OK,
     RELOAD_SIGNAL,
     Supervisor,
+    ignore_hangups,
 )
 from tpc_broker.runtime.token_support import check_token_support
 from tpc_broker.runtime.user_commands import user
@@ -304,6 +305,7 @@ def _serve(arguments: dict[str, object]) -> int:
         check_steering(options.listeners, load_settings(options.settings_text, options.overrides).settings.ebpf_loader)
         return EXIT_OK
     signal.signal(RELOAD_SIGNAL, signal.SIG_IGN)  # one that comes before the supervisor listens ends nothing
+    ignore_hangups()
     node = load_settings(options.settings_text, options.overrides).settings.node_id
     set_up_logging("supervisor", log_facts(node), style=options.log_style, level=options.log_level)
     try:

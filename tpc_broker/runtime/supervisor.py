@@ -15,8 +15,11 @@ Duties, in order:
 10. on SIGTERM or SIGINT pass "drain" to the cores and wait until the deadline; a second signal hurries. A core that is
     not up yet is killed, and so are cleaners.
 
-Cores ignore SIGINT and SIGTERM (a terminal sends them to the whole group), from their first instruction on: they are
-started with both blocked. They die with the supervisor: parent-death signal, and end of file on the control channel.
+SIGHUP of a terminal is as SIGTERM; where there is none, it has the cores read certificates and keys of tokens again.
+
+Cores ignore SIGINT, SIGTERM and SIGHUP (a terminal sends them to the whole group), from their first instruction on:
+they are started with them blocked. They die with the supervisor: parent-death signal, and end of file on the control
+channel.
 """
 
 from __future__ import annotations
@@ -72,6 +75,8 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_CANNOT_RUN = 0, 1, 2
 RELOAD_SIGNAL = signal.SIGUSR2
 """Not SIGHUP, which a terminal that goes away sends to every process of its group."""
+RENEW_SIGNAL = signal.SIGHUP
+"""Where no terminal can send it: `ignore_hangups`."""
 CHECK_ONLY_VARIABLE = "TPC_CHECK_ONLY"
 """In the environment of `serve`: say whether it could begin, and end."""
 CHECK_S = 60.0
@@ -514,11 +519,15 @@ class Supervisor:
     async def _watch_signals(
         self, nursery: trio.Nursery, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        renews = signal.getsignal(RENEW_SIGNAL) == signal.SIG_IGN
         with trio.open_signal_receiver(*TERMINAL_SIGNALS, RELOAD_SIGNAL) as signals, _blocked_at_the_end():
             task_status.started()
             async for number in signals:
                 if number == RELOAD_SIGNAL:
                     nursery.start_soon(self._reload)
+                    continue
+                if number == RENEW_SIGNAL and renews:
+                    nursery.start_soon(self._renew)
                     continue
                 if self._draining and not self._is_reloading:
                     log.warning("%s again: hurrying", signal.Signals(number).name)
@@ -530,6 +539,11 @@ class Supervisor:
                 if not self._draining:
                     self._draining = True
                     nursery.start_soon(self._drain)
+
+    async def _renew(self) -> None:
+        log.info("%s: certificates, lists of the revoked and keys of tokens are read again", RENEW_SIGNAL.name)
+        for life in list(self._cores.values()):
+            await life.control.send("renew")
 
     async def _reload(self) -> None:
         """Drain, and have the binary and the configuration that are there now take over in this process's place, with
@@ -610,6 +624,16 @@ class Supervisor:
         self._exit_code = self._exit_code or code
         self._draining = True
         self._stop.cancel()
+
+
+def ignore_hangups() -> None:
+    """Where there is no terminal that could hang up: then the signal means what it means to other servers. `nohup` has
+    done the same.
+    """
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        signal.signal(RENEW_SIGNAL, signal.SIG_IGN)
 
 
 def _serve_command() -> list[str]:

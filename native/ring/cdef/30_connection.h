@@ -105,6 +105,7 @@ typedef struct {
     uint64_t starvations;           /* receiving stopped because the budget was used up */
     uint64_t receive_buffers_short; /* the kernel found no provided buffer */
     uint64_t handshakes;            /* of TLS, that were brought to an end */
+    uint64_t handshakes_put_off;    /* steps of them that waited for the next turn */
     uint64_t closed_by_reason[21];
     uint64_t requests_unanswered; /* now */
     uint64_t answer_bytes_unsent; /* now */

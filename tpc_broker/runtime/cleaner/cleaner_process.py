@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     """`cleaning_run.clean`: the job, take, pace, should_stop."""
 
 EXIT_OK, EXIT_FAILED = 0, 1
-_IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A terminal sends them to the whole group; the supervisor ends its cleaners by itself."""
 _NICE: Final = 19
 _LOOK_S: Final = 0.02
