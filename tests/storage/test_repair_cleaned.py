@@ -303,6 +303,24 @@ async def test_a_cleaned_segment_that_is_gone_is_a_loss_and_so_is_its_seal(tmp_p
     assert check_seals(disk).keys() == {0, 10} - {base}
 
 
+@pytest.mark.parametrize("has_seal", [True, False])
+async def test_a_segment_that_is_gone_behind_a_cleaned_one_is_noticed_by_a_start(tmp_path, has_seal):
+    """And no more when a repair has said what is lost."""
+    disk, _made = await set_aside(tmp_path)
+    await repair(disk)
+    assert await everything(await opened(disk)) == KEPT
+    for suffix in (".log", *[SEAL_SUFFIX] * (not has_seal)):
+        del disk.names[FOLDER / segment_file_name(10, suffix)]
+    core = await recover(disk)
+    if not has_seal:
+        assert "no segment has the records behind cleaned segment 0: [10, 20)" in core.offline[KEY].reason
+    assert KEY in core.offline
+    await core.close()
+    report = await repair(disk)
+    assert report.lost == ((10, 20),)
+    assert await everything(await opened(disk)) == KEPT[:5] + KEPT[10:]
+
+
 async def test_what_waits_for_a_seal_that_is_damaged_is_kept(tmp_path):
     """The swap was cut short, and it may be all that is left of the segments that had gone by then."""
     disk, made = await set_aside(tmp_path)

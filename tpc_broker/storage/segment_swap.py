@@ -35,16 +35,19 @@ from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.files import (
     CLEANED_SUFFIXES,
     LOG_SUFFIX,
+    LOSSES_FILE,
     SEAL_SUFFIX,
     SEGMENT_SUFFIXES,
     TEMPORARY_SUFFIX,
     cleaned_file_name,
+    decode_losses,
     parse_cleaned_file_name,
     parse_segment_file_name,
     segment_file_name,
 )
 from tpc_broker.log.seals import SEAL_BYTES_MAX, Seal, SealedFile, SealError
 from tpc_broker.native_bytes import crc32c
+from tpc_broker.storage.batch_ranges import missing
 from tpc_broker.storage.files_life import Change
 from tpc_broker.storage.segments import Segment
 
@@ -260,8 +263,8 @@ def _cleaned_names(seal: Seal) -> list[str]:
 # -- what comes next -----------------------------------------------------------------------------------------------
 
 
-# Rule: A seal without its log is damage, unless the log starts behind it. Held by tests/storage/test_segment_swap.py,
-# tests/storage/test_repair_cleaned.py.
+# Rule: A seal without its log is damage, unless the log starts behind it, and so is one with a hole behind it, unless a
+# repair has told of it. Held by tests/storage/test_segment_swap.py, tests/storage/test_repair_cleaned.py.
 async def finish_swaps(
     folder: SegmentFolder, listing: PartitionListing, segment_base: int, log_start_offset: int
 ) -> PartitionListing:
@@ -298,7 +301,26 @@ async def finish_swaps(
     for name in [name for name in sizes if parse_cleaned_file_name(name)]:
         await folder.remove(name)
         del sizes[name]
+    for seal in seals.values():
+        await _check_behind(folder, seal, sizes, segment_base, log_start_offset)
     return replace(listing.with_files(sizes), seals=seals)
+
+
+async def _check_behind(
+    folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int], segment_base: int, log_start_offset: int
+) -> None:
+    """Where a cleaned segment ends the next one begins: else what is missing would count as cleaned away from the next
+    cleaning on. What is not in the log any more may be missing, and what a repair has told to be lost. SealError,
+    OSError.
+    """
+    parsed = (parse_segment_file_name(name) for name in sizes)
+    logs = (one[0] for one in parsed if one and one[1] == LOG_SUFFIX and one[0] > seal.base_offset)
+    first, next_base = max(seal.end_offset, log_start_offset), min((segment_base, *logs))
+    if first >= next_base:
+        return
+    losses = decode_losses(await folder.read_file(LOSSES_FILE) or b"")
+    if missing(first, next_base, sorted(losses)):
+        raise SealError(f"no segment has the records behind cleaned segment {seal.base_offset}: [{first}, {next_base})")
 
 
 def _check_files(seal: Seal, sizes: Mapping[str, int], segment_base: int) -> None:
