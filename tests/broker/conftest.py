@@ -10,7 +10,7 @@ import trio
 def no_helper_threads(monkeypatch):
     """A clock that jumps does not wait for a thread: what one would do is done at once."""
 
-    async def run_sync(function, *arguments):
+    async def run_sync(function, *arguments, limiter=None):
         await trio.lowlevel.checkpoint()
         return function(*arguments)
 

@@ -214,4 +214,4 @@ class Cleaned:
 
 async def test_the_largest_timestamp_is_looked_for_again_when_its_record_was_cleaned_away():
     partition = partition_of(Cleaned())
-    assert (await partition.find_max_timestamp(10))[:2] == (1000, 7)
+    assert (await partition.find_max_timestamp(10, 1 << 20))[:2] == (1000, 7)

@@ -6,6 +6,9 @@ import trio.testing
 
 from tests.support.memory_clients import create_topic, fetch_request, fetched, owner_of, produce
 from tests.support.memory_node import running_node
+from tests.support.record_batches import GZIP
+from tests.support.record_batches import Record as PackedRecord
+from tests.support.record_batches import batch as packed
 from tpc_broker.broker.producers_port import KnownAborted
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -115,6 +118,20 @@ async def test_a_search_through_records_that_cannot_be_unpacked_says_so(autojump
         assert (await list_offset(node, 0, "t", 0, LATEST))[:2] == (NONE, 8)
         assert not node.lives[0].connections.closed
         assert "cannot be read: t-0: " in caplog.text
+
+
+async def test_a_search_through_a_batch_that_unpacks_to_too_much_says_whose_doing_that_is(autojump_clock, caplog):
+    latest_ms = 1_700_000_000_000
+    large = packed([PackedRecord(bytes(5000), b"k"), PackedRecord(b"", b"k")], base_offset=2, codec=GZIP)
+    for settings, found in ((), (NONE, 2)), (("max.decompressed.message.bytes=1000",), (ErrorCode.INVALID_RECORD, -1)):
+        async with running_node(cores=1, settings=settings) as node:
+            await with_records(node)
+            node[0].plane.logs[2].batches[1] = large
+            assert (await list_offset(node, 0, "t", 0, latest_ms))[:2] == found
+            assert (await list_offset(node, 0, "t", 0, LARGEST))[:2] == found
+            assert (await list_offset(node, 0, "t", 0, 100))[:2] == (NONE, 0)
+    assert "t-0 cannot be searched for a time stamp: the batch at offset 2: gzip data" in caplog.text
+    assert "cannot be read" not in caplog.text, "it is no damage"
 
 
 def lets_segments_tell_what_was_aborted(core, partition):

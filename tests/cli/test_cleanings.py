@@ -69,8 +69,11 @@ def test_a_row_says_what_is_wrong():
     assert cleaning_row(3, FACTS) == (3, "26%", 256, 80, 0, "", 0, "")
     row = cleaning_row(3, {
         **FACTS, "last_cleaned_ms": 1_700_000_000_000, "is_cleaning": True, "uncleanable": "a damaged segment",
-        "batches_unreadable": 2,
+        "batches_unreadable": 2, "no_cleaner": "none comes up",
     })  # fmt: skip
     assert len(row) == len(COLUMNS)
     assert str(row[5]).startswith("2023-11-1")
-    assert row[7] == "being cleaned; cannot be cleaned: a damaged segment; batches that cannot be read: 2"
+    assert row[7] == (
+        "being cleaned; there is no cleaner: none comes up; cannot be cleaned: a damaged segment; "
+        "batches that cannot be read: 2"
+    )

@@ -4,30 +4,21 @@ has the newest value of each key.
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from tests.cluster.test_near_reads import SELECTOR
 from tests.cluster.test_replication import in_sync_everywhere, leads
 from tests.support.cluster_nodes import Cluster, Node, admin, cluster, eventually
+from tests.support.kept_keys import COMPACTED, TOPIC, KeptKeys
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.log.seals import Seal, cleaned_state
 
 pytestmark = pytest.mark.cluster
-
-TOPIC, KEYS = "kept", 200
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(1 << 20),
-    "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "0",
-}
 
 
 @pytest.fixture
@@ -43,55 +34,15 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-class Kept:
-    """What was acknowledged: key -> value."""
+class Kept(KeptKeys):
+    """On a cluster."""
 
     def __init__(self, made: Cluster, seed: int) -> None:
-        self.cluster, self.random = made, random.Random(seed)
-        self.newest: dict[bytes, bytes | None] = {}
-        self.written = 0
-
-    def write(self, count: int, keys: int = KEYS) -> None:
-        """All of it is acknowledged when this returns."""
-        producer = Producer({
-            "bootstrap.servers": self.cluster.bootstrap, "acks": "all", "linger.ms": 5, "enable.idempotence": True,
-            "compression.type": self.random.choice(["none", "lz4", "zstd"]), "message.timeout.ms": 120_000,
-            "retry.backoff.ms": 50, "log_level": 0,
-        })  # fmt: skip
-        failed: list[object] = []
-        for _record in range(count):
-            key = b"key-%d" % self.random.randrange(keys)
-            value = None if self.random.random() < 0.1 else b"%d-" % self.written + self.random.randbytes(700)
-            producer.produce(TOPIC, value, key, 0, on_delivery=lambda error, _message: error and failed.append(error))
-            self.newest[key] = value
-            self.written += 1
-            producer.poll(0)
-        assert producer.flush(PATIENCE_S) == 0
-        assert not failed
-
-    def read(self, node: Node) -> dict[bytes, bytes | None]:
-        """From the replica of a node, as long as the leader sends readers there."""
-        consumer = Consumer({
-            "bootstrap.servers": self.cluster.bootstrap, "group.id": "reader", "enable.auto.commit": False,
-            "check.crcs": True, "enable.partition.eof": True, "client.rack": node.rack, "log_level": 0,
-        })  # fmt: skip
-        found: dict[bytes, bytes | None] = {}
-        last = -1
-        consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        while True:
-            message = consumer.poll(PATIENCE_S)
-            assert message is not None, "the end was never reached"
-            if message.error():
-                assert message.error().name() == "_PARTITION_EOF", message.error()
-                break
-            assert message.offset() > last
-            last = message.offset()
-            found[message.key()] = message.value()
-        consumer.close()
-        return found
+        super().__init__(made, seed, tombstones=0.1)
+        self.cluster = made
 
     def why_wrong(self, node: Node) -> str:
-        found = self.read(node)
+        found = dict(self.read(node.rack))
         for key in self.newest.keys() | found.keys():
             if found.get(key) != self.newest.get(key):
                 return f"node {node.number}: {key!r} is {found.get(key)!r:.30}, was {self.newest.get(key)!r:.30}"

@@ -60,9 +60,13 @@ def told(node: SharedNode) -> Samples:
 
 
 def value(node: SharedNode, name: str, **labels: str) -> float:
-    found, sample = told(node), (name, frozenset(labels.items()))
-    assert sample in found, f"node {node.number} does not tell {name}{labels or ''} yet"
-    return found[sample]
+    """Asked again until the core that tells it has answered in time."""
+
+    def look() -> tuple[float, ...]:
+        found, sample = told(node), (name, frozenset(labels.items()))
+        return (found[sample],) if sample in found else ()
+
+    return eventually(look, f"node {node.number} tells {name}{labels or ''}")[0]
 
 
 def over_cores(node: SharedNode, name: str, **labels: str) -> float:

@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker._bytes import ffi
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import HEADER, VERSION, Hello, Kind, Reason, encode_answer, encode_refused, frame
@@ -57,7 +58,7 @@ async def linked(give: Handler) -> AsyncIterator[tuple[Links, Peer]]:
             await nursery.start(one.run, None)
             await nursery.start(other.run, listening)
             peer = one.peer(SeedAddress("127.0.0.1", listening.getsockname()[1]))
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 while not peer.is_up:
                     await trio.sleep(0.01)
                 yield one, peer
@@ -123,7 +124,7 @@ def test_where_nobody_listens_is_told_from_where_nobody_answers():
         async with trio.open_nursery() as nursery:
             await nursery.start(links.run, None)
             links.follow({address: SeedAddress("127.0.0.1", port) for address, port in ports.items()})
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 while len(told) < 2:
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()

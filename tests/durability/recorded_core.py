@@ -62,6 +62,8 @@ WRITE_DIRECT = segments.SegmentFolder.write_direct
 CAPTURED_NOW = partition_storage.PartitionStorage.captured_now
 PARTITIONS = 4
 APPENDS = 520
+SWAPS = 40
+"""How many come beside so many appends is the machine's matter: it is appended until there were so many."""
 SEGMENT_BYTES = 300_000
 DIRECT_BYTES_MIN = 4096
 """Many runs are long enough for a direct write, and many are not."""
@@ -161,12 +163,17 @@ async def _write_seal_without_sync(swap, seal):
     return name
 
 
+async def sizes_in(folder):
+    names = await folder.disk.listdir(folder.path)
+    return {name: (await folder.disk.stat(folder.path / name)).size_bytes for name in names}
+
+
 async def _seal_behind_the_files(swap, given_way, seal, published):
     """In place of `SegmentSwap._carry_out`: the commit point comes when all has been done."""
     folder, written = swap._log.folder, await swap._write_seal(seal)
     for segment in given_way:
         segment.give_way()
-    await segment_swap.put_in_place(folder, seal)
+    await segment_swap.put_in_place(folder, seal, await sizes_in(folder))
     await folder.rename(written, f"{seal.base_offset:020d}.seal")
     await folder.disk.fsync_directory(folder.path)
     swap._publish(given_way, seal, published)
@@ -185,6 +192,7 @@ class Life:
         object.__setattr__(self.config, "file_delete_delay_ms", 0)
         self.open: dict[str, tuple[object, int]] = {}
         self.appends_left = APPENDS
+        self.swaps_left = SWAPS if way == "swaps" else 0
         self.changing = trio.Lock()
 
     @property
@@ -201,7 +209,7 @@ class Life:
         self.open[topic_id.hex] = files, self.storage.register(files, self.config, is_internal=False)
 
     async def append(self) -> None:
-        while self.appends_left > 0:
+        while self.appends_left > 0 or self.swaps_left > 0:
             self.appends_left -= 1
             name, (files, handle) = self.chooser.choice(list(self.open.items()))
             values = [self.chooser.randbytes(self.chooser.choice([10, 300, 3000, 7000, 7000])) for _ in range(3)]
@@ -268,6 +276,7 @@ class Life:
                 with suppress(*NO_SWAP):
                     seal = await swap_copy(files, some_of(segments, self.chooser), shown)
                     mark("swapped", files.key.topic_id.hex, seal.base_offset)
+                    self.swaps_left -= 1
 
     def _show(self, files, handle: int) -> None:
         self.core.plane.segments_replaced(handle, files.cleaned.end_offset)

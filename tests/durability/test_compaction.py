@@ -6,16 +6,15 @@ Killed in the middle of cleanings, started again, read by a stock client.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.durability.conftest import against_kafka
 from tests.support.broker_process import TpcBroker
+from tests.support.kept_keys import COMPACTED, KEYS, TOPIC, KeptKeys
 from tests.support.waiting import eventually
 from tpc_broker.log.files import parse_cleaned_file_name
 
@@ -24,15 +23,7 @@ pytestmark = [
     pytest.mark.skipif(against_kafka(), reason="it kills processes of ours"),
 ]
 
-KEYS = 200
-TOPIC = "kept"
 SETTINGS = {"log.cleaner.backoff.ms": "100"}
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(1 << 20),
-    "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "0",
-}
 
 
 @pytest.fixture
@@ -51,44 +42,12 @@ def create(bootstrap: str) -> None:
     client.create_topics([NewTopic(TOPIC, 1, 1, config=COMPACTED)])[TOPIC].result()
 
 
-class Kept:
-    """What was acknowledged: key -> value; and what may be there besides of keys that were being written."""
+class Kept(KeptKeys):
+    """On a broker."""
 
     def __init__(self, broker: TpcBroker, seed: int) -> None:
-        self.broker, self.random = broker, random.Random(seed)
-        self.newest: dict[bytes, bytes | None] = {}
-        self.written = 0
-
-    def write(self, count: int) -> None:
-        """All of it is acknowledged when this returns."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "linger.ms": "2",
-                             "compression.type": self.random.choice(["none", "lz4", "zstd"])})  # fmt: skip
-        failed: list[object] = []
-        for _record in range(count):
-            key = b"key-%d" % self.random.randrange(KEYS)
-            value = None if self.random.random() < 0.05 else b"%d-" % self.written + self.random.randbytes(700)
-            producer.produce(TOPIC, value, key, 0, on_delivery=lambda error, _message: error and failed.append(error))
-            self.newest[key] = value
-            self.written += 1
-            producer.poll(0)
-        producer.flush()
-        assert not failed
-
-    def read(self) -> list[tuple[bytes, bytes | None]]:
-        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "reader",
-                             "enable.auto.commit": "false", "check.crcs": "true",
-                             "enable.partition.eof": "true"})  # fmt: skip
-        found = []
-        consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        while True:
-            message = consumer.poll(30)
-            assert message is not None, "the end was never reached"
-            if message.error():
-                assert message.error().name() == "_PARTITION_EOF", message.error()
-                break
-            found.append((message.key(), message.value()))
-        consumer.close()
-        return found
+        super().__init__(broker, seed, tombstones=0.05)
+        self.broker = broker
 
     def check(self) -> int:
         """How many records are there; the newest of each key is the one that was written last."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpc_broker.kafka import DecodeError, EncodeError
-from tpc_broker.kafka.compression import Compression, compress, decompress
+from tpc_broker.kafka.compression import Compression, compress, compress_small, decompress
 from tpc_broker.kafka.records import (
     ControlType,
     Record,
@@ -109,10 +109,11 @@ def test_a_batch_cut_off_at_the_end_is_left_out():
         assert len(list(read_batches(one + one[:size]))) == 1
 
 
+@pytest.mark.parametrize("pack", [compress, compress_small])
 @pytest.mark.parametrize("compression", Compression)
-def test_large_data_in_many_blocks(compression):
+def test_large_data_in_many_blocks(compression, pack):
     plain = b"".join(b"%d " % (i * 7919) for i in range(60_000))
-    squeezed = compress(compression, plain)
+    squeezed = pack(compression, plain)
     assert bytes(decompress(compression, memoryview(squeezed), len(plain))) == plain
     if compression:
         with pytest.raises(DecodeError, match="damaged or exceeds"):

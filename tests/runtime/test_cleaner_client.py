@@ -16,7 +16,8 @@ from tests.support.cleaning_jobs import REPORT, a_group, a_job
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.log.cleaning_job import CleanedGroup, CleaningJob, CleaningReport
 from tpc_broker.runtime.cleaner import cleaner_client, cleaner_process
-from tpc_broker.runtime.cleaner.cleaner_client import DEATHS_MAX, CleanerClient
+from tpc_broker.runtime.cleaner.cleaner_client import DEATHS_MAX, CleanerClient, put_in
+from tpc_broker.runtime.cleaner.cleaner_door import make_door, take_out
 from tpc_broker.runtime.cleaner.cleaner_frames import (
     FrameError,
     Kind,
@@ -25,7 +26,6 @@ from tpc_broker.runtime.cleaner.cleaner_frames import (
     encode_job,
     encode_report,
 )
-from tpc_broker.runtime.cleaner.cleaner_lives import _listen
 from tpc_broker.runtime.cleaner.cleaner_process import CleaningConversation, CoreGoneError
 from tpc_broker.runtime.cleaner.shared_pace import SharedPace
 from tpc_broker.runtime.trio_ring import run
@@ -47,7 +47,7 @@ class OneCleaner:
     """Takes connections and carries jobs out, in a thread, until the test is over."""
 
     def __init__(self) -> None:
-        self.listener, self.name = _listen()
+        self.waiting, self.door = make_door()
         self.clean: Clean = lambda *_ports: REPORT
         self.ended_by: list[BaseException | None] = []
         self.prepared: list[CleaningJob] = []
@@ -56,8 +56,9 @@ class OneCleaner:
         """In place of a conversation."""
 
     def serve_one(self) -> None:
-        self.listener.setblocking(True)
-        connection, _address = self.listener.accept()
+        self.waiting.setblocking(True)
+        connection = take_out(self.waiting)
+        assert connection is not None
         with connection:
             if self.raw is not None:
                 self.raw(connection)
@@ -81,14 +82,15 @@ class OneCleaner:
                 await trio.to_thread.run_sync(self.serve_one, abandon_on_cancel=True)
 
         self.task = serve
-        yield CleanerClient(self.name)
+        yield CleanerClient(self.door.fileno())
 
 
 @pytest.fixture
 def cleaner() -> Iterator[OneCleaner]:
     one = OneCleaner()
     yield one
-    one.listener.close()
+    one.waiting.close()
+    one.door.close()
     one.pace.close()
 
 
@@ -270,21 +272,36 @@ def test_deaths_that_are_not_one_behind_the_other_do_not_count(cleaner):
     run(main)
 
 
-def test_without_a_socket_there_is_no_cleaner():
+def test_without_a_door_there_is_no_cleaner():
     async def main() -> None:
         with pytest.raises(CleanerAwayError, match="there are no cleaners"):
-            await CleanerClient("").clean(a_job(), nothing)
-        with pytest.raises(CleanerAwayError, match="Connection refused"):
-            await CleanerClient("tpc-broker-that-is-not-there").clean(a_job(), nothing)
+            await CleanerClient(-1).clean(a_job(), nothing)
+        waiting, door = make_door()
+        waiting.close()
+        with door, pytest.raises(CleanerAwayError, match="no cleaner can be reached: Broken pipe"):
+            await CleanerClient(door.fileno()).clean(a_job(), nothing)
 
     run(main)
+
+
+def test_nobody_else_can_reach_a_cleaner():
+    """Who is no core has no way into the door, and out of it comes nothing else."""
+    waiting, door = make_door()
+    with door, waiting:
+        assert (waiting.getsockname(), door.getsockname()) == ("", "")
+        assert take_out(waiting) is None
+        door.send(b"x")
+        assert take_out(waiting) is None, "there was no conversation"
+        door.close()
+        with pytest.raises(EOFError):
+            take_out(waiting)
 
 
 def test_a_job_that_is_too_long_fails_before_a_cleaner_is_asked(cleaner, monkeypatch):
     async def main() -> None:
         monkeypatch.setattr(cleaner_client.limits, "CLEANER_JOB_BYTES_MAX", 100)
         with pytest.raises(CleaningFailedError, match="too many"):
-            await CleanerClient(cleaner.name).clean(a_job(), nothing)
+            await CleanerClient(cleaner.door.fileno()).clean(a_job(), nothing)
 
     run(main)
 
@@ -325,8 +342,7 @@ def test_a_core_that_says_what_cannot_be_is_left(cleaner, in_the_middle):
         with trio.fail_after(PATIENCE_S), cleaner.serving():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cleaner.task)
-                stream = trio.SocketStream(trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                await stream.socket.connect("\0" + cleaner.name)
+                stream = trio.SocketStream(trio.socket.from_stdlib_socket(await put_in(cleaner.door.fileno())))
                 if in_the_middle:
                     await stream.send_all(encode_job(a_job()))
                     await begun.wait()

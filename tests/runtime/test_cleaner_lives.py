@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ from tests.support.waiting import PATIENCE_S, eventually_in_loop
 from tpc_broker import limits
 from tpc_broker.log.cleaning_job import CleanedGroup, CleaningReport
 from tpc_broker.runtime.cleaner.cleaner_client import CleanerClient
-from tpc_broker.runtime.cleaner.cleaner_lives import Cleaners
+from tpc_broker.runtime.cleaner.cleaner_lives import LACKING_AFTER, Cleaners
 from tpc_broker.runtime.cleaner.cleaner_process import CleanerOptions, main
 from tpc_broker.storage.ports import CleanerAwayError, CleaningFailedError
 
@@ -48,7 +49,7 @@ async def taken(_group: CleanedGroup) -> None:
 
 
 async def done(made: Cleaners, label: str, *, is_urgent: bool = False) -> CleaningReport:
-    return await CleanerClient(made.name).clean(a_job(label=label, is_urgent=is_urgent), taken)
+    return await CleanerClient(made.door_fd).clean(a_job(label=label, is_urgent=is_urgent), taken)
 
 
 async def long_one(made: Cleaners, begun: trio.Event) -> None:
@@ -57,7 +58,7 @@ async def long_one(made: Cleaners, begun: trio.Event) -> None:
     async def take(_group: CleanedGroup) -> None:
         begun.set()
 
-    await CleanerClient(made.name).clean(a_job(label="long"), take)
+    await CleanerClient(made.door_fd).clean(a_job(label="long"), take)
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> None:
@@ -127,6 +128,49 @@ def test_a_cleaner_that_is_killed_in_a_job_is_started_again(caplog: pytest.LogCa
     assert "a cleaner ended (killed by SIGKILL); one is started again when there is a job" in caplog.messages
 
 
+def test_who_waits_for_a_cleaner_that_never_comes_up_is_told_why() -> None:
+    async def test() -> None:
+        made = Cleaners((sys.executable, "-c", "raise SystemExit(3)"))
+        made.set_bounds(1, 1e300)
+        client = CleanerClient(made.door_fd)
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(made.run)
+                for times in (LACKING_AFTER, LACKING_AFTER + 1):
+                    with pytest.raises(CleanerAwayError, match=rf"\(exit code 3\).*; that was {times} times in a row"):
+                        await client.ready()
+                nursery.cancel_scope.cancel()
+
+    in_loop(test)
+
+
+@contextmanager
+def as_process_one() -> Iterator[None]:
+    """Orphans become children of this process (PR_SET_CHILD_SUBREAPER), as they do of PID 1."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(36, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(36, 0, 0, 0, 0)
+
+
+def test_the_job_of_a_cleaner_that_was_killed_leaves_no_zombie_where_the_supervisor_is_process_one() -> None:
+    async def test() -> None:
+        async with cleaners() as made:
+            begun = trio.Event()
+            with pytest.RaisesGroup(CleanerAwayError):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(long_one, made, begun)
+                    await begun.wait()
+                    (job,) = psutil.Process(made.pids[0]).children()
+                    psutil.Process(made.pids[0]).kill()
+            await eventually_in_loop(lambda: not psutil.pid_exists(job.pid), "the end of the job's process, in full")
+
+    with as_process_one():
+        in_loop(test)
+
+
 def test_a_core_that_goes_ends_its_job() -> None:
     async def test() -> None:
         async with cleaners() as made, trio.open_nursery() as nursery:
@@ -179,7 +223,7 @@ def test_the_rate_is_changed_under_a_job_that_waits() -> None:
     async def test() -> None:
         async with cleaners() as made:
             made.set_bounds(1, 0.0)
-            client = CleanerClient(made.name)
+            client = CleanerClient(made.door_fd)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.clean, a_job(), taken)  # a MiB: for a quarter of an hour
                 await eventually_in_loop(lambda: made.pids and psutil.Process(made.pids[0]).children(), "a job")
@@ -213,7 +257,7 @@ def test_a_log_is_cleaned_by_a_cleaner_that_is_killed_again_and_again(tmp_path: 
         before, size_before = replay(log.read(), ()), sum(source.size_bytes for source in log.sources)
         made = Cleaners()
         made.set_bounds(1, 3e6)
-        client = CleanerClient(made.name)
+        client = CleanerClient(made.door_fd)
 
         async def take(group: CleanedGroup) -> None:
             log.check(group.seal)

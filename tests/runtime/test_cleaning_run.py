@@ -2,12 +2,15 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.support.cleaned_logs import CleanedLog
-from tests.support.record_batches import LOG_APPEND_TIME, Record, batch
+from tests.support.record_batches import LOG_APPEND_TIME, LZ4, ZSTD, Record, batch, encode_record
+from tpc_broker.kafka.compression import compress_small
 from tpc_broker.log import cleaned_segment
 from tpc_broker.log.cleaning import KEY_BYTES
 from tpc_broker.log.files import cleaned_file_name, segment_file_name
@@ -170,6 +173,22 @@ def test_descriptors_are_closed(log):
     assert descriptors() == before
 
 
+def test_a_job_of_more_segments_than_there_are_descriptors_is_carried_out(tmp_path):
+    """Also where all of them become one."""
+    log = CleanedLog(tmp_path)
+    for offset in range(40):
+        log.append(batch([Record(b"1", b"k%d" % (offset % 3))], base_offset=offset))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 8, hard))
+    try:
+        report = run(log)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (report.records_read, report.records_kept) == (40, 3)
+
+
 def test_a_group_that_grows_beyond_a_segment_is_divided(log, monkeypatch):
     """Each source alone has room."""
     log.append(batch([Record(None, b"k%d" % n, 1 << 40) for n in range(5)], base_offset=9))
@@ -193,6 +212,35 @@ def test_a_segment_that_would_grow_beyond_itself_gets_no_horizons(tmp_path, monk
     monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", 1 << 20)
     log.clean()
     assert [one.attributes for one in log.read()[0].batches] == [64, 0]
+
+
+@pytest.mark.parametrize("codec", [LZ4, ZSTD])
+def test_a_full_segment_is_cleaned_though_its_clients_packed_better(tmp_path, monkeypatch, codec):
+    """A record went from each batch, and packed as usual each is larger than it was: no room in a segment that is as
+    large as one can be.
+    """
+    log, random = CleanedLog(tmp_path), Random(1)
+    words = [random.randbytes(6) for _ in range(400)]
+    data, batches_count = b"", 3
+    for number in range(batches_count):
+        values = [b"".join(random.choices(words, k=6)) for _ in range(250)]
+        records = [Record(b"1", b"a"), *(Record(value, b"%d-%d" % (number, at)) for at, value in enumerate(values))]
+        plain = b"".join(encode_record(record, index) for index, record in enumerate(records))
+        data += batch(records, base_offset=251 * number, attributes=codec, payload=compress_small(codec, plain))
+    data += batch([Record(b"2", b"a")], base_offset=251 * batches_count)
+    log.append(data)
+    log.clean()
+    kept = log.read()[0].batches
+    assert [len(one.records) for one in kept] == [250] * batches_count + [1]
+    assert log.path(0).stat().st_size > len(data), "the test is of batches that grow"
+
+    full = CleanedLog(tmp_path / "full")
+    full.folder.mkdir()
+    full.append(data)
+    monkeypatch.setattr(cleaned_segment, "LOG_BYTES_MAX", len(data))
+    full.clean()
+    assert [one.records for one in full.read()[0].batches] == [one.records for one in kept]
+    assert full.path(0).stat().st_size <= len(data)
 
 
 def test_append_time_makes_no_record_larger_in_a_segment_that_is_full(tmp_path, monkeypatch):

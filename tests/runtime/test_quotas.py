@@ -137,7 +137,7 @@ def test_without_acknowledgement_it_is_muted_without_a_word(bench):
 
 def test_another_client_id_each_time_does_not_get_around_the_quota_of_the_user(bench):
     """Attempt 110."""
-    port = quotas(bench, row(user="u", produce=300.0))
+    port = quotas(bench, row(user="u", produce=30.0))
     told = []
     for number in range(60):
         client = bench.connect()

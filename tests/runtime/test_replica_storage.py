@@ -186,9 +186,9 @@ def test_the_record_with_the_largest_timestamp_is_one_of_the_committed(tmp_path,
             KEY.topic_id, "topic", KEY.partition, bench.config, plane=bench.plane, storage=bench.storage,
             files=bench.files, handle=bench.handle, is_internal=False,
         )  # fmt: skip
-        assert await partition.find_max_timestamp(partition.bounds().high_watermark) == (1004, 4, 1)
-        assert await partition.find_timestamp(1003, 5) == (1003, 3, 1)
-        assert await partition.find_timestamp(1005, 5) is None
+        assert await partition.find_max_timestamp(partition.bounds().high_watermark, 1 << 20) == (1004, 4, 1)
+        assert await partition.find_timestamp(1003, 5, 1 << 20) == (1003, 3, 1)
+        assert await partition.find_timestamp(1005, 5, 1 << 20) is None
 
     on_replica(tmp_path, body)
 

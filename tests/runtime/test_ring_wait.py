@@ -1,6 +1,7 @@
 """The C ring by itself, without trio: set-up, the wait, its ends, events, shut-down. With all features, with
 5.8's, and on the plain backend."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -17,6 +18,7 @@ from tpc_broker.runtime.ring import unavailable
 
 ALL_HIDDEN = (1 << lib.TPC_FEATURES_COUNT) - 1
 EVENTS_MAX = 64
+PAUSE_S = 0.05
 
 
 HOW = {
@@ -43,7 +45,7 @@ def ring(request):
     assert lib.tpc_ring_close(out[0], 5_000_000_000) == 0
 
 
-def wait(ring, timeout_ms=2000, work_max=1000, *, is_signalled=False):
+def wait(ring, timeout_ms=60_000, work_max=1000, *, is_signalled=False):
     events = ffi.new("tpc_event[]", EVENTS_MAX)
     count = lib.tpc_ring_wait(ring, timeout_ms * 1_000_000, work_max, events, EVENTS_MAX)
     while count == -errno.EINTR and ring in plain_rings and not is_signalled:
@@ -202,15 +204,34 @@ def test_time_that_was_waited_is_no_hot_work(ring):
     assert any(waits_out_its_time_beside_a_slow_completion(ring) for _ in range(10))
 
 
+@contextlib.contextmanager
+def signalled():
+    """This thread is sent a signal again and again: one that comes before a wait has begun does not end it."""
+    is_over, here = threading.Event(), threading.get_ident()
+
+    def send():
+        while not is_over.wait(PAUSE_S):
+            signal.pthread_kill(here, signal.SIGUSR2)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        sender.join()
+
+
 def test_a_signal_ends_the_wait(ring):
     came = []
     previous = signal.signal(signal.SIGUSR2, lambda *_: came.append(True))
     try:
-        for count in (1, 2):  # the first wait submits the wake-up's poll as well
-            threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, signal.SIGUSR2]).start()
-            assert wait(ring, 60_000, is_signalled=True) == -errno.EINTR
-            while ring in plain_rings and len(came) < count:
+        for _ in range(2):  # the first wait submits the wake-up's poll as well
+            before = len(came)
+            with signalled():
                 assert wait(ring, 60_000, is_signalled=True) == -errno.EINTR
-            assert len(came) == count
+                while ring in plain_rings and len(came) == before:
+                    assert wait(ring, 60_000, is_signalled=True) == -errno.EINTR
+            assert len(came) > before
     finally:
         signal.signal(signal.SIGUSR2, previous)

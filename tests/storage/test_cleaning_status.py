@@ -38,9 +38,29 @@ def test_a_cleaning_is_told_in_one_line_and_counted(caplog):
         "cleanings": 1, "cleanings_failed": 0, "cleaner_away": 0, "cleaning_ms": 1500,
         "cleaned_bytes_read": 64 << 20, "cleaned_bytes_written": 16 << 20, "cleaned_bytes_saved": 24 << 20,
         "cleaned_records_read": 1000, "cleaned_records_removed": 750,
-        "compacted_partitions_now": 1, "cleaning_now": 0, "uncleanable_now": 0, "dirty_bytes_now": 300,
+        "compacted_partitions_now": 1, "cleaning_now": 0, "cleaner_lacking_now": 0, "uncleanable_now": 0,
+        "dirty_bytes_now": 300,
         "clean_bytes_now": 100, "dirty_permille_max_now": 750, "batches_unreadable_now": 2,
     }  # fmt: skip
+
+
+def test_that_there_is_no_cleaner_is_told_the_second_time_and_each_day(caplog):
+    book = CleaningBook()
+    measured(book)
+    book.lacks_cleaner("the cleaner went away", 0)
+    book.has_cleaner()
+    book.lacks_cleaner("the cleaner went away", 0)
+    assert (caplog.messages, book.no_cleaner, book.status_of(KEY).as_json()["no_cleaner"]) == ([], None, None)
+    for now_ms in (1, 2, UNCLEANABLE_TOLD_EVERY_MS, UNCLEANABLE_TOLD_EVERY_MS + 1):
+        book.lacks_cleaner("a cleaner could not be started", now_ms)
+    told = "compacted partitions here are not cleaned, and grow: there is no cleaner: a cleaner could not be started"
+    assert caplog.messages == [told] * 2
+    measured(book, OTHER, "prices-1")
+    assert {book.status_of(key).as_json()["no_cleaner"] for key in (KEY, OTHER)} == {"a cleaner could not be started"}
+    assert book.counters()["cleaner_lacking_now"] == 1
+    book.has_cleaner()
+    assert book.counters()["cleaner_lacking_now"] == 0
+    assert book.status_of(KEY).no_cleaner is None
 
 
 def test_an_uncleanable_partition_is_told_at_once_and_each_day(caplog):
@@ -81,5 +101,5 @@ def test_json_has_the_ratio_and_not_the_label():
     assert book.status_of(KEY).as_json() == {
         "dirty_ratio": 0.3333, "dirty_bytes": 1, "clean_bytes": 2, "first_dirty_offset": 400, "last_cleaned_ms": -1,
         "bytes_saved": 0, "records_removed": 0, "cleanings_count": 0, "batches_unreadable": 0, "uncleanable": None,
-        "is_cleaning": False,
+        "is_cleaning": False, "no_cleaner": None,
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """What is to be compacted, when, and what becomes of the jobs: with the cleaner's real run over files."""
 
 import logging
+import os
 import uuid
 from dataclasses import replace
 from random import Random
@@ -12,15 +13,17 @@ from tests.log.log_batches import batch, marker, record
 from tests.support.cleaners import ThreadCleaner
 from tests.support.cleaning_jobs import REPORT, a_group
 from tests.support.plain_disk import PlainDisk
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.batch import walk_headers
-from tpc_broker.log.files import parse_cleaned_file_name
+from tpc_broker.log.files import SEAL_SUFFIX, parse_cleaned_file_name
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.metadata.cleaner_settings import cleaning_bounds
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import TopicPartition
 from tpc_broker.storage import cleanings
+from tpc_broker.storage.cleaning_status import LACK_TOLD_AFTER, CleaningBook
 from tpc_broker.storage.cleanings import Cleanings
 from tpc_broker.storage.compaction import NEVER_MS, kept_producers, make_job, measure
 from tpc_broker.storage.files import FileCache
@@ -186,6 +189,22 @@ async def test_a_log_is_cleaned_and_read_and_cleaned_again(world):
         assert await SegmentReader(files).load(segment) is not None
 
 
+async def test_when_a_log_was_cleaned_is_known_behind_a_start(world):
+    files, never = await world.make(), await world.make()
+    await fill(files, 200)
+    await checkpointed(files)
+    assert await world.cleanings.clean_next()
+    assert world.cleanings.book.status_of(files.key).last_cleaned_ms == NOW_MS
+    world.cleanings.book = CleaningBook()
+    seals = [files.folder.path / name for name in names_of(files) if name.endswith(SEAL_SUFFIX)]
+    os.utime(max(seals), ns=(0, 7_000 * 1_000_000))
+    assert not await world.cleanings.clean_next()
+    assert world.cleanings.book.status_of(files.key).last_cleaned_ms == 7_000
+    assert world.cleanings.book.status_of(never.key).last_cleaned_ms == -1
+    max(seals).unlink()  # it is asked for once
+    assert not await world.cleanings.clean_next()
+
+
 def names_of(files):
     return [path.name for path in files.folder.path.iterdir()]
 
@@ -202,7 +221,7 @@ async def test_only_what_is_below_the_durable_checkpoint_and_stable_is_cleaned(w
     assert found.held_back_bytes > 0
     assert found.waits_for_checkpoint(0.5)
     assert not await world.cleanings.clean_next()
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         await world.requests.checkpoint.wait()
     await checkpointed(files)
     bases = [segment.base_offset for segment in files.segments]
@@ -290,9 +309,11 @@ async def test_nothing_is_cleaned_when_it_may_not_be(world, why, monkeypatch):
         world.space.left = 3999
     else:
         files.settings = replace(files.settings, cleanup_compact=False)
-    assert not await world.cleanings.clean_next()
+    for _ in range(LACK_TOLD_AFTER):
+        assert not await world.cleanings.clean_next()
     assert not cleaner.jobs
     assert files.cleaned.end_offset == 0
+    assert world.cleanings.book.no_cleaner == ("a test" if why == "no cleaner" else None)
 
 
 async def test_one_that_has_no_room_lets_others_have_the_cleaner_and_their_turn(world, monkeypatch):

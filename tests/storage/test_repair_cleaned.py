@@ -10,6 +10,7 @@ import pytest
 from tests.log.log_batches import batch
 from tests.storage.checkpointed_core import DATA, FakeDisk, JournalWriter
 from tests.storage.test_repair import everything, kept_files, nothing_left
+from tests.support.cleaned_copies import set_modified
 from tests.support.cleaned_folder import make_cleaned
 from tests.support.fake_disk import PowerLoss, at_every_effect
 from tpc_broker.log.files import SEAL_SUFFIX, cleaned_file_name, segment_file_name
@@ -187,6 +188,20 @@ async def test_a_seal_that_says_nothing_is_written_anew(tmp_path, damage):
     assert await everything(await opened(disk)) == KEPT
     seal = check_seals(disk)[10]
     assert (seal.end_offset, seal.removed_upto, seal.first_dirty_offset) == (20, 20, 0)
+
+
+@pytest.mark.parametrize("suffix", [".log", SEAL_SUFFIX])
+async def test_a_segment_that_was_repaired_is_as_old_as_before(tmp_path, suffix):
+    """Retention counts from there where records have no time; a seal that says nothing leaves its file's word."""
+    disk, made = await set_aside(tmp_path)
+    assert made[1].seal.modified_ms != 0
+    await set_modified(disk, FOLDER / segment_file_name(10, ".log"), made[1].seal.modified_ms)
+    content(disk, 10, suffix)[-5] ^= 1
+    await repair(disk)
+    storage = await opened(disk)
+    (segment,) = [one for one in storage.segments if one.base_offset == 10]
+    assert segment.seal.generation != made[1].seal.generation
+    assert await storage.folder.modified_ms(segment) == segment.seal.modified_ms == made[1].seal.modified_ms
 
 
 @pytest.mark.parametrize("how", ["flipped", "missing"])

@@ -202,9 +202,14 @@ async def no_directory_sync(self, segments, seal, published):
     await CARRY_OUT(self, segments, seal, published)
 
 
+async def sizes_in(folder):
+    names = await folder.disk.listdir(folder.path)
+    return {name: (await folder.disk.stat(folder.path / name)).size_bytes for name in names}
+
+
 async def seal_behind_the_files(self, segments, seal, published):
     written = await self._write_seal(seal)
-    await segment_swap.put_in_place(self._log.folder, seal)
+    await segment_swap.put_in_place(self._log.folder, seal, await sizes_in(self._log.folder))
     await self._log.folder.rename(written, f"{seal.base_offset:020d}.seal")
     await self._log.folder.disk.fsync_directory(self._log.folder.path)
     self._publish(segments, seal, published)

@@ -166,7 +166,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             while True:
                 await self._has_wanted.wait()
                 self._has_wanted = trio.Event()
-                for group_id in self._wanted.keys() - self._being_resolved:
+                for group_id in sorted(self._wanted.keys() - self._being_resolved):
                     self._being_resolved.add(group_id)
                     nursery.start_soon(self._resolve, group_id, self._wanted.pop(group_id))
 

@@ -15,6 +15,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.timestamps import RecordPosition, find_in_batches
+from tpc_broker.broker.unpacking import ONE_SEARCHED
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka.encoder import Opaque
@@ -287,15 +288,17 @@ class Partition:
         if begin < known.from_offset:
             self._plane.add_aborted(self.handle, begin, known.from_offset, added)
 
-    async def find_timestamp(self, timestamp_ms: int, upto: int) -> RecordPosition | None:
-        """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches."""
-        return await self._search(lambda start: self._find_timestamp(timestamp_ms, start, upto))
+    async def find_timestamp(self, timestamp_ms: int, upto: int, bytes_max: int) -> RecordPosition | None:
+        """The first record below ``upto`` whose time stamp is at least this; exact inside compressed batches, which may
+        unpack to so much. NotUnpackedError.
+        """
+        return await self._search(lambda start: self._find_timestamp(timestamp_ms, start, upto, bytes_max))
 
-    async def find_max_timestamp(self, upto: int) -> RecordPosition | None:
-        """The first of the records below ``upto`` that have the largest time stamp."""
+    async def find_max_timestamp(self, upto: int, bytes_max: int) -> RecordPosition | None:
+        """The first of the records below ``upto`` that have the largest time stamp. NotUnpackedError."""
         while True:
             segments = self.files.segments
-            found = await self._search(lambda start: self._find_max_timestamp(start, upto))
+            found = await self._search(lambda start: self._find_max_timestamp(start, upto, bytes_max))
             if found is not None or self.files.segments is segments:  # else it may have been cleaned away meanwhile
                 return found
 
@@ -309,7 +312,9 @@ class Partition:
                 if self.bounds().log_start_offset == start:
                     raise self._offline_by(error) from error
 
-    async def _find_timestamp(self, timestamp_ms: int, offset: int, upto: int) -> RecordPosition | None:
+    async def _find_timestamp(
+        self, timestamp_ms: int, offset: int, upto: int, bytes_max: int
+    ) -> RecordPosition | None:
         in_memory = self.files.written_end_offset
         match = await self.files.offset_for_timestamp(timestamp_ms, offset)
         offset = max(offset, match.header.base_offset if match is not None else in_memory)
@@ -317,12 +322,12 @@ class Partition:
             data = await self.read_bytes(offset, upto, SCAN_BYTES)
             if not data:
                 return None
-            found, offset = await trio.to_thread.run_sync(find_in_batches, data, timestamp_ms, offset, upto)
+            found, offset = await _found_in(data, timestamp_ms, offset, upto, bytes_max)
             if found is not None:
                 return found
         return None
 
-    async def _find_max_timestamp(self, start: int, upto: int) -> RecordPosition | None:
+    async def _find_max_timestamp(self, start: int, upto: int, bytes_max: int) -> RecordPosition | None:
         best_ms, best_offset, in_memory = -1, -1, self.files.written_end_offset
         match = await self.files.largest_timestamp(start, min(upto, in_memory))
         if match is not None:
@@ -340,7 +345,7 @@ class Partition:
             return None
         start = max(best_offset, start)
         data = await self.read_bytes(start, upto, 1)
-        found, _next = await trio.to_thread.run_sync(find_in_batches, data, best_ms, start, upto)
+        found, _next = await _found_in(data, best_ms, start, upto, bytes_max)
         return found
 
     def producers(self, count_max: int) -> list[ToldProducer] | None:
@@ -433,3 +438,12 @@ class Partition:
         if offset > bounds.log_start_offset:
             await self._storage.set_log_start(self.handle, offset)
         return self.bounds().log_start_offset
+
+
+async def _found_in(
+    data: bytes, timestamp_ms: int, offset: int, upto: int, bytes_max: int
+) -> tuple[RecordPosition | None, int]:
+    """`find_in_batches`, off the loop."""
+    return await trio.to_thread.run_sync(
+        find_in_batches, data, timestamp_ms, offset, upto, bytes_max, limiter=ONE_SEARCHED
+    )

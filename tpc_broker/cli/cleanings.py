@@ -55,6 +55,8 @@ def _of_node(client: Cluster, broker: int, topic: str) -> dict[str, dict[str, An
 def cleaning_row(partition: int, facts: Mapping[str, Any]) -> tuple[object, ...]:
     """Of the table with `COLUMNS`."""
     notes = ["being cleaned"] if facts["is_cleaning"] else []
+    if facts.get("no_cleaner") is not None:  # an earlier release's broker does not tell
+        notes.append(f"there is no cleaner: {facts['no_cleaner']}")
     if facts["uncleanable"] is not None:
         notes.append(f"cannot be cleaned: {facts['uncleanable']}")
     if facts["batches_unreadable"]:

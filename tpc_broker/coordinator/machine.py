@@ -218,7 +218,7 @@ class GroupCoordinator:
         effects = self._effects_of_loading
         self._foreign.update((yield from self._consumers.finish_loading()))
         # Of both kinds is none but in a damaged log. The classic one stays, as in Kafka: its record replaces the other.
-        for group_id in self._stored.keys() & self._consumers.by_id.keys():
+        for group_id in sorted(self._stored.keys() & self._consumers.by_id.keys()):
             self._ahead.decide(group_id, tombstones_of(self._consumers.by_id[group_id]), effects)
         for group_id in dict.fromkeys([*self._stored, *self._offsets.committed, *self.pending.group_ids]):
             self._revive(group_id, now_ms, effects)

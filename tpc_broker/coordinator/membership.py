@@ -461,7 +461,7 @@ class Membership:
         """Members that never asked for their assignment are out."""
         if not group.is_in(_COMPLETING, _STABLE) or not group.pending_sync:
             return
-        for member_id in list(group.pending_sync):
+        for member_id in sorted(group.pending_sync):
             self._remove(group, member_id, effects)
         self.prepare_rebalance(group, now_ms, effects)
 

@@ -23,6 +23,9 @@ LZ4_HEADER = bytes.fromhex("04224d18604082")
 """Magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, and the header's own checksum byte."""
 LZ4_BLOCK_BYTES = 64 * 1024
 LZ4_STORED = 0x8000_0000
+LZ4_LEVEL_SMALL = 12
+ZSTD_LEVEL_SMALL = 19
+"""More takes windows that readers may refuse, and little off."""
 BIG_ENDIAN_SIZE = Struct(">i")
 
 
@@ -55,6 +58,12 @@ def _compress_snappy(data: bytes | memoryview) -> bytes:
     return b"".join(parts)
 
 
+def _compress_lz4_small(data: bytes | memoryview) -> bytes:
+    packer = cramjam.lz4.Compressor(level=LZ4_LEVEL_SMALL, content_checksum=False, block_linked=False)
+    packer.compress(bytes(data))
+    return bytes(packer.finish())
+
+
 def _compress_lz4(data: bytes | memoryview) -> bytes:
     parts: list[bytes | memoryview] = [LZ4_HEADER]
     for start in range(0, len(data), LZ4_BLOCK_BYTES):
@@ -66,6 +75,17 @@ def _compress_lz4(data: bytes | memoryview) -> bytes:
             parts += [(len(plain) | LZ4_STORED).to_bytes(4, "little"), plain]
     parts.append(bytes(4))
     return b"".join(parts)
+
+
+def compress_small(compression: Compression, data: bytes | memoryview) -> bytes:
+    """As `compress`, and as small as the codec can make it, however long that takes: some MB a second."""
+    if compression == Compression.GZIP:
+        return bytes(cramjam.gzip.compress(data, level=9))
+    if compression == Compression.ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=ZSTD_LEVEL_SMALL))
+    if compression == Compression.LZ4:
+        return _compress_lz4_small(data)
+    return compress(compression, data)
 
 
 def decompress(compression: int, data: memoryview, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes | memoryview:

@@ -24,7 +24,7 @@ _TIME_ENTRIES: Final = ffi.new("uint8_t[]", _ENTRIES_PER_STEP * TIME_ENTRY_BYTES
 _LIFTED: Final = 2**63 - 1
 
 
-class SegmentFullError(Exception):
+class SegmentFullError(ValueError):
     """What is to stay does not fit into one segment."""
 
 

@@ -77,6 +77,8 @@ class Codec(NamedTuple):
     unpack: Callable[[int, memoryview, int], Buffer | None]
     """The records, of so many bytes at most, until the next call; None: they are damaged, or more."""
     pack: Callable[[int, memoryview], Buffer]
+    pack_small: Callable[[int, memoryview], Buffer]
+    """As small as it can be, in many times the time: for a segment that may not grow."""
     native: NativeCodecs = NativeCodecs()
 
 
@@ -147,9 +149,12 @@ class Cleaning:
         c.may_grow = 1
         self._take_codecs(c.codecs)
 
+    def _take_native(self, native: NativeCodecs) -> None:
+        for name, address in native._asdict().items():
+            setattr(self._c.codecs, name, ffi.cast("void *", address))
+
     def _take_codecs(self, codecs: Any) -> None:
-        for name, address in self._codec.native._asdict().items():
-            setattr(codecs, name, ffi.cast("void *", address))
+        self._take_native(self._codec.native)
         unpacked_bytes = min(NATIVE_BYTES_MAX, self._job.decompressed_bytes_max)
         self._unpacked_memory = ffi.new("uint8_t[]", max(1, unpacked_bytes))
         self._kept_memory = ffi.new("uint8_t[]", 3 * NATIVE_BYTES_MAX)
@@ -302,7 +307,7 @@ class Cleaning:
     def _rewrite_packed(self, data: memoryview, batch: Any, write: Callable[[memoryview], None]) -> None:
         """The compressed batch at `place`."""
         c = self._c
-        compression = c.attributes & _COMPRESSION
+        compression, batch_bytes = c.attributes & _COMPRESSION, int(c.batch_bytes)
         records = self._unpacked(data)
         unpacked, size, _held = pinned(records) if records is not None else (ffi.NULL, 0, None)
         self._set_marks(size)
@@ -312,6 +317,8 @@ class Cleaning:
             return
         plain = self._out_view[c.written_bytes : c.written_bytes + verdict.records_bytes]
         packed = self._codec.pack(compression, plain)
+        if not c.may_grow and memoryview(packed).nbytes + BATCH_HEADER_BYTES > batch_bytes:
+            packed = min(packed, self._codec.pack_small(compression, plain), key=len)
         packed_pointer, packed_bytes, _packed_held = pinned(packed)
         self._in_room(
             write, lambda: lib.tpc_clean_packed(c, batch, verdict, packed_pointer, packed_bytes, *self._room)
@@ -364,12 +371,15 @@ class Cleaning:
         return Progress(cleaner, aborted, frozenset(self.seen), tuple(self.kept_aborted))
 
     def go_back(self, progress: Progress, *, may_grow: bool) -> None:
-        """What was rewritten since is to be done again, perhaps so that no batch becomes larger than it was."""
+        """What was rewritten since is to be done again, perhaps so that no batch becomes larger than it was:
+        without new horizons, and what is packed again and would be larger is packed as small as can be, outside of C.
+        """
         marks, marks_bytes = self._c.marks, self._c.marks_bytes
         ffi.buffer(self._c)[:] = progress.cleaner
         ffi.buffer(self._aborted)[:] = progress.aborted
         self._c.marks, self._c.marks_bytes = marks, marks_bytes
         self._c.may_grow = int(may_grow)
+        self._take_native(self._codec.native if may_grow else NativeCodecs())
         self.seen, self.kept_aborted = set(progress.seen), list(progress.kept_aborted)
 
     def take_results(self) -> tuple[int, int, list[AbortedTransaction]]:
@@ -380,6 +390,7 @@ class Cleaning:
         found = int(c.batches_kept), int(c.removed_upto), self.kept_aborted
         c.batches_kept = c.removed_upto = 0
         c.may_grow = 1
+        self._take_native(self._codec.native)
         self.kept_aborted = []
         return found
 

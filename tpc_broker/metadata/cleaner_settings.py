@@ -62,7 +62,8 @@ class CleanerSettings(IgnoredSettings):
         "max.decompressed.message.bytes",
         ConfigType.INT,
         INT_MAX - 8,
-        "A batch that unpacks to more is left as it is when its log is compacted; "
+        "A batch that unpacks to more is left as it is when its log is compacted, refused by compacted topics, and "
+        "not looked into for a time stamp; "
         f"{limits.CLEANER_DECOMPRESSED_BYTES_MAX >> 20} MiB at most, whatever is set.",
         minimum=1,
         dynamic=True,
@@ -81,6 +82,11 @@ class CleaningBounds(NamedTuple):
     decompressed_bytes_max: int
 
 
+def decompressed_bytes_max(settings: CleanerSettings) -> int:
+    """Of a batch, wherever the broker unpacks one that a client has sent."""
+    return min(settings.max_decompressed_message_bytes, limits.CLEANER_DECOMPRESSED_BYTES_MAX)
+
+
 def cleaning_bounds(settings: CleanerSettings) -> CleaningBounds:
     """What was stored while it had no effect may be out of its bounds; it is obeyed within them."""
     threads = settings.log_cleaner_threads if settings.log_cleaner_enable else 0
@@ -90,7 +96,7 @@ def cleaning_bounds(settings: CleanerSettings) -> CleaningBounds:
         threads=threads,
         backoff_ms=settings.log_cleaner_backoff_ms,
         dedupe_bytes=min(max(dedupe_bytes, DEDUPE_BYTES_MIN), limits.CLEANER_MAP_BYTES_MAX),
-        decompressed_bytes_max=min(settings.max_decompressed_message_bytes, limits.CLEANER_DECOMPRESSED_BYTES_MAX),
+        decompressed_bytes_max=decompressed_bytes_max(settings),
     )
 
 

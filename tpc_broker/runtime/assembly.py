@@ -291,7 +291,7 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         new_run_id=lambda: secrets.randbits(63),
         reopen_journal_file=descriptor.reopen,
     )
-    storage.cleaner = cleaner = CleanerClient(options.cleaner_name)
+    storage.cleaner = cleaner = CleanerClient(options.cleaner_fd)
     plane.set_hot(on=True)
     try:
         counters = partial(core_counters, ring, connections, plane, storage)

@@ -46,8 +46,9 @@ class TelemetryCounters(TypedDict):
 class CoreCounters(TypedDict):
     """`broker`: of `BrokerStatistics`. `replicas`: of `replica_counters`; empty without a cluster. `readiness`: of
     `ReplicaFindings`, likewise. `storage`: of
-    `JournalledStorage.counters`. `cleaning`: of `CleaningBook.counters`; `uncleanable`: why, by partition, of a hundred
-    at most; `cleanings_under_way`: bytes read and written so far, by partition.
+    `JournalledStorage.counters`. `cleaning`: of `CleaningBook.counters`; `no_cleaner`: why none comes up, "" where one
+    does; `uncleanable`: why, by partition, of a hundred at most; `cleanings_under_way`: bytes read and written so far,
+    by partition.
     `queues`: of `TaskQueueStatistics`, by queue. `datagrams`: of
     `tpc_datagram_statistics`. `links`, `forwards`: fields of the C structures `tpc_link_statistics` and
     `tpc_forward_statistics`. `quotas`: of `quota_statistics`.
@@ -65,6 +66,7 @@ class CoreCounters(TypedDict):
     readiness: dict[str, list[str]]
     storage: Numbers
     cleaning: Numbers
+    no_cleaner: str
     uncleanable: dict[str, str]
     cleanings_under_way: Numbers
     queues: dict[str, Numbers]
@@ -118,6 +120,7 @@ def core_counters(
         readiness={},
         storage=storage.counters(),
         cleaning=storage.cleaning.counters(),
+        no_cleaner=storage.cleaning.no_cleaner or "",
         uncleanable=dict(list(storage.cleaning.uncleanable().items())[:UNCLEANABLE_TOLD_MAX]),
         cleanings_under_way={},
         queues={queue.name.lower(): asdict(found) for queue, found in current_task_queues().statistics().items()},

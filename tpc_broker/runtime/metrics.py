@@ -111,6 +111,7 @@ COUNTED: Final = (
     Counted("tpc_moves_adopting_seconds_total", "storage", "moves_adopting_us", "Until adoptions were durable.", 1e-6),
     Counted("tpc_compacted_partitions", "cleaning", "compacted_partitions_now", "Partitions to be compacted."),
     Counted("tpc_uncleanable_partitions", "cleaning", "uncleanable_now", "Partitions that cannot be compacted."),
+    Counted("tpc_cleaner_lacking", "cleaning", "cleaner_lacking_now", "1: nothing is compacted: no cleaner comes up."),
     Counted("tpc_cleanings_under_way", "cleaning", "cleaning_now", "Cleanings of partitions that are under way."),
     Counted("tpc_cleanings_total", "cleaning", "cleanings", "Cleanings of partitions that came to their end."),
     Counted("tpc_cleanings_failed_total", "cleaning", "cleanings_failed", "Cleanings that failed."),

@@ -155,8 +155,8 @@ class CoreOptions:
     """Its sockets for what comes from other nodes: links, at core 0 datagrams too."""
     backend: str = ""
     """Of its ring; "": as the environment has it."""
-    cleaner_name: str = ""
-    """Where cleaners are reached (`cleaner_lives`), without the NUL; "": there are none."""
+    cleaner_fd: int = -1
+    """Where cleaners are reached (`cleaner.cleaner_door`); -1: there are none."""
 
     def to_file(self) -> int:
         """The descriptor of a file in memory that has them; whose it is closes it."""

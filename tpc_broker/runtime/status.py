@@ -390,6 +390,8 @@ def _of_cleaning(counters: CoreCounters) -> list[tuple[str, str]]:
     if under_way:
         text += f"; now {', '.join(under_way)}"
     lines = [("compaction", text)]
+    if counters.get("no_cleaner"):
+        lines.append(("no cleaner", counters["no_cleaner"]))
     return lines + [("uncleanable", f"{name}: {why}") for name, why in counters["uncleanable"].items()]
 
 

@@ -285,7 +285,7 @@ class Supervisor:
             quotas_fd=self._listening.quotas_fd,
             datagram_fd=self._datagrams.of_core(core) if self._datagrams is not None else -1,
             backend=self._options.backend.name,
-            cleaner_name=self._cleaners.name if self._cleaners is not None else "",
+            cleaner_fd=self._cleaners.door_fd if self._cleaners is not None else -1,
             cluster=self._options.cluster,
             cluster_fds=()
             if recover_only or not self._cluster_sockets
@@ -302,7 +302,8 @@ class Supervisor:
             undo.callback(os.close, beats_fd)
             options = self._core_options(core, control_fd=theirs.fileno(), beats_fd=beats_fd)
             descriptors = [*options.listen_fds, options.mailbox_fd, options.control_fd, beats_fd]
-            descriptors += [each for each in (options.loads_fd, options.quotas_fd, options.datagram_fd) if each >= 0]
+            shared = (options.loads_fd, options.quotas_fd, options.datagram_fd, options.cleaner_fd)
+            descriptors += [each for each in shared if each >= 0]
             descriptors += options.cluster_fds
             process, life_fd = _start_core_process(options, descriptors)
             undo.pop_all()

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 NEVER_MS: Final = -1
 UNCLEANABLE_TOLD_EVERY_MS: Final = 24 * 60 * 60 * 1000
+LACK_TOLD_AFTER: Final = 2
 _MEBIBYTE: Final = 1 << 20
 
 
@@ -35,7 +36,9 @@ class CleaningStatus:
     clean_bytes: int = 0
     first_dirty_offset: int = 0
     last_cleaned_ms: int = NEVER_MS
-    """By the wall clock, when a cleaning came to its end; -1: none did that is remembered."""
+    """By the wall clock, when a cleaning came to its end; of one before the core's process began, when its last seal
+    was written here. -1: none did.
+    """
     bytes_saved: int = 0
     """What cleanings have left less; they may have left more."""
     records_removed: int = 0
@@ -45,6 +48,8 @@ class CleaningStatus:
     uncleanable: str | None = None
     """Why it is not tried again for a day; None: it is cleaned when its turn comes."""
     is_cleaning: bool = False
+    no_cleaner: str | None = None
+    """Why nothing of this core is cleaned now; None: cleaners come when there is something for them."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -82,6 +87,9 @@ class CleaningBook:
         self.totals = CleaningTotals()
         self._partitions: dict[TopicPartition, CleaningStatus] = {}
         self._told_ms: dict[TopicPartition, int] = {}
+        self._in_vain_count = 0
+        self._lack_told_ms: int | None = None
+        self.no_cleaner: str | None = None
 
     def status_of(self, key: TopicPartition) -> CleaningStatus | None:
         """None: it is not to be compacted, or was not looked at yet."""
@@ -100,6 +108,11 @@ class CleaningBook:
         status = self._status(key, label)
         status.dirty_bytes, status.clean_bytes = dirty_bytes, clean_bytes
         status.first_dirty_offset = first_dirty_offset
+
+    def was_cleaned(self, key: TopicPartition, cleaned_ms: int) -> None:
+        """In an earlier life, or elsewhere."""
+        if (status := self._partitions.get(key)) is not None and status.last_cleaned_ms == NEVER_MS:
+            status.last_cleaned_ms = cleaned_ms
 
     def began(self, key: TopicPartition, label: str) -> None:
         self._status(key, label).is_cleaning = True
@@ -147,13 +160,37 @@ class CleaningBook:
             self._told_ms[key] = now_ms
             log.warning("%s is uncleanable: %s; it serves, and grows, and is tried again once a day", label, reason)
 
+    def lacks_cleaner(self, reason: str, now_ms: int) -> None:
+        """None was ready when one was wanted. The second time in a row it is told, and each day again: of one that went
+        another one takes the place.
+        """
+        self._in_vain_count += 1
+        if self._in_vain_count < LACK_TOLD_AFTER:
+            return
+        self._lacks(reason)
+        if self._lack_told_ms is None or now_ms - self._lack_told_ms >= UNCLEANABLE_TOLD_EVERY_MS:
+            self._lack_told_ms = now_ms
+            log.warning("compacted partitions here are not cleaned, and grow: there is no cleaner: %s", reason)
+
+    def has_cleaner(self) -> None:
+        """One is ready."""
+        self._in_vain_count, self._lack_told_ms = 0, None
+        if self.no_cleaner is not None:
+            log.info("there is a cleaner again")
+            self._lacks(None)
+
+    def _lacks(self, reason: str | None) -> None:
+        self.no_cleaner = reason
+        for status in self._partitions.values():
+            status.no_cleaner = reason
+
     def forget(self, key: TopicPartition) -> None:
         """It is not to be compacted any more, or is none of this core's."""
         self._partitions.pop(key, None)
         self._told_ms.pop(key, None)
 
     def _status(self, key: TopicPartition, label: str) -> CleaningStatus:
-        return self._partitions.setdefault(key, CleaningStatus(label))
+        return self._partitions.setdefault(key, CleaningStatus(label, no_cleaner=self.no_cleaner))
 
     # -- asked by who shows ----------------------------------------------------------------------------------------
 
@@ -164,6 +201,7 @@ class CleaningBook:
             **asdict(self.totals),
             "compacted_partitions_now": len(found),
             "cleaning_now": sum(one.is_cleaning for one in found),
+            "cleaner_lacking_now": int(self.no_cleaner is not None),
             "uncleanable_now": sum(one.uncleanable is not None for one in found),
             "dirty_bytes_now": sum(one.dirty_bytes for one in found),
             "clean_bytes_now": sum(one.clean_bytes for one in found),

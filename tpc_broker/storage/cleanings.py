@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -19,8 +20,8 @@ from tpc_broker.feature_levels import FIRST_WITH_COMPACTION
 from tpc_broker.log.files import parse_cleaned_file_name
 from tpc_broker.metadata.cleaner_settings import NO_CLEANING
 from tpc_broker.model import METADATA_TOPIC_ID
-from tpc_broker.storage.cleaning_status import CleaningBook
-from tpc_broker.storage.compaction import bytes_wanted, make_job, measure
+from tpc_broker.storage.cleaning_status import NEVER_MS, CleaningBook
+from tpc_broker.storage.compaction import bytes_wanted, last_sealed_ms, make_job, measure
 from tpc_broker.storage.ports import CleanerAwayError, CleaningFailedError, JobVoidError
 from tpc_broker.storage.segment_swap import SwapRefusedError, remove_cleaned
 from tpc_broker.storage.swap_guard import SwapGuard
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tpc_broker.storage.compaction import Job, Measured
     from tpc_broker.storage.leader_partition import LeaderPartition
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
+    from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Cleaner, Clock, StoragePlane
     from tpc_broker.storage.retention import Retention
     from tpc_broker.storage.segment_space import SegmentSpace
@@ -105,8 +107,9 @@ class Cleanings:
         try:
             await self.cleaner.ready()
         except CleanerAwayError as error:
-            log.debug("no cleaner: %s", error)
+            self.book.lacks_cleaner(str(error), self._clock.wall_ms())
             return False
+        self.book.has_cleaner()
         try:
             led = await self._filthiest()  # while this waited, the log went on
             return led is not None and await self._clean(led)
@@ -178,7 +181,16 @@ class Cleanings:
             files.key, files.label, dirty_bytes=found.dirty_bytes, clean_bytes=found.clean_bytes,
             first_dirty_offset=found.first_dirty_offset,
         )  # fmt: skip
+        await self._look_when_cleaned(files)
         return found
+
+    async def _look_when_cleaned(self, files: PartitionStorage) -> None:
+        """Once, of what was cleaned before this process began."""
+        status = self.book.status_of(files.key)
+        if status is None or status.last_cleaned_ms != NEVER_MS or not files.cleaned.end_offset:
+            return
+        with suppress(OSError):  # the seal was replaced meanwhile: the next look finds another one
+            self.book.was_cleaned(files.key, await last_sealed_ms(files))
 
     # -- one job ---------------------------------------------------------------------------------------------------
 

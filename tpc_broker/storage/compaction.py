@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
 from tpc_broker.log.cleaning_job import CleaningJob, CleaningSource, KeptProducer
+from tpc_broker.log.files import SEAL_SUFFIX, segment_file_name
 from tpc_broker.storage.segment_reader import SegmentReader
 from tpc_broker.storage.segment_swap import Source
 
@@ -127,6 +128,13 @@ async def _first_ms(files: PartitionStorage, segment: Segment) -> int:
     return first_ms
 
 
+async def last_sealed_ms(files: PartitionStorage) -> int:
+    """When the seal of the log's last cleaned segment was written here, which ends a cleaning. OSError."""
+    last = [segment for segment in files.segments if segment.seal is not None][-1]
+    status = await files.folder.disk.stat(files.folder.path / segment_file_name(last.base_offset, SEAL_SUFFIX))
+    return status.modified_ms
+
+
 async def make_job(
     files: PartitionStorage, measured: Measured, log_start_offset: int, bounds: CleaningBounds, now_ms: int,
     *, is_urgent: bool = False,
@@ -141,7 +149,7 @@ async def make_job(
         seal = segment.seal
         rows.append(CleaningSource(
             segment.base_offset, end_offset, segment.size_bytes, status.inode, seal is not None,
-            0 if seal is None else seal.removed_upto, status.modified_ms,
+            0 if seal is None else seal.removed_upto, status.modified_ms if seal is None else seal.modified_ms,
         ))  # fmt: skip
     # Rule: The cleaner is told of every aborted transaction that has a batch in the sources, also of those whose marker
     # lies behind them: their data would count as committed, and take away what is. Held by

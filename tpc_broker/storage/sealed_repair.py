@@ -128,7 +128,8 @@ async def sealed_segments(
             found[one.base_offset] = SealedSegment(one.seal, problem, is_log_sound=wrong[0] is None)
         elif one.base_offset in problems:
             end = max(behind, one.base_offset + 1)
-            seal = Seal("0" * 16, one.base_offset, end, (one.base_offset,), 0, end, 0, 0, *[NO_FILE] * 4)
+            modified_ms = (await disk.stat(path / segment_file_name(one.base_offset, LOG_SUFFIX))).modified_ms
+            seal = Seal("0" * 16, one.base_offset, end, (one.base_offset,), 0, end, 0, modified_ms, *[NO_FILE] * 4)
             found[one.base_offset] = SealedSegment(seal, problems[one.base_offset])
     return found
 

@@ -193,9 +193,9 @@ class SegmentSwap:
         return name
 
 
-async def put_in_place(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int] | None = None) -> None:
-    """Steps 2 and 4, or what is left of them: durably when this returns. `sizes`: of the files that are there, by name;
-    None: all of the cleaned ones are, under the names that the cleaner gave them. OSError: to be done again.
+async def put_in_place(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int]) -> None:
+    """What is left of steps 2 and 4: durably when this returns. `sizes`: of the files that are there, by name. OSError:
+    to be done again.
     """
     await _remove_replaced(folder, seal, sizes)
     await _rename_cleaned(folder, seal, sizes)
@@ -203,6 +203,9 @@ async def put_in_place(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, in
 
 
 async def _remove_replaced(folder: SegmentFolder, seal: Seal, sizes: Mapping[str, int] | None = None) -> None:
+    """`sizes`: as of `put_in_place`; None: all of them are there, and the cleaned ones under the names that the cleaner
+    gave them.
+    """
     for base in seal.replaced[1:]:
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file_name(base, suffix)

@@ -276,7 +276,12 @@ class SegmentFolder:
         return names
 
     async def modified_ms(self, segment: Segment) -> int:
-        """SegmentReplacedError."""
+        """When the newest of its records was appended. Of a cleaned one its seal says it: a repair or a copy may have
+        made its file younger. SegmentReplacedError.
+        """
+        if segment.seal is not None:
+            segment.check_present()
+            return segment.seal.modified_ms
         async with _present(segment):
             status = await self.disk.stat(self.path / segment.log_name)
         segment.check_present()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.confirmed import Confirmed, confirm
 from tpc_broker.broker.partition import Partition
+from tpc_broker.broker.unpacking import NotUnpackedError
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka import messages
+from tpc_broker.metadata.cleaner_settings import decompressed_bytes_max
 from tpc_broker.model import NO_LEADER_EPOCH
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
+
+log = logging.getLogger(__name__)
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -113,7 +118,11 @@ async def _list_one(  # noqa: PLR0913  (one question with all that it depends on
     bounds = found.bounds()
     upto = bounds.last_stable_offset if isolation_level == READ_COMMITTED else bounds.high_watermark
     try:
-        await _fill(found, asked.timestamp, upto, answer)
+        await _fill(found, asked.timestamp, upto, answer, decompressed_bytes_max(core.settings))
+    except NotUnpackedError as error:
+        answer.error_code = int(ErrorCode.INVALID_RECORD)
+        text = f"{found.label} cannot be searched for a time stamp: {error}"
+        core.log_limiter.say(log, "batches that cannot be unpacked", found.label, text)
     except RecordsDamagedError as error:
         answer.error_code = int(ErrorCode.CORRUPT_MESSAGE)
         core.note_damaged(found, error)
@@ -124,8 +133,13 @@ async def _list_one(  # noqa: PLR0913  (one question with all that it depends on
 
 
 async def _fill(
-    partition: Partition, timestamp: int, upto: int, answer: messages.ListOffsetsResponse.ListOffsetsPartitionResponse
+    partition: Partition,
+    timestamp: int,
+    upto: int,
+    answer: messages.ListOffsetsResponse.ListOffsetsPartitionResponse,
+    bytes_max: int,
 ) -> None:
+    """`bytes_max`: of a batch that has to be unpacked."""
     bounds = partition.bounds()
     if timestamp == LATEST_TIMESTAMP:
         answer.offset = upto
@@ -137,9 +151,9 @@ async def _fill(
         answer.leader_epoch = NO_LEADER_EPOCH
     else:
         found = await (
-            partition.find_max_timestamp(upto)
+            partition.find_max_timestamp(upto, bytes_max)
             if timestamp == MAX_TIMESTAMP
-            else partition.find_timestamp(timestamp, upto)
+            else partition.find_timestamp(timestamp, upto, bytes_max)
         )
         if found is not None:
             answer.timestamp, answer.offset, answer.leader_epoch = found

@@ -7,6 +7,7 @@ request says is what the data plane has read: it is not decoded here.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -18,13 +19,13 @@ from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.confirmed import CONFIRM_S
 from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.ports import ProduceFallback, Verdict
+from tpc_broker.broker.unpacking import NotUnpackedError, keyless_of
 from tpc_broker.broker.verification import Verification, find_to_write
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
-from tpc_broker.kafka.records import read_batches
-from tpc_broker.native_bytes import keyless_records
+from tpc_broker.metadata.cleaner_settings import decompressed_bytes_max
 
 if TYPE_CHECKING:
     import uuid
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import AskedPart, AskedProduce, Request
+
+log = logging.getLogger(__name__)
 
 ROOM_RETRY_S = 0.002
 COMMIT_RETRY_S = 0.02
@@ -296,10 +299,8 @@ async def _judge(hold: _Hold, part: AskedPart, size: int, gaps: dict[_Part, Erro
             return _not_here(hold, part, found)
         if found is refused:
             return _storage_error()
-        if "compact" in found.config.cleanup_policy and not found.is_internal:
-            keyless = _keyless_records(request.body[part.records_place : part.records_place + part.records_bytes])
-            if keyless:
-                return Verdict(ErrorCode.INVALID_RECORD, keyless=keyless)
+        if (unfit := await _unfit(core, found, request, part)) is not None:
+            return unfit
         try:
             await core.partitions.make_room(found, size)
         except OSError:
@@ -334,12 +335,17 @@ def _storage_error() -> Verdict:
     return Verdict(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _keyless_records(records: memoryview) -> tuple[int, ...]:
-    """Positions of the records without a key; what cannot be read is the data plane's to refuse."""
-    found: list[int] = []
+async def _unfit(core: Core, partition: Partition, request: Request, part: AskedPart) -> Verdict | None:
+    """A compacted topic's refusal of records without keys; and of a batch of which nobody can see whether its records
+    have some, and which no cleaning could look into.
+    """
+    if "compact" not in partition.config.cleanup_policy or partition.is_internal:
+        return None
+    records = request.body[part.records_place : part.records_place + part.records_bytes]
     try:
-        for batch in read_batches(records):
-            found += keyless_records(batch.plain(), batch.records_count) or ()
-    except DecodeError:
-        return ()
-    return tuple(found)
+        keyless = await keyless_of(records, decompressed_bytes_max(core.settings))
+    except NotUnpackedError as error:
+        text = f"{partition.label}, a compacted topic's, refused a batch that cannot be unpacked: {error}"
+        core.log_limiter.say(log, "batches refused that cannot be unpacked", partition.label, text)
+        return Verdict(ErrorCode.INVALID_RECORD, message="The batch cannot be unpacked, or is too large unpacked")
+    return Verdict(ErrorCode.INVALID_RECORD, keyless=keyless) if keyless else None

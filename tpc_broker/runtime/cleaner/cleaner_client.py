@@ -1,13 +1,15 @@
-"""A core's way to the cleaners: the port `storage.ports.Cleaner` over the socket that the supervisor listens on.
+"""A core's way to the cleaners: the port `storage.ports.Cleaner` over a conversation for each job.
 
-A connection waits in the socket's backlog until a cleaner is free. It is closed whenever the core does not want the job
-any more, and with it the cleaner's side of the job ends.
+It waits in the door (`cleaner_door`) until a cleaner is free. It is closed whenever the core does not want the job any
+more, and with it the cleaner's side of the job ends.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +17,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.log.cleaning_job import CleanedGroup, CleaningReport
+from tpc_broker.runtime.cleaner.cleaner_door import MESSAGE
 from tpc_broker.runtime.cleaner.cleaner_frames import (
     Failure,
     Frame,
@@ -54,22 +57,34 @@ _ANSWERS: Final[Mapping[Kind, Callable[[Frame], int | CleanedGroup | CleaningRep
 _ENDS: Final = (Kind.REPORT, Kind.FAILED)
 
 
-class _Connection:
-    """From the connecting on to the end of one job."""
+async def put_in(door_fd: int) -> socket.socket:
+    """A conversation that waits in the door: our end. OSError: it cannot be made, or nobody will ever take it out."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with theirs, trio.socket.from_stdlib_socket(socket.socket(fileno=os.dup(door_fd))) as door:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [theirs.fileno()]))
+            await door.sendmsg([MESSAGE], [rights])
+    except BaseException:
+        ours.close()
+        raise
+    return ours
 
-    def __init__(self, sock: trio.socket.SocketType) -> None:
-        self._sock = sock
-        self._stream = trio.SocketStream(sock)
+
+class _Connection:
+    """Of one job, from its first end to its last."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = trio.socket.from_stdlib_socket(sock)
+        self._stream = trio.SocketStream(self._sock)
         self._frames = FrameReader(limits.CLEANER_ANSWER_BYTES_MAX)
         self.ready_s = 0.0
 
-    async def connect(self, address: str) -> None:
-        """Returns when a cleaner is ready for a job. CleanerAwayError."""
-        try:
-            await self._sock.connect(address)
-        except OSError as error:
-            raise CleanerAwayError(f"no cleaner can be reached: {error.strerror}") from error
-        if (frame := await self.frame()).kind is not Kind.READY:
+    async def wait_ready(self) -> None:
+        """Returns when a cleaner is ready for a job. CleanerAwayError: also when the supervisor says why none comes."""
+        frame = await self.frame()
+        if frame.kind is Kind.FAILED:
+            raise CleanerAwayError(str(frame.fields.get("reason")))
+        if frame.kind is not Kind.READY:
             raise CleanerAwayError(f"the cleaner begins with {frame.kind.name}")
         self.ready_s = trio.current_time()
 
@@ -105,10 +120,10 @@ def _error_of(failure: Failure) -> CleanerAwayError | CleaningFailedError:
 
 
 class CleanerClient:
-    """Of one core. `name`: of the supervisor's socket, an abstract one; "": there are no cleaners."""
+    """Of one core. `door_fd`: the supervisor's door; -1: there are no cleaners."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, door_fd: int) -> None:
+        self._door_fd = door_fd
         self._held: _Connection | None = None
         self._deaths: Counter[str] = Counter()
         self.under_way: dict[str, int] = {}
@@ -184,11 +199,14 @@ class CleanerClient:
         raise CleanerAwayError(f"the cleaner said {frame.kind.name} in the middle of a job")
 
     async def _ready_connection(self) -> _Connection:
-        if not self._name:
+        if self._door_fd < 0:
             raise CleanerAwayError("there are no cleaners")
-        connection = _Connection(trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            await connection.connect("\0" + self._name)
+            connection = _Connection(await put_in(self._door_fd))
+        except OSError as error:
+            raise CleanerAwayError(f"no cleaner can be reached: {error.strerror}") from error
+        try:
+            await connection.wait_ready()
         except BaseException:
             connection.close()
             raise

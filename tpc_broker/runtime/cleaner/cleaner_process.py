@@ -1,10 +1,10 @@
 """A cleaner's process: ``python -m tpc_broker.runtime.cleaner.cleaner_process OPTIONS``, started by `cleaner_lives`.
 
-It takes one connection after the other from the supervisor's socket, and forks for each. The child says that it is
-ready, gets the job, and carries it out in its one thread (`CleaningConversation`): at niceness 19, or 0 for a job that
-is urgent, with a bound on its memory that the job gives, first of all processes of the node to go when the machine has
-no memory left, and killed by the kernel when it gives no sign of life. It sees within a chunk, or a tenth of a second
-while it waits, that the core has closed the connection.
+It takes one conversation after the other out of the door (`cleaner_door`), and forks for each. The child says that it
+is ready, gets the job, and carries it out in its one thread (`CleaningConversation`): at niceness 19, or 0 for a job
+that is urgent, with a bound on its memory that the job gives, first of all processes of the node to go when the
+machine has no memory left, and killed by the kernel when it gives no sign of life. It sees within a chunk, or a tenth
+of a second while it waits, that the core has closed the connection.
 
 A group that the core was told of is the core's: whether it is being put in place only the core knows. So when the core
 is gone then, the process ends where it stands, and nothing that cleans up behind an error touches the group's files.
@@ -18,7 +18,6 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from tpc_broker import limits
+from tpc_broker.runtime.cleaner.cleaner_door import take_out
 from tpc_broker.runtime.cleaner.cleaner_frames import (
     Failure,
     Frame,
@@ -70,7 +70,7 @@ class CoreGoneError(ConnectionError):
 class CleanerOptions:
     """What the supervisor tells a cleaner. Nothing in it is secret."""
 
-    listen_fd: int
+    door_fd: int
     pace_fd: int
     supervisor_pid: int
     idle_s: float = limits.CLEANER_IDLE_S
@@ -289,32 +289,28 @@ def _serve_in_child(connection: socket.socket, pace: SharedPace, work: Work, par
     return EXIT_OK
 
 
-def _is_ours(connection: socket.socket) -> bool:
-    """Of the same user: the socket's name is no secret."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
-
-
 def run(options: CleanerOptions, work: Work) -> int:
-    """Until nobody has come for `idle_s`. Returns the exit code."""
-    listener, pace = socket.socket(fileno=options.listen_fd), SharedPace(options.pace_fd)
+    """Until nobody has come for `idle_s`. Returns the exit code. The process has a group of its own, by which the
+    supervisor knows what it leaves behind when it is killed.
+    """
+    os.setpgid(0, 0)
+    door, pace = socket.socket(fileno=options.door_fd), SharedPace(options.pace_fd)
     parent_pid = os.getpid()
     waiting = select.poll()
-    waiting.register(listener, select.POLLIN)
+    waiting.register(door, select.POLLIN)
     while waiting.poll(options.idle_s * 1000):
         try:
-            connection, _address = listener.accept()
-        except BlockingIOError:  # another cleaner was faster
+            connection = take_out(door)
+        except EOFError:
+            break
+        if connection is None:
             continue
         with connection:
-            if not _is_ours(connection):
-                continue
-            connection.setblocking(True)  # noqa: FBT003 (the name of the method says it)
             child = os.fork()
             if child == 0:
                 code = EXIT_FAILED
                 try:
-                    listener.close()
+                    door.close()
                     code = _serve_in_child(connection, pace, work, parent_pid)
                 except BaseException:  # noqa: BLE001 (nothing of it may get into the loop above)
                     traceback.print_exc()

@@ -1,6 +1,7 @@
 """One cleaning job over files, from its segments to cleaned ones beside them.
 
-1. The sources are opened: each is the file that the job means (inode and size), or the job is void.
+1. A source is opened when it is read: it is the file that the job means (inode and size), or the job is void. So a job
+   needs a handful of descriptors, however many segments the log has.
 2. The dirty ones are read once for their keys, then all up to the map's end are read and rewritten, in groups.
 3. Of each group the log is written while it is made, then its indexes; all are made durable, with their names; then the
    group is given to `take`.
@@ -88,7 +89,6 @@ class _Run:
     ) -> None:
         self._job, self._take, self._pace, self._should_stop = job, take, pace, should_stop
         self._folder = Path(job.folder)
-        self._descriptors: dict[int, int] = {}
         self._buffer = mmap.mmap(-1, READ_BYTES)
         self._bytes_read = self._bytes_written = self._bytes_before = 0
         self._is_cached = sum(source.size_bytes for source in job.sources) <= CACHED_BYTES_MAX
@@ -97,8 +97,6 @@ class _Run:
         """See `clean`."""
         job, started = self._job, time.monotonic()
         with ExitStack() as stack:
-            for source in job.sources:
-                self._descriptors[source.base_offset] = stack.enter_context(self._opened(source))
             memory = _map_memory(map_bytes(job))
             codec = stack.enter_context(codec_of_a_job())
             cleaning = Cleaning(job, codec, memoryview(memory), os.urandom(16))
@@ -176,8 +174,18 @@ class _Run:
         """All of a segment goes through `use`, which says how much it took. `is_over`: it will be read once more, and
         after each piece this says whether that was enough.
         """
-        descriptor, position, held = self._descriptors[source.base_offset], 0, 0
-        path = self._path(source.base_offset, LOG_SUFFIX)
+        with self._opened(source) as descriptor:
+            self._read_opened(descriptor, source, cleaning, use, is_over)
+
+    def _read_opened(
+        self,
+        descriptor: int,
+        source: CleaningSource,
+        cleaning: Cleaning,
+        use: Callable[[memoryview], int],
+        is_over: Callable[[], bool] | None,
+    ) -> None:
+        path, position, held = self._path(source.base_offset, LOG_SUFFIX), 0, 0
         while position < source.size_bytes:
             data = self._piece(path, descriptor, position, source.size_bytes, held)
             try:
@@ -242,13 +250,13 @@ class _Run:
                         self._rewrite(source, cleaning, written, files)
                         done += 1
                     self._finish(cleaning, written, files, is_last=is_last)
-            except SegmentFullError:
+            except SegmentFullError as error:
                 if len(group) > 1:
                     cleaning.go_back(before, may_grow=True)
                     cut = max(done, 1)
                     return [list(group[:cut]), list(group[cut:])]
                 if not may_grow:
-                    raise
+                    raise SegmentFullError(f"segment {written.base_offset} has no room for itself: {error}") from error
                 may_grow = False
                 cleaning.go_back(before, may_grow=False)
             else:

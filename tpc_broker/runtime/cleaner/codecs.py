@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tpc_broker.kafka.compression import Compression, compress, decompress_into
+from tpc_broker.kafka.compression import Compression, compress, compress_small, decompress_into
 from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.log.cleaning import Codec, NativeCodecs
 
@@ -62,6 +62,10 @@ class _Unpacker:
 
 def _pack(compression: int, data: memoryview) -> bytes:
     return compress(Compression(compression), data)
+
+
+def _pack_small(compression: int, data: memoryview) -> bytes:
+    return compress_small(Compression(compression), data)
 
 
 class _Libraries:
@@ -117,5 +121,5 @@ def codec_of_a_job() -> Iterator[Codec]:
     """What it needs is given back behind it."""
     keep_freed_memory()
     libraries = _Libraries()
-    yield Codec(_Unpacker().unpack, _pack, libraries.native)
+    yield Codec(_Unpacker().unpack, _pack, _pack_small, libraries.native)
     del libraries
