@@ -6,14 +6,16 @@ import random
 from itertools import chain
 
 import pytest
+import trio
 
 from tests.coordinator.scenario import Opened
 from tests.coordinator.test_compacted_logs import Offsets, state_of
 from tests.support.driven_machine import LongLog, driving, measured_steps
 from tpc_broker.broker import log_replay
 from tpc_broker.broker.log_replay import replayed
-from tpc_broker.coordinator import GroupCoordinator, TransactionEnd
+from tpc_broker.coordinator import GroupCoordinator, Producer, TransactionEnd
 from tpc_broker.coordinator.latest import UNDIVIDED, LatestRecords
+from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record
 from tpc_broker.kafka.compression import Compression
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
@@ -161,4 +163,20 @@ async def test_a_million_records_of_100_000_offsets_are_loaded_in_two_seconds(wr
             statistics = driver.machine.statistics()
     assert 0.7 * OFFSETS < statistics.offsets_count <= OFFSETS
     assert sum(steps_ms) < 2_000
+    assert sorted(steps_ms)[-5] < 1
+
+
+@pytest.mark.machine
+async def test_a_transaction_of_100_000_offsets_is_loaded_and_ends_in_short_steps():
+    records, producer = offsets_of_groups()[:OFFSETS], Producer(1, 0)
+    log = LongLog(
+        build_batch(records[begin : begin + 20], is_transactional=True, base_sequence=0, **producer._asdict())
+        for begin in range(0, OFFSETS, 20)
+    )
+    end = TransactionEnd(producer, commit=True, coordinator_epoch=0)
+    with measured_steps() as steps_ms:
+        async with driving(log, GroupCoordinator()) as driver:
+            await driver.call(MarkerResponse, lambda token, _now_ms: driver.machine.marker(end, token))
+            while driver.machine.statistics().offsets_count < OFFSETS:
+                await trio.sleep(0.01)
     assert sorted(steps_ms)[-5] < 1

@@ -38,10 +38,11 @@ def state_of(machine):
 
 
 def holders_of(pending):
-    """Who has something pending, by group and partition, in their order."""
+    """Ids of producers that have something pending, by group and partition, in their order."""
+    pending.bring_in()
     return {
-        group_id: {each: [held] if isinstance(held, int) else list(held) for each, held in group.holders.items()}
-        for group_id, group in pending._groups.items()
+        group_id: {each: [one.producer_id for one in pending._holders_of(group_id, each)] for each in held}
+        for group_id, held in pending._holders.items()
     }
 
 

@@ -1,7 +1,9 @@
 """The log's format is Kafka's: the bytes here were written by Kafka 4.3.1's own classes."""
 
 import contextlib
+import gc
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from tpc_broker.coordinator.records import (
     read_group,
     read_key,
     read_offset,
+    read_stored_offset,
     subscribed_topics,
 )
 from tpc_broker.model import TopicId
@@ -43,6 +46,7 @@ GROUP_VALUES = {
     4: "000409636f6e73756d6572000000030672616e6765036d310000018bcfe5680102036d3103693102630b2f3132372e302e302e310004"
     "93e00000afc803010202030000",
 }
+PLAIN_VALUE = offset_record(OffsetKey("g", "t", 5), CommittedOffset(42, topic_id=TOPIC_ID)).value
 OFFSET = CommittedOffset(42, 7, "meta", 1_700_000_000_000, None, TOPIC_ID)
 MEMBER = MemberMetadata("m1", "i1", "c", "/127.0.0.1", 300_000, 45_000, b"\x01\x02", b"\x03")
 GROUP = GroupMetadata("consumer", 3, "range", "m1", 1_700_000_000_001, (MEMBER,))
@@ -138,6 +142,23 @@ def test_a_key_of_the_first_type_is_an_offset():
 def test_a_key_that_ends_early_is_damaged(damaged):
     with pytest.raises(RecordDamagedError):
         read_key(bytes.fromhex(damaged))
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_the_collector_leaves_out_what_is_kept_of_an_offset(version):
+    stored = [read_stored_offset(bytes.fromhex(OFFSET_VALUES[version])), read_stored_offset(PLAIN_VALUE)]
+    gc.collect(0)
+    assert not any(map(gc.is_tracked, stored))
+
+
+@given(offsets, st.binary(max_size=3))
+def test_an_offset_without_metadata_is_read_as_any_other(committed, behind):
+    committed = replace(committed, metadata="")
+    value = offset_record(OffsetKey("g", "t", 0), committed).value
+    assert read_offset(value + behind) == committed
+    for size in range(len(value)):
+        with pytest.raises(RecordDamagedError):
+            read_offset(value[:size])
 
 
 def test_what_stands_behind_a_value_is_not_read():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tpc_broker.coordinator.consumer.ahead import Ahead
 from tpc_broker.coordinator.consumer.classic_members import ClassicMembers
@@ -59,8 +59,6 @@ from tpc_broker.coordinator.records import (
     OffsetKey,
     group_record,
     is_of_later_release,
-    offset_of,
-    offset_record,
     read_group,
     read_key,
     read_stored_offset,
@@ -76,10 +74,10 @@ if TYPE_CHECKING:
     from tpc_broker.coordinator.consumer.records import ResolvedRegex
     from tpc_broker.coordinator.effects import Producer, TransactionEnd
     from tpc_broker.coordinator.pending_offsets import PendingOffsets, TopicAndPartition
-    from tpc_broker.coordinator.records import StoredOffset
 
 _EXPIRY_KEY = ("expiry",)
 _WORK_KEY = ("work",)
+_ENDED_KEY = ("ended",)
 WRITES_AT_ONCE = 40
 """Asked for in one step by deadlines, or by one request: above it, or above the bytes of one batch, the rest comes
 later. The driver, who was asked whether there is room, has taken none of them yet (`driven.Machine`).
@@ -134,8 +132,9 @@ class GroupCoordinator:
             self._migration,
         )  # fmt: skip
         self._offsets = Offsets(
-            self._groups, self._consumers.by_id, self._membership, self._writes, self._ahead, self._limits, fate_of
-        )
+            self._groups, self._consumers.by_id, self._membership, self._writes, self._ahead, self._limits, fate_of,
+            self._foreign, self._note_offsets_of,
+        )  # fmt: skip
         life = LifeAndDeath(self._is_of_later_release, self._bury, self._bury_consumers, self._revive)
         self.pending: PendingOffsets = self._offsets.pending
         """What open transactions may yet commit."""
@@ -157,7 +156,7 @@ class GroupCoordinator:
         name = read_key(key)
         if isinstance(name, OffsetKey):
             self.pending.outdo(name, is_tombstone=value is None)
-            self._apply_offset(name, key, value)
+            self._offsets.replay(name, key, value)
         else:
             self._apply(name, key, value)
 
@@ -173,28 +172,10 @@ class GroupCoordinator:
 
     def replay_end(self, producer_id: int, *, commit: bool) -> None:
         """A marker: of what the producer has written in its transaction all counts now, or nothing."""
-        for group_id, offsets in self.pending.end(producer_id, commit=commit).items():
-            if self.pending.has_later or self._offsets.has_unreadable:
-                for partition, offset in offsets.items():
-                    name = OffsetKey(group_id, *partition)
-                    record = offset if isinstance(offset, Record) else offset_record(name, offset_of(offset))
-                    self._apply_offset(name, *record)
-            else:
-                self._offsets.apply_all(group_id, cast("dict[TopicAndPartition, StoredOffset]", offsets))
-                self._note_offsets_of(group_id)
+        self.pending.end(producer_id, commit=commit)
 
     waiting_keys = OFFSET_KEY_PREFIXES
     """Of records that wait for the end of a transaction: offsets."""
-
-    def _apply_offset(self, name: OffsetKey, key: bytes, value: bytes | None) -> None:
-        self._foreign.pop(key, None)
-        is_later = value is not None and is_of_later_release(value)
-        self._offsets.mark_unreadable(name, is_unreadable=is_later)
-        if value is not None and is_later:
-            self._foreign[key], value = value, None
-        self._offsets.apply(name, None if value is None else read_stored_offset(value))
-        if value is not None:
-            self._note_offsets_of(name.group_id)
 
     def _apply(self, name: GroupKey | None, key: bytes, value: bytes | None) -> None:
         self._foreign.pop(key, None)
@@ -256,6 +237,7 @@ class GroupCoordinator:
                 self.replay_open(write.producer, record.key, record.value)
         write.written(effects, now_ms)
         self._after_write()
+        self._bring_in(now_ms)
         return effects
 
     def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> Effects:
@@ -537,17 +519,23 @@ class GroupCoordinator:
                 is_done = self._ahead.has_room() and self._expire_offsets(now_ms, effects)
                 again_ms = self._limits.offsets_retention_check_interval_ms if is_done else NO_ROOM_RETRY_MS
                 self._timers.set(_EXPIRY_KEY, now_ms + again_ms)
-            else:
+            elif key != _ENDED_KEY:
                 self._on_timer(key, now_ms, effects)
         if has_work and self._consumer_membership.assigning.has_work:
             self._consumer_membership.assigning.work(now_ms, effects)
             self._have_work_done(now_ms)
+        self._bring_in(now_ms)
         return effects
 
     def _have_work_done(self, now_ms: int) -> None:
         """What assignments are being made is due by and by, a piece whenever the driver has heard its clients."""
         if self._consumer_membership.assigning.has_work:
             self._timers.set(_WORK_KEY, now_ms if self._ahead.has_room() else now_ms + NO_ROOM_RETRY_MS)
+
+    def _bring_in(self, now_ms: int) -> None:
+        """As much of ended transactions as a step may; of the rest the next piece is due at once, as above."""
+        if self.pending.bring_in_some():
+            self._timers.set(_ENDED_KEY, now_ms)
 
     def _on_timer(self, key: object, now_ms: int, effects: Effects) -> None:
         assert isinstance(key, tuple)
@@ -621,7 +609,7 @@ class GroupCoordinator:
             consumer_groups_by_state=tuple(sorted(consumer_states.items())),
             members_count=sum(len(group.members) for group in self._groups.values())
             + sum(len(group.members) for group in self._consumers.by_id.values()),
-            offsets_count=sum(len(offsets) for offsets in self._offsets.committed.values()),
+            offsets_count=self._offsets.count,
             writes_pending=len(self._writes),
             next_deadline_ms=self.next_deadline_ms(),
         )
@@ -664,7 +652,7 @@ class GroupCoordinator:
         return is_classic or is_consumers
 
     def _is_remembered(self, group_id: str) -> bool:
-        return any(group_id in ids for ids in (self._stored, self._offsets.committed, self.pending.group_ids))
+        return group_id in self._stored or self._offsets.has(group_id) or group_id in self.pending.group_ids
 
     def _is_of_later_release(self, group_id: str) -> bool:
         """Whether what is stored of the group itself cannot be read here."""

@@ -1,7 +1,7 @@
 """Committed offsets of the groups: OffsetCommit, OffsetFetch, OffsetDelete, and forgetting what is too old.
 
 An offset is committed when its record has been replayed, so that nobody reads one that a crash could take back. Offsets
-of transactions wait beside `committed`, in `pending`, until their marker comes; who asks for stable ones is told so.
+of transactions wait beside them, in `pending`, until their marker comes; who asks for stable ones is told so.
 
 A topic that was deleted and made again under its name is another topic: what was committed for the first one is of no
 use for it, and would let its readers skip records. So an offset counts as long as the topic of its id is there, whoever
@@ -30,7 +30,16 @@ from tpc_broker.coordinator.messages import (
     TxnOffsetCommitRequest,
 )
 from tpc_broker.coordinator.pending_offsets import PendingOffsets, TopicAndPartition
-from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_of, offset_record, read_key, topic_id_of
+from tpc_broker.coordinator.records import (
+    CommittedOffset,
+    OffsetKey,
+    is_of_later_release,
+    offset_of,
+    offset_record,
+    read_key,
+    read_stored_offset,
+    topic_id_of,
+)
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX
 from tpc_broker.model import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId
@@ -61,7 +70,7 @@ def is_there(_topic: str, _topic_id: TopicId) -> Fate:
 
 
 class Offsets:
-    """The committed offsets by group; changed only by `apply`."""
+    """The committed offsets by group; changed only as records and markers are replayed."""
 
     def __init__(
         self,
@@ -72,7 +81,10 @@ class Offsets:
         ahead: Ahead,
         limits: GroupLimits,
         fate_of: FateOf,
+        foreign: dict[bytes, bytes],
+        note_group: Callable[[str], None],
     ) -> None:
+        """`foreign`: records that cannot be read here. `note_group` is told of whom offsets were replayed."""
         self._groups = groups
         self._consumers = consumers
         self._ahead = ahead
@@ -80,34 +92,66 @@ class Offsets:
         self._writes = writes
         self._limits = limits
         self._fate_of = fate_of
-        self.pending = PendingOffsets()
-        self.committed: dict[str, dict[TopicAndPartition, StoredOffset]] = {}
+        self._foreign = foreign
+        self._note_group = note_group
+        self.pending = PendingOffsets(self._replay_pending)
+        self._committed: dict[str, dict[TopicAndPartition, StoredOffset]] = {}
         self._unreadable: dict[str, set[TopicAndPartition]] = {}
 
-    def apply(self, key: OffsetKey, committed: StoredOffset | None) -> None:
-        """A record was replayed."""
-        if committed is not None:
-            self.committed.setdefault(key.group_id, {})[key.topic, key.partition] = committed
-            return
-        offsets = self.committed.get(key.group_id)
-        if offsets is not None:
-            offsets.pop((key.topic, key.partition), None)
-            if not offsets:
-                del self.committed[key.group_id]
+    def replay(self, name: OffsetKey, key: bytes, value: bytes | None) -> None:
+        """Applies a record that counts, but for what it means to `pending`; RecordDamagedError."""
+        self._foreign.pop(key, None)
+        is_later = value is not None and is_of_later_release(value)
+        self._mark_unreadable(name, is_unreadable=is_later)
+        if value is None or is_later:
+            self._forget(name)
+        else:
+            self._committed.setdefault(name.group_id, {})[name.topic, name.partition] = read_stored_offset(value)
+            self._note_group(name.group_id)
+        if value is not None and is_later:
+            self._foreign[key] = value
 
-    def apply_all(self, group_id: str, committed: dict[TopicAndPartition, StoredOffset]) -> None:
-        """Those of a group that a transaction has committed, which are the caller's no more."""
-        before = self.committed.setdefault(group_id, committed)
-        if before is not committed:
-            before.update(committed)
+    def _replay_pending(self, name: OffsetKey, offset: StoredOffset | Record) -> None:
+        """The same, when its transaction was committed."""
+        if isinstance(offset, Record):
+            self.replay(name, *offset)
+        elif self._unreadable:
+            self.replay(name, *offset_record(name, offset_of(offset)))
+        else:
+            self._committed.setdefault(name.group_id, {})[name.topic, name.partition] = offset
+            self._note_group(name.group_id)
+
+    def _forget(self, name: OffsetKey) -> None:
+        offsets = self._committed.get(name.group_id)
+        if offsets is not None:
+            offsets.pop((name.topic, name.partition), None)
+            if not offsets:
+                del self._committed[name.group_id]
 
     @property
-    def has_unreadable(self) -> bool:
-        """Whether any offset that is stored is of a release that came later."""
-        return bool(self._unreadable)
+    def committed(self) -> Mapping[str, Mapping[TopicAndPartition, StoredOffset]]:
+        """Of all groups."""
+        self.pending.bring_in()
+        return self._committed
 
-    def mark_unreadable(self, key: OffsetKey, *, is_unreadable: bool) -> None:
-        """A record was replayed; what is committed there is or is not of a release that came later."""
+    def _committed_of(
+        self, group_id: str, partitions: Iterable[TopicAndPartition] | None = None
+    ) -> Mapping[TopicAndPartition, StoredOffset]:
+        """Of a group; only those of the `partitions` are certain, if these are given."""
+        self.pending.bring_in_of(group_id, partitions)
+        return self._committed.get(group_id, {})
+
+    def has(self, group_id: str) -> bool:
+        """Whether a group has committed anything that can be read."""
+        return bool(self._committed_of(group_id))
+
+    @property
+    def count(self) -> int:
+        """How many there are, but for what ended transactions have left."""
+        return sum(map(len, self._committed.values()))
+
+    def _mark_unreadable(self, key: OffsetKey, *, is_unreadable: bool) -> None:
+        """What is committed there is or is not of a release that came later."""
         if not (is_unreadable or self._unreadable):
             return
         group = self._unreadable.setdefault(key.group_id, set())
@@ -248,7 +292,8 @@ class Offsets:
         fault = ErrorCode.NONE if consumers is None else fault_of_fetch(consumers, member_id, member_epoch)
         if fault is not ErrorCode.NONE:
             return OffsetFetchResponse(group_id, (), fault)
-        committed = self.committed.get(group_id, {})
+        partitions = None if partitions is None else list(partitions)
+        committed = self._committed_of(group_id, partitions)
         unreadable = self._unreadable.get(group_id, set())
         fetched = []
         for topic, partition in [*committed, *sorted(unreadable)] if partitions is None else partitions:
@@ -280,7 +325,7 @@ class Offsets:
         if fault is not ErrorCode.NONE:
             effects.reply(token, OffsetDeleteResponse(fault))
             return
-        committed = self.committed.get(group_id, {})
+        committed = self._committed_of(group_id, partitions)
         unreadable = self._unreadable.get(group_id, set())
         records: list[Record] = []
         results: list[PartitionResult] = []
@@ -325,7 +370,7 @@ class Offsets:
 
     def tombstones_of_group(self, group_id: str) -> Iterator[Record]:
         """Records that forget everything a group has committed."""
-        for topic, partition in [*self.committed.get(group_id, {}), *self._unreadable.get(group_id, ())]:
+        for topic, partition in [*self._committed_of(group_id), *self._unreadable.get(group_id, ())]:
             yield offset_record(OffsetKey(group_id, topic, partition), None)
 
     def tombstones_of_gone(self, topics: Collection[str] = ()) -> list[Record]:
@@ -369,7 +414,7 @@ class Offsets:
         subscribed. In a group of KIP-848, which knows that at all times, those that nobody subscribes to do.
         """
         being_written = self._writes.keys()
-        committed = self.committed.get(group.group_id, {})
+        committed = self._committed_of(group.group_id)
         subscribed = group.all_subscribed_names() if isinstance(group, ConsumerGroup) else frozenset[str]()
 
         def is_expired(topic: str, offset: CommittedOffset) -> bool:
