@@ -7,7 +7,10 @@ import pytest
 from tests.runtime.test_replica_driver import take_space
 from tests.support.replica_cores import GROUP
 from tpc_broker.raft.items import Position
+from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime.steady_plane import SteadyWant
+
+PATIENT = Settings(link_silent_ms=60_000, resign_repeat_ms=70_000)
 
 
 def values(count, size):
@@ -166,8 +169,10 @@ def test_whatever_leaves_memory_everybody_comes_to_the_same(carried, seed):
 
 
 def test_what_a_follower_dropped_is_sent_again_while_its_leader_is_under_load(make_cores):
-    """It had no space for as much as may be under way; the other one answers all the time."""
-    cores = make_cores(is_carried=True, has_beats=True)
+    """It had no space for as much as may be under way; the other one answers all the time. On a machine that pauses
+    nobody else comes to lead.
+    """
+    cores = make_cores(settings=PATIENT, is_carried=True, has_beats=True)
     leader = cores.leader()
     cores.produce(leader, values(5, 100))
     cores.until(lambda: all(node.is_carried() for node in cores.up()))

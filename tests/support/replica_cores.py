@@ -22,6 +22,7 @@ from tests.runtime.in_place_core import KEY, Bench, held
 from tests.support.crash_copy import copy_as_crashed
 from tests.support.waiting import PATIENCE_S, let_pass, patiently
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
+from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError
@@ -52,8 +53,6 @@ class ReplicaCore:
         self.cores, self.folder, self.number, self.count = cores, folder, number, count
         self.is_heard = True
         self.problem = None
-        self.unserved = []
-        """Requests that C has left to Python, which would hold or refuse them: they are never answered here."""
         self.address = Address(NodeId(number), CoreId(0))
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node {number}")
@@ -84,7 +83,7 @@ class ReplicaCore:
             self.files = await self.storage.open(KEY, "topic", config)
             self.handle = self.storage.register(self.files, config, is_internal=False, is_replicated=True)
             self.plane.set_hot(on=True)
-            core.connections.on_request = self.unserved.append
+            core.connections._connections.on_request = lambda left: nursery.start_soon(self._hold, left)
             now_ms = SystemClock.monotonic_ms()
             self.boot = next(_boots)
             machine = RaftCore(self.address, self.boot, now_ms, self.cores.settings)
@@ -101,6 +100,15 @@ class ReplicaCore:
             nursery.start_soon(self.storage.run_maintenance)
             self._started.set()
             await trio.sleep_forever()
+
+    async def _hold(self, left):
+        """What C leaves to Python, as the handler does: tried again as long as this core leads, and refused then."""
+        while self.plane.leads(self.handle):
+            verdict = Verdict(ErrorCode.NONE, is_final=False)
+            if self.plane.produce_with(left, [verdict], ()) is ProduceFallback.NONE:
+                return
+            await trio.sleep(0.01)
+        assert self.plane.produce_with(left, [Verdict(ErrorCode.NOT_LEADER_OR_FOLLOWER)], ()) is ProduceFallback.NONE
 
     def _send(self, frame):
         target = self.cores.nodes[frame.target.node]
