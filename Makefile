@@ -26,7 +26,7 @@ LISTEN  ?= 127.0.0.1:9092
 DATA    ?= ./data
 ARGS    ?=
 TESTS   ?= tests
-WORKERS ?= 2
+WORKERS ?= 3
 PART    ?= long
 SEED_OF_TESTS ?= fresh
 RUNS    ?= 20
@@ -48,6 +48,7 @@ build: $(BIN)/.built
 test: $(BIN)/.built-test $(BIN)/.fetched
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
 
+test-long: WORKERS = 2
 test-long: $(BIN)/.built-test $(BIN)/.fetched-long
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-skips --part=$(PART) --seed=$(SEED_OF_TESTS) $(TESTS) $(ARGS)
 

@@ -62,11 +62,14 @@ _everything: Callable[[Any], int] = lambda _self: 0  # noqa: E731
 MUTANTS = (
     Mutant("the own front is kept whatever was removed behind it", ((Offer, "continues", _has_front),)),
     Mutant("the own position says whether the front is kept", ((Offer, "continues", _by_own_position),)),
-    Mutant("who lacks what was cleaned gets items", ((Replica, "contiguous_from_offset", property(_everything)),)),
+    Mutant("who lacks what was cleaned gets items", ((Replica, "contiguous_from_offset", property(_everything)),), 3),
     Mutant(
         "of two parts each was looked through for the other's keys",
         ((filling, "write_seal", _as_it_was), (filled_logs, "write_seal", _as_it_was)),
+        6,
     ),
-    Mutant("an entry of an aborted transaction goes unnoticed", ((Cleaning, "_ends_nothing", _entries_do_not_count),)),
+    Mutant(
+        "an entry of an aborted transaction goes unnoticed", ((Cleaning, "_ends_nothing", _entries_do_not_count),), 5
+    ),
     Mutant("a part that was cut off a cleaned segment has no seal", ((filled_logs, "write_seal", _no_seal),)),
 )

@@ -35,7 +35,7 @@ def _not_looked_at(_self, _member_id, _current):
 
 MUTANTS = (
     Mutant("a heartbeat is answered before it is durable", Ahead, "answer", _not_waited_for, CRASHING, 13),
-    Mutant("whoever was a member commits", offsets, "faults_of_commit", _never_at_fault, SILENT, 3),
+    Mutant("whoever was a member commits", offsets, "faults_of_commit", _never_at_fault, SILENT, 4),
 )
 IN_THE_GATE = {"whoever was a member commits"}
 

@@ -1,7 +1,8 @@
 """How the tests are spread over processes: what shares costly fixtures stays together, what takes longest is first.
 
-Two processes, a module in one of them (``-n 2 --dist loadfile``). Without the order one process would be left alone
-with a long module at the end; how long each takes is in ``tests/durations.txt``, which ``make durations`` writes.
+Three processes, a module in one of them (``-n 3 --dist loadfile``): on two cores, as half of their time is waits for
+disks and timers. Without the order one process would be left alone with a long module at the end; how long each takes
+is in ``tests/durations.txt``, which ``make durations`` writes.
 """
 
 from __future__ import annotations
