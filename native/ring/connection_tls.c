@@ -101,11 +101,9 @@ void tls_forget(connection *it) {
     it->tls->plain = NULL;
 }
 
-/* close_notify, or the alert that says what was wrong, if the socket takes it at once and nothing else is being sent. */
-void tls_closing(connection *it) {
+/* close_notify, or the alert that says what was wrong, if the socket takes it at once. */
+static void say_last_words(connection *it) {
     tls_filter *tls = it->tls;
-    leave_handshakes(tls);
-    if (tls->session == NULL || it->sending != NULL || tls->sealed != NULL) return;
     tpc_tls_set_output(tls->session, NULL, 0);
     tpc_tls_end(tls->session);
     uint8_t words[LAST_WORDS_BYTES_MAX]; /* not the scratch: whoever parses that may close another connection */
@@ -114,6 +112,18 @@ void tls_closing(connection *it) {
     tpc_tls_take_spilled(tls->session, words);
     ssize_t sent = send(it->descriptor, words, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)sent; /* a courtesy */
+}
+
+/* The kernel's last word on a connection comes behind what others have sent, and a crowd's handshakes that gave way to each
+ * other would hold as much memory meanwhile as if none had: so it is given back at once. */
+void tls_closing(connection *it) {
+    tls_filter *tls = it->tls;
+    leave_handshakes(tls);
+    if (tls->session == NULL) return;
+    if (it->sending == NULL && tls->sealed == NULL) say_last_words(it);
+    if (tls->is_up) return;
+    tpc_tls_session_free(tls->session);
+    tls->session = NULL;
 }
 
 void tls_free(connection *it) {

@@ -2,16 +2,15 @@
 at once, also for who waits.
 """
 
-import ctypes
 import errno
 import uuid
-from typing import ClassVar
 
 import pytest
 
 from tests.runtime.test_datagrams import Port
 from tests.runtime.test_plane_fetch import LONG_MS, asks, parts_of, read_answer, values_of
 from tests.runtime.test_prepared import ask, given, prepare
+from tests.support.allocated import allocated_bytes
 from tests.support.grant_bench import ALICE, BOB, READ, TRANSACT, WRITE, GrantBench
 from tests.support.plane_bench import records_of, topic_id_of
 from tests.support.plane_values import Left, PartitionFlag, Verdict
@@ -321,20 +320,6 @@ def test_a_fetch_that_waits_goes_on_waiting_in_c_when_its_right_stays(bench, fil
     assert values_of(part) == [b"value0"]
     assert values_of(parts_of(bench.fetch(alice, 12, asks(("t", 0, 0))))[0]), "C answers the connection as before"
     assert bench.handled == 1 + rounds
-
-
-class Mallinfo(ctypes.Structure):
-    """glibc's mallinfo2."""
-
-    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in (
-        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
-    )]  # fmt: skip
-
-
-def allocated_bytes():
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = Mallinfo
-    return mallinfo().uordblks
 
 
 def test_a_fetch_that_waits_through_many_changes_of_the_rules_takes_no_more_memory(bench, filled, alice):

@@ -8,6 +8,7 @@ import ssl
 
 import pytest
 
+from tests.support.allocated import allocated_bytes
 from tests.support.connection_bench import frame_of
 from tests.support.tls_clients import (
     CommandClient,
@@ -23,6 +24,8 @@ from tpc_broker.runtime.connections import CloseReason
 from tpc_broker.runtime.tls import ClientAuth, NameSource, error_text, let_speak, peer_name, secure
 
 AUTHORITY = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign"
+SESSION_BYTES = 48 << 10
+"""Of one whose handshake has begun, about."""
 CHANGE_CIPHER_SPEC = bytes.fromhex("140303000101")
 
 
@@ -249,6 +252,24 @@ def test_60_many_handshakes_that_come_to_no_end(make_connections, certificates):
     for client in (*through, *(each.shake_hands() for each in halfway[7:])):
         client.exchange()
     TlsClient(bench, silent, client_context(certificates)).shake_hands().exchange()
+
+
+def test_60_a_crowd_that_comes_at_once_holds_no_more_memory(make_connections, certificates):
+    """Who has given way holds none, although the kernel's last word on it comes behind what the others have sent."""
+    bench = make_connections(handshakes_max=8)
+    secure(bench.connections, 0, material_of(certificates))
+    crowd = [bench.connect() for _ in range(400)]
+    for client in crowd:
+        client.sendall(b"\x16")
+    before, peak = allocated_bytes(), 0
+
+    def have_given_way():
+        nonlocal peak
+        peak = max(peak, allocated_bytes() - before)
+        return len(bench.closed) == len(crowd) - 8
+
+    bench.until(have_given_way)
+    assert peak < 40 * SESSION_BYTES
 
 
 def _is_closed(client):

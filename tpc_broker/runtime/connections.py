@@ -128,9 +128,8 @@ class ConnectionLimits:
     accept_retry_ms: int = 100
     """Rest after accepting failed for want of descriptors or memory."""
     budget_bytes: int = 512 * _MIB
-    """Frames of the core together: requests, answers, and what the tail of the partitions keeps.
-
-    At least the largest request and all receive buffers, so that one client alone always gets on.
+    """Frames of the core together: requests, answers, and what the tail of the partitions keeps. At least the largest
+    request and all receive buffers, so that one client alone always gets on.
     """
 
 

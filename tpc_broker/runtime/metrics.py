@@ -148,7 +148,7 @@ COUNTED: Final = (
     Counted("tpc_logins_renewed_total", "authentication", "renewed", "Of them, again on the same connection."),
     Counted("tpc_logins_renewals_failed_total", "authentication", "renewals_failed", "Logins again that failed."),
     Counted("tpc_tls_handshakes_total", "connections", "handshakes", "TLS handshakes of clients."),
-    Counted("tpc_tls_handshakes_put_off_total", "connections", "handshakes_put_off", "Steps of them put off by a turn."),
+    Counted("tpc_tls_handshakes_put_off_total", "connections", "handshakes_put_off", "Their steps that waited a turn."),
     Counted("tpc_logins_failed_total", "authentication", "failed", "Logins of clients that failed."),
     Counted("tpc_forwarded_produce_total", "forwards", "produces", "Produce requests with parts for other cores."),
     Counted("tpc_forwarded_fetch_total", "forwards", "fetches", "Fetch requests with parts for other cores."),
