@@ -4,8 +4,10 @@ import contextlib
 
 from tests.storage.checkpointed_core import DATA, SETTINGS, CheckpointedCore
 from tests.storage.test_core_recovery import live, small_journal  # noqa: F401 - a fixture
-from tests.support.cleaned_copies import cleanable, swap_copy
+from tests.support.cleaned_copies import cleanable, read_file, swap_copy
 from tests.support.record_batches import CONTROL, TRANSACTIONAL, Record, batch
+from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
+from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.metadata.cleaner_settings import NO_CLEANING
 from tpc_broker.storage.compaction import make_job, measure
 from tpc_broker.storage.filled_folders import make_filling_folder
@@ -69,6 +71,8 @@ async def filled_from(world, storage, *, removed_upto):
     filled = await FilledLog.begin(world.core.files, path, storage.topic, storage.key, SETTINGS, starts=0, ends=4)
     state = await filled.settle()
     await filled.close()
+    snapshot = await read_file(world.disk, path / segment_file_name(4, SNAPSHOT_SUFFIX))
+    assert ProducerState.decode_snapshot(snapshot).last_stable_offset(4) == state.producers.last_stable_offset(4)
     return state.producers.last_stable_offset(4)
 
 

@@ -77,7 +77,12 @@ class Truncation:
         active.written_end_position, active.size_bytes = active.size_bytes, 0
         active.indexes = SegmentIndexes(active.base_offset, log.settings.index_interval_bytes)
         log.publish(active.base_offset)
-        log.log_state.producers = await self._producers_at(active.base_offset)
+        producers = log.log_state.producers = await self._producers_at(active.base_offset)
+        # Rule: Who makes a segment's indexes anew finds beside it which transactions were open in front of it, or would
+        # not know of those that were aborted in it. Held by tests/storage/test_compaction_of_transactions.py.
+        snapshot = segment_file_name(active.base_offset, SNAPSHOT_SUFFIX)
+        if len(producers) and await log.folder.read_file(snapshot) is None:
+            await log.folder.write_file(snapshot, producers.encode_snapshot(log.folder.disk.poll_ring))
         log.rolls.hold_until(offset)
 
     async def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> bool:
