@@ -164,15 +164,14 @@ async def test_a_swap_is_refused_when_anything_is_not_as_the_job_saw_it(change):
 
 async def test_the_partition_is_not_locked_while_the_seal_is_written():
     """Who waits for the lock has it durable; a swap that is cancelled then leaves nothing."""
-    world, storage = await world_with_segments()
+    _world, storage = await world_with_segments()
     segments = cleanable(storage)[1:3]
     sources, seal = await sources_of(storage, segments), await cleaned_copy(storage, segments, keep=keep)
-    async with trio.open_nursery() as nursery:
-        async with storage.lock:
-            nursery.start_soon(storage.swap, sources, seal, lambda: pytest.fail("published"))
-            await trio.testing.wait_all_tasks_blocked()
-            assert [name for name in names_of(storage) if name.endswith(".seal.tmp")]
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery, storage.lock:
+        nursery.start_soon(storage.swap, sources, seal, lambda: pytest.fail("published"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [name for name in names_of(storage) if name.endswith(".seal.tmp")]
+        nursery.cancel_scope.cancel()
     assert not [name for name in names_of(storage) if name.endswith(".tmp")]
     assert await storage.swap(sources, seal, lambda: None) >= 0
 

@@ -1,8 +1,9 @@
 """A loaded broker whose cleaner works all the time, beside one that does not clean.
 
 A tail of one minute and one of the next are not of the same machine. So brokers with and without a cleaner are started
-in turn, and the ratio is that of the medians. Meanwhile one stock consumer reads the compacted partitions from their
-beginning to their end, again and again; whatever it is refused, or comes out of order, is a failed read.
+in turn, the first of a pair being the second of the next, and the ratio is that of the medians. Meanwhile one stock
+consumer reads the compacted partitions from their beginning to their end, again and again; whatever it is refused, or
+comes out of order, is a failed read.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tpc_broker.bench.load import LoadResult, Plan
     from tpc_broker.bench.server import Server
 
-PAIRS: Final = 3
+PAIRS: Final = 4
 MEASURED_TIMES: Final = 5
 """As long as other loads: many cleanings."""
 CLEANINGS_MIN: Final = 5
@@ -60,6 +61,12 @@ class _Cleaning(TpcPeer):
 
 class _NotCleaning(_Cleaning):
     overrides: ClassVar = ("log.cleaner.enable=false",)
+
+
+_ORDERS: Final = (
+    (("without", _NotCleaning), ("beside", _Cleaning)),
+    (("beside", _Cleaning), ("without", _NotCleaning)),
+)
 
 
 class _Reader:
@@ -163,7 +170,7 @@ def beside_cleaning(workload: Workload, stage: Stage) -> Round:
     folder, p99_us = stage.peer.folder, {"without": list[float](), "beside": list[float]()}
     extra: dict[str, list[float]] = {name: [] for name in ("failed", "laps", "cleanings", "swaps", "mean", "max")}
     for pair in range(PAIRS):
-        for name, kind in (("without", _NotCleaning), ("beside", _Cleaning)):
+        for name, kind in _ORDERS[pair % 2]:
             stage.peer = peer = kind(folder / f"{name}-{pair}", "durable")
             try:
                 peer.start()
