@@ -9,14 +9,14 @@ import pytest
 
 from tests.log.log_batches import batch, marker
 from tests.storage.checkpointed_core import DATA, FakeDisk, JournalWriter
-from tests.storage.test_repair import KEY, SETTINGS, nothing_left, recover
+from tests.storage.test_repair import KEY, SETTINGS, nothing_left, recover, repair
 from tests.support.fake_disk import PowerLoss, at_every_effect
 from tests.support.journal_file import encode_entry
-from tpc_broker.log.files import SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
+from tpc_broker.log.files import LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.log.producer_state import CONTROL_ABORT
+from tpc_broker.log.producer_state import CONTROL_ABORT, ProducerState
 from tpc_broker.storage.checkpoint import Checkpointer
-from tpc_broker.storage.folders import create_partition
+from tpc_broker.storage.folders import OFFLINE_FILE, create_partition
 
 PRODUCER = 7
 FOLDER = DATA / "topics" / "events-0"
@@ -85,6 +85,46 @@ async def test_a_sealed_segment_with_other_damaged_indexes_keeps_it():
     damage(disk, 1, SNAPSHOT_SUFFIX)
     del file(disk, 1, TIME_INDEX_SUFFIX)[-1:]
     assert await aborted_after_restart(disk, core) == ABORTED
+
+
+async def repaired(disk, core, damage_it):
+    """The core behind a checkpoint, damage and a repair."""
+    await checkpoint(core)
+    await core.storages[KEY].folder.write_file(OFFLINE_FILE, b"somebody says so")
+    await core.storages[KEY].sync()
+    await core.close()
+    damage_it()
+    await repair(disk)
+    return await recover(disk)
+
+
+async def test_a_new_last_segment_behind_a_repair_knows_of_what_is_open():
+    disk = FakeDisk()
+    core, storage = await begun(disk)
+    await storage.append([WENT_ON])
+    core = await repaired(disk, core, lambda: damage(disk, 0, LOG_SUFFIX))
+    storage = core.storages[KEY]
+    assert storage.active.base_offset == 1
+    snapshot = ProducerState.decode_snapshot(bytes(file(disk, 1, SNAPSHOT_SUFFIX)))
+    assert snapshot.open_since(PRODUCER) == 0
+    await storage.append([marker(2, CONTROL_ABORT, PRODUCER)])
+    assert await aborted_after_restart(disk, core) == ABORTED
+
+
+async def test_a_repaired_segment_whose_snapshot_was_damaged_too_knows_it():
+    """Its indexes are gone with the repair: a reader makes them anew."""
+    disk = FakeDisk()
+    core, storage = await begun(disk)
+    await storage.roll()
+    await storage.append([WENT_ON, marker(2, CONTROL_ABORT, PRODUCER), batch(3)])
+    await storage.roll()
+    await storage.append([batch(4)])
+
+    def damage_it():
+        damage(disk, 1, LOG_SUFFIX)
+        damage(disk, 1, SNAPSHOT_SUFFIX)
+
+    assert await aborted(await repaired(disk, core, damage_it)) == ABORTED
 
 
 async def test_a_cut_from_before_a_restart_keeps_what_is_in_front_of_it():

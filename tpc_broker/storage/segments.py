@@ -493,7 +493,7 @@ class SegmentFolder:
             return None
 
     # Rule: Who makes a segment's indexes anew finds beside it which transactions were open in front of it, or would
-    # not know of those that were aborted in it. See also
+    # not know of those that were aborted in it. See also tpc_broker/storage/repair.py,
     # tpc_broker/storage/truncation.py. Held by tests/storage/test_aborted_kept.py,
     # tests/storage/test_compaction_of_transactions.py.
     async def complete_snapshot(self, base_offset: int, producers: ProducerState) -> None:
