@@ -10,11 +10,12 @@ import pytest
 from tests.log.log_batches import batch, marker
 from tests.storage.checkpointed_core import DATA, FakeDisk, JournalWriter
 from tests.storage.test_repair import KEY, SETTINGS, nothing_left, recover, repair
+from tests.support.cleaned_copies import cleanable, swap_copy
 from tests.support.fake_disk import PowerLoss, at_every_effect
 from tests.support.journal_file import encode_entry
 from tpc_broker.log.files import LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.log.producer_state import CONTROL_ABORT, ProducerState
+from tpc_broker.log.producer_state import CONTROL_ABORT, CONTROL_COMMIT, ProducerState
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.folders import OFFLINE_FILE, create_partition
 
@@ -162,3 +163,16 @@ async def test_an_opening_that_is_cut_short_loses_nothing_of_it(end):
         return True
 
     assert await at_every_effect(run) > 3
+
+
+async def test_a_transaction_whose_marker_was_cleaned_away_is_over_behind_a_repair():
+    disk = FakeDisk()
+    core, storage = await begun(disk)
+    await storage.roll()
+    await storage.append([batch(1), marker(2, CONTROL_COMMIT, PRODUCER), batch(3)])
+    await storage.roll()
+    await storage.append([batch(4)])
+    await checkpoint(core)
+    await swap_copy(storage, cleanable(storage)[1:], keep=lambda header: not header.is_control, removed_upto=4)
+    storage = (await repaired(disk, core, lambda: None)).storages[KEY]
+    assert storage.producers.last_stable_offset(5) == 5

@@ -624,6 +624,8 @@ async def _take_segment(folder: SegmentFolder, log: _Log, planned: PlannedSegmen
             count += sum(1 for _batch in walk_headers(run.data)) if planned.seal is not None else 0
     if planned.seal is not None:
         log.indexes.seal()
+        if planned.seal.may_lack_markers:
+            log.state.producers.end_transactions(planned.seal.end_offset)
     return count
 
 

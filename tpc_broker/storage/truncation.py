@@ -163,8 +163,9 @@ class Truncation:
         await log.folder.resume(segment)
 
     # Rule: A marker that was cleaned away has ended its transaction all the same: what was cleaned is decided, so where
-    # a segment may have lost one no transaction from in front of its end is open. Held by
-    # tests/storage/test_compaction_of_transactions.py.
+    # a segment may have lost one no transaction from in front of its end is open. See also
+    # tpc_broker/storage/repair.py. Held by tests/storage/test_compaction_of_transactions.py,
+    # tests/storage/test_aborted_kept.py.
     async def _producers_at(self, offset: int) -> ProducerState:
         """Producer state in front of an offset: the nearest good snapshot, and the batches since."""
         log, state = self._log, ProducerState()
@@ -182,6 +183,6 @@ class Truncation:
                     if header.next_offset > offset:
                         return state
                     state.apply(header, await log.folder.control_data(segment, header, place))
-            if segment.seal is not None and segment.seal.removed_upto > segment.base_offset:
+            if segment.seal is not None and segment.seal.may_lack_markers:
                 state.end_transactions(segment.seal.end_offset)
         return state
