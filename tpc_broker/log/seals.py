@@ -68,6 +68,11 @@ class Seal(NamedTuple):
         """In the order of `files.CLEANED_SUFFIXES`."""
         return self.log, self.offset_index, self.time_index, self.transaction_index
 
+    @property
+    def may_lack_markers(self) -> bool:
+        """Whether markers that were in it, or in what it came in place of, may have been removed."""
+        return self.removed_upto > self.base_offset
+
     def encode(self) -> bytes:
         """The file's content."""
         text = json.dumps(self._asdict(), separators=(",", ":")).encode()

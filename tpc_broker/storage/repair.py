@@ -573,7 +573,7 @@ async def _finish_files(
             await folder.flush_indexes(log.segment, sealed=False)
     state = offline.checkpoint or PartitionCheckpoint(offline.key.topic_id, offline.key.partition, offline.topic)
     if plan.filled is not None:
-        log.begin_segment(plan.filled[0])
+        await _begin_segment(folder, log, plan.filled[0])
         epoch = max(state.leader_epoch, log.state.epochs.latest, 0)
         filler = empty_batch(*plan.filled, epoch)
         await folder.write_file(log.segment.log_name, filler)
@@ -582,7 +582,7 @@ async def _finish_files(
         await folder.flush_indexes(log.segment, sealed=False)
     ends_cleaned = bool(plan.segments) and plan.segments[-1].seal is not None and plan.filled is None
     if log.end_offset < plan.log_end_offset or not plan.segments or ends_cleaned:  # a cleaned one takes nothing
-        log.begin_segment(plan.log_end_offset)
+        await _begin_segment(folder, log, plan.log_end_offset)
         for name in log.segment.file_names[:4]:
             await folder.remove(name)
     whole = LogState(state.epochs, log.state.producers)
@@ -608,9 +608,15 @@ async def _finish_files(
     )  # fmt: skip
 
 
+async def _begin_segment(folder: SegmentFolder, log: _Log, base_offset: int) -> None:
+    """What comes is in the segment that begins there; beside it is who had a transaction open in front of it."""
+    log.begin_segment(base_offset)
+    await folder.complete_snapshot(base_offset, log.state.producers)
+
+
 async def _take_segment(folder: SegmentFolder, log: _Log, planned: PlannedSegment) -> int:
     """Read one into the log; how many batches it has."""
-    log.begin_segment(planned.base_offset)
+    await _begin_segment(folder, log, planned.base_offset)
     count = 0
     async with aclosing(readable_runs(folder.disk, folder.path / log.segment.log_name, planned.base_offset)) as runs:
         async for run in runs:
@@ -618,6 +624,8 @@ async def _take_segment(folder: SegmentFolder, log: _Log, planned: PlannedSegmen
             count += sum(1 for _batch in walk_headers(run.data)) if planned.seal is not None else 0
     if planned.seal is not None:
         log.indexes.seal()
+        if planned.seal.may_lack_markers:
+            log.state.producers.end_transactions(planned.seal.end_offset)
     return count
 
 

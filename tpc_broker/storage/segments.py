@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.log.batch import Buffer
     from tpc_broker.log.files import EpochStart
+    from tpc_broker.log.indexes import AbortedTransaction
     from tpc_broker.log.seals import Seal
     from tpc_broker.storage.files import FileCache, OpenFile
     from tpc_broker.storage.ports import Disk
@@ -451,17 +452,14 @@ class SegmentFolder:
         return segment.indexes
 
     async def indexes_by_log(self, segment: Segment, interval_bytes: int) -> SegmentIndexes:
-        """Indexes made from the log alone, sealed as if the segment ended here.
+        """Indexes made from the log, sealed as if the segment ended here. Where the producers in front of it are not
+        known, its index of transactions says where those began whose markers it has, if it is there.
 
         BatchDamageError: it holds something that is no batch, or does not follow. SegmentReplacedError.
         """
-        producers = ProducerState()
-        snapshot = await self.read_file(segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX))
-        if snapshot is not None:
-            try:
-                producers = ProducerState.decode_snapshot(snapshot)
-            except SnapshotError:
-                producers = ProducerState()
+        snapshot = await self.stored_producers(segment.base_offset)
+        producers = snapshot or ProducerState()
+        stored = await self._stored_aborted(segment)
         indexes = SegmentIndexes(segment.base_offset, interval_bytes)
         next_offset, limit = segment.base_offset, segment.base_offset + OFFSETS_PER_SEGMENT
         async with aclosing(self.walk(segment, 0)) as batches:
@@ -470,15 +468,50 @@ class SegmentFolder:
                     where = f"at {place} of segment {segment.base_offset}"
                     raise BatchDamageError(f"the batch {where} begins at offset {header.base_offset}")
                 next_offset = header.next_offset
-                indexes.add(header, place, producers.apply(header, await self.control_data(segment, header, place)))
+                aborted = producers.apply(header, await self.control_data(segment, header, place))
+                if header.is_control and (aborted is None or snapshot is None):
+                    aborted = stored.get((header.producer_id, header.last_offset), aborted)
+                indexes.add(header, place, aborted)
         indexes.seal()
         segment.check_present()
         return indexes
 
+    async def _stored_aborted(self, segment: Segment) -> dict[tuple[int, int], AbortedTransaction]:
+        """What a segment's index of transactions says, by producer and offset of the marker; damaged: nothing."""
+        data = await self.read_file(segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)) or b""
+        try:
+            return {(one.producer_id, one.last_offset): one for one in TransactionIndex.decode(data).entries}
+        except ValueError:
+            return {}
+
+    async def stored_producers(self, base_offset: int) -> ProducerState | None:
+        """Those in front of a segment, by its snapshot; None: it is not there, or damaged."""
+        data = await self.read_file(segment_file_name(base_offset, SNAPSHOT_SUFFIX))
+        try:
+            return None if data is None else ProducerState.decode_snapshot(data)
+        except SnapshotError:
+            return None
+
+    # Rule: Who makes a segment's indexes anew finds beside it which transactions were open in front of it, or would
+    # not know of those that were aborted in it. See also tpc_broker/storage/repair.py,
+    # tpc_broker/storage/truncation.py. Held by tests/storage/test_aborted_kept.py,
+    # tests/storage/test_compaction_of_transactions.py.
+    async def complete_snapshot(self, base_offset: int, producers: ProducerState) -> None:
+        """A segment that was not begun by a roll gets a snapshot of the producers in front of it, unless it has one."""
+        if len(producers) and await self.stored_producers(base_offset) is None:
+            name = segment_file_name(base_offset, SNAPSHOT_SUFFIX)
+            await self.write_file(name, producers.encode_snapshot(self.disk.poll_ring))
+
     async def replace_index_files(self, segment: Segment) -> None:
-        """They get what is in memory; for whoever alone works on the segment."""
-        segment.flushed_bytes = [0, 0, 0]
-        for suffix in _INDEX_SUFFIXES:
+        """They get what is in memory; for whoever alone works on the segment. The index of transactions stays if it is
+        right: what it says may be said nowhere else, if this is cut short.
+        """
+        assert segment.indexes is not None, segment
+        data = segment.indexes.transactions.encode()
+        name = segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+        is_right = bool(data) and await self.read_file(name) == data
+        segment.flushed_bytes = [0, 0, len(data) if is_right else 0]
+        for suffix in _INDEX_SUFFIXES[: 2 if is_right else 3]:
             await self.remove(segment_file_name(segment.base_offset, suffix))
         await self.flush_indexes(segment, sealed=True)
 

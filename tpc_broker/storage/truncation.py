@@ -6,8 +6,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.log.batch import BatchDamageError
-from tpc_broker.log.files import SNAPSHOT_SUFFIX, segment_file_name
-from tpc_broker.log.producer_state import ProducerState, SnapshotError
+from tpc_broker.log.files import SNAPSHOT_SUFFIX
+from tpc_broker.log.producer_state import ProducerState
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.storage.batch_ranges import end_of_batches
@@ -78,11 +78,7 @@ class Truncation:
         active.indexes = SegmentIndexes(active.base_offset, log.settings.index_interval_bytes)
         log.publish(active.base_offset)
         producers = log.log_state.producers = await self._producers_at(active.base_offset)
-        # Rule: Who makes a segment's indexes anew finds beside it which transactions were open in front of it, or would
-        # not know of those that were aborted in it. Held by tests/storage/test_compaction_of_transactions.py.
-        snapshot = segment_file_name(active.base_offset, SNAPSHOT_SUFFIX)
-        if len(producers) and await log.folder.read_file(snapshot) is None:
-            await log.folder.write_file(snapshot, producers.encode_snapshot(log.folder.disk.poll_ring))
+        await log.folder.complete_snapshot(active.base_offset, producers)
         log.rolls.hold_until(offset)
 
     async def take_settled(self, batches: Buffer, next_offset: int, upto: int) -> bool:
@@ -157,7 +153,7 @@ class Truncation:
                     break
                 position, end_offset = place + header.size_bytes, header.next_offset
         if indexes is None:
-            await log.folder.cut(segment, position)
+            await log.folder.cut(segment, position, surplus=())  # of the index files one says what was aborted
             indexes = await log.folder.rebuild_indexes(segment, interval_bytes)
         else:  # readers of the files find what they have of the indexes until the next checkpoint
             indexes.truncate(position, offset)
@@ -167,27 +163,26 @@ class Truncation:
         await log.folder.resume(segment)
 
     # Rule: A marker that was cleaned away has ended its transaction all the same: what was cleaned is decided, so where
-    # a segment may have lost one no transaction from in front of its end is open. Held by
-    # tests/storage/test_compaction_of_transactions.py.
+    # a segment may have lost one no transaction from in front of its end is open. See also
+    # tpc_broker/storage/repair.py. Held by tests/storage/test_compaction_of_transactions.py,
+    # tests/storage/test_aborted_kept.py.
     async def _producers_at(self, offset: int) -> ProducerState:
         """Producer state in front of an offset: the nearest good snapshot, and the batches since."""
         log, state = self._log, ProducerState()
         from_offset = log.segments[0].base_offset
         for segment in reversed(log.segments):
-            data = await log.folder.read_file(segment_file_name(segment.base_offset, SNAPSHOT_SUFFIX))
-            if data is None or segment.base_offset > offset:
+            if segment.base_offset > offset:
                 continue
-            try:
-                state, from_offset = ProducerState.decode_snapshot(data), segment.base_offset
+            stored = await log.folder.stored_producers(segment.base_offset)
+            if stored is not None:
+                state, from_offset = stored, segment.base_offset
                 break
-            except SnapshotError:
-                continue
         for segment in log.segments[log.segment_number(from_offset) :]:
             async with aclosing(log.folder.walk(segment, 0)) as batches:
                 async for header, place in batches:
                     if header.next_offset > offset:
                         return state
                     state.apply(header, await log.folder.control_data(segment, header, place))
-            if segment.seal is not None and segment.seal.removed_upto > segment.base_offset:
+            if segment.seal is not None and segment.seal.may_lack_markers:
                 state.end_transactions(segment.seal.end_offset)
         return state
