@@ -13,7 +13,14 @@ from tests.storage.test_repair import KEY, SETTINGS, nothing_left, recover, repa
 from tests.support.cleaned_copies import cleanable, swap_copy
 from tests.support.fake_disk import PowerLoss, at_every_effect
 from tests.support.journal_file import encode_entry
-from tpc_broker.log.files import LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
+from tpc_broker.log.files import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_file_name,
+)
+from tpc_broker.log.indexes import AbortedTransaction, TransactionIndex
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.producer_state import CONTROL_ABORT, CONTROL_COMMIT, ProducerState
 from tpc_broker.storage.checkpoint import Checkpointer
@@ -75,6 +82,19 @@ async def test_a_short_active_segment_keeps_what_was_aborted_in_it(snapshot, mor
     elif snapshot == "missing":
         del disk.names[FOLDER / segment_file_name(1, SNAPSHOT_SUFFIX)]
     assert await aborted_after_restart(disk, core) == ABORTED
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(CONTROL_ABORT, ABORTED), (CONTROL_COMMIT, [])])
+async def test_what_an_index_says_is_believed_of_markers_that_abort(kind, expected):
+    disk = FakeDisk()
+    _core, storage = await begun(disk)
+    await storage.roll()
+    await storage.append([WENT_ON, marker(2, kind, PRODUCER)])
+    del disk.names[FOLDER / segment_file_name(1, SNAPSHOT_SUFFIX)]
+    entry = TransactionIndex([AbortedTransaction(PRODUCER, 0, 2, 3)])
+    await storage.folder.write_file(segment_file_name(1, TRANSACTION_INDEX_SUFFIX), entry.encode())
+    indexes = await storage.folder.indexes_by_log(storage.active, SETTINGS.index_interval_bytes)
+    assert [one[:3] for one in indexes.transactions.entries] == expected
 
 
 async def test_a_sealed_segment_with_other_damaged_indexes_keeps_it():

@@ -171,3 +171,8 @@ def decode_control_marker(data: Buffer, position: int = 0) -> ControlMarker:
         return ControlMarker(kind, -1)
     _version, coordinator_epoch = _CONTROL_VALUE.unpack_from(data, place)
     return ControlMarker(kind, coordinator_epoch)
+
+
+def is_abort(header: BatchHeader, data: Buffer) -> bool:
+    """Whether a batch is the marker of an aborted transaction; one that compaction has emptied is none."""
+    return bool(header.is_control and header.records_count) and decode_control_marker(data).kind == CONTROL_ABORT

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, BatchHeader, decode_header
+from tpc_broker.log.batch import BATCH_HEADER_BYTES, BatchDamageError, BatchHeader, decode_header, is_abort
 from tpc_broker.log.files import (
     DELETED_SUFFIX,
     EPOCHS_FILE,
@@ -468,8 +468,9 @@ class SegmentFolder:
                     where = f"at {place} of segment {segment.base_offset}"
                     raise BatchDamageError(f"the batch {where} begins at offset {header.base_offset}")
                 next_offset = header.next_offset
-                aborted = producers.apply(header, await self.control_data(segment, header, place))
-                if header.is_control and (aborted is None or snapshot is None):
+                control = await self.control_data(segment, header, place)
+                aborted = producers.apply(header, control)
+                if (aborted is None or snapshot is None) and is_abort(header, control):
                     aborted = stored.get((header.producer_id, header.last_offset), aborted)
                 indexes.add(header, place, aborted)
         indexes.seal()
