@@ -202,11 +202,17 @@ def listener_figures(watched: Watched) -> dict[tuple[str, str], int]:
 def test_debug_tells_all_counters_and_the_slowest_requests(watched: Watched) -> None:
     status, kind, _text = watched.get("/debug")
     assert (status, kind.partition(";")[0]) == (200, "application/json")
-    slowest = [one for core in watched.cores() for one in core["counters"]["slowest"]]
-    assert 0 < len(slowest) <= 2 * 16 * 2
-    produces = [one for one in slowest if one["api"] == "Produce"]
-    assert produces
-    assert all(one["took_ms"] > 0 and one["request_bytes"] > 50 and one["ago_s"] >= 0 for one in produces)
+    slowest: list[dict[str, Any]] = []
+
+    def a_batch_of_ours() -> list[dict[str, Any]]:
+        """Other tests have sent what takes longer, or is no batch: the minute after this one knows nothing of it."""
+        write(watched)
+        slowest[:] = [one for core in watched.cores() for one in core["counters"]["slowest"]]
+        assert 0 < len(slowest) <= 2 * 16 * 2
+        return [one for one in slowest if one["api"] == "Produce" and one["request_bytes"] > 50]
+
+    produces = eventually(a_batch_of_ours, "one of the slowest requests is a Produce with a batch")
+    assert all(one["took_ms"] > 0 and one["ago_s"] >= 0 for one in produces)
     assert not [one for one in slowest if one["api"] == "Fetch"]
 
 
