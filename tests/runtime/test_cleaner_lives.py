@@ -110,17 +110,23 @@ def test_a_job_that_dies_or_hangs_ends_alone(label: str) -> None:
     in_loop(test)
 
 
+async def killed_in_a_job(made: Cleaners) -> tuple[int, psutil.Process]:
+    """The only cleaner's process id, and the process of its job, which may live on for a moment."""
+    begun = trio.Event()
+    with pytest.RaisesGroup(CleanerAwayError):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(long_one, made, begun)
+            await begun.wait()
+            (killed,) = made.pids
+            (job,) = psutil.Process(killed).children()
+            psutil.Process(killed).kill()
+    return killed, job
+
+
 def test_a_cleaner_that_is_killed_in_a_job_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with cleaners() as made:
-            begun = trio.Event()
-            with pytest.RaisesGroup(CleanerAwayError):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(long_one, made, begun)
-                    await begun.wait()
-                    (killed,) = made.pids
-                    (job,) = psutil.Process(killed).children()
-                    psutil.Process(killed).kill()
+            killed, job = await killed_in_a_job(made)
             await eventually_in_loop(lambda: not psutil.pid_exists(job.pid), "the end of the job's process")
             assert (await done(made, "a")).map_keys != killed
 
@@ -158,13 +164,7 @@ def as_process_one() -> Iterator[None]:
 def test_the_job_of_a_cleaner_that_was_killed_leaves_no_zombie_where_the_supervisor_is_process_one() -> None:
     async def test() -> None:
         async with cleaners() as made:
-            begun = trio.Event()
-            with pytest.RaisesGroup(CleanerAwayError):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(long_one, made, begun)
-                    await begun.wait()
-                    (job,) = psutil.Process(made.pids[0]).children()
-                    psutil.Process(made.pids[0]).kill()
+            _killed, job = await killed_in_a_job(made)
             await eventually_in_loop(lambda: not psutil.pid_exists(job.pid), "the end of the job's process, in full")
 
     with as_process_one():
