@@ -167,7 +167,8 @@ def wrong_loops(path: Path, room: str) -> list[str]:
     tree = tree_of(path)
     if room not in COROUTINE_TEST_ROOMS:
         tests = (node for node in tree.body if isinstance(node, ast.AsyncFunctionDef))
-        return [f"{path}:{node.lineno}: would run without the ring" for node in tests if node.name.startswith("test_")]
+        alone = (node for node in tests if "on_both_loops" not in map(ast.unparse, node.decorator_list))
+        return [f"{path}:{node.lineno}: would run without the ring" for node in alone if node.name.startswith("test_")]
     calls = (ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call))
     return [f"{path}: {call}: async tests, and a clock of their own" for call in calls if call in WRONG_CALLS]
 

@@ -26,3 +26,32 @@ An asynchronous client shares all that is marked as free of I/O and brings its o
 Invariants: a range is read whole, in order and once, or an exception says which offsets are missing. A record that was
 acknowledged was appended exactly once per `Producer`, whatever was sent again.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tpc_broker.client.handle import Client as Client
+    from tpc_broker.client.handle import connect as connect
+    from tpc_broker.client.values import Delivered as Delivered
+    from tpc_broker.client.values import Fate as Fate
+    from tpc_broker.client.values import Record as Record
+
+_PUBLIC: Final = {
+    "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
+}  # fmt: skip
+"""What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
+import parts of this package, and start sooner without anyio.
+"""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,37 @@
+"""`connect` and the `Client` it gives: everything a program asks of a cluster, in one place."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from tpc_broker.client.net.fleet import Fleet, FleetSettings
+from tpc_broker.client.net.tasks import background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from anyio.abc import TaskGroup
+
+
+class Client:
+    """Made by `connect`. All of its tasks belong to one event loop."""
+
+    def __init__(self, fleet: Fleet, tasks: TaskGroup) -> None:
+        self.fleet = fleet
+        self._tasks = tasks
+
+
+@asynccontextmanager
+async def connect(bootstrap: str, *, client_id: str = "tpc") -> AsyncIterator[Client]:
+    """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
+
+    `ValueError` for an address that is none. Nothing is sent before something is asked for.
+    """
+    settings = FleetSettings(bootstrap, client_id)
+    async with background_tasks() as tasks:
+        fleet = Fleet(settings, tasks)
+        try:
+            yield Client(fleet, tasks)
+        finally:
+            fleet.close()

@@ -1,0 +1,123 @@
+"""Bytes to and from a broker. A wire has one reader and one writer task at most.
+
+`write` takes buffers at once, as far as the kernel does; what is left is sent by `drain`. Failures of the network are
+`UnreachableError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from tpc_broker.client.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpc_broker.client.requests import Node
+
+BUFFERS_AT_ONCE: Final = 512
+"""Of one sendmsg(2), which takes at most IOV_MAX (1024)."""
+
+
+class Wire(Protocol):
+    def write(self, buffers: Sequence[Any]) -> bool:
+        """Take buffers of bytes in order; True: all of them have left, False: `drain` has something to do."""
+
+    async def drain(self) -> None:
+        """Until what was written has left."""
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """At least one byte; 0: the broker closed it."""
+
+    def close(self) -> None: ...
+
+
+class PlainWire:
+    """A non-blocking socket."""
+
+    def __init__(self, node: Node, connected: socket.socket) -> None:
+        self._node = node
+        self._socket = connected
+        self._left: deque[memoryview] = deque()
+
+    def write(self, buffers: Sequence[Any]) -> bool:
+        is_behind = bool(self._left)
+        self._left.extend(memoryview(buffer) for buffer in buffers if len(buffer))
+        return not is_behind and self._send()
+
+    async def drain(self) -> None:
+        while not self._send():
+            await anyio.wait_writable(self._socket)
+
+    def _send(self) -> bool:
+        left = self._left
+        while left:
+            try:
+                sent = self._socket.sendmsg([left[place] for place in range(min(len(left), BUFFERS_AT_ONCE))])
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise self._broken(error) from error
+            while left and sent >= len(left[0]):
+                sent -= len(left.popleft())
+            if sent:
+                left[0] = left[0][sent:]
+        return True
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        while True:
+            try:
+                return self._socket.recv_into(buffer)
+            except BlockingIOError:
+                await anyio.wait_readable(self._socket)
+            except OSError as error:
+                raise self._broken(error) from error
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _broken(self, why: object) -> UnreachableError:
+        return UnreachableError(f"the connection to {self._node.host}:{self._node.port} broke: {why}")
+
+
+async def connect_plain(node: Node) -> PlainWire:
+    """To the first of the host's addresses that takes it. `UnreachableError`. The caller bounds the time."""
+    try:
+        found = await anyio.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host has such a name
+        raise UnreachableError(f"no connection to {node.host}:{node.port}: {error}") from error
+    reasons: list[str] = []
+    for family, kind, protocol, _name, address in found:
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setblocking(False)  # noqa: FBT003 - the socket's own signature
+            await _connect(made, address)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            made.close()
+            reasons.append(str(error))
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return PlainWire(node, made)
+    raise UnreachableError(f"no connection to {node.host}:{node.port}: {'; '.join(dict.fromkeys(reasons))}")
+
+
+async def _connect(made: socket.socket, address: Any) -> None:
+    try:
+        made.connect(address)
+    except BlockingIOError:
+        await anyio.wait_writable(made)
+        code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code)) from None
