@@ -157,5 +157,9 @@ class Part:
         self._unpacked = header, plain
 
     def _damaged(self, why: str) -> DamagedDataError:
-        where = f"{self.where}, offset {self.next_offset}"
-        return DamagedDataError(f"{where}: the record batch cannot be read: {why}. A seek behind it goes on there")
+        text = f"{self.where}, offset {self.next_offset}: the record batch cannot be read: {why}"
+        try:
+            behind = read_batch(self.records, self._walk.position).last_offset + 1
+        except CodecError:
+            return DamagedDataError(text)
+        return DamagedDataError(f"{text}. seek(…, Offset({behind})) goes on behind it")

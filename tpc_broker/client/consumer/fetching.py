@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 HOLD_SECONDS: Final = 0.02
 """How long a fetch waits for the room of a partition that it would leave out; the others have to wait with it."""
+LONG_SECONDS: Final = 0.5
 REPLICA_SECONDS: Final = 300.0
 """How long another replica than the leader is read from before the leader is asked again."""
 logger = logging.getLogger("tpc.client")
@@ -182,7 +183,8 @@ class Fetcher:
             found.topic_id, found.leader_epoch = facts.topic_id, -1
             self._lack(found, TopicReplacedError(f"{where}: the topic was deleted and created again"))
             return
-        if leader < 0 or epoch < found.leader_epoch:
+        is_old = epoch < found.leader_epoch and facts.topic_id != NO_TOPIC_ID
+        if leader < 0 or is_old:
             self._failing(found, UnreachableError(f"{where} has no leader now"))
             return
         found.topic_id = facts.topic_id
@@ -209,10 +211,19 @@ class Fetcher:
                 if found.where in late and still(found):
                     self.stock.restart(found, Start(time_ms=LATEST))
 
-    async def _offsets(self, leader: int, wanted: dict[TopicPartition, tuple[int, int]]) -> Any:
+    async def _offsets(
+        self, leader: int, wanted: dict[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, lookups.Found]:
         channel = await self._fleet.channel(leader)
         request = lookups.offsets_request(wanted, self._settings.isolation)
         return lookups.offsets_answer(await channel.call(ApiKey.LIST_OFFSETS, lambda _version: request))
+
+    async def _offset(self, leader: int, where: TopicPartition, time_ms: int) -> int:
+        told = (await self._offsets(leader, {where: (time_ms, -1)})).get(where)
+        if told is None or told.error_code:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if told is None else told.error_code
+            raise RefusedError(code, f"offsets of {where} at broker {leader}")
+        return told.offset
 
     async def _check(self, partitions: list[Partition], still: Callable[[Partition], bool], leader: int) -> None:
         """Whether the leader's log has the records up to where is fetched (KIP-320)."""
@@ -262,12 +273,13 @@ class Fetcher:
         """`OFFSET_OUT_OF_RANGE`: in words."""
         [found] = partitions
         where, offset = found.where, found.fetch_offset
-        begin = await self._offsets(leader, {where: (EARLIEST, -1)})
-        end = await self._offsets(leader, {where: (LATEST, -1)})
-        if still(found):
-            log = f"[{begin[where].offset}, {end[where].offset})"
-            text = f"{where}: offset {offset} is not in the log, which holds {log}; on_missing says where to go on"
-            self._lack(found, OffsetsMissingError(text))
+        begin = await self._offset(leader, where, EARLIEST)
+        end = await self._offset(leader, where, LATEST)
+        if still(found) and not begin <= offset <= end:  # it may have been behind a leader that was behind
+            text = f"{where}: offset {offset} is not in the log, which holds [{begin}, {end})"
+            self._lack(found, OffsetsMissingError(f"{text}; on_missing= says where to go on"))
+        elif still(found):
+            self._failing(found, RefusedError(ErrorCode.OFFSET_NOT_AVAILABLE, f"fetch of {where}, offset {offset}"))
 
     def _failing(self, found: Partition, error: ClientError) -> None:
         """Try again, or give up when it cannot be mended or has gone on for too long."""
@@ -291,15 +303,18 @@ class Fetcher:
 
     async def _serve(self, broker_id: int, bell: Bell) -> None:
         line = _Line(self._fleet, broker_id)
+        short_seconds = HOLD_SECONDS
         while True:
             wanted, bytes_max, has_full = self.stock.wanted(broker_id, time.monotonic())
             if has_full or not wanted:
-                with anyio.move_on_after(HOLD_SECONDS if wanted else None):
+                with anyio.move_on_after(HOLD_SECONDS if wanted else None) as hold:
                     await bell.wait()
+                # The longer nothing of what is full is read, the less likely that it is while the others are asked for.
+                short_seconds = min(2 * short_seconds, LONG_SECONDS) if hold.cancelled_caught else HOLD_SECONDS
                 wanted, bytes_max, has_full = self.stock.wanted(broker_id, time.monotonic())
             if wanted:
-                wait_seconds = HOLD_SECONDS if has_full else self._settings.wait_seconds
-                await self._fetch(line, wanted, bytes_max, wait_seconds)
+                wait_seconds = self._settings.wait_seconds
+                await self._fetch(line, wanted, bytes_max, min(wait_seconds, short_seconds) if has_full else wait_seconds)
 
     async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int, wait_seconds: float) -> None:
         settings = self._settings
