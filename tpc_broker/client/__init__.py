@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.stream import Stream as Stream
     from tpc_broker.client.handle import Client as Client
     from tpc_broker.client.handle import connect as connect
+    from tpc_broker.client.membership.settings import GroupSettings as GroupSettings
     from tpc_broker.client.requests import TopicPartition as TopicPartition
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
-    "TopicPartition": "requests",
+    "TopicPartition": "requests", "GroupSettings": "membership.settings",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.

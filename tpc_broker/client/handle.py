@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from tpc_broker.client.consumer.options import IsolationLike, OnMissing, TopicsLike
+    from tpc_broker.client.consumer.options import AssignmentLike, IsolationLike, OnMissing, TopicsLike
     from tpc_broker.client.consumer.starts import StartLike
     from tpc_broker.client.consumer.stream import Stream
+    from tpc_broker.client.membership.settings import GroupSettings
     from tpc_broker.client.net.fleet import Dial
 
 
@@ -29,8 +30,10 @@ class Client:
 
     def read(  # noqa: PLR0913 - each is a setting of its own
         self,
-        topics: TopicsLike,
+        topics: TopicsLike | None = None,
         *,
+        assignment: AssignmentLike | None = None,
+        group: str | GroupSettings | None = None,
         start: StartLike = "earliest",
         isolation: IsolationLike = "read_committed",
         on_missing: OnMissing = "raise",
@@ -45,8 +48,14 @@ class Client:
     ) -> AbstractAsyncContextManager[Stream]:
         """``async with client.read("orders") as stream: async for record in stream: …``
 
-        ``topics`` are a name, names, or an expression (`re.compile`) that names are to match as a whole: all their
-        partitions are read, also those that are added later, and nothing is committed.
+        ``topics`` are a name, names, or an expression (`re.compile`) that names are to match as a whole. In their
+        place, ``assignment`` names partitions and where each begins: an offset, a `Position`, "earliest", "latest",
+        or None (what is committed, or else ``start``).
+
+        Without ``group`` all partitions of the topics are read, also those that are added later, and nothing is
+        committed. With one, the partitions are divided among its members, and each goes on where its group has
+        committed; a `GroupSettings` in place of the name says more. With a group and an assignment, the group only
+        keeps positions.
 
         ``start`` is where a partition begins that has no position: "earliest", "latest", an `Offset`, a datetime, or
         ms since 1970 (the first record that is not older). ``isolation`` "read_committed" leaves out records of
@@ -67,7 +76,7 @@ class Client:
         raises `OffsetsMissingError`, `DamagedDataError`, `TopicReplacedError`, or what could not be mended within the
         client's ``retry_seconds``.
         """
-        from tpc_broker.client.consumer.options import ReadOptions, reading  # noqa: PLC0415 - who only writes needs none
+        from tpc_broker.client.consumer.options import Chosen, ReadOptions, reading  # noqa: PLC0415 - who only writes needs none
 
         options = ReadOptions(
             start=start,
@@ -82,7 +91,7 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return reading(self.fleet, topics, options)
+        return reading(self.fleet, Chosen(topics, assignment, group), options)
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ Modules
     `fetching`    drives a stock: leaders, offsets, one fetch in flight to each broker
     `bells`       waking a task
     `reader`      `Reader` and `Source` of `ports`
-    `everything`  all partitions of topics, without a group
     `stream`      what a user sees
     `options`     what `Client.read` is told
 

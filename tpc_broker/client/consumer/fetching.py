@@ -10,6 +10,7 @@ A long fetch would hold up everything behind it, so that each broker is fetched 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -313,8 +314,8 @@ class Fetcher:
                 short_seconds = min(2 * short_seconds, LONG_SECONDS) if hold.cancelled_caught else HOLD_SECONDS
                 wanted, bytes_max, has_full = self.stock.wanted(broker_id, time.monotonic())
             if wanted:
-                wait_seconds = self._settings.wait_seconds
-                await self._fetch(line, wanted, bytes_max, min(wait_seconds, short_seconds) if has_full else wait_seconds)
+                wait_seconds = min(self._settings.wait_seconds, short_seconds if has_full else math.inf)
+                await self._fetch(line, wanted, bytes_max, wait_seconds)
 
     async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int, wait_seconds: float) -> None:
         settings = self._settings

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from tpc_broker.client.consumer.everything import LOOK_SECONDS, Everything
 from tpc_broker.client.consumer.fetching import FetchSettings
 from tpc_broker.client.consumer.reader import StreamReader
-from tpc_broker.client.consumer.starts import StartLike, start_of
+from tpc_broker.client.consumer.starts import StartLike, position_of, start_of
 from tpc_broker.client.consumer.stock import Limits
 from tpc_broker.client.consumer.stream import streaming
 from tpc_broker.client.isolation import Isolation
+from tpc_broker.client.membership.by_hand import HandMembership
+from tpc_broker.client.membership.group import GroupMembership
+from tpc_broker.client.membership.settings import GroupSettings, checked_subscription
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
+    from tpc_broker.client.consumer.ports import Membership, Position
     from tpc_broker.client.consumer.stream import Stream
+    from tpc_broker.client.membership.settings import Subscription
     from tpc_broker.client.net.fleet import Fleet
+    from tpc_broker.client.requests import TopicPartition
 
+AssignmentLike: TypeAlias = "Mapping[TopicPartition, Position | int | Literal['earliest', 'latest'] | None]"
 TopicsLike: TypeAlias = "str | Iterable[str] | re.Pattern[str]"
 OnMissing: TypeAlias = Literal["raise", "earliest", "latest"]
 IsolationLike: TypeAlias = Literal["read_committed", "read_uncommitted"]
@@ -48,7 +54,7 @@ class ReadOptions:
     rack: str = ""
     commit_seconds: float = 5.0
     leave_seconds: float = 10.0
-    topics_seconds: float = LOOK_SECONDS
+    topics_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         if self.isolation not in _ISOLATIONS:
@@ -79,13 +85,40 @@ def bytes_of(said: int | str) -> int:
     return said
 
 
+class Chosen(NamedTuple):
+    """What is read: topics or an assignment, one of the two."""
+
+    topics: TopicsLike | None
+    assignment: AssignmentLike | None
+    group: str | GroupSettings | None
+
+    def subscription(self) -> Subscription:
+        topics = self.topics
+        if isinstance(topics, re.Pattern):
+            return checked_subscription((), topics.pattern)
+        return checked_subscription((topics,) if isinstance(topics, str) else tuple(topics or ()), None)
+
+    def settings(self, options: ReadOptions) -> GroupSettings | None:
+        group = GroupSettings(self.group) if isinstance(self.group, str) else self.group
+        return replace(group, rack=group.rack or options.rack) if group is not None else None
+
+    def membership(self, fleet: Fleet, reader: StreamReader, options: ReadOptions) -> Membership:
+        """`ValueError` for what cannot be read."""
+        if (self.topics is None) == (self.assignment is None):
+            raise ValueError("either topics or an assignment")
+        settings = self.settings(options)
+        if self.assignment is not None:
+            positions = {where: position_of(said) for where, said in self.assignment.items()}
+            return HandMembership(fleet, reader, positions, settings)
+        if settings is not None:
+            return GroupMembership(fleet, reader, self.subscription(), settings)
+        return HandMembership(fleet, reader, self.subscription(), None, options.topics_seconds)
+
+
 @asynccontextmanager
-async def reading(fleet: Fleet, topics: TopicsLike, options: ReadOptions) -> AsyncIterator[Stream]:
+async def reading(fleet: Fleet, chosen: Chosen, options: ReadOptions) -> AsyncIterator[Stream]:
     reader = StreamReader(fleet, options.fetch_settings(), start_of(options.start))
-    named = [topics] if isinstance(topics, str) else topics
-    chosen = named if isinstance(named, re.Pattern) else list(dict.fromkeys(named))
-    membership = Everything(fleet, reader, chosen, options.topics_seconds)
-    await membership.begin()
+    membership = chosen.membership(fleet, reader, options)
     seconds = {"commit_seconds": options.commit_seconds, "leave_seconds": options.leave_seconds}
     async with streaming(reader, membership, **seconds) as stream:
         yield stream

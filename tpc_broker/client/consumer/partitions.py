@@ -11,10 +11,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from tpc_broker.client.consumer.ports import Position
+from tpc_broker.client.consumer.starts import Start
 
 if TYPE_CHECKING:
     from tpc_broker.client.consumer.decoding import Part, Piece
-    from tpc_broker.client.consumer.starts import Start
     from tpc_broker.client.errors import ClientError
     from tpc_broker.client.requests import TopicPartition
 
@@ -35,6 +35,8 @@ class Partition:
         self.where = where
         if position is None and start.offset is not None:
             position = Position(start.offset)
+        if position is not None and position.offset < 0:
+            start, position = Start(time_ms=position.offset), None
         self.start = start
         self.topic_id = b""
         self.leader = -1

@@ -66,11 +66,7 @@ class StreamReader:
     # ---- Reader: what a membership tells and asks
 
     async def assign(self, positions: Mapping[TopicPartition, Position | None]) -> None:
-        self.begin(positions, self._start)
-
-    def begin(self, positions: Mapping[TopicPartition, Position | None], start: Start) -> None:
-        """`assign` with another place to begin at."""
-        self.stock.add(positions, start)
+        self.stock.add(positions, self._start)
         self._fetcher.look()
         for watcher in list(self._watchers):
             watcher.assigned(list(positions))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
+from tpc_broker.client.consumer.ports import Position
 from tpc_broker.client.requests import EARLIEST, LATEST
 
 
@@ -20,6 +21,17 @@ class Start(NamedTuple):
 
     offset: int | None = None
     time_ms: int = EARLIEST
+
+
+def position_of(said: Position | int | Literal["earliest", "latest"] | None) -> Position | None:
+    """Where one partition of an ``assignment`` begins: a bare number is an offset. `ValueError` for what is none."""
+    if said is None or isinstance(said, Position):
+        return said
+    if said in {"earliest", "latest"}:
+        return Position(EARLIEST if said == "earliest" else LATEST)
+    if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
+        return Position(int(said))
+    raise ValueError(f"{said!r} is no place to begin at: an offset, a Position, 'earliest', 'latest', or None")
 
 
 def start_of(said: StartLike) -> Start:
