@@ -163,8 +163,8 @@ class Partition:
             end = self.position if not self.handed else next_offset
             self.finished = Position(max(next_offset, end), epoch)
 
-    def give_back(self, offset: int) -> Position:
-        """What is handed out from there on is not worked on any more. Where to go on."""
+    def give_back(self, offset: int) -> None:
+        """What is handed out from there on is not worked on any more, and reading goes on there."""
         epoch = -1
         while self.handed and self.handed[-1].end > offset:
             run = self.handed[-1]
@@ -177,4 +177,4 @@ class Partition:
             epoch = self.finished.leader_epoch
         elif self.handed and epoch < 0:
             epoch = self.handed[-1].leader_epoch
-        return Position(offset, epoch)
+        self.begin_at(Position(offset, epoch))
