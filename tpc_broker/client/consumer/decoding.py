@@ -157,9 +157,13 @@ class Part:
         self._unpacked = header, plain
 
     def _damaged(self, why: str) -> DamagedDataError:
-        text = f"{self.where}, offset {self.next_offset}: the record batch cannot be read: {why}"
+        offset, advice = self.next_offset, ""
         try:
-            behind = read_batch(self.records, self._walk.position).last_offset + 1
+            batch = read_batch(self.records, self._walk.position)
         except CodecError:
-            return DamagedDataError(text)
-        return DamagedDataError(f"{text}. seek(…, Offset({behind})) goes on behind it")
+            pass
+        else:
+            offset = max(offset, batch.base_offset)
+            if batch.last_offset_delta + 1 == batch.records_count:  # else the header is not to be believed either
+                advice = f". seek(…, Offset({batch.last_offset + 1})) goes on behind it"
+        return DamagedDataError(f"{self.where}, offset {offset}: the record batch cannot be read: {why}{advice}")

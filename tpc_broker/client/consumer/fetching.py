@@ -435,7 +435,7 @@ class _Line:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        self._session.end(is_known=False)
+        self._session.end()
 
 
 async def _answer(channel: Channel, version: int, request: Any) -> Any:

@@ -45,12 +45,16 @@ class FetchSession:
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = _FIRST_EPOCH
+        self._by_id = True
         self._told: dict[Place, tuple[int, int, int]] = {}
         self._asked: dict[Place, Wanted] = {}
 
     def request(self, version: int, wanted: Iterable[Wanted], terms: FetchTerms) -> Any:
         """The message that asks for these, and for no other partition."""
         by_id = version >= FETCH_WITH_IDS_VERSION
+        if by_id != self._by_id:
+            self.end()
+            self._by_id = by_id
         self._asked = {(row.topic_id if by_id else row.where.topic, row.where.partition): row for row in wanted}
         rows = {place: (row.offset, row.leader_epoch, row.bytes_max) for place, row in self._asked.items()}
         is_whole = self.epoch <= _FIRST_EPOCH
