@@ -45,7 +45,8 @@ class TlsWire:
                 self._flush()
                 await self._under.drain()
                 if not await self._receive():
-                    raise broken(self._node, "the broker closed it during the TLS handshake") from None
+                    why = "the broker closed it during the TLS handshake: does it speak TLS there? (tls)"
+                    raise broken(self._node, why) from None
             except (ssl.SSLError, ssl.CertificateError) as error:
                 with contextlib.suppress(ClientError):
                     self._flush()  # the alert that says why
