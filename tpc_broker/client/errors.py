@@ -131,6 +131,10 @@ class UndeliveredError(ClientError):
         super().__init__(f"{text}: {first}" if first else text)
 
 
+class PartitionsLostError(ClientError):
+    """Partitions are another member's of the group by now: what was done with their records may be done twice."""
+
+
 class UnknownTopicError(ClientError):
     """There is no such topic or partition."""
 
