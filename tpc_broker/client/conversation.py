@@ -18,6 +18,7 @@ VERSION_MAX: Final = {
     ApiKey.FETCH: 16,
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
     ApiKey.FIND_COORDINATOR: 6,
     ApiKey.DESCRIBE_GROUPS: 6,
     ApiKey.LIST_GROUPS: 5,

@@ -16,7 +16,7 @@ from tpc_broker.client.membership import topics
 from tpc_broker.client.membership.committing import commit_once, committed_once
 from tpc_broker.client.membership.explaining import FENCED, explained
 from tpc_broker.client.membership.line import Line, Patience
-from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.requests import EARLIEST, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,9 @@ class HandMembership:
         is_first = True
         while True:
             found = await self._found(is_first=is_first)
-            await self._take({where: None for where in found if where not in self._read})
+            # Of what comes later nothing is to be missed between its making and its being found, wherever `start` is.
+            begin = None if is_first else Position(EARLIEST)
+            await self._take({where: begin for where in found if where not in self._read})
             is_first = False
             await anyio.sleep(self._topics_seconds)
 
