@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from tpc_broker.client.admin import Admin
+
 
 class Client:
     """Made by `connect`. All of its tasks belong to one event loop."""
@@ -20,6 +23,13 @@ class Client:
     def __init__(self, fleet: Fleet, tasks: TaskGroup) -> None:
         self.fleet = fleet
         self._tasks = tasks
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, settings, groups and their offsets, users, rules of access, quotas, transactions, the cluster."""
+        from tpc_broker.client.admin import Admin  # noqa: PLC0415 - for who asks for it
+
+        return Admin(self.fleet)
 
 
 @asynccontextmanager
