@@ -30,5 +30,5 @@ class Exchange(Generic[T]):
     def over(self, connection: Connection) -> T:
         return self.read(connection.call(self.key, self.make))
 
-    async def through(self, channel: Channel) -> T:
-        return self.read(await channel.call(self.key, self.make))
+    async def through(self, channel: Channel, version_max: int | None = None) -> T:
+        return self.read(await channel.call(self.key, self.make, version_max))

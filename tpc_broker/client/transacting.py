@@ -20,7 +20,7 @@ from tpc_broker.client.coordinators import CoordinatorKind, connection_to_coordi
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import TopicPartition, in_any_version
-from tpc_broker.kafka import ApiKey, messages
+from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -106,6 +106,49 @@ def to_end(transaction: OpenTransaction, *, commits: bool) -> Exchange[OpenTrans
         return OpenTransaction(transaction.transactional_id, answer.producer_id, answer.producer_epoch)
 
     return Exchange(ApiKey.END_TXN, in_any_version(message), read)
+
+
+def to_add_partitions(transaction: OpenTransaction, places: Iterable[TopicPartition]) -> Exchange[None]:
+    """Of the coordinator, below `FEATURE_LEVEL`: all of them, or none."""
+    kind = messages.AddPartitionsToTxnRequest
+    topics: dict[str, list[int]] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, []).append(partition)
+    message = kind(
+        v3_and_below_transactional_id=transaction.transactional_id,
+        v3_and_below_producer_id=transaction.producer_id,
+        v3_and_below_producer_epoch=transaction.producer_epoch,
+        v3_and_below_topics=[kind.AddPartitionsToTxnTopic(name=name, partitions=some) for name, some in topics.items()],
+    )
+
+    def read(answer: messages.AddPartitionsToTxnResponse) -> None:
+        what = f"in the transaction {transaction}"
+        errors = [
+            RefusedError(row.partition_error_code, f"{topic.name}-{row.partition_index} {what}")
+            for topic in answer.results_by_topic_v3_and_below
+            for row in topic.results_by_partition
+            if row.partition_error_code
+        ]
+        if errors:
+            raise min(errors, key=lambda error: error.code == ErrorCode.OPERATION_NOT_ATTEMPTED)
+
+    return Exchange(ApiKey.ADD_PARTITIONS_TO_TXN, in_any_version(message), read)
+
+
+def to_add_group(transaction: OpenTransaction, group: str) -> Exchange[None]:
+    """Of the transaction's coordinator, below `FEATURE_LEVEL`: before offsets of the group are committed in it."""
+    message = messages.AddOffsetsToTxnRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        group_id=group,
+    )
+
+    def read(answer: messages.AddOffsetsToTxnResponse) -> None:
+        if answer.error_code:
+            raise RefusedError(answer.error_code, f"group {group} in the transaction {transaction}")
+
+    return Exchange(ApiKey.ADD_OFFSETS_TO_TXN, in_any_version(message), read)
 
 
 def to_commit_offsets(

@@ -69,11 +69,13 @@ class Channel:
             raise self._failure
         self._send(self._conversation.request(key, version, message), on_answer)
 
-    async def call(self, key: ApiKey, make: Callable[[int], Any]) -> Any:
-        """The answer to the message that ``make`` gives for the version that both sides know."""
+    async def call(self, key: ApiKey, make: Callable[[int], Any], version_max: int | None = None) -> Any:
+        """The answer to the message that ``make`` gives for the version that is used here, ``version_max`` at most."""
         if self._failure is not None:
             raise self._failure
         version = self._conversation.version(key)
+        if version_max is not None:
+            version = min(version, version_max)
         return await self._answer_to(self._conversation.request(key, version, make(version)))
 
     async def hello(self) -> None:
