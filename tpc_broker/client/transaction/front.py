@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, overload
@@ -13,6 +14,8 @@ from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.errors import (
     ClientError,
     FencedError,
+    PartitionsLostError,
+    RefusedError,
     TransactionAbortedError,
     TransactionError,
     TransactionInUseError,
@@ -21,10 +24,11 @@ from tpc_broker.client.producer.front import Producer
 from tpc_broker.client.transaction.coordination import ANNOUNCED_VERSIONS
 from tpc_broker.client.transaction.owner import END_SECONDS, Outcome, Owner
 from tpc_broker.client.transaction.reading import Readings
-from tpc_broker.kafka import ApiKey
+from tpc_broker.kafka import ApiKey, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Coroutine
+    from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
 
@@ -35,9 +39,15 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.slip import Slip
     from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.transacting import OpenTransaction
-    from tpc_broker.client.transaction.reading import Doable, Readable
+    from tpc_broker.client.transaction.reading import Doable, Held, Readable
     from tpc_broker.client.values import Delivered, HeadersLike, Record
 
+NEXT_GENERATION_SECONDS: Final = 10.0
+"""How long a group may take to tell its member the next generation while a commit waits for it."""
+NEXT_GENERATION_PAUSE_SECONDS: Final = 0.05
+_OLD_GENERATION: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
+)
 _NOTHING: Final[Any] = object()
 
 
@@ -92,8 +102,8 @@ class Transaction:
         timestamp: int | None = None,
         record: Record | None = None,
     ) -> Coroutine[Any, Any, Delivered]:
-        """As `Client.send`. A record that is not delivered spoils the transaction: `TransactionAbortedError` at the next
-        call and at the block's end.
+        """As `Client.send`. A record that is not delivered spoils the transaction: `TransactionAbortedError` at the
+        next call and at the block's end.
         """
         row = record_row("send", value, key, headers, partition, timestamp, record)
         return self._producer.send(topic, *row)
@@ -134,11 +144,12 @@ class Transaction:
 
     def done(self, *what: Doable, stream: Readable | None = None) -> None:
         """The group has read this when the transaction is committed, and reads it again when it is aborted: batches,
-        records, or positions by partition (the offset to read on from).
+        records, or positions by partition (the offset to read on from, below which all is done). Say so before the next
+        item is asked for: what is finished by that, the stream may commit by itself.
 
-        ``stream``: whose group that is. None: of all streams of this client, the one that reads the partition;
-        `ValueError` when that is none or several, or when it is read without a group. A record stands for all before it
-        in its partition.
+        ``stream``: whose group that is. None: of all streams of this client, the one that reads the partition.
+        `ValueError` when that is none or several, when it is read without a group, or when something before it in its
+        partition is under way still.
         """
         self._check()
         for one in what:
@@ -224,9 +235,8 @@ class Transactor:
         assert self._identity is not None
         try:
             await self.producer.drain()
-            for identity, positions in readings.positions():
-                self._is_touched = True
-                await self._owner.coordination.commit_offsets(self._identity, identity, positions)
+            for stream, held in readings.parts():
+                await self._commit_offsets(stream, held)
         except ClientError as error:
             found = await self._abort(transaction, readings)
             if isinstance(found, FencedError):
@@ -249,6 +259,28 @@ class Transactor:
             raise found
         await anyio.lowlevel.checkpoint_if_cancelled()
 
+    async def _commit_offsets(self, stream: Readable, held: dict[TopicPartition, Held]) -> None:
+        assert self._identity is not None
+        positions = {where: one.position for where, one in held.items()}
+        until = time.monotonic() + NEXT_GENERATION_SECONDS
+        while True:
+            lost = [str(where) for where, one in held.items() if not stream.ledger.is_held_still(one.partition)]
+            identity = stream.identity
+            if lost or identity is None:
+                text = f"{', '.join(lost)} went to another member of the group, which reads again what was done"
+                raise PartitionsLostError(text)
+            self._is_touched = True
+            try:
+                await self._owner.coordination.commit_offsets(self._identity, identity, positions)
+            except RefusedError as error:
+                if error.code not in _OLD_GENERATION or time.monotonic() > until:
+                    raise
+            else:
+                return
+            # The member may keep the partitions in the next generation, of which it hears by a heartbeat.
+            while stream.identity == identity and time.monotonic() <= until:
+                await anyio.sleep(NEXT_GENERATION_PAUSE_SECONDS)
+
     async def _abort(self, transaction: Transaction, readings: Readings) -> TransactionError | None:
         """What the coordinator says of it beside, where it says something. Whatever is cancelled."""
         transaction.outcome = Outcome.ABORTED
@@ -264,15 +296,20 @@ class Transactor:
 
 
 class Transactors:
-    """Of a client, by transactional id."""
+    """Of a client, by transactional id, and the streams that what is done in them comes from."""
 
     def __init__(self, fleet: Fleet, tasks: TaskGroup, settings: ProducerSettings, budget: Budget) -> None:
         self._making = fleet, tasks, settings, budget
         self._made: dict[str, Transactor] = {}
 
-    def of(self, transactional_id: str) -> Transactor:
+    def begin(
+        self, transactional_id: str, timeout_seconds: float, streams: Collection[Readable]
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """``streams``: those of the client, as they are at any moment."""
         if not transactional_id:
             raise ValueError("a transactional id has at least one character")
+        if not timeout_seconds >= 0.001:  # noqa: PLR2004 - the protocol's unit
+            raise ValueError(f"timeout_seconds is {timeout_seconds}: 0.001 or more")
         if transactional_id not in self._made:
             self._made[transactional_id] = Transactor(*self._making, transactional_id)
-        return self._made[transactional_id]
+        return self._made[transactional_id].transaction(timeout_seconds, Readings(streams))
