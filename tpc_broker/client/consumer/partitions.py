@@ -192,8 +192,8 @@ class Partition:
         if asked > next_offset:
             self.finish(asked, now)
 
-    def give_back(self, offset: int) -> Position:
-        """What is handed out from there on is not worked on any more. Where to go on."""
+    def give_back(self, offset: int) -> None:
+        """What is handed out from there on is not worked on any more, and reading goes on there."""
         epoch = -1
         while self.handed and self.handed[-1].end > offset:
             run = self.handed[-1]
@@ -206,4 +206,4 @@ class Partition:
             epoch = self.finished.leader_epoch
         elif self.handed and epoch < 0:
             epoch = self.handed[-1].leader_epoch
-        return Position(offset, epoch)
+        self.begin_at(Position(offset, epoch))

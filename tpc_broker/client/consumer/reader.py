@@ -182,11 +182,8 @@ class StreamReader:
         found = self.stock.partitions.get(where)
         if found is None:
             return
-        if found.is_held:
-            self.stock.go_back(found, offset)
-            self._fetcher.look()
-        else:
-            found.give_back(offset)
+        self.stock.go_back(found, offset)
+        self._fetcher.look()
         self._now_quiet()
 
     async def commit(self) -> None:

@@ -103,7 +103,7 @@ class Stock:
 
     def go_back(self, found: Partition, offset: int) -> None:
         self._empty(found)
-        found.begin_at(found.give_back(offset))
+        found.give_back(offset)
 
     def let_go(self, found: Partition) -> None:
         """Nothing more of it is handed out."""
