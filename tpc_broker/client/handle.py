@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from tpc_broker.client.admin import Admin
     from tpc_broker.client.consumer.options import AssignmentLike, IsolationLike, OnMissing, TopicsLike
     from tpc_broker.client.consumer.starts import StartLike
     from tpc_broker.client.consumer.stream import Stream
@@ -146,6 +148,13 @@ class Client:
         """
         if self._producer is not None:
             await self._producer.flush()
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, settings, groups and their offsets, users, rules of access, quotas, transactions, the cluster."""
+        from tpc_broker.client.admin import Admin  # noqa: PLC0415 - for who asks for it
+
+        return Admin(self.fleet)
 
     def read(  # noqa: PLR0913 - each is a setting of its own
         self,

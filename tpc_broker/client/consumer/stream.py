@@ -125,7 +125,18 @@ class Stream:
             self.settle()
             self._give_back_rest()
 
+    def take_back(self, where: TopicPartition) -> None:
+        if self._piece is not None and self._piece.where == where:
+            self._piece, self._records = None, iter(())
+        if self._given is not None and self._given[0] == where:
+            self._given = None
+
     # ---- What else there is to a stream
+
+    @property
+    def ledger(self) -> StreamReader:
+        """For transactions, which have what they took from here."""
+        return self._reader
 
     @property
     def source(self) -> Source:
