@@ -18,6 +18,16 @@ KEYS: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _FOLDERS: Final = ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d", "root")
 
 
+def _mirror() -> str:
+    """Where this machine's own packages come from."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = [each for each in sorted(set(done.stdout.split())) if "security" not in each]
+    if not found:
+        raise NoPythonError("apt has no mirror of Debian")
+    return found[0]
+
+
 class NoPythonError(RuntimeError):
     """It cannot be had here; the message says why."""
 
@@ -36,7 +46,7 @@ class DebianPython:
         for name in _FOLDERS:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "state/status").touch()
-        source = f"deb [signed-by={KEYS}] http://deb.debian.org/debian {RELEASE} main\n"
+        source = f"deb [signed-by={KEYS}] {_mirror()} {RELEASE} main\n"
         (self._folder / "etc/sources.list").write_text(source)
         lines = [f'Dir::State "{self._folder}/state";', f'Dir::State::status "{self._folder}/state/status";']
         lines += [f'Dir::Cache "{self._folder}/cache";', f'Dir::Etc "{self._folder}/etc";']

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
+from tpc_broker.client.net.settings import fleet_settings
 from tpc_broker.client.net.tasks import background_tasks
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from tpc_broker.client.codecs.codec import Codec
     from tpc_broker.client.codecs.topics import Topic
+    from tpc_broker.client.net.fleet import Dial
+    from tpc_broker.client.net.settings import AuthSettings
+    from tpc_broker.client.security import TlsSettings
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -48,14 +52,43 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(bootstrap: str, *, client_id: str = "tpc") -> AsyncIterator[Client]:
+async def connect(  # noqa: PLR0913 - what there is to say, by keyword
+    bootstrap: str,
+    *,
+    client_id: str = "tpc",
+    tls: TlsSettings | bool | None = None,
+    auth: AuthSettings | None = None,
+    rack: str = "",
+    connect_seconds: float = 10.0,
+    request_seconds: float = 30.0,
+    retry_seconds: float = 120.0,
+) -> AsyncIterator[Client]:
     """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
 
-    `ValueError` for an address that is none. Nothing is sent before something is asked for.
+    ``client_id`` names the program to the brokers (quotas, logs). ``tls``: True for TLS with the certificates that the
+    system trusts, or `TlsSettings`; a broker that cannot prove its name is not talked to. ``auth``: `SaslSettings` for
+    PLAIN and SCRAM, `OAuthSettings` for tokens; without ``tls``, PLAIN and tokens can be read by the network. ``rack``:
+    where this program runs, for reading from replicas nearby.
+
+    Times in seconds: ``connect_seconds`` for one connection with TLS and login, ``request_seconds`` for one answer,
+    ``retry_seconds`` for an operation with all its repetitions: what may be tried again is an error only after that.
+
+    `ValueError` says what is wrong with an argument. `AuthenticationError`: certificates or a key cannot be used.
+    Nothing is sent before something is asked for.
     """
-    settings = FleetSettings(bootstrap, client_id)
+    settings = fleet_settings(
+        bootstrap, client_id=client_id, tls=tls, auth=auth, rack=rack,
+        connect_seconds=connect_seconds, request_seconds=request_seconds, retry_seconds=retry_seconds,
+    )  # fmt: skip
+    async with opened(settings) as client:
+        yield client
+
+
+@asynccontextmanager
+async def opened(settings: FleetSettings, dial: Dial | None = None) -> AsyncIterator[Client]:
+    """`connect` with all settings; ``dial``: another way to the brokers than the network."""
     async with background_tasks() as tasks:
-        fleet = Fleet(settings, tasks)
+        fleet = Fleet(settings, tasks) if dial is None else Fleet(settings, tasks, dial)
         try:
             yield Client(fleet, tasks)
         finally:
