@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from tpc_broker.client.net.fleet import Dial
+
 
 class Client:
     """Made by `connect`. All of its tasks belong to one event loop."""
@@ -28,9 +30,15 @@ async def connect(bootstrap: str, *, client_id: str = "tpc") -> AsyncIterator[Cl
 
     `ValueError` for an address that is none. Nothing is sent before something is asked for.
     """
-    settings = FleetSettings(bootstrap, client_id)
+    async with opened(FleetSettings(bootstrap, client_id)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def opened(settings: FleetSettings, dial: Dial | None = None) -> AsyncIterator[Client]:
+    """`connect` with all settings; ``dial``: another way to the brokers than the network."""
     async with background_tasks() as tasks:
-        fleet = Fleet(settings, tasks)
+        fleet = Fleet(settings, tasks) if dial is None else Fleet(settings, tasks, dial)
         try:
             yield Client(fleet, tasks)
         finally:
