@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 
 from tpc_broker.client.work.failures import DeadLetterError, FirstFailure, HandlerError, place_of, said_by
 from tpc_broker.client.work.intake import Intake
-from tpc_broker.client.work.order_book import Order, OrderBook
+from tpc_broker.client.work.order_book import Order, OrderBook, Standing
 from tpc_broker.client.work.policies import DeadLetter, OnError, Skip, Stop, dead_letter_headers, decide
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ WINDOW_RECORDS: Final = 4096
 AHEAD_RECORDS: Final = 1024
 """Ready to be started, beside two for each worker."""
 AWAKENED: Final = 2
-"""By whoever finds that there is more than it can do; these do the same."""
+"""By a worker that was awakened and leaves something to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class ForEach:
         ledger = self._book.add(batch)
         if not ledger.held:
             self._source.finish(where, ledger.position)
-        self._wake()
+        self._wake(1)
 
     async def _end_pauses(self) -> None:
         book = self._book
@@ -210,7 +210,7 @@ class ForEach:
             with anyio.CancelScope(deadline=float("inf") if due is None else due):
                 await self._pause.wait()
             book.due(anyio.current_time())
-            self._wake()
+            self._wake(1)
 
     async def _stop_after(self, stop: anyio.Event) -> None:
         await stop.wait()
@@ -222,35 +222,42 @@ class ForEach:
 
     async def _work(self) -> None:
         book = self._book
+        is_awakened = True
         while True:
             ledger = book.turn()
             if ledger is None:
                 awake = anyio.Event()
                 self._parked.append(awake)
                 await awake.wait()
-                self._wake()
+                is_awakened = True
                 continue
             scopes = self._scopes.setdefault(ledger, set())
             with anyio.CancelScope() as scope:
                 scopes.add(scope)
                 try:
-                    await self._handle_run(ledger)
+                    await self._handle_run(ledger, is_awakened=is_awakened)
                 finally:
+                    is_awakened = False
                     scopes.discard(scope)
                     if not scopes:
                         self._scopes.pop(ledger, None)
             self._release_if_idle(ledger)
+            if ledger.standing is Standing.LOST:
+                self._wake(1)  # what came back has waited for this end
             if self._is_ending:
                 self._end_if_stopped()
             await checkpoint()
 
-    async def _handle_run(self, ledger: Ledger) -> None:
+    async def _handle_run(self, ledger: Ledger, *, is_awakened: bool) -> None:
         book, handle, finish = self._book, self._handle, self._source.finish
         where, start, done, now = ledger.where, book.start, book.done, time.monotonic
         for _ in range(RUN_RECORDS):
             item = start(ledger, now())
             if item is None:
                 return
+            if is_awakened:
+                self._wake(AWAKENED)
+                is_awakened = False
             try:
                 await handle(item.record)
             except Exception as error:  # noqa: BLE001 - what is done is the policy's
@@ -314,8 +321,9 @@ class ForEach:
 
     # -- small steps --------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        for _ in range(AWAKENED):
+    def _wake(self, count: int) -> None:
+        """Workers, while there is something to start. Each that finds some does the same, before its handler."""
+        for _ in range(count):
             if not self._book.can_start:
                 return
             if self._parked:
