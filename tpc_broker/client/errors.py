@@ -32,6 +32,10 @@ def refusal_of(answer: Any, what: str) -> RefusedError:
     return RefusedError(answer.error_code, f"{what}: {answer.error_message}" if answer.error_message else what)
 
 
+class PartitionsLostError(ClientError):
+    """Partitions are another member's of the group by now: what was done with their records may be done twice."""
+
+
 class UnknownTopicError(ClientError):
     """There is no such topic or partition."""
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Position(NamedTuple):
-    """Where to read on, and the leader epoch of the record before it (-1: not known)."""
+    """Where to read on, and the leader epoch of the record before it (-1: not known). To begin at,
+    `requests.EARLIEST` and `LATEST` are offsets too.
+    """
 
     offset: int
     leader_epoch: int = -1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from weakref import WeakSet
 
 import anyio
 
@@ -65,6 +66,7 @@ class Fleet:
         self._tasks = tasks
         self._bootstrap = parse_bootstrap(settings.bootstrap)
         self._channels: dict[Node, Channel] = {}
+        self._own: WeakSet[Channel] = WeakSet()
         self._opening: dict[Node, anyio.Lock] = {}
         self._nodes: dict[int, Node] = {}
         self._topics: dict[str, TopicFacts] = {}
@@ -72,7 +74,7 @@ class Fleet:
         tasks.start_soon(self._watch_ages)
 
     def close(self) -> None:
-        for channel in self._channels.values():
+        for channel in [*self._channels.values(), *self._own]:
             channel.close()
         self._channels.clear()
 
@@ -167,6 +169,18 @@ class Fleet:
             raise UnreachableError(otherwise or f"broker {broker_id} is not in the cluster")
         return await self._open(node, broker_id)
 
+    async def own_channel(self, broker_id: int, request_seconds: float | None = None) -> Channel:
+        """A new one that nobody shares, for requests that are answered late or must not wait behind others. Who asked
+        for it closes it. ``request_seconds`` is for one answer.
+        """
+        if broker_id not in self._nodes:
+            await self.metadata_once([])
+        if broker_id not in self._nodes:
+            raise UnreachableError(f"broker {broker_id} is not in the cluster")
+        made = await self._connected(self._nodes[broker_id], broker_id, request_seconds)
+        self._own.add(made)
+        return made
+
     async def any_channel(self) -> Channel:
         """To any broker that can be reached."""
         known = {node: broker_id for broker_id, node in self._nodes.items()}
@@ -223,13 +237,14 @@ class Fleet:
             self._channels[node] = made
             return made
 
-    async def _connected(self, node: Node, broker_id: int) -> Channel:
+    async def _connected(self, node: Node, broker_id: int, request_seconds: float | None = None) -> Channel:
         settings = self.settings
+        request_seconds = request_seconds or settings.request_seconds
         channel: Channel | None = None
         try:
             with anyio.fail_after(settings.connect_seconds):
                 wire = await self._dial(node)
-                channel = Channel(node, broker_id, wire, settings.client_id, settings.request_seconds)
+                channel = Channel(node, broker_id, wire, settings.client_id, request_seconds)
                 self._tasks.start_soon(channel.run)
                 await channel.hello()
         except TimeoutError:
@@ -247,7 +262,7 @@ class Fleet:
         while True:
             await anyio.sleep(AGE_CHECK_SECONDS)
             now = time.monotonic()
-            for channel in list(self._channels.values()):
+            for channel in [*self._channels.values(), *self._own]:
                 channel.check_age(now)
 
 
