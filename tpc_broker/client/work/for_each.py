@@ -174,12 +174,13 @@ class ForEach:
         self._look_for_room()
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        oldest: dict[TopicPartition, tuple[int, float]] = {}
-        for item in self._book.under_way():
-            where = item.ledger.where
-            if where not in oldest or item.since < oldest[where][1]:
-                oldest[where] = item.record.offset, item.since
-        return oldest
+        now = time.monotonic()
+        found = {}
+        for ledger in self._book.ledgers():
+            running = ledger.running if ledger.predecessor is None else ledger.predecessor.running
+            oldest = min(running, key=lambda item: item.since, default=None)
+            found[ledger.where] = (ledger.position, now) if oldest is None else (oldest.record.offset, oldest.since)
+        return found
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 

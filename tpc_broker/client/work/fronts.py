@@ -76,6 +76,10 @@ class Fronts:
         """Of `for_each`: what handlers have now, that for longest first."""
         return [] if self._for_each is None else self._for_each.records_under_way()
 
+    @property
+    def is_used(self) -> bool:
+        return self._uses_count > 0
+
     @contextmanager
     def _used(self, kind: str) -> Iterator[None]:
         if self._uses_count and not self._used_by == kind == "work":
