@@ -71,7 +71,7 @@ def test_a_broker_reads_just_what_is_wanted(story: Any, slots: int) -> None:
                 continue
             if context.error_code:
                 assert FetchSession.is_lost(context.error_code)
-                assert session.took(messages.FetchResponse(error_code=context.error_code), version) == []
+                assert session.took(messages.FetchResponse(error_code=context.error_code)) == []
                 continue
             break
         else:
@@ -85,13 +85,13 @@ def test_a_broker_reads_just_what_is_wanted(story: Any, slots: int) -> None:
             rows_told = [messages.FetchResponse.PartitionData(partition_index=partition)]
             name = {"topic_id": topic} if by_id else {"topic": topic}
             answer.responses.append(told(partitions=rows_told, **name))
-        assert {one.where for one, _row in session.took(answer, version)} == {row.where for row in rows}
+        assert {one.where for one, _row in session.took(answer)} == {row.where for row in rows}
 
 
 def test_what_did_not_change_is_not_sent_again() -> None:
     session = FetchSession()
     session.request(WITH_IDS, [wanted(0, 0), wanted(0, 1), wanted(1, 0)], TERMS)
-    session.took(messages.FetchResponse(session_id=7), WITH_IDS)
+    session.took(messages.FetchResponse(session_id=7))
     request = session.request(WITH_IDS, [wanted(0, 0, 5), wanted(0, 1)], TERMS)
     assert (request.session_id, request.session_epoch) == (7, 1)
     assert [(row.partition, row.fetch_offset) for topic in request.topics for row in topic.partitions] == [(0, 5)]
@@ -102,7 +102,7 @@ def test_the_epoch_begins_again_behind_the_largest() -> None:
     session = FetchSession()
     session.session_id, session.epoch = 7, 2**31 - 1
     session.request(WITH_IDS, [wanted(0, 0)], TERMS)
-    session.took(messages.FetchResponse(session_id=7), WITH_IDS)
+    session.took(messages.FetchResponse(session_id=7))
     assert session.epoch == 1
 
 
@@ -113,9 +113,9 @@ def test_the_epoch_begins_again_behind_the_largest() -> None:
 def test_a_session_that_is_lost_is_begun_anew(code: int, session_id: int) -> None:
     session = FetchSession()
     session.request(WITH_IDS, [wanted(0, 0)], TERMS)
-    session.took(messages.FetchResponse(session_id=7), WITH_IDS)
+    session.took(messages.FetchResponse(session_id=7))
     session.request(WITH_IDS, [wanted(0, 0)], TERMS)
-    assert session.took(messages.FetchResponse(error_code=code), WITH_IDS) == []
+    assert session.took(messages.FetchResponse(error_code=code)) == []
     request = session.request(WITH_IDS, [wanted(0, 0)], TERMS)
     assert (request.session_id, request.session_epoch) == (session_id, 0)
     assert len(request.topics) == 1
@@ -126,7 +126,7 @@ def test_old_brokers_have_no_sessions() -> None:
     for _ in range(2):
         request = session.request(WITHOUT_SESSIONS, [wanted(0, 0)], TERMS)
         assert len(request.topics) == 1
-        session.took(messages.FetchResponse(), WITHOUT_SESSIONS)
+        session.took(messages.FetchResponse())
 
 
 def test_what_nobody_asked_for_is_passed_over() -> None:
@@ -135,7 +135,7 @@ def test_what_nobody_asked_for_is_passed_over() -> None:
     told = messages.FetchResponse.FetchableTopicResponse
     rows = [messages.FetchResponse.PartitionData(partition_index=index) for index in (0, 1)]
     answer = messages.FetchResponse(session_id=7, responses=[told(topic="t0", partitions=rows), told(topic="no")])
-    assert [row.partition_index for _one, row in session.took(answer, WITH_NAMES)] == [0]
+    assert [row.partition_index for _one, row in session.took(answer)] == [0]
 
 
 def test_a_topic_without_an_id_is_asked_for_by_name() -> None:

@@ -53,7 +53,7 @@ class Model:
 
     def __init__(self) -> None:
         self.reader = StreamReader(None, FetchSettings(), Start(offset=0))  # type: ignore[arg-type]
-        self.stream = Stream(self.reader, None)  # type: ignore[arg-type]
+        self.stream = Stream(self.reader, None, None)  # type: ignore[arg-type]
         self.next = {A: 0, B: 0}
         """The lowest offset that was not handed out."""
         self.finished: dict[TopicPartition, tuple[float, float]] = {}

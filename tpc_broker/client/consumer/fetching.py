@@ -289,10 +289,15 @@ class Fetcher:
         is_missing = isinstance(error, UnknownTopicError)
         found.missing_since = (found.missing_since or now) if is_missing else None
         is_mendable = is_missing or is_retriable(error) or _is_vague(error)
-        is_over = now - found.failing_since > self._fleet.settings.retry_seconds
+        seconds = self._fleet.settings.retry_seconds
+        is_over = now - found.failing_since > seconds
         is_gone = is_missing and now - (found.missing_since or now) > MISSING_TOPIC_SECONDS
-        if not is_mendable or is_over or is_gone:
+        if not is_mendable or is_gone:
             self.stock.fail(found, error)
+            return
+        if is_over:
+            what = f"reading {found.where} at offset {found.fetch_offset}"
+            self.stock.fail(found, error.again(f"{what} was given up after {seconds:g} s (retry_seconds)"))
             return
         pause = min(BACKOFF_SECONDS_FIRST * 2**found.failures_count, BACKOFF_SECONDS_MAX)
         found.failures_count = min(found.failures_count + 1, 10)
@@ -335,8 +340,6 @@ class Fetcher:
             await self._refused_whole(line, wanted, response.error_code)
             return
         self.stock.take_in(filter(None, [self._fetched(row, answer) for row, answer in told]))
-        if response.throttle_time_ms:
-            await anyio.sleep(response.throttle_time_ms / 1000)
 
     async def _refused_whole(self, line: _Line, wanted: list[Wanted], code: int) -> None:
         if FetchSession.is_lost(code):
@@ -409,24 +412,26 @@ class _Line:
 
     async def fetch(self, wanted: list[Wanted], terms: FetchTerms) -> tuple[Any, list[tuple[Wanted, Any]]]:
         """The answer, and what it tells of each partition. `ClientError`: none came, and the connection is over."""
+        version_max = FETCH_WITH_IDS_VERSION - 1 if uses_names(wanted) else None
         try:
             channel = await self._open()
-            version = channel.version(ApiKey.FETCH)
-            if uses_names(wanted):
-                version = min(version, FETCH_WITH_IDS_VERSION - 1)
-            request = self._session.request(version, wanted, terms)
-            response = await _answer(channel, version, request)
+            response = await channel.call(
+                ApiKey.FETCH,
+                lambda version: self._session.request(version, wanted, terms),
+                version_max,
+                wait_seconds=terms.wait_ms / 1000,
+            )
         except BaseException:
             self.close()
             raise
-        told = self._session.took(response, version)
+        told = self._session.took(response)
         if not response.error_code:
             self.lost_count = 0
         return response, told
 
     async def _open(self) -> Channel:
         channel = self._channel
-        if channel is None or channel.is_closed or time.monotonic() > channel.expires_at:
+        if channel is None or channel.is_closed:
             self.close()
             channel = self._channel = await self._fleet.own_channel(self.broker_id)
         return channel
@@ -436,21 +441,6 @@ class _Line:
             self._channel.close()
             self._channel = None
         self._session.end()
-
-
-async def _answer(channel: Channel, version: int, request: Any) -> Any:
-    answered = anyio.Event()
-    answer: list[Any] = []
-
-    def on_answer(given: Any) -> None:
-        answer.append(given)
-        answered.set()
-
-    channel.start(ApiKey.FETCH, version, request, on_answer)
-    await answered.wait()
-    if isinstance(answer[0], ClientError):
-        raise answer[0]
-    return answer[0]
 
 
 def _is_vague(error: ClientError) -> bool:
