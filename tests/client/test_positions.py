@@ -69,7 +69,7 @@ class Model:
             found.leader, found.topic_id = 0, found.where.topic.encode() * 16
 
     def fetch(self, batches_max: int) -> None:
-        rows, _bytes_max, _has_full = self.reader.stock.wanted(0, 0.0)
+        rows, _bytes_max = self.reader.stock.wanted(0, 0.0)
         fetched = []
         for row in rows:
             made = part(row.where, row.offset, batches_max)
@@ -220,14 +220,15 @@ def test_memory_is_shared_by_partitions() -> None:
     data = build_batch([Record(b"x" * 40_000, offset=0)], partition_leader_epoch=0)
     rounds_count = 0
     while True:
-        rows, bytes_max, _full = stock.wanted(0, 0.0)
+        rows, bytes_max = stock.wanted(0, 0.0)
         assert {row.bytes_max for row in rows} <= {32 * 1024}
         assert bytes_max <= 4 * 32 * 1024
         if not rows:
             break
         rounds_count += 1
-        stock.sent(0, bytes_max)
-        stock.answered(0)
+        stock.sent(0, rows, bytes_max)
+        assert stock.wanted(0, 0.0) == ([], 0)
+        stock.answered(0, rows)
         for row in rows:
             batch = bytearray(data)
             batch[:8] = row.offset.to_bytes(8, "big")
@@ -235,7 +236,6 @@ def test_memory_is_shared_by_partitions() -> None:
             stock.take_in([Fetched(row, one, row.offset + 1)])
     assert rounds_count == 1  # of each one whole batch, which is more than its share
     assert stock.held_bytes <= limits.memory_bytes
-    assert stock.wanted(0, 0.0)[2]
     taken = [stock.take(1, None, 0.0) for _ in places]
     assert {piece.where for piece in taken if piece is not None} == set(places)
     assert stock.take(1, None, 0.0) is None

@@ -2,15 +2,16 @@
 
 Tasks of `Fetcher.run`
     1. `_arrange` asks for what partitions lack: a leader, an offset to begin at, whether the log was cut off
-    2. `_serve`, one for each broker, fetches: the next request leaves while the records of the last one are handed out
+    2. `_serve`, two for each broker, fetch: the next request leaves while the records of the last one are handed out
 
-A long fetch would hold up everything behind it, so that each broker is fetched from on a connection of its own.
+A long fetch would hold up everything behind it, so that each broker is fetched from on a connection of its own. What is
+wanted while a long fetch is under way (there is room again, or somebody seeks) is asked for on another one.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -50,9 +51,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.net.fleet import Fleet
     from tpc_broker.client.requests import TopicFacts, TopicPartition
 
-HOLD_SECONDS: Final = 0.02
-"""How long a fetch waits for the room of a partition that it would leave out; the others have to wait with it."""
-LONG_SECONDS: Final = 0.5
+BESIDE_SECONDS: Final = 0.005
+"""How long a fetch may take before what else is wanted is asked for beside it."""
 REPLICA_SECONDS: Final = 300.0
 """How long another replica than the leader is read from before the leader is asked again."""
 logger = logging.getLogger("tpc.client")
@@ -80,7 +80,7 @@ class Fetcher:
         self._settings = settings
         self._tasks: TaskGroup
         self._changed = Bell()
-        self._brokers: dict[int, Bell] = {}
+        self._brokers: dict[int, tuple[Bell, Bell]] = {}
 
     def look(self) -> None:
         """What partitions there are, or where they are read, is something else."""
@@ -88,7 +88,7 @@ class Fetcher:
 
     def room(self) -> None:
         """More could be fetched than before."""
-        for bell in self._brokers.values():
+        for bell in itertools.chain.from_iterable(self._brokers.values()):
             bell.ring()
 
     async def run(self) -> None:
@@ -115,11 +115,13 @@ class Fetcher:
                 await self._changed.wait()
 
     def _serve_from(self, broker_id: int) -> None:
-        bell = self._brokers.get(broker_id)
-        if bell is None:
-            bell = self._brokers[broker_id] = Bell()
-            self._tasks.start_soon(self._serve, broker_id, bell)
-        bell.ring()
+        bells = self._brokers.get(broker_id)
+        if bells is None:
+            bells = self._brokers[broker_id] = (Bell(), Bell())
+            for bell, pause_seconds in zip(bells, (0.0, BESIDE_SECONDS), strict=True):
+                self._tasks.start_soon(self._serve, _Line(self._fleet, broker_id), bell, pause_seconds)
+        for bell in bells:
+            bell.ring()
 
     def _ask(self, partitions: list[Partition], ask: Any, *arguments: Any) -> None:
         for found in partitions:
@@ -307,25 +309,21 @@ class Fetcher:
 
     # ---- 2. fetching
 
-    async def _serve(self, broker_id: int, bell: Bell) -> None:
-        line = _Line(self._fleet, broker_id)
-        short_seconds = HOLD_SECONDS
+    async def _serve(self, line: _Line, bell: Bell, pause_seconds: float) -> None:
         while True:
-            wanted, bytes_max, has_full = self.stock.wanted(broker_id, time.monotonic())
-            if has_full or not wanted:
-                with anyio.move_on_after(HOLD_SECONDS if wanted else None) as hold:
-                    await bell.wait()
-                # The longer nothing of what is full is read, the less likely that it is while the others are asked for.
-                short_seconds = min(2 * short_seconds, LONG_SECONDS) if hold.cancelled_caught else HOLD_SECONDS
-                wanted, bytes_max, has_full = self.stock.wanted(broker_id, time.monotonic())
+            wanted, bytes_max = self.stock.wanted(line.broker_id, time.monotonic())
+            if wanted and pause_seconds:
+                await anyio.sleep(pause_seconds)
+                wanted, bytes_max = self.stock.wanted(line.broker_id, time.monotonic())
             if wanted:
-                wait_seconds = min(self._settings.wait_seconds, short_seconds if has_full else math.inf)
-                await self._fetch(line, wanted, bytes_max, wait_seconds)
+                await self._fetch(line, wanted, bytes_max)
+            else:
+                await bell.wait()
 
-    async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int, wait_seconds: float) -> None:
+    async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int) -> None:
         settings = self._settings
-        terms = FetchTerms(settings.isolation, round(wait_seconds * 1000), bytes_max, rack=settings.rack)
-        self.stock.sent(line.broker_id, bytes_max)
+        terms = FetchTerms(settings.isolation, round(settings.wait_seconds * 1000), bytes_max, rack=settings.rack)
+        self.stock.sent(line, wanted, bytes_max)
         try:
             response, told = await line.fetch(wanted, terms)
         except ClientError as error:
@@ -335,7 +333,7 @@ class Fetcher:
                     self._failing(found, error)
             return
         finally:
-            self.stock.answered(line.broker_id)
+            self.stock.answered(line, wanted)
         if response.error_code:
             await self._refused_whole(line, wanted, response.error_code)
             return

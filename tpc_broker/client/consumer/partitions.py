@@ -62,6 +62,8 @@ class Partition:
         """The log may have been cut off below the position since."""
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.version = 0
+        self.asked_version = -1
+        """Of the fetch that is under way, -1: none is."""
         self.is_known = position is not None
         self.position = 0 if position is None else position.offset
         self.epoch = -1 if position is None else position.leader_epoch
