@@ -87,6 +87,11 @@ class Part:
         return self._walk.next_offset
 
     @property
+    def is_over(self) -> bool:
+        """Nothing is left to be read."""
+        return self._unpacked is None and self._walk.position >= self.records.nbytes
+
+    @property
     def unpacked_bytes(self) -> int:
         """What it holds beside ``records``."""
         if self._unpacked is None or len(self._unpacked[1]) <= len(self.records):

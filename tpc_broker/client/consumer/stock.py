@@ -209,7 +209,6 @@ class Stock:
         return None
 
     def _piece(self, found: Partition, rows_max: int) -> Piece | None:
-        was_full = found.ready_bytes >= self.share_bytes
         while found.parts:
             part = found.parts[0]
             try:
@@ -217,13 +216,21 @@ class Stock:
             except BaseException:
                 self._ready[found.where] = found
                 raise
+            self._held.look(part)
+            if piece is None:
+                found.pass_over(part.next_offset)
+            if piece is None or part.is_over:
+                self._is_read(found)
             if piece is not None:
                 return piece
-            found.pass_over(part.next_offset)
-            found.parts.popleft()
-            found.ready_bytes -= part.records.nbytes
-            self._held.drop(part)
-            if was_full or self._is_tight:
-                was_full = self._is_tight = False
-                self._on_room()
         return None
+
+    def _is_read(self, found: Partition) -> None:
+        """All that was in the first part."""
+        was_full = found.ready_bytes >= self.share_bytes
+        part = found.parts.popleft()
+        found.ready_bytes -= part.records.nbytes
+        self._held.drop(part)
+        if was_full or self._is_tight:
+            self._is_tight = False
+            self._on_room()
