@@ -229,7 +229,7 @@ def _compressed(broker: Any) -> None:
             producer.produce(
                 f"reading-{compression}", b"%d" % number * 20, b"key %d" % number, headers=[("h", b"%d" % number)]
             )
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
 
 
 @on_both_loops
