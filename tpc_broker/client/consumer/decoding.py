@@ -15,15 +15,21 @@ from tpc_broker.client.errors import DamagedDataError
 from tpc_broker.client.isolation import AbortedTransactions, Isolation
 from tpc_broker.kafka.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress, decompress_into
 from tpc_broker.kafka.errors import CodecError
-from tpc_broker.kafka.records import ControlType, read_batch, read_batches, read_control
-from tpc_broker.native_bytes import ffi, lib
+from tpc_broker.kafka.records import (
+    COMPRESSION_MASK,
+    CONTROL,
+    CRC_START,
+    TRANSACTIONAL,
+    read_batch,
+    read_batches,
+)
+from tpc_broker.native_bytes import crc32c, ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.values import Record
-    from tpc_broker.kafka.records import Batch
 
 
 PACKED_SHARE: Final = 4
@@ -67,13 +73,39 @@ class Piece:
 
 
 class _Admitted:
-    """A batch to be read."""
+    """A batch at a place in an answer, by its header. ``bytes`` -1: there is none."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.header = ffi.new("tpc_batch_header *")
-        lib.tpc_batch_header_read(ffi.from_buffer(batch.data), batch.data.nbytes, self.header)
+    def __init__(self, records: memoryview, position: int) -> None:
+        self.header = header = ffi.new("tpc_batch_header *")
+        behind = records[position:]
+        is_read = lib.tpc_batch_header_read(ffi.from_buffer(behind), behind.nbytes, header) == 0
+        self.bytes = header.batch_bytes if is_read else -1
+        self.data = behind[: max(self.bytes, 0)]
+        self.attributes: int = header.attributes
+        self.producer_id: int = header.producer_id
+        self.last_offset: int = header.base_offset + header.last_offset_delta
         self.is_large = False
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_abort(self) -> bool:
+        """Whether it marks the end of an aborted transaction. Compaction may have emptied a marker."""
+        if not self.is_control or not self.header.records_count:
+            return False
+        marker = ffi.new("tpc_control_marker *")
+        is_marker = lib.tpc_control_read(ffi.from_buffer(self.data), self.header, marker)
+        return bool(is_marker) and marker.kind == lib.TPC_CONTROL_ABORT
 
 
 class _Place(NamedTuple):
@@ -133,7 +165,7 @@ class Part:
         """Copy what is held, so that the answer it came in can go."""
         self.records = memoryview(bytes(self.records))
         if self._admitted is not None:
-            self._admitted = _Admitted(read_batch(self.records, self._walk.position))
+            self._admitted = _Admitted(self.records, self._walk.position)
 
     def read(self, rows: RowReader, records_max: int) -> Piece | None:
         """The next records; None: there are no more. `DamagedDataError`, after the records before the damage."""
@@ -185,28 +217,23 @@ class Part:
 
     def _admit_next(self) -> None:
         """The next batch is passed over, or is `_admitted`."""
-        try:
-            batch = read_batch(self.records, self._walk.position)
-            batch.check_crc()
-            is_abort = (
-                batch.is_control
-                and batch.records_count > 0  # compaction may have emptied a marker
-                and read_control(next(batch.records()))[0] == ControlType.ABORT
-            )
-        except (CodecError, StopIteration) as error:
-            raise self._damaged(str(error)) from error
-        if self._aborted.admits(batch, is_abort=is_abort) and batch.last_offset >= self._walk.next_offset:
-            self._admitted = _Admitted(batch)
+        batch = _Admitted(self.records, self._walk.position)
+        if batch.bytes < 0:
+            raise self._damaged("it is malformed")
+        if crc32c(batch.data[CRC_START:]) != batch.header.crc:
+            raise self._damaged("its CRC is wrong")
+        if self._aborted.admits(batch, is_abort=batch.is_abort) and batch.last_offset >= self._walk.next_offset:
+            self._admitted = batch
         else:
-            self._walk.pass_over(len(batch.data), batch.last_offset + 1)
+            self._walk.pass_over(batch.bytes, batch.last_offset + 1)
 
     def _place(self, admitted: _Admitted, rows: RowReader, source: Any) -> _Place | None:
         """Where its records are, unpacked; None when that is not where the rows so far are from."""
-        batch, begin = admitted.batch, self._walk.position + HEADER_BYTES
-        if source is not None and batch.partition_leader_epoch != self._walk.leader_epoch:
+        begin = self._walk.position
+        if source is not None and admitted.header.partition_leader_epoch != self._walk.leader_epoch:
             return None
-        if batch.compression == Compression.NONE:
-            place = _Place(self.records, slice(begin, begin + len(batch.data) - HEADER_BYTES))
+        if admitted.compression == Compression.NONE:
+            place = _Place(self.records, slice(begin + HEADER_BYTES, begin + admitted.bytes))
         elif self._unpacked is not None:
             place = _Place(self._unpacked, slice(0, len(self._unpacked)))
         elif source is None or source is rows.scratch:
@@ -217,12 +244,12 @@ class Part:
 
     def _unpack(self, admitted: _Admitted, rows: RowReader, begin: int) -> _Place:
         """Small batches one behind the other where they are read at once, others each in memory of its own."""
-        batch = admitted.batch
-        packed = batch.data[HEADER_BYTES:]
+        packed = admitted.data[HEADER_BYTES:]
         room = memoryview(rows.scratch)[begin:]
-        if batch.records_count <= rows.rows_left and PACKED_SHARE * len(packed) <= len(room) and not admitted.is_large:
+        is_small = admitted.header.records_count <= rows.rows_left and PACKED_SHARE * len(packed) <= len(room)
+        if is_small and not admitted.is_large:
             try:
-                self._scratch_used = begin + decompress_into(batch.compression, packed, room)
+                self._scratch_used = begin + decompress_into(admitted.compression, packed, room)
             except CodecError:
                 admitted.is_large = begin == 0  # or damaged, which is told when it is unpacked by itself
             else:
@@ -230,7 +257,7 @@ class Part:
         if begin:
             return _ELSEWHERE
         try:
-            self._unpacked = decompress(batch.compression, packed, DECOMPRESSED_BYTES_MAX)
+            self._unpacked = decompress(admitted.compression, packed, DECOMPRESSED_BYTES_MAX)
         except CodecError as error:
             raise self._damaged(str(error)) from error
         return _Place(self._unpacked, slice(0, len(self._unpacked)))
