@@ -52,6 +52,26 @@ class _Waiting(NamedTuple):
     message: Any = None
 
 
+class _Answer:
+    """What `call` waits for."""
+
+    __slots__ = ("_came", "given")
+
+    def __init__(self) -> None:
+        self._came = anyio.Event()
+        self.given: Any = None
+
+    def take(self, given: Any) -> None:
+        self.given = given
+        self._came.set()
+
+    async def wait(self) -> Any:
+        await self._came.wait()
+        if isinstance(self.given, ClientError):
+            raise self.given.again()
+        return self.given
+
+
 class Channel:
     """``request_seconds`` without an answer to the oldest request ends the channel. `run` is to be run meanwhile."""
 
@@ -133,22 +153,9 @@ class Channel:
         version = self.version(key)
         if version_max is not None:
             version = min(version, version_max)
-        message = make(version)
-        return await self._answer(lambda on_answer: self.start(key, version, message, on_answer, wait_seconds))
-
-    async def _answer(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
-        answered = anyio.Event()
-        answer: list[Any] = []
-
-        def on_answer(given: Any) -> None:
-            answer.append(given)
-            answered.set()
-
-        start(on_answer)
-        await answered.wait()
-        if isinstance(answer[0], ClientError):
-            raise answer[0].again()
-        return answer[0]
+        answer = _Answer()
+        self.start(key, version, make(version), answer.take, wait_seconds)
+        return await answer.wait()
 
     def _send(self, waiting: _Waiting, message: Any) -> None:
         buffers = self._conversation.request(waiting.key, waiting.version, message)
@@ -194,11 +201,9 @@ class Channel:
         """Before everything that is held back."""
         if self._failure is not None:
             raise self._failure.again()
-
-        def start(on_answer: Callable[[Any], None]) -> None:
-            self._send(_Waiting(on_answer, self._request_seconds, asked.key, asked.version), asked.message)
-
-        return await self._answer(start)
+        answer = _Answer()
+        self._send(_Waiting(answer.take, self._request_seconds, asked.key, asked.version), asked.message)
+        return await answer.wait()
 
     def _be_silent(self, seconds: float) -> None:
         until = time.monotonic() + seconds
