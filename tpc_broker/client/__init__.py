@@ -8,7 +8,8 @@ Modules
     `isolation`     which batches of a partition belong to aborted transactions; no I/O either
     `requests`      requests and answers of metadata, offsets, fetch and produce, as plain values; no I/O either
     `batches`       the bytes of a batch for an idempotent producer; no I/O either
-    `sasl`          the client's side of PLAIN and SCRAM; no I/O either
+    `introduction`  how a connection begins: versions, then a login; no I/O either
+    `sasl`          the client's side of PLAIN, SCRAM and OAUTHBEARER; no I/O either
     `security`      settings of TLS and SASL
     `connection`    a blocking socket that carries a conversation, with TLS and SASL where they are asked for
     `cluster`       who leads what; sends each request to the leader and tries again until a deadline

@@ -42,7 +42,8 @@ class AsyncioWire(PlainWire):
         try:
             loop.add_reader(connected, on_readable)
         except NotImplementedError:  # Windows: as anyio does it there
-            await self._receive_all(receiver)
+            while count := await self.receive_into(receiver.buffer()):
+                receiver.received(count)
             return
         self._loop = loop
         try:
@@ -51,10 +52,6 @@ class AsyncioWire(PlainWire):
             self._unregister()
         if self._error is not None:
             raise self._error
-
-    async def _receive_all(self, receiver: Receiver) -> None:
-        while count := await self.receive_into(receiver.buffer()):
-            receiver.received(count)
 
     def _end(self, error: Exception | None) -> None:
         self._unregister()

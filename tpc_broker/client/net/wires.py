@@ -54,6 +54,15 @@ class PushingWire(Protocol):
         """Until the broker closes it; raises what the receiver raised."""
 
 
+async def pushed(wire: Wire, receiver: Receiver) -> None:
+    """All that a wire receives, until the broker closes it, in the wire's own way."""
+    if isinstance(wire, PushingWire):
+        await wire.push_to(receiver)
+        return
+    while count := await wire.receive_into(receiver.buffer()):
+        receiver.received(count)
+
+
 class PlainWire:
     """A non-blocking socket."""
 
