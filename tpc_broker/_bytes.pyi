@@ -547,6 +547,38 @@ class tpc_request_header(Structure):
     api_version: int
     flexible: int
 
+class tpc_rows(Structure):
+    rows_capacity: int
+    rows_count: int
+    offsets: Pointer[int]
+    timestamps_ms: Pointer[int]
+    present: Pointer[int]
+    format: Pointer[bytes]
+    format_bytes: int
+    begin: int
+    end: int
+    keys_count: int
+    values_count: int
+    header_counts: Pointer[int]
+    headers: tpc_rows_header
+    headers_capacity: int
+    headers_count: int
+
+class tpc_rows_header(Structure):
+    begin: int
+    name_bytes: int
+    value_begin: int
+    value_bytes: int
+
+class tpc_rows_walk(Structure):
+    position: int
+    record_position: int
+    next_offset: int
+    records_seen: int
+    leader_epoch: int
+    is_plain: int
+    stop: int
+
 class tpc_scan_state(Structure):
     position: int
     next_offset: int
@@ -723,6 +755,15 @@ class _Lib:
     TPC_PACKED_RECORD_BYTES_MAX: int
     TPC_PRODUCE_VERSION_MAX: int
     TPC_PRODUCE_VERSION_MIN: int
+    TPC_ROWS_BAD_BATCH: int
+    TPC_ROWS_BAD_CRC: int
+    TPC_ROWS_END: int
+    TPC_ROWS_EPOCH: int
+    TPC_ROWS_FORMAT_BYTES: int
+    TPC_ROWS_FULL: int
+    TPC_ROWS_KEY: int
+    TPC_ROWS_NEEDS_CALLER: int
+    TPC_ROWS_VALUE: int
     TPC_SCAN_ALLOW_GAPS: int
     TPC_SCAN_CHECK_CRC: int
     TPC_SCAN_CHECK_EPOCH: int
@@ -803,6 +844,8 @@ class _Lib:
     def tpc_records_validate(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_batch_limits | Null, _3: tpc_batch_report | Null, /) -> int: ...
     def tpc_records_write(self, _0: tpc_records_input | Null, _1: Pointer[int] | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: tpc_records_output | Null, /) -> int: ...
     def tpc_request_header_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_request_header | Null, /) -> int: ...
+    def tpc_rows_append(self, _0: tpc_rows | Null, _1: tpc_batch_header | Null, _2: Pointer[int] | bytes | Null, _3: int, _4: tpc_rows_walk | Null, /) -> int: ...
+    def tpc_rows_append_batches(self, _0: tpc_rows | Null, _1: Pointer[int] | bytes | Null, _2: int, _3: tpc_rows_walk | Null, /) -> None: ...
     def tpc_segment_index(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_segment_state | Null, _3: Pointer[int] | bytes | Null, _4: Pointer[int] | bytes | Null, _5: int, /) -> int: ...
     def tpc_segment_walk(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_segment_state | Null, _3: Pointer[int] | bytes | Null, _4: Pointer[int] | bytes | Null, _5: int, _6: tpc_segment_producer | Null, _7: int, /) -> int: ...
     def tpc_steady_beat_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: Pointer[int] | Null, _3: Pointer[int] | Null, /) -> int: ...
@@ -987,6 +1030,18 @@ class _FFI:
     def new(self, cdecl: Literal["tpc_request_header *", "tpc_request_header[]"], init: Any = ...) -> tpc_request_header: ...
     @overload
     def new(self, cdecl: Literal["tpc_request_header **"], init: Any = ...) -> Pointer[tpc_request_header]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_rows *", "tpc_rows[]"], init: Any = ...) -> tpc_rows: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_rows **"], init: Any = ...) -> Pointer[tpc_rows]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_rows_header *", "tpc_rows_header[]"], init: Any = ...) -> tpc_rows_header: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_rows_header **"], init: Any = ...) -> Pointer[tpc_rows_header]: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_rows_walk *", "tpc_rows_walk[]"], init: Any = ...) -> tpc_rows_walk: ...
+    @overload
+    def new(self, cdecl: Literal["tpc_rows_walk **"], init: Any = ...) -> Pointer[tpc_rows_walk]: ...
     @overload
     def new(self, cdecl: Literal["tpc_scan_state *", "tpc_scan_state[]"], init: Any = ...) -> tpc_scan_state: ...
     @overload

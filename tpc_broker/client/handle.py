@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
+from tpc_broker.client.net.settings import fleet_settings
 from tpc_broker.client.net.tasks import background_tasks
 from tpc_broker.client.producer.front import Producer
 from tpc_broker.client.producer.settings import ProducerSettings, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
+    from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
 
+    from tpc_broker.client.admin import Admin
+    from tpc_broker.client.codecs.codec import Codec
+    from tpc_broker.client.codecs.topics import Topic
+    from tpc_broker.client.consumer.options import AssignmentLike, IsolationLike, OnMissing, TopicsLike
+    from tpc_broker.client.consumer.starts import StartLike
+    from tpc_broker.client.consumer.stream import Stream
+    from tpc_broker.client.membership.settings import GroupSettings
+    from tpc_broker.client.net.fleet import Dial
+    from tpc_broker.client.net.settings import AuthSettings
     from tpc_broker.client.producer.bulk import Records, Sent
     from tpc_broker.client.producer.settings import CompressionName, Partitioner
     from tpc_broker.client.producer.slip import Slip
+    from tpc_broker.client.security import TlsSettings
     from tpc_broker.client.values import Delivered, HeadersLike, Record
 
 _NOTHING: Final[Any] = object()
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Client:
@@ -138,6 +153,97 @@ class Client:
         if self._producer is not None:
             await self._producer.flush()
 
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, settings, groups and their offsets, users, rules of access, quotas, transactions, the cluster."""
+        from tpc_broker.client.admin import Admin  # noqa: PLC0415 - for who asks for it
+
+        return Admin(self.fleet)
+
+    def read(  # noqa: PLR0913 - each is a setting of its own
+        self,
+        topics: TopicsLike | None = None,
+        *,
+        assignment: AssignmentLike | None = None,
+        group: str | GroupSettings | None = None,
+        start: StartLike = "earliest",
+        isolation: IsolationLike = "read_committed",
+        on_missing: OnMissing = "raise",
+        memory: int | str = "64MiB",
+        fetch_bytes: int = 16 * 1024 * 1024,
+        partition_bytes: int = 1024 * 1024,
+        wait_seconds: float = 0.5,
+        rack: str | None = None,
+        commit_seconds: float = 5.0,
+        leave_seconds: float = 10.0,
+        topics_seconds: float = 30.0,
+    ) -> AbstractAsyncContextManager[Stream]:
+        """``async with client.read("orders") as stream: async for record in stream: …``
+
+        ``topics`` are a name, names, or an expression (`re.compile`) that names are to match as a whole. In their
+        place, ``assignment`` names partitions and where each begins: an offset, a `Position`, "earliest", "latest",
+        or None (what is committed, or else ``start``).
+
+        Without ``group`` all partitions of the topics are read, also those that are added later, and nothing is
+        committed. With one, the partitions are divided among its members, and each goes on where its group has
+        committed; a `GroupSettings` in place of the name says more. With a group and an assignment, the group only
+        keeps positions.
+
+        ``start`` is where a partition begins that has no position: "earliest", "latest", an `Offset`, a datetime, or
+        ms since 1970 (the first record that is not older). ``isolation`` "read_committed" leaves out records of
+        transactions that were aborted and waits for those that are open; "read_uncommitted" does neither.
+        ``on_missing``: what to do when the offset to read at is not in the log (any more): raise
+        `OffsetsMissingError`, or go on at the "earliest" or the "latest" there is, with a warning in the log.
+
+        ``memory`` bounds what was fetched and not handed out, as bytes or "64MiB"; ``fetch_bytes`` one answer of a
+        broker, ``partition_bytes`` one partition in it. A single batch that is larger comes all the same.
+        ``wait_seconds``: how long a broker holds a fetch that finds nothing. ``rack``: where this program is (the
+        client's, if None), so that a replica nearby may be read from.
+
+        ``commit_seconds``: how often what is finished is committed in the background, with a group. ``leave_seconds``
+        bounds the last commit, and then the goodbye to the group. ``topics_seconds``: between two looks at which
+        partitions there are.
+
+        Raises `ValueError` for an option that cannot be; `UnknownTopicError` for a topic that is not there. Reading
+        raises `OffsetsMissingError`, `DamagedDataError`, `TopicReplacedError`, or what could not be mended within the
+        client's ``retry_seconds``.
+        """
+        from tpc_broker.client.consumer.options import Chosen, ReadOptions, reading  # noqa: PLC0415 - who only writes needs none
+
+        options = ReadOptions(
+            start=start,
+            isolation=isolation,
+            on_missing=on_missing,
+            memory=memory,
+            fetch_bytes=fetch_bytes,
+            partition_bytes=partition_bytes,
+            wait_seconds=wait_seconds,
+            rack=self.fleet.settings.rack if rack is None else rack,
+            commit_seconds=commit_seconds,
+            leave_seconds=leave_seconds,
+            topics_seconds=topics_seconds,
+        )
+        return reading(self.fleet, Chosen(topics, assignment, group), options)
+
+    @overload
+    def topic(self, name: str) -> Topic[bytes, bytes | None]: ...
+    @overload
+    def topic(self, name: str, *, value: Codec[V]) -> Topic[bytes, V]: ...
+    @overload
+    def topic(self, name: str, *, key: Codec[K]) -> Topic[K, bytes | None]: ...
+    @overload
+    def topic(self, name: str, *, key: Codec[K], value: Codec[V]) -> Topic[K, V]: ...
+    def topic(self, name: str, *, key: Codec[Any] | None = None, value: Codec[Any] | None = None) -> Topic[Any, Any]:
+        """A topic whose keys and values have types, to send to and read from: `tpc_broker.client.codecs`.
+
+        Without a codec they are bytes. A key may always be missing; a value that may be null has the codec
+        ``Nullable(…)``. Nothing is asked of the cluster yet.
+        """
+        from tpc_broker.client.codecs import Bytes  # noqa: PLC0415 - who sends bytes needs none
+        from tpc_broker.client.codecs.topics import Topic  # noqa: PLC0415
+
+        return Topic(self, name, Bytes() if key is None else key, Bytes() if value is None else value)
+
     async def leave(self) -> None:
         """The block has ended well."""
         if self._producer is not None:
@@ -159,10 +265,16 @@ def _of_record(
 
 
 @asynccontextmanager
-async def connect(  # noqa: PLR0913 - options with defaults
+async def connect(  # noqa: PLR0913 - what there is to say, by keyword
     bootstrap: str,
     *,
     client_id: str = "tpc",
+    tls: TlsSettings | bool | None = None,
+    auth: AuthSettings | None = None,
+    rack: str = "",
+    connect_seconds: float = 10.0,
+    request_seconds: float = 30.0,
+    retry_seconds: float = 120.0,
     memory: int | str = "64MiB",
     compression: CompressionName = "none",
     batch_bytes: int | str = "1MiB",
@@ -175,6 +287,14 @@ async def connect(  # noqa: PLR0913 - options with defaults
 ) -> AsyncIterator[Client]:
     """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
 
+    ``client_id`` names the program to the brokers (quotas, logs). ``tls``: True for TLS with the certificates that the
+    system trusts, or `TlsSettings`; a broker that cannot prove its name is not talked to. ``auth``: `SaslSettings` for
+    PLAIN and SCRAM, `OAuthSettings` for tokens; without ``tls``, PLAIN and tokens can be read by the network. ``rack``:
+    where this program runs, for reading from replicas nearby.
+
+    Times in seconds: ``connect_seconds`` for one connection with TLS and login, ``request_seconds`` for one answer,
+    ``retry_seconds`` for an operation with all its repetitions: what may be tried again is an error only after that.
+
     For sending: ``memory`` that records may take, in bytes or as "64MiB"; who has more to send waits. ``compression``:
     none, gzip, snappy, lz4, zstd. ``batch_bytes``: of a batch before it is compressed. ``linger_seconds``: how long a
     batch waits for more records though the broker could take it. ``delivery_seconds``: after which a record that is not
@@ -185,17 +305,29 @@ async def connect(  # noqa: PLR0913 - options with defaults
     `UndeliveredError`. A block that ends by an error or is cancelled is left at once; the error then has a note of what
     was not delivered.
 
-    `ValueError` for an address that is none, or for options that make no sense. Nothing is sent before something is
-    asked for.
+    `ValueError` says what is wrong with an argument. `AuthenticationError`: certificates or a key cannot be used.
+    Nothing is sent before something is asked for.
     """
-    settings = FleetSettings(bootstrap, client_id)
+    settings = fleet_settings(
+        bootstrap, client_id=client_id, tls=tls, auth=auth, rack=rack,
+        connect_seconds=connect_seconds, request_seconds=request_seconds, retry_seconds=retry_seconds,
+    )  # fmt: skip
     sending = ProducerSettings(
         memory_bytes=bytes_of(memory), batch_bytes=bytes_of(batch_bytes), compression=compression,
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip
+    async with opened(settings, sending) as client:
+        yield client
+
+
+@asynccontextmanager
+async def opened(
+    settings: FleetSettings, sending: ProducerSettings | None = None, dial: Dial | None = None
+) -> AsyncIterator[Client]:
+    """`connect` with all settings; ``dial``: another way to the brokers than the network."""
     async with background_tasks() as tasks:
-        fleet = Fleet(settings, tasks)
+        fleet = Fleet(settings, tasks) if dial is None else Fleet(settings, tasks, dial)
         client = Client(fleet, tasks, sending)
         try:
             yield client

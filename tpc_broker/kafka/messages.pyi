@@ -836,6 +836,31 @@ class ConsumerProtocolAssignment(Message):
         user_data: Bytes | None = ...,
     ) -> None: ...
 
+class ConsumerProtocolSubscription(Message):
+    class TopicPartition(Message):
+        topic: str
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic: str = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    topics: list[str]
+    user_data: Bytes | None
+    owned_partitions: list[ConsumerProtocolSubscription.TopicPartition]
+    generation_id: int
+    rack_id: str | None
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] = ...,
+        user_data: Bytes | None = ...,
+        owned_partitions: Sequence[ConsumerProtocolSubscription.TopicPartition] = ...,
+        generation_id: int = ...,
+        rack_id: str | None = ...,
+    ) -> None: ...
+
 class CreateAclsRequest(Message):
     class AclCreation(Message):
         resource_type: int
@@ -3409,6 +3434,81 @@ class ProduceRequest(Message):
         acks: int = ...,
         timeout_ms: int = ...,
         topic_data: Sequence[ProduceRequest.TopicProduceData] = ...,
+    ) -> None: ...
+
+class ProduceResponse(Message):
+    class BatchIndexAndErrorMessage(Message):
+        batch_index: int
+        batch_index_error_message: str | None
+        def __init__(
+            self,
+            *,
+            batch_index: int = ...,
+            batch_index_error_message: str | None = ...,
+        ) -> None: ...
+    class LeaderIdAndEpoch(Message):
+        leader_id: int
+        leader_epoch: int
+        def __init__(
+            self,
+            *,
+            leader_id: int = ...,
+            leader_epoch: int = ...,
+        ) -> None: ...
+    class PartitionProduceResponse(Message):
+        index: int
+        error_code: int
+        base_offset: int
+        log_append_time_ms: int
+        log_start_offset: int
+        record_errors: list[ProduceResponse.BatchIndexAndErrorMessage]
+        error_message: str | None
+        current_leader: ProduceResponse.LeaderIdAndEpoch
+        def __init__(
+            self,
+            *,
+            index: int = ...,
+            error_code: int = ...,
+            base_offset: int = ...,
+            log_append_time_ms: int = ...,
+            log_start_offset: int = ...,
+            record_errors: Sequence[ProduceResponse.BatchIndexAndErrorMessage] = ...,
+            error_message: str | None = ...,
+            current_leader: ProduceResponse.LeaderIdAndEpoch = ...,
+        ) -> None: ...
+    class TopicProduceResponse(Message):
+        name: str
+        topic_id: bytes
+        partition_responses: list[ProduceResponse.PartitionProduceResponse]
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            topic_id: bytes = ...,
+            partition_responses: Sequence[ProduceResponse.PartitionProduceResponse] = ...,
+        ) -> None: ...
+    class NodeEndpoint(Message):
+        node_id: int
+        host: str
+        port: int
+        rack: str | None
+        def __init__(
+            self,
+            *,
+            node_id: int = ...,
+            host: str = ...,
+            port: int = ...,
+            rack: str | None = ...,
+        ) -> None: ...
+    responses: list[ProduceResponse.TopicProduceResponse]
+    throttle_time_ms: int
+    node_endpoints: list[ProduceResponse.NodeEndpoint]
+    def __init__(
+        self,
+        *,
+        responses: Sequence[ProduceResponse.TopicProduceResponse] = ...,
+        throttle_time_ms: int = ...,
+        node_endpoints: Sequence[ProduceResponse.NodeEndpoint] = ...,
     ) -> None: ...
 
 class PushTelemetryRequest(Message):

@@ -1,0 +1,80 @@
+"""A coroutine cancelled at each of its awaits in turn, on both loops, without a clock.
+
+    async for cancelled in at_each_await(lambda: client.fleet.leader(where)):
+        assert …                          # what holds however far it had come
+
+`cancelled.place` is the number of the await, from 1 on; `cancelled.is_done` of the last turn only, in which it was not
+reached any more, and `cancelled.result` what the coroutine gave then. Only suspensions are counted: awaits that really
+hand control to the loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+AWAITS_MAX: Final = 10_000
+
+
+class _Watched:
+    """An awaitable that calls ``reached`` before its n-th suspension."""
+
+    def __init__(self, made: Awaitable[Any], place: int, reached: Callable[[], None]) -> None:
+        self._made, self._place, self._reached = made, place, reached
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._made.__await__()
+        step: Callable[[], Any] = lambda: next(inner)  # noqa: E731
+        for count in itertools.count(1):
+            try:
+                suspended = step()
+            except StopIteration as ended:
+                return ended.value
+            if count == self._place:
+                self._reached()
+            try:
+                given = yield suspended
+            except BaseException as error:
+                step = _thrower(inner, error)
+            else:
+                step = _sender(inner, given)
+        raise AssertionError
+
+
+def _sender(inner: Any, given: Any) -> Callable[[], Any]:
+    return lambda: inner.send(given)
+
+
+def _thrower(inner: Any, error: BaseException) -> Callable[[], Any]:
+    return lambda: inner.throw(error)
+
+
+@dataclass
+class Cancelled:
+    place: int
+    is_done: bool
+    result: Any = None
+
+
+async def cancelled_at(place: int, make: Callable[[], Awaitable[Any]]) -> Cancelled:
+    """Once, at the n-th await."""
+    with anyio.CancelScope() as scope:
+        result = await _Watched(make(), place, scope.cancel)
+        if not scope.cancel_called:
+            return Cancelled(place, is_done=True, result=result)
+        return Cancelled(place, is_done=False, result=result)  # it was cancelled, and ended all the same
+    return Cancelled(place, is_done=False)
+
+
+async def at_each_await(make: Callable[[], Awaitable[Any]]) -> AsyncIterator[Cancelled]:
+    """Until it ends before it is cancelled."""
+    for place in range(1, AWAITS_MAX):
+        found = await cancelled_at(place, make)
+        yield found
+        if found.is_done:
+            return
+    raise AssertionError(f"more than {AWAITS_MAX} awaits")
