@@ -42,7 +42,7 @@ class Leader:
         values = [record.value for record in batch.records()]
         if any(value.startswith(b"bad") for value in values):
             return ErrorCode.INVALID_RECORD, -1
-        if batch.producer_id == self.producer_id:
+        if batch.producer_id == self.producer_id >= 0:
             if batch.producer_epoch < self.epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH, -1
             if batch.producer_epoch > self.epoch:

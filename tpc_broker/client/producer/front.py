@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.lowlevel
 
-from tpc_broker.client.errors import ClientError, DeliveryError, RecordTooLargeError, UndeliveredError
+from tpc_broker.client.errors import ClientError, ClosedError, DeliveryError, RecordTooLargeError, UndeliveredError
 from tpc_broker.client.producer.batch import Batch, Failure, as_cell, header_pairs, record_size
 from tpc_broker.client.producer.budget import Budget
 from tpc_broker.client.producer.bulk import Bulk
@@ -229,7 +229,7 @@ class Producer:
     def _refusal(self) -> ClientError:
         failure = self.session.failure
         if failure is None:
-            return ClientError(self._closed)
+            return ClosedError(self._closed)
         return ClientError(f"the transaction {self.session.transactional_id} can only be aborted: {failure.text}")
 
     def withdrawn_error(self, where: TopicPartition) -> DeliveryError:

@@ -17,7 +17,7 @@ import anyio
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.cluster import is_retriable
-from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, refusal_of
+from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError
 from tpc_broker.client.producer.batch import Failure
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -323,11 +323,9 @@ class Sender:
         self._after(lane, now)
 
     def _refused(self, lane: Lane, batch: Batch, row: Any, link: Link, now: float) -> None:
-        broker = link.channel.broker_id
         told = [row.error_message, *(one.batch_index_error_message for one in row.record_errors)]
         words = "; ".join(filter(None, told))
-        what = f"{lane.where} at broker {broker}"
-        error = RefusedError(row.error_code, f"{what}: {words}" if words else what)
+        error = link.channel.refusal(row.error_code, f"records for {lane.where}", words or None)
         lane.refused(batch, error, now)
         if row.error_code in _OTHER_LEADER:
             self._stale.add(lane)
@@ -446,7 +444,7 @@ class Sender:
                 channel = await self._fleet.any_channel()
                 answer = await channel.call(ApiKey.INIT_PRODUCER_ID, requests.in_any_version(request))
                 if answer.error_code:
-                    raise refusal_of(answer, "a producer id (idempotent=False goes without)")
+                    raise channel.refusal(answer.error_code, "a producer id (idempotent=False goes without)")
             except ClientError as error:
                 lanes, self._anonymous = self._anonymous, {}
                 self._failed(lanes, error)
