@@ -223,7 +223,7 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return reading(self.fleet, Chosen(topics, assignment, group), options)
+        return reading(self.fleet, Chosen(topics, assignment, group), options, self.send)
 
     @overload
     def topic(self, name: str) -> Topic[bytes, bytes | None]: ...
