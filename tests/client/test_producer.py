@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 import anyio
 import pytest
-import sniffio
 
 from tests.client.producer_readback import read_back
 from tests.support.both_loops import BACKENDS, on_both_loops
@@ -25,6 +26,7 @@ MURMUR2 = {
     b"abc": 479470107,
 }
 """Of Kafka's own tests (UtilsTest.testMurmur2)."""
+_numbers = itertools.count()
 
 
 async def make_topic(client, name, partitions=1, **configs):
@@ -37,8 +39,9 @@ async def make_topic(client, name, partitions=1, **configs):
     assert answer.topics[0].error_code == 0, answer
 
 
-def loop_name():
-    return sniffio.current_async_library()
+def new_name(name):
+    """For a topic of each loop."""
+    return f"{name}-{next(_numbers)}"
 
 
 @pytest.mark.parametrize(("key", "hashed"), MURMUR2.items())
@@ -70,7 +73,7 @@ def test_others_read_what_was_written_in_each_compression(shared_broker, codec):
 
 @on_both_loops
 async def test_an_answer_tells_where_and_when(shared_broker):
-    topic = f"producer-where-{loop_name()}"
+    topic = new_name("producer-where")
     async with connect(shared_broker.bootstrap) as client:
         await make_topic(client, topic, 3)
         assert await client.send(topic, b"v", partition=2, timestamp=5) == (topic, 2, 0, 5)
@@ -85,7 +88,7 @@ async def test_an_answer_tells_where_and_when(shared_broker):
 
 @on_both_loops
 async def test_time_stamps_of_the_broker_are_told(shared_broker):
-    topic = f"producer-append-time-{loop_name()}"
+    topic = new_name("producer-append-time")
     async with connect(shared_broker.bootstrap) as client:
         await make_topic(client, topic, message_timestamp_type="LogAppendTime")
         assert (await client.send(topic, b"v", timestamp=5)).timestamp > 5
@@ -93,7 +96,7 @@ async def test_time_stamps_of_the_broker_are_told(shared_broker):
 
 @on_both_loops
 async def test_an_empty_key_is_a_key_and_no_key_goes_anywhere(shared_broker):
-    topic = f"producer-keys-{loop_name()}"
+    topic = new_name("producer-keys")
     async with connect(shared_broker.bootstrap) as client:
         await make_topic(client, topic, 7)
         assert {(await client.send(topic, b"v", key=b"")).partition for _record in range(5)} == {key_partition(b"", 7)}
@@ -104,7 +107,7 @@ async def test_an_empty_key_is_a_key_and_no_key_goes_anywhere(shared_broker):
 
 @on_both_loops
 async def test_a_function_chooses_partitions_or_leaves_them(shared_broker):
-    topic = f"producer-choice-{loop_name()}"
+    topic = new_name("producer-choice")
 
     def choose(name, key, count):
         assert (name, count) == (topic, 4)
@@ -119,7 +122,7 @@ async def test_a_function_chooses_partitions_or_leaves_them(shared_broker):
 
 @on_both_loops
 async def test_what_was_read_is_sent_on_as_it_is(shared_broker):
-    topic = f"producer-onward-{loop_name()}"
+    topic = new_name("producer-onward")
     read = [
         Record("other", 9, 5, 1000, None, None, (), -1),
         Record("other", 9, 6, 1001, b"", b"", (("h", None), ("h", b"2")), 3),
@@ -139,7 +142,7 @@ async def test_what_was_read_is_sent_on_as_it_is(shared_broker):
 
 @on_both_loops
 async def test_all_kinds_of_items_are_sent_in_order(shared_broker):
-    topic = f"producer-all-{loop_name()}"
+    topic = new_name("producer-all")
 
     async def items():
         for number in range(10):
@@ -167,7 +170,7 @@ async def test_all_kinds_of_items_are_sent_in_order(shared_broker):
 
 @on_both_loops
 async def test_a_batch_that_is_too_large_for_the_topic_is_divided(shared_broker):
-    topic = f"producer-large-{loop_name()}"
+    topic = new_name("producer-large")
     async with connect(shared_broker.bootstrap) as client:
         await make_topic(client, topic, max_message_bytes="2000")
         first = await client.send(topic, b"first")
@@ -197,7 +200,7 @@ async def test_wrong_arguments_are_told_at_once(shared_broker):
 
 @on_both_loops
 async def test_many_tasks_share_batches(shared_broker):
-    topic = f"producer-many-{loop_name()}"
+    topic = new_name("producer-many")
     async with connect(shared_broker.bootstrap) as client:
         await make_topic(client, topic, 2)
         offsets = []

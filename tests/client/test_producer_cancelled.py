@@ -30,7 +30,7 @@ async def test_a_cancelled_send_is_withdrawn_or_arrives_once():
                 assert sent[-1] not in logs.asked_values, "sent after it was withdrawn"
         await client.flush()
         assert logs.values() == [value for value in sent if value in logs.asked_values]
-        assert client.producer.budget.bytes_used == 0
+        assert client.producer.statistics().bytes_held == 0
         sequences = [batch.base_sequence for batch in logs.headers]
         assert sequences == list(range(len(sequences)))
 
@@ -90,7 +90,7 @@ async def test_a_cancelled_send_all_leaves_a_beginning():
             whole = [b"%d-%d" % (rounds, number) for number in range(60)]
             assert mine == whole[: len(mine)]
             assert len(mine) == 60 or not cancelled.is_done
-            assert client.producer.budget.bytes_used == 0
+            assert client.producer.statistics().bytes_held == 0
 
 
 @on_both_loops
@@ -112,11 +112,11 @@ async def test_a_cancelled_wait_for_room_takes_none():
             with anyio.CancelScope() as scope:
                 scope.cancel()
                 await client.post(TOPIC, b"z" * 100)
-            assert client.producer.budget.waiting_count <= 1
+            assert client.producer.statistics().posts_waiting_count <= 1
             answers.set()
         await client.flush()
         assert logs.values() == [b"x" * 100, b"y" * 100]
-        assert client.producer.budget.bytes_used == 0 == client.producer.budget.waiting_count
+        assert client.producer.statistics() == (0, 2 * size, 0, 0, 0)
 
 
 @on_both_loops
@@ -152,7 +152,7 @@ async def test_posting_never_holds_more_than_the_memory_and_drops_nothing():
     used = []
 
     async def instead(_asked):
-        used.append(client.producer.budget.bytes_used)
+        used.append(client.producer.statistics().bytes_held)
 
     logs.instead = instead
     async with logged_client(logs, partitions=3, memory_bytes=1500, batch_bytes=500) as (client, _brokers):
@@ -191,7 +191,7 @@ async def test_a_slow_partition_leaves_room_for_others():
             tasks.start_soon(post_to_the_slow_one)
             for number in range(100):
                 await client.send(TOPIC, b"%d" % number, partition=1)
-            assert client.producer.budget.waiting_count == 1
+            assert client.producer.statistics().posts_waiting_count == 1
             answers.set()
         await client.flush()
         assert logs.values(0) == logs.values(1) == [b"%d" % number for number in range(100)]
