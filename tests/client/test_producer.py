@@ -182,6 +182,17 @@ async def test_a_batch_that_is_too_large_for_the_topic_is_divided(shared_broker)
 
 
 @on_both_loops
+async def test_a_record_that_is_refused_does_not_take_others_of_its_batch_along(shared_broker):
+    topic = new_name("producer-compacted")
+    async with connect(shared_broker.bootstrap) as client:
+        await make_topic(client, topic, cleanup_policy="compact")
+        slips = [await client.post(topic, b"v", key=None if number == 5 else b"k") for number in range(10)]
+        with pytest.raises(RecordRefusedError, match="INVALID_RECORD"):
+            await slips[5]
+        assert [(await slip).offset for slip in slips if slip is not slips[5]] == list(range(9))
+
+
+@on_both_loops
 async def test_wrong_arguments_are_told_at_once(shared_broker):
     async with connect(shared_broker.bootstrap) as client:
         with pytest.raises(TypeError, match="value of a record is bytes or None, not str"):

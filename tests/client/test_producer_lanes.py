@@ -142,6 +142,18 @@ def test_a_batch_that_is_too_large_is_halved_and_those_behind_it_are_filled_less
     assert story.lane.batch_bytes < before
 
 
+def test_a_bad_record_does_not_take_its_neighbours_along():
+    story = proven()
+    story.lane.batch_bytes = 10_000
+    for number in range(20):
+        story.post("bad" if number in (3, 11) else "good")
+    story.settle()
+    story.check_end()
+    fates = [batch.fate_of(row) for batch, row, _value in story.posted[1:]]
+    assert [number for number, fate in enumerate(fates) if fate is not Fate.DELIVERED] == [3, 11]
+    assert story.lane.batch_bytes == 10_000
+
+
 def test_one_record_that_is_too_large_is_refused_by_the_setting_s_name():
     story = proven()
     story.post(size=12_000)
