@@ -78,6 +78,8 @@ async def logged_client(
         scripted_brokers(
             logs.script, topics={TOPIC: partitions}, brokers_count=brokers_count, versions=versions
         ) as brokers,
-        opened(FleetSettings(brokers.bootstrap, **(fleet or {})), ProducerSettings(**sending), brokers.dial) as client,
+        opened(
+            FleetSettings(brokers.bootstrap, **(fleet or {})), dial=brokers.dial, sending=ProducerSettings(**sending)
+        ) as client,
     ):
         yield client, brokers
