@@ -16,6 +16,7 @@ Modules
     `producing`     an idempotent producer, also within a transaction
     `transacting`   transactions of one's own, from begin to end, with a group's offset within them
     `coordinators`  which broker answers for a group or a transactional id
+    `producer`      sending from tasks: idempotent, within a byte budget, each record's fate known
     `consumer`      reading topics on anyio: `Client.read` and its streams
     `membership`    groups on anyio: which partitions a stream reads, and what is committed
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.handle import Client as Client
     from tpc_broker.client.handle import connect as connect
     from tpc_broker.client.membership.settings import GroupSettings as GroupSettings
+    from tpc_broker.client.producer.bulk import Sent as Sent
+    from tpc_broker.client.producer.slip import Slip as Slip
     from tpc_broker.client.requests import TopicPartition as TopicPartition
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
+    "Sent": "producer.bulk", "Slip": "producer.slip",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
     "TopicPartition": "requests", "GroupSettings": "membership.settings",
 }  # fmt: skip
