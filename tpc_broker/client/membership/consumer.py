@@ -133,9 +133,9 @@ class ConsumerMember:
     def beat(self) -> Beat | None:
         if self._lost or self._is_away:
             return None
-        # Rule: What a member is about to take, it says to have, and it begins to take nothing while a heartbeat is under
-        # way, nor after one that was lost: what that left out may be believed to be given back, and be somebody else's.
-        # Held by tests/client/test_member_machines.py, tests/client/test_member_histories.py.
+        # Rule: A member of a group by KIP-848 says to have what it is about to take, and begins to take nothing while a
+        # heartbeat is under way, nor after one that was lost: what that left out counts as given back, and may be
+        # somebody else's. Held by tests/client/test_member_machines.py, tests/client/test_member_histories.py.
         owned = self._owned.keys() | self._taking
         self._saying = owned
         self._is_beating = True

@@ -426,8 +426,8 @@ class GroupMembership:
     # Commits
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Tried again until ``commit_retry_seconds`` are over. `PartitionsLostError` for partitions that are another member's
-        now; `RefusedError`, or another `ClientError`.
+        """Tried again until ``commit_retry_seconds`` are over. `PartitionsLostError` for partitions that are another
+        member's now; `RefusedError`, or another `ClientError`.
         """
         await self._commit(positions, waits=True)
 
