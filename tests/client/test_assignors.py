@@ -106,7 +106,8 @@ def made(said):
 
 def check_whole(members, counts, given):
     """Each partition of a topic that somebody subscribes to is given once, to somebody who does."""
-    wanted = [TopicPartition(t, p) for t in counts if any(t in m.said.topics for m in members) for p in range(counts[t])]
+    topics = {topic for member in members for topic in member.said.topics} & counts.keys()
+    wanted = [TopicPartition(topic, partition) for topic in topics for partition in range(counts[topic])]
     assert sorted(where for found in given.values() for where in found) == sorted(wanted)
     for member in members:
         assert {where.topic for where in given[member.member_id]} <= set(member.said.topics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tpc_broker.client.conversation import VERSION_MAX
 from tpc_broker.client.errors import RefusedError
 from tpc_broker.client.membership.classic import ClassicMember
 from tpc_broker.client.membership.consumer import ConsumerMember
@@ -12,7 +13,7 @@ from tpc_broker.client.membership.settings import GroupSettings, checked_subscri
 from tpc_broker.client.membership.steps import Ask, Assign, Divide, Lose, Resolve, Revoke
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.kafka import ApiKey, messages
+from tpc_broker.kafka import ApiKey, api, messages, protocol
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 IDS = {"t": b"T" * 16, "u": b"U" * 16}
@@ -40,12 +41,11 @@ class Classic:
 
     def joins(self, generation, *, leader="other", code=0, member_id="me", members=(), protocol="cooperative-sticky"):
         request = self.asked(ApiKey.JOIN_GROUP)
-        self.answer(
-            messages.JoinGroupResponse(
-                error_code=code, generation_id=generation, leader=leader, member_id=member_id, members=list(members),
-                protocol_name=protocol,
-            )  # fmt: skip
+        answer = messages.JoinGroupResponse(
+            error_code=code, generation_id=generation, leader=leader, member_id=member_id, members=list(members)
         )
+        answer.protocol_name = protocol
+        self.answer(answer)
         return request
 
     def syncs(self, *partitions, code=0):
@@ -439,6 +439,20 @@ def test_who_stays_away_says_nothing():
     assert not member.machine.is_hurried
     member.machine.resume()
     assert member.beats(4).member_epoch == 0
+
+
+@pytest.mark.parametrize("key", [ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP])
+def test_every_version_can_be_spoken(key):
+    machine = classic_with(T0).machine
+    makers = {ApiKey.HEARTBEAT: machine.beat().make, ApiKey.LEAVE_GROUP: machine.leave_request()[1]}
+    machine.topics_grew()
+    machine.is_leader = True
+    machine.topics_grew()
+    makers[ApiKey.JOIN_GROUP] = machine.step().make
+    makers[ApiKey.SYNC_GROUP] = machine._sync_request
+    for version in range(api(key).first_version, VERSION_MAX[key] + 1):
+        frame = protocol.encode_request_frame(key, version, 1, "c", makers[key](version))
+        assert b"g" in b"".join(map(bytes, frame))
 
 
 # Settings

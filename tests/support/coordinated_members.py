@@ -30,8 +30,8 @@ BEAT_MS = 1_000
 class Coordinator(ConsumerScenario):
     """Takes the client's messages, and has its own answers as messages."""
 
-    def __init__(self, topics: dict[str, int]) -> None:
-        super().__init__(topics, dict(ASSIGNORS))
+    def __init__(self, topics: dict[str, int], **limits: Any) -> None:
+        super().__init__(topics, dict(ASSIGNORS), **limits)
 
     def ask(self, key: ApiKey, message: Any) -> str:
         """The answer is in `answer`, at once or later."""
