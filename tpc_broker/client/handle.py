@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
 from tpc_broker.client.net.settings import fleet_settings
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from tpc_broker.client.admin import Admin
+    from tpc_broker.client.codecs.codec import Codec
+    from tpc_broker.client.codecs.topics import Topic
     from tpc_broker.client.consumer.options import AssignmentLike, IsolationLike, OnMissing, TopicsLike
     from tpc_broker.client.consumer.starts import StartLike
     from tpc_broker.client.consumer.stream import Stream
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.values import Delivered, HeadersLike, Record
 
 _NOTHING: Final[Any] = object()
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Client:
@@ -147,6 +153,13 @@ class Client:
         if self._producer is not None:
             await self._producer.flush()
 
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, settings, groups and their offsets, users, rules of access, quotas, transactions, the cluster."""
+        from tpc_broker.client.admin import Admin  # noqa: PLC0415 - for who asks for it
+
+        return Admin(self.fleet)
+
     def read(  # noqa: PLR0913 - each is a setting of its own
         self,
         topics: TopicsLike | None = None,
@@ -210,7 +223,26 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return reading(self.fleet, Chosen(topics, assignment, group), options)
+        return reading(self.fleet, Chosen(topics, assignment, group), options, self.send)
+
+    @overload
+    def topic(self, name: str) -> Topic[bytes, bytes | None]: ...
+    @overload
+    def topic(self, name: str, *, value: Codec[V]) -> Topic[bytes, V]: ...
+    @overload
+    def topic(self, name: str, *, key: Codec[K]) -> Topic[K, bytes | None]: ...
+    @overload
+    def topic(self, name: str, *, key: Codec[K], value: Codec[V]) -> Topic[K, V]: ...
+    def topic(self, name: str, *, key: Codec[Any] | None = None, value: Codec[Any] | None = None) -> Topic[Any, Any]:
+        """A topic whose keys and values have types, to send to and read from: `tpc_broker.client.codecs`.
+
+        Without a codec they are bytes. A key may always be missing; a value that may be null has the codec
+        ``Nullable(…)``. Nothing is asked of the cluster yet.
+        """
+        from tpc_broker.client.codecs import Bytes  # noqa: PLC0415 - who sends bytes needs none
+        from tpc_broker.client.codecs.topics import Topic  # noqa: PLC0415
+
+        return Topic(self, name, Bytes() if key is None else key, Bytes() if value is None else value)
 
     async def leave(self) -> None:
         """The block has ended well."""
