@@ -239,7 +239,7 @@ async def test_commits_are_tried_again(protocol):
     ("protocol", "details", "key", "code", "told"),
     [
         ("classic", {}, ApiKey.JOIN_GROUP, ErrorCode.INVALID_SESSION_TIMEOUT, "session_seconds is 10.*group.min.session"),
-        ("classic", {}, ApiKey.JOIN_GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "group g.*READ of group g"),
+        ("classic", {}, ApiKey.JOIN_GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "READ of group g"),
         ("classic", {}, ApiKey.JOIN_GROUP, ErrorCode.GROUP_MAX_SIZE_REACHED, "group.max.size"),
         ("classic", {"assignors": ("range",)}, ApiKey.JOIN_GROUP, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "`assignors`"),
         ("classic", {"instance_id": "i"}, ApiKey.SYNC_GROUP, ErrorCode.FENCED_INSTANCE_ID, "instance_id='i'"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -21,6 +22,8 @@ from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.model import TopicId
 
 REQUEST_MS = 20
+BEAT_MS = 10
+"""Between the heartbeats of members of KIP-848."""
 PAUSE_S = 0.002
 ANSWERS: dict[ApiKey, Any] = {
     ApiKey.JOIN_GROUP: messages.JoinGroupResponse, ApiKey.SYNC_GROUP: messages.SyncGroupResponse,
@@ -34,6 +37,9 @@ class Groups:
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.coordinator = Coordinator(topics, initial_rebalance_delay_ms=0)
+        self.coordinator.settings = replace(
+            self.coordinator.settings, heartbeat_interval_ms=BEAT_MS, assignment_interval_ms=0
+        )
         self.brokers: ScriptedBrokers
         self.refusals: dict[ApiKey, list[ErrorCode]] = {}
         self.silent: set[ApiKey] = set()
