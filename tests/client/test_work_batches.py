@@ -16,6 +16,7 @@ from tpc_broker.client.consumer.ports import GroupIdentity
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.values import Record
 from tpc_broker.client.work.failures import HandlerError, PartitionRevokedError
+from tpc_broker.client.work.for_each import ForEachSettings
 from tpc_broker.client.work.fronts import Fronts
 from tpc_broker.client.work.parts import Part
 
@@ -172,7 +173,7 @@ async def test_two_kinds_at_once_are_refused():
     _, fronts = fronts_of()
     async with fronts.work(max_records=4, commit=False):
         with pytest.raises(RuntimeError, match="read by work already"):
-            await fronts.for_each(no_send)
+            await fronts.for_each(no_send, ForEachSettings())
         with pytest.raises(RuntimeError, match="read by work already"):
             async with fronts.partitions():
                 pass

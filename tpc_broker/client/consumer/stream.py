@@ -18,8 +18,9 @@ from tpc_broker.client.consumer.starts import start_of
 from tpc_broker.client.errors import ClientError, PartitionsLostError
 from tpc_broker.client.net.tasks import background_tasks
 from tpc_broker.client.values import Batch
-from tpc_broker.client.work.for_each import WINDOW_RECORDS
+from tpc_broker.client.work.for_each import WINDOW_RECORDS, ForEachSettings
 from tpc_broker.client.work.fronts import Fronts
+from tpc_broker.client.work.order_book import Order
 from tpc_broker.client.work.policies import OnError, Stop
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class Stream:
     # ---- Working on records
 
     def work(self, *, max_records: int = WORK_RECORDS, commit: bool = True) -> AbstractAsyncContextManager[WorkBatch]:
-        """``async with stream.work() as batch:``: records of one partition, at most ``max_records``, as there are already.
+        """``async with stream.work() as batch:``: records of one partition, at most ``max_records``, as there are
+        already.
 
         Leaving the block finishes them; an error, or being cancelled, gives them back: they are read again, here or by
         who has the partition then. ``commit`` True also commits before the block is over, and raises what comes of it
@@ -159,16 +161,16 @@ class Stream:
         ``dead_letter("topic")``: written there, and finished when that is delivered, else `DeadLetterError`;
         ``Retry(5, then=…)``: tried again after growing pauses, while only what has to keep its order behind it waits.
 
-        Cancelled, or ended by an error, what handlers have is cancelled and read again. ``stop``: once it is set nothing
-        more is begun, and this returns when what was under way is done. When a partition is revoked, what is under way
-        of it may end within the group's ``grace_seconds``, and is cancelled behind it.
+        Cancelled, or ended by an error, what handlers have is cancelled and read again. ``stop``: once it is set
+        nothing more is begun, and this returns when what was under way is done. When a partition is revoked, what is
+        under way of it may end within the group's ``grace_seconds``, and is cancelled behind it.
         """
-        options = {"concurrency": concurrency, "window": window, "stop": stop}
-        await self._taken_over().for_each(handle, order=order, on_error=on_error, **options)
+        settings = ForEachSettings(concurrency, Order(order), on_error, window)
+        await self._taken_over().for_each(handle, settings, stop)
 
     def partitions(self) -> AbstractAsyncContextManager[Parts]:
-        """``async with stream.partitions() as parts: async for part in parts: …``: each partition that this stream reads,
-        and will read, as a `Part` for a task of its own, which ends within the block.
+        """``async with stream.partitions() as parts: async for part in parts: …``: each partition that this stream
+        reads, and will read, as a `Part` for a task of its own, which ends within the block.
         """
         return self._taken_over().partitions()
 
