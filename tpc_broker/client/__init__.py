@@ -16,11 +16,16 @@ Modules
     `producing`     an idempotent producer, also within a transaction
     `transacting`   transactions of one's own, from begin to end, with a group's offset within them
     `coordinators`  which broker answers for a group or a transactional id
+    `producer`      sending from tasks: idempotent, within a byte budget, each record's fate known
     `consumer`      reading topics on anyio: `Client.read` and its streams
+    `work`          handlers on a stream's records: batches, `for_each`, partitions by themselves, retries, dead letters
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
+    `codecs/`       typed keys and values: text, JSON, MessagePack; Avro, Protobuf, JSON Schema with a registry
     `errors`        what goes wrong, by culprit
+    `exchange`      a question to a broker and what its answer means, as one value; no I/O
+    `admin`         what operators ask, as typed records, on anyio
 
 An asynchronous client shares all that is marked as free of I/O and brings its own `connection` and `cluster`.
 
@@ -40,15 +45,29 @@ if TYPE_CHECKING:
     from tpc_broker.client.handle import Client as Client
     from tpc_broker.client.handle import connect as connect
     from tpc_broker.client.membership.settings import GroupSettings as GroupSettings
+    from tpc_broker.client.producer.bulk import Sent as Sent
+    from tpc_broker.client.producer.slip import Slip as Slip
     from tpc_broker.client.requests import TopicPartition as TopicPartition
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
     from tpc_broker.client.values import Record as Record
+    from tpc_broker.client.work.failures import DeadLetterError as DeadLetterError
+    from tpc_broker.client.work.failures import HandlerError as HandlerError
+    from tpc_broker.client.work.failures import PartitionRevokedError as PartitionRevokedError
+    from tpc_broker.client.work.parts import Part as Part
+    from tpc_broker.client.work.policies import Retry as Retry
+    from tpc_broker.client.work.policies import Skip as Skip
+    from tpc_broker.client.work.policies import Stop as Stop
+    from tpc_broker.client.work.policies import dead_letter as dead_letter
 
 _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
+    "Sent": "producer.bulk", "Slip": "producer.slip",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
     "TopicPartition": "requests", "GroupSettings": "membership.settings",
+    "Retry": "work.policies", "Skip": "work.policies", "Stop": "work.policies", "dead_letter": "work.policies",
+    "HandlerError": "work.failures", "DeadLetterError": "work.failures", "PartitionRevokedError": "work.failures",
+    "Part": "work.parts",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.

@@ -125,8 +125,7 @@ class Stream:
     # ---- Working on records
 
     def work(self, *, max_records: int = WORK_RECORDS, commit: bool = True) -> AbstractAsyncContextManager[WorkBatch]:
-        """``async with stream.work() as batch:``: records of one partition, at most ``max_records``, as there are
-        already.
+        """``async with stream.work() as batch:``: records of one partition, at most ``max_records`` of those there are.
 
         Leaving the block finishes them; an error, or being cancelled, gives them back: they are read again, here or by
         who has the partition then. ``commit`` True also commits before the block is over, and raises what comes of it
@@ -215,7 +214,18 @@ class Stream:
             self.settle()
             self._give_back_rest()
 
+    def take_back(self, where: TopicPartition) -> None:
+        if self._piece is not None and self._piece.where == where:
+            self._piece, self._records = None, iter(())
+        if self._given is not None and self._given[0] == where:
+            self._given = None
+
     # ---- What else there is to a stream
+
+    @property
+    def ledger(self) -> StreamReader:
+        """For transactions, which have what they took from here."""
+        return self._reader
 
     @property
     def identity(self) -> GroupIdentity | None:
