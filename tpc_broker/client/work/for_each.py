@@ -173,6 +173,11 @@ class ForEach:
                 scope.cancel()
         self._look_for_room()
 
+    def taken_back(self, where: TopicPartition, offset: int) -> bool:
+        """Its handler ends by an error then, and the policy says what is done."""
+        del where, offset
+        return True
+
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
         now = time.monotonic()
         found = {}

@@ -123,6 +123,10 @@ class Part:
         self.is_gone = True
         self._scope.cancel()
 
+    def drop(self) -> None:
+        """What was handed out is handed out again."""
+        self._records, self._last = (), None
+
     @property
     def last(self) -> tuple[int, float] | None:
         """Of the item that was handed out and is not finished: its first offset, and since when (`time.monotonic`)."""
@@ -226,6 +230,12 @@ class Parts:
             part = self._parts.pop(where, None)
             if part is not None:
                 part.lose()
+
+    def taken_back(self, where: TopicPartition, offset: int) -> bool:
+        del offset
+        if where in self._parts:
+            self._parts[where].drop()
+        return False
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
         return {where: part.last for where, part in self._parts.items() if part.last is not None}
