@@ -154,7 +154,8 @@ class Stream:
         without a key has no order to keep. "partition": those of a partition one after the other. "none": all at once.
 
         What is committed (every ``commit_seconds``, and at the end) lies below everything that is not done. ``window``
-        bounds how many records of a partition may lie above: then it waits, and others go on.
+        bounds how many records of a partition may lie above, and the stream's ``memory`` how many bytes of all that is
+        not done: then the partition waits, and others go on.
 
         ``on_error``, when ``handle`` raises: ``Stop()``: `HandlerError`, naming the record, surfaces here; ``Skip()``;
         ``dead_letter("topic")``: written there, and finished when that is delivered, else `DeadLetterError`;
@@ -164,7 +165,8 @@ class Stream:
         nothing more is begun, and this returns when what was under way is done. When a partition is revoked, what is
         under way of it may end within the group's ``grace_seconds``, and is cancelled behind it.
         """
-        settings = ForEachSettings(concurrency, Order(order), on_error, window)
+        memory_bytes = self._reader.stock.limits.memory_bytes
+        settings = ForEachSettings(concurrency, Order(order), on_error, window, memory_bytes)
         await self._taken_over().for_each(handle, settings, stop)
 
     def partitions(self) -> AbstractAsyncContextManager[Parts]:

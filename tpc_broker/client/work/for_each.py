@@ -38,6 +38,7 @@ RUN_RECORDS: Final = 128
 """That a worker handles of one partition before it looks at the others, and lets other tasks run."""
 BATCH_RECORDS: Final = 500
 WINDOW_RECORDS: Final = 4096
+MEMORY_BYTES: Final = 64 * 1024 * 1024
 AHEAD_RECORDS: Final = 1024
 """Ready to be started, beside two for each worker."""
 AWAKENED: Final = 2
@@ -47,13 +48,14 @@ AWAKENED: Final = 2
 @dataclass(frozen=True, slots=True)
 class ForEachSettings:
     """``window``: records of a partition from the lowest that is not done on, before it has to wait. ``concurrency``:
-    handlers at once.
+    handlers at once. ``memory_bytes``: of records that are not done.
     """
 
     concurrency: int = 64
     order: Order = Order.KEY
     on_error: OnError = Stop()  # noqa: RUF009 - it is frozen
     window: int = WINDOW_RECORDS
+    memory_bytes: int = MEMORY_BYTES
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.window < 1:
@@ -121,6 +123,7 @@ class ForEach:
     async def run(self, stop: anyio.Event | None = None) -> None:
         """Until it is cancelled, a handler's error surfaces, or ``stop`` is set and what was under way is done."""
         self._source.watch(self)
+        self._share()
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._take_in)
@@ -157,6 +160,7 @@ class ForEach:
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         del partitions
+        self._share()
         self._intake.look_again()
 
     def revoking(self, partitions: Collection[TopicPartition]) -> None:
@@ -171,6 +175,7 @@ class ForEach:
             ledger = self._book.lose(where)
             for scope in self._scopes.get(ledger, ()) if ledger is not None else ():
                 scope.cancel()
+        self._share()
         self._look_for_room()
 
     def taken_back(self, where: TopicPartition, offset: int) -> bool:
@@ -324,6 +329,10 @@ class ForEach:
         self._start_no_more()
         self._failures.add(failure, cause)
         self._tasks.cancel_scope.cancel()
+
+    def _share(self) -> None:
+        """Half of the memory, so that partitions that are stuck leave room for others however many they are."""
+        self._book.share_bytes = self._settings.memory_bytes // (2 * max(1, len(self._source.held())))
 
     # -- small steps --------------------------------------------------------------------------------------------------
 
