@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import anyio
@@ -49,8 +52,8 @@ async def written(client: Client, name: str, count: int, partitions_count: int =
         await client.send_all(name, rows, partition=partition)
 
 
-def group_of(name: str) -> GroupSettings:
-    return GroupSettings(name, protocol="classic", heartbeat_seconds=0.1, grace_seconds=GRACE_SECONDS)
+def group_of(name: str, protocol: Any = "classic") -> GroupSettings:
+    return GroupSettings(name, protocol=protocol, heartbeat_seconds=0.1, grace_seconds=GRACE_SECONDS)
 
 
 async def committed(client: Client, name: str, partitions_count: int = 4) -> dict[int, int]:
@@ -67,8 +70,11 @@ async def until(condition: Callable[[], bool]) -> None:
         await anyio.sleep(0.005)
 
 
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.clients)])
 @on_both_loops
-async def test_two_members_handle_everything_with_a_revocation_in_between(shared_broker: Any, name: str) -> None:
+async def test_two_members_handle_everything_with_a_revocation_in_between(
+    shared_broker: Any, name: str, protocol: str
+) -> None:
     count = 200
     seen: dict[TopicPartition, list[int]] = defaultdict(list)
     by_member: dict[str, int] = {"first": 0, "second": 0}
@@ -89,7 +95,7 @@ async def test_two_members_handle_everything_with_a_revocation_in_between(shared
                 by_member[who] += 1
                 second_may.set()
 
-            async with client.read(name, group=group_of(name)) as stream:
+            async with client.read(name, group=group_of(name, protocol)) as stream:
                 await stream.for_each(handle, concurrency=8)
 
         async with anyio.create_task_group() as tasks:
@@ -221,3 +227,85 @@ async def test_one_way_of_reading_at_a_time(shared_broker: Any, name: str) -> No
             assert (await anext(stream)).offset == 4
         with pytest.raises(anyio.ClosedResourceError):
             stream.work()
+
+
+@on_both_loops
+async def test_a_handler_that_is_stuck_is_named_and_its_records_are_read_again(
+    shared_broker: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others may have the partition while it is; here nobody else is there, and it comes back."""
+    group = GroupSettings(name, protocol="classic", heartbeat_seconds=0.1, max_work_seconds=0.5)
+    begun: list[int] = []
+    cancelled: list[int] = []
+
+    async def handle(record: Record) -> None:
+        begun.append(record.offset)
+        if record.offset == 3 and not cancelled:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.append(record.offset)
+
+    async with connect(shared_broker.bootstrap) as client:
+        await made_topic(client, name, 1)
+        await written(client, name, 10, 1)
+        async with client.read(name, group=group) as stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: stream.for_each(handle, order="partition"))
+            await until(lambda: begun == [0, 1, 2, 3])
+            assert [(row.offset, row.key_bytes, row.attempts) for row in stream.under_way()] == [(3, 1, 1)]
+            await until(lambda: begun[-1] == 9)
+            tasks.cancel_scope.cancel()
+        assert cancelled == [3]
+        assert begun[4] <= 3
+        assert sorted(set(begun)) == list(range(10))
+        assert await committed(client, name, 1) == {0: 10}
+    assert f"a handler works at {name}-0 at offset 3 for" in caplog.text
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@on_both_loops
+async def test_members_that_come_and_go_lose_nothing(shared_broker: Any, name: str, protocol: str, seed: int) -> None:
+    """Ten members, three at a time, some of which end by an error; handlers fail and are slow."""
+    chance = Random(f"{seed} {name}")
+    count, partitions_count = 2_000, 6
+    done: dict[int, set[int]] = {number: set() for number in range(partitions_count)}
+    settings = replace(group_of(name, protocol), grace_seconds=0.2)
+
+    def is_over() -> bool:
+        return all(len(offsets) == count for offsets in done.values())
+
+    async with connect(shared_broker.bootstrap) as client:
+        await made_topic(client, name, partitions_count)
+        await written(client, name, count, partitions_count)
+
+        async def member(turn: int) -> None:
+            last: dict[tuple[int, bytes | None], int] = {}
+
+            async def handle(record: Record) -> None:
+                await anyio.sleep(chance.choice((0, 0, 0, 0.001)))
+                if chance.random() < 0.02:
+                    raise ValueError
+                if chance.random() < 0.0005 and turn < 7:
+                    raise ZeroDivisionError
+                last[record.partition, record.key] = record.offset
+                done[record.partition].add(record.offset)
+
+            policy = Retry(1_000_000, delay_seconds=0.001, errors=(ValueError,))
+            async with client.read(name, group=settings) as stream:
+                order: Any = ("key", "partition", "none")[turn % 3]
+                with anyio.move_on_after(1.0 if turn < 7 else None), suppress(HandlerError):
+                    await stream.for_each(handle, order=order, on_error=policy, concurrency=16)
+
+        async def members(first: int) -> None:
+            for turn in range(first, 10, 3):
+                await member(turn)
+
+        async with anyio.create_task_group() as tasks:
+            for first in range(3):
+                tasks.start_soon(members, first)
+            while not is_over():
+                for partition, offset in (await committed(client, name, partitions_count)).items():
+                    assert done[partition] >= set(range(offset)), f"{partition} is committed beyond what is done"
+            tasks.cancel_scope.cancel()
+        assert await committed(client, name, partitions_count) == dict.fromkeys(range(partitions_count), count)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint
 
-from tpc_broker.client.work.failures import DeadLetterError, FirstFailure, HandlerError, place_of, said_by
+from tpc_broker.client.work.failures import DeadLetterError, FirstFailure, HandlerError, as_error, place_of, said_by
 from tpc_broker.client.work.intake import Intake
 from tpc_broker.client.work.order_book import Order, OrderBook, Standing
 from tpc_broker.client.work.policies import DeadLetter, OnError, Skip, Stop, dead_letter_headers, decide
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from tpc_broker.client.work.policies import Send
 
 RUN_RECORDS: Final = 128
-"""That a worker handles of one partition before it looks at the others, and lets other tasks run."""
+RUN_SECONDS: Final = 0.005
+"""That a worker handles of one partition at most, or begins to, before it looks at the others and lets other tasks run:
+handlers that await nothing would keep heartbeats from being sent.
+"""
 BATCH_RECORDS: Final = 500
 WINDOW_RECORDS: Final = 4096
 MEMORY_BYTES: Final = 64 * 1024 * 1024
@@ -262,8 +265,10 @@ class ForEach:
     async def _handle_run(self, ledger: Ledger, *, is_awakened: bool) -> None:
         book, handle, finish = self._book, self._handle, self._source.finish
         where, start, done, now = ledger.where, book.start, book.done, time.monotonic
+        until = now() + RUN_SECONDS
         for _ in range(RUN_RECORDS):
-            item = start(ledger, now())
+            begun = now()
+            item = start(ledger, begun) if begun < until else None
             if item is None:
                 return
             if is_awakened:
@@ -271,11 +276,12 @@ class ForEach:
                 is_awakened = False
             try:
                 await handle(item.record)
-            except Exception as error:  # noqa: BLE001 - what is done is the policy's
+            except BaseException as raised:
+                error = as_error(raised)
+                if error is None:
+                    book.abandon(item)
+                    raise
                 is_done = await self._settle(item, error)
-            except BaseException:
-                book.abandon(item)
-                raise
             else:
                 is_done = True
             if is_done:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
-from tpc_broker.client.work.failures import FirstFailure, HandlerError, PartitionRevokedError, said_by
+from tpc_broker.client.work.failures import FirstFailure, HandlerError, PartitionRevokedError, as_error, said_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -261,7 +261,10 @@ async def handle_each(source: Source, works: Works, handle: Callable[[Part], Awa
         async with part:
             try:
                 await handle(part)
-            except Exception as error:  # noqa: BLE001 - it surfaces with the partition's name
+            except BaseException as raised:
+                error = as_error(raised)
+                if error is None:
+                    raise
                 if not (isinstance(error, PartitionRevokedError) and part.is_ending):
                     failures.add(_failure_of(part, error), error)
                     tasks.cancel_scope.cancel()
