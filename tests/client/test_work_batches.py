@@ -151,6 +151,7 @@ async def test_a_batch_whose_partition_is_lost_says_so_and_commits_nothing():
         assert batch.is_lost
         with pytest.raises(PartitionRevokedError, match="orders-0"):
             batch.identity  # noqa: B018 - the fence of a transaction
+        assert [list(each.under_way()) for each in source.watchers] == [[A]], "who works at it has not heard"
     assert (source.committed, source.commits_count) == ({}, 0)
 
 

@@ -597,15 +597,20 @@ async def test_what_comes_back_waits_for_the_handler_that_does_not_end():
                 with anyio.CancelScope(shield=True):
                     await end.wait()
 
-    async with running(source, handle):
+    async with running(source, handle) as each:
         await until(lambda: len(begun) == 1)
+        begun_at = each.under_way()[A][1]
         source.lose(A)
+        assert list(each.under_way()) == [A]
         source.assign(A)
         for _ in range(20):
             await checkpoint()
         assert len(begun) == 1
+        assert [row.offset for row in each.records_under_way()] == [0]
+        assert each.under_way()[A][1] <= begun_at
         end.set()
         await source.wait_until_all_is_finished()
+        assert each.under_way() == {}
     assert len(begun) == 2
 
 

@@ -91,13 +91,14 @@ class Watcher(Protocol):
         """
 
     def taken_back(self, where: TopicPartition, offset: int) -> bool:
-        """A transaction that had what was handed out from there on was aborted. True: the front still has it, and sees to
-        it; False: it is handed out again.
+        """A transaction that had what was handed out from there on was aborted. True: the front still has it, and sees
+        to it; False: it is handed out again.
         """
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        """Of partitions that are held: the offset of what is under way for longest, and since when (`time.monotonic`);
-        since now where records only wait for others, or for another attempt.
+        """Of partitions with records that were handed out: the offset of what is under way for longest, and since when
+        (`time.monotonic`); since now where records only wait for others, or for another attempt. Of those that are gone
+        as well, until who has their records has heard of it.
         """
 
 

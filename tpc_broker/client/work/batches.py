@@ -55,6 +55,8 @@ class Works:
         self._identity = identity
         self._out: dict[TopicPartition, WorkBatch] = {}
         self._shut: set[TopicPartition] = set()
+        self._lost: list[WorkBatch] = []
+        """Whose blocks have not been left."""
         self._intake = Intake(source, self._shut)
 
     @asynccontextmanager
@@ -94,6 +96,7 @@ class Works:
             del self._out[batch.where]
             self._shut.discard(batch.where)
             self._intake.look_again()
+        self._lost = [lost for lost in self._lost if lost is not batch]
 
     # -- `Watcher` ----------------------------------------------------------------------------------------------------
 
@@ -110,6 +113,7 @@ class Works:
             if batch is not None:
                 batch.is_lost = True
                 self._end(batch)
+                self._lost.append(batch)
 
     def taken_back(self, where: TopicPartition, offset: int) -> bool:
         batch = self._out.get(where)
@@ -118,4 +122,4 @@ class Works:
         return False
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        return {where: (batch.records[0].offset, batch.since) for where, batch in self._out.items()}
+        return {batch.where: (batch.records[0].offset, batch.since) for batch in (*self._out.values(), *self._lost)}

@@ -188,11 +188,11 @@ class ForEach:
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
         now = time.monotonic()
-        found = {}
-        for ledger in self._book.ledgers():
-            running = ledger.running if ledger.predecessor is None else ledger.predecessor.running
-            oldest = min(running, key=lambda item: item.since, default=None)
-            found[ledger.where] = (ledger.position, now) if oldest is None else (oldest.record.offset, oldest.since)
+        found = {ledger.where: (ledger.position, now) for ledger in self._book.ledgers()}
+        for item in self._book.under_way():
+            where = item.ledger.where
+            if where not in found or item.since < found[where][1]:
+                found[where] = item.record.offset, item.since
         return found
 
     # -- tasks --------------------------------------------------------------------------------------------------------

@@ -192,6 +192,8 @@ class Parts:
         self._works = works
         self._new: deque[Part] = deque()
         self._parts: dict[TopicPartition, Part] = {}
+        self._lost: list[Part] = []
+        """Whose item is still worked on."""
         self._has_new = anyio.Event()
         self.assigned(source.held())
 
@@ -230,6 +232,7 @@ class Parts:
             part = self._parts.pop(where, None)
             if part is not None:
                 part.lose()
+                self._lost.append(part)
 
     def taken_back(self, where: TopicPartition, offset: int) -> bool:
         del offset
@@ -238,7 +241,8 @@ class Parts:
         return False
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        return {where: part.last for where, part in self._parts.items() if part.last is not None}
+        self._lost = [part for part in self._lost if part.last is not None]
+        return {part.where: part.last for part in (*self._parts.values(), *self._lost) if part.last is not None}
 
 
 @asynccontextmanager
