@@ -208,6 +208,22 @@ def test_what_comes_back_waits_for_the_handlers_of_before():
     assert book.done(new)
 
 
+def test_reading_that_goes_back_begins_anew():
+    """After a seek, or where a log was cut off."""
+    book = OrderBook(Order.KEY, window=100, ahead=100)
+    book.add(batch_of(A, (5, b"x"), (6, b"x"), (7, b"y")))
+    five, seven = start_all(book)
+    book.add(batch_of(A, (2, b"z"), (5, b"x")))
+    assert start_all(book) == []
+    assert not book.done(five)
+    assert start_all(book) == []
+    assert not book.done(seven)
+    two, again = start_all(book)
+    assert offsets([two, again]) == [2, 5]
+    assert book.done(two)
+    assert two.ledger.position == 5
+
+
 class History:
     """One interleaving of adding, starting, ending, pausing, revoking and coming back; what is promised is asserted."""
 

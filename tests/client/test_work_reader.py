@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -149,6 +149,49 @@ async def test_giving_back_what_is_not_handed_out_skips_nothing() -> None:
         reader.give_back(A, 0)
         reader.give_back(A, 2)
         assert (await reader.take(2)).records[0].offset == 0
+
+
+@on_both_loops
+async def test_a_seek_counts_for_more_than_what_is_under_way() -> None:
+    async with fed(A) as reader:
+        fronts = Fronts(reader, no_send, lambda: None)
+        for place in (2, 9):
+            reader.seek(A, Position(5))
+            with suppress(ZeroDivisionError):
+                async with fronts.work(max_records=3, commit=False) as batch:
+                    assert batch.records[0].offset == 5
+                    reader.seek(A, Position(place))
+                    raise ZeroDivisionError
+            async with fronts.work(max_records=3, commit=False) as batch:
+                assert batch.records[0].offset == place
+
+
+@on_both_loops
+async def test_handlers_go_on_where_a_seek_says() -> None:
+    async with fed(A) as reader:
+        fronts = Fronts(reader, no_send, lambda: None)
+        begun: list[int] = []
+        go_on = anyio.Event()
+
+        async def handle(record: Record) -> None:
+            begun.append(record.offset)
+            if record.offset == 6:
+                await go_on.wait()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fronts.for_each, handle, ForEachSettings(order=Order.PARTITION))
+            await until(lambda: begun[-1:] == [6])
+            reader.seek(A, Position(3))
+            for _ in range(10):
+                await checkpoint()
+            assert begun == [0, 1, 2, 3, 4, 5, 6]
+            go_on.set()
+            await until(lambda: begun[-1] == LOG_END - 1)
+            assert begun == [0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+            reader.seek(A, Position(10))
+            await until(lambda: begun[-3:] == [11, 10, 11])
+            await until(lambda: finished(reader) == LOG_END)
+            tasks.cancel_scope.cancel()
 
 
 # -- within transactions ----------------------------------------------------------------------------------------------

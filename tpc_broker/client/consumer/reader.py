@@ -183,9 +183,9 @@ class StreamReader:
 
     def give_back(self, where: TopicPartition, offset: int) -> None:
         found = self.stock.partitions.get(where)
-        if found is None or offset >= found.position:
-            return
-        self.stock.go_back(found, offset)
+        if found is None or not found.handed or offset >= found.handed[-1].end:
+            return  # a seek has been faster
+        self.stock.go_back(found, max(offset, found.handed[0].begin))
         self._fetcher.look()
         self._now_quiet()
 

@@ -155,17 +155,21 @@ class OrderBook:
     # -- what comes in ----------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch) -> Ledger:
-        """Of a partition that is held; in order, and without what was added before. A batch without records moves the
-        position on, when everything below is done.
+        """Of a partition that is held. A batch without records moves the position on, when everything below is done.
+
+        One that begins below what was added before says that reading has gone back, after a seek or in a log that was
+        cut off: what is here of the partition counts no more, and its handlers may end first.
         """
         where, records, next_offset = batch
+        begin = records[0].offset if records else next_offset
         ledger = self._ledgers.get(where)
+        if ledger is not None and begin < ledger.next_offset:
+            self.lose(where)
+            ledger = None
         if ledger is None:
-            position = records[0].offset if records else next_offset
-            ledger = self._ledgers[where] = Ledger(where, position)
+            ledger = self._ledgers[where] = Ledger(where, begin)
             ledger.predecessor = self._ending.get(where)
         assert ledger.standing is Standing.HELD
-        assert ledger.next_offset <= (records[0].offset if records else next_offset), (ledger.next_offset, where)
         ledger.next_offset = next_offset
         if not records:
             self._add_none(ledger)
