@@ -20,6 +20,7 @@ Modules
     `producer`      sending from tasks: idempotent, within a byte budget, each record's fate known
     `consumer`      reading topics on anyio: `Client.read` and its streams
     `membership`    groups on anyio: which partitions a stream reads, and what is committed
+    `work`          handlers on a stream's records: batches, `for_each`, partitions by themselves, retries, dead letters
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
@@ -52,12 +53,23 @@ if TYPE_CHECKING:
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
     from tpc_broker.client.values import Record as Record
+    from tpc_broker.client.work.failures import DeadLetterError as DeadLetterError
+    from tpc_broker.client.work.failures import HandlerError as HandlerError
+    from tpc_broker.client.work.failures import PartitionRevokedError as PartitionRevokedError
+    from tpc_broker.client.work.parts import Part as Part
+    from tpc_broker.client.work.policies import Retry as Retry
+    from tpc_broker.client.work.policies import Skip as Skip
+    from tpc_broker.client.work.policies import Stop as Stop
+    from tpc_broker.client.work.policies import dead_letter as dead_letter
 
 _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
     "Sent": "producer.bulk", "Slip": "producer.slip",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
     "TopicPartition": "requests", "GroupSettings": "membership.settings",
+    "Retry": "work.policies", "Skip": "work.policies", "Stop": "work.policies", "dead_letter": "work.policies",
+    "HandlerError": "work.failures", "DeadLetterError": "work.failures", "PartitionRevokedError": "work.failures",
+    "Part": "work.parts",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.

@@ -198,9 +198,9 @@ class StreamReader:
 
     def give_back(self, where: TopicPartition, offset: int) -> None:
         found = self.stock.partitions.get(where)
-        if found is None:
-            return
-        self.stock.go_back(found, offset)
+        if found is None or not found.handed or offset >= found.handed[-1].end:
+            return  # a seek has been faster
+        self.stock.go_back(found, max(offset, found.handed[0].begin))
         self._fetcher.look()
         self._now_quiet()
 
@@ -237,9 +237,14 @@ class StreamReader:
     def take_back_held(self, held: Partition) -> None:
         """The transaction is aborted: what it had is handed out again."""
         offset, held.held_from, held.finish_asked = held.held_from, None, -1
-        if self._has(held) and offset is not None:
-            if self.front is not None:
-                self.front.take_back(held.where)
+        if not self._has(held) or offset is None:
+            return
+        if self.front is not None:
+            self.front.take_back(held.where)
+        is_seen_to = False
+        for watcher in list(self._watchers):
+            is_seen_to |= watcher.taken_back(held.where, offset)
+        if not is_seen_to:
             self.give_back(held.where, offset)
 
     def _there_is_some(self) -> None:
