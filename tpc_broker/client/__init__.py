@@ -17,12 +17,14 @@ Modules
     `transacting`   transactions of one's own, from begin to end, with a group's offset within them
     `coordinators`  which broker answers for a group or a transactional id
     `consumer`      reading topics on anyio: `Client.read` and its streams
+    `producer`      sending from tasks: idempotent, within a byte budget, each record's fate known
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
     `errors`        what goes wrong, by culprit
     `exchange`      a question to a broker and what its answer means, as one value; no I/O
     `admin`         what operators ask, as typed records, on anyio
+    `transaction`   transactions on anyio, with what was read done in them
 
 An asynchronous client shares all that is marked as free of I/O and brings its own `connection` and `cluster`.
 
@@ -42,7 +44,11 @@ if TYPE_CHECKING:
     from tpc_broker.client.handle import Client as Client
     from tpc_broker.client.handle import connect as connect
     from tpc_broker.client.membership.settings import GroupSettings as GroupSettings
+    from tpc_broker.client.producer.bulk import Sent as Sent
+    from tpc_broker.client.producer.slip import Slip as Slip
     from tpc_broker.client.requests import TopicPartition as TopicPartition
+    from tpc_broker.client.transaction.front import Transaction as Transaction
+    from tpc_broker.client.transaction.owner import Outcome as Outcome
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
     from tpc_broker.client.values import Record as Record
@@ -51,6 +57,8 @@ _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
     "TopicPartition": "requests", "GroupSettings": "membership.settings",
+    "Sent": "producer.bulk", "Slip": "producer.slip",
+    "Transaction": "transaction.front", "Outcome": "transaction.owner",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.

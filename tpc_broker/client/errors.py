@@ -1,8 +1,16 @@
 """What goes wrong in a client, by culprit. Every message names the topic, partition and offset it is about."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from tpc_broker.kafka import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpc_broker.client.requests import TopicPartition
+    from tpc_broker.client.values import Fate
 
 
 class ClientError(Exception):
@@ -34,6 +42,43 @@ def refusal_of(answer: Any, what: str) -> RefusedError:
 
 class PartitionsLostError(ClientError):
     """Partitions are another member's of the group by now: what was done with their records may be done twice."""
+class DeliveryError(ClientError):
+    """A record was not delivered. ``fate``: UNKNOWN, it may be in the log; REFUSED, it is certainly not."""
+
+    def __init__(self, text: str, where: TopicPartition, fate: Fate) -> None:
+        super().__init__(text)
+        self.where = where
+        self.fate = fate
+
+
+class RecordRefusedError(DeliveryError, RefusedError):
+    """The broker refused a record, or the batch it was in, for good."""
+
+    def __init__(self, code: int, text: str, where: TopicPartition, fate: Fate) -> None:
+        RefusedError.__init__(self, code, text)
+        self.where = where
+        self.fate = fate
+
+
+class RecordTooLargeError(ClientError):
+    """A record is larger than the client's memory for records: it was not taken."""
+
+
+class UndeliveredError(ClientError):
+    """Records that were handed over and not delivered, and of which nobody was told one by one.
+
+    ``counts``: how many of each partition, with their fate.
+    """
+
+    def __init__(
+        self, counts: Mapping[tuple[TopicPartition, Fate], int], reasons: Mapping[TopicPartition, str]
+    ) -> None:
+        self.counts = dict(counts)
+        self.reasons = dict(reasons)
+        rows = [f"{where}: {count} {fate.value}" for (where, fate), count in sorted(self.counts.items(), key=str)]
+        text = f"{sum(self.counts.values())} records were not delivered ({'; '.join(rows)})"
+        first = next(iter(self.reasons.values()), "")
+        super().__init__(f"{text}: {first}" if first else text)
 
 
 class UnknownTopicError(ClientError):

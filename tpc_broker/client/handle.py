@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
 from tpc_broker.client.net.tasks import background_tasks
+from tpc_broker.client.producer.front import Producer
+from tpc_broker.client.producer.settings import ProducerSettings, bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
     from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
@@ -21,14 +23,130 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.stream import Stream
     from tpc_broker.client.membership.settings import GroupSettings
     from tpc_broker.client.net.fleet import Dial
+    from tpc_broker.client.producer.bulk import Records, Sent
+    from tpc_broker.client.producer.settings import CompressionName, Partitioner
+    from tpc_broker.client.producer.slip import Slip
+    from tpc_broker.client.transaction.front import Transaction, Transactors
+    from tpc_broker.client.values import Delivered, HeadersLike, Record
+
+_NOTHING: Final[Any] = object()
 
 
 class Client:
     """Made by `connect`. All of its tasks belong to one event loop."""
 
-    def __init__(self, fleet: Fleet, tasks: TaskGroup) -> None:
+    def __init__(self, fleet: Fleet, tasks: TaskGroup, producer_settings: ProducerSettings | None = None) -> None:
         self.fleet = fleet
         self._tasks = tasks
+        self._producer_settings = producer_settings or ProducerSettings()
+        self._producer: Producer | None = None
+        self._streams: list[Stream] = []
+
+    @property
+    def producer(self) -> Producer:
+        """What `send` and its kin use; made when it is first asked for."""
+        if self._producer is None:
+            self._producer = Producer(self.fleet, self._tasks, self._producer_settings)
+        return self._producer
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Coroutine[Any, Any, Delivered]: ...
+    @overload
+    def send(
+        self, topic: str, *, record: Record, partition: int | None = None, timestamp: int | None = None
+    ) -> Coroutine[Any, Any, Delivered]: ...
+    def send(  # noqa: PLR0913 - what a record has
+        self,
+        topic: str,
+        value: bytes | None = _NOTHING,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        record: Record | None = None,
+    ) -> Coroutine[Any, Any, Delivered]:
+        """Send one record and wait until it is in the log: gives where.
+
+        ``key`` None: no key; b"" is a key. ``headers``: a mapping, or pairs of name and value, of which a name may have
+        several. ``partition`` None: by the key as Java's clients choose it, or wherever there is most room.
+        ``timestamp`` in ms since 1970, None: now. ``record``: one that was read, sent on with its key, value, headers
+        and time stamp; its partition is chosen anew.
+
+        `DeliveryError` after ``delivery_seconds``, or at once when the broker refuses it for good
+        (`RecordRefusedError`); its ``fate`` says whether the record may be in the log. `UnknownTopicError`,
+        `RecordTooLargeError`: it was not taken. Cancelled before its batch is sealed, the record was certainly not
+        sent; later only the waiting ends.
+        """
+        if record is not None:
+            return self.producer.send(topic, *_of_record(record, timestamp, partition))
+        if value is _NOTHING:
+            raise TypeError("send() needs a value (None for a null one) or record=")
+        return self.producer.send(topic, value, key, headers, partition, timestamp)
+
+    @overload
+    def post(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Coroutine[Any, Any, Slip]: ...
+    @overload
+    def post(
+        self, topic: str, *, record: Record, partition: int | None = None, timestamp: int | None = None
+    ) -> Coroutine[Any, Any, Slip]: ...
+    def post(  # noqa: PLR0913 - what a record has
+        self,
+        topic: str,
+        value: bytes | None = _NOTHING,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        record: Record | None = None,
+    ) -> Coroutine[Any, Any, Slip]:
+        """Hand over one record, as `send` has it, and wait only for room in the client's memory for records.
+
+        The slip is awaitable, tells the record's ``fate`` at any time and can ``withdraw`` it. A slip may be dropped:
+        what is not delivered then is told by `flush`, and when the client's block is left.
+        """
+        if record is not None:
+            return self.producer.post(topic, *_of_record(record, timestamp, partition))
+        if value is _NOTHING:
+            raise TypeError("post() needs a value (None for a null one) or record=")
+        return self.producer.post(topic, value, key, headers, partition, timestamp)
+
+    async def send_all(self, topic: str, records: Records, *, partition: int | None = None) -> Sent:
+        """Send what an iterable, or an asynchronous one, gives, and wait until all of it is in the log: gives how many
+        records there are in which partition, and their first and last offset.
+
+        An item is a value, a pair of key and value, or a `Record` that was read. In each partition they keep their
+        order. Not more is taken from the iterable than there is room for. `UndeliveredError`: some were not delivered;
+        no more was taken once that was known. Cancelled, what is not in a sealed batch is withdrawn.
+        """
+        return await self.producer.send_all(topic, records, partition)
+
+    async def flush(self) -> None:
+        """Wait until everything that was handed over before is delivered or has failed. Nothing lingers meanwhile.
+
+        `UndeliveredError` for records that were not delivered and whose slips nobody awaited; they are told of once.
+        """
+        if self._producer is not None:
+            await self._producer.flush()
 
     @cached_property
     def admin(self) -> Admin:
@@ -100,25 +218,115 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return reading(self.fleet, Chosen(topics, assignment, group), options)
+        return self._kept(reading(self.fleet, Chosen(topics, assignment, group), options))
+
+    @asynccontextmanager
+    async def _kept(self, made: AbstractAsyncContextManager[Stream]) -> AsyncIterator[Stream]:
+        """What is done in transactions is looked for in the streams that are open."""
+        async with made as stream:
+            self._streams.append(stream)
+            try:
+                yield stream
+            finally:
+                self._streams.remove(stream)
+
+    def transaction(
+        self, transactional_id: str, *, timeout_seconds: float = 60.0
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """``async with client.transaction("billing-1") as tx: await tx.send("invoices", value); tx.done(batch)``
+
+        Readers of committed records see what was sent in it, and groups have what was done in it, all or nothing: when
+        the block ends well it is committed, when an error or a cancellation leaves it it is aborted. `tx.outcome` says
+        which, also of a block that was cancelled while it ended.
+
+        One client has one transaction of an id at a time (`TransactionInUseError`), and any number one after the other.
+        Another client that takes the same id fences this one: `FencedError`, from then on. After ``timeout_seconds``
+        (at most the broker's transaction.max.timeout.ms) the coordinator aborts what is open.
+
+        The end raises `TransactionAbortedError` when something in it was not delivered or its time was over,
+        `TransactionInDoubtError` when the coordinator did not say within ``retry_seconds`` whether a commit was carried
+        out, or what the coordinator said.
+        """
+        return self._transactors.begin(transactional_id, timeout_seconds, self._streams)
+
+    @cached_property
+    def _transactors(self) -> Transactors:
+        from tpc_broker.client.transaction.front import Transactors  # noqa: PLC0415 - for who asks for it
+
+        return Transactors(self.fleet, self._tasks, self._producer_settings, self.producer.budget)
+
+    async def leave(self) -> None:
+        """The block has ended well."""
+        if self._producer is not None:
+            await self._producer.leave()
+
+    def abandon(self, error: BaseException) -> None:
+        """The block has ended by an error: nothing is waited for."""
+        if self._producer is not None:
+            self._producer.abandon("the client's block was left by an error")
+            self._producer.note_losses(error)
+
+
+def _of_record(
+    record: Record, timestamp: int | None, partition: int | None
+) -> tuple[bytes | None, bytes | None, HeadersLike, int | None, int | None]:
+    if timestamp is None and record.timestamp >= 0:
+        timestamp = record.timestamp
+    return record.value, record.key, record.headers, partition, timestamp
 
 
 @asynccontextmanager
-async def connect(bootstrap: str, *, client_id: str = "tpc") -> AsyncIterator[Client]:
+async def connect(  # noqa: PLR0913 - options with defaults
+    bootstrap: str,
+    *,
+    client_id: str = "tpc",
+    memory: int | str = "64MiB",
+    compression: CompressionName = "none",
+    batch_bytes: int | str = "1MiB",
+    linger_seconds: float = 0.0,
+    delivery_seconds: float = 120.0,
+    leave_seconds: float = 10.0,
+    idempotent: bool = True,
+    acks: Literal["all", 1] = "all",
+    partitioner: Partitioner | None = None,
+) -> AsyncIterator[Client]:
     """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
 
-    `ValueError` for an address that is none. Nothing is sent before something is asked for.
+    For sending: ``memory`` that records may take, in bytes or as "64MiB"; who has more to send waits. ``compression``:
+    none, gzip, snappy, lz4, zstd. ``batch_bytes``: of a batch before it is compressed. ``linger_seconds``: how long a
+    batch waits for more records though the broker could take it. ``delivery_seconds``: after which a record that is not
+    delivered fails. ``idempotent``: what is sent again is in the log once. ``acks``: "all", or 1 for the leader's word
+    alone (without ``idempotent``). ``partitioner``: a function of topic, key and number of partitions that chooses one.
+
+    When the block ends, what was posted is delivered first, for ``leave_seconds`` at most; what was not is told by
+    `UndeliveredError`. A block that ends by an error or is cancelled is left at once; the error then has a note of what
+    was not delivered.
+
+    `ValueError` for an address that is none, or for options that make no sense. Nothing is sent before something is
+    asked for.
     """
-    async with opened(FleetSettings(bootstrap, client_id)) as client:
+    sending = ProducerSettings(
+        memory_bytes=bytes_of(memory), batch_bytes=bytes_of(batch_bytes), compression=compression,
+        linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
+        idempotent=idempotent, acks=acks, partitioner=partitioner,
+    )  # fmt: skip
+    async with opened(FleetSettings(bootstrap, client_id), sending=sending) as client:
         yield client
 
 
 @asynccontextmanager
-async def opened(settings: FleetSettings, dial: Dial | None = None) -> AsyncIterator[Client]:
+async def opened(
+    settings: FleetSettings, dial: Dial | None = None, *, sending: ProducerSettings | None = None
+) -> AsyncIterator[Client]:
     """`connect` with all settings; ``dial``: another way to the brokers than the network."""
     async with background_tasks() as tasks:
         fleet = Fleet(settings, tasks) if dial is None else Fleet(settings, tasks, dial)
+        client = Client(fleet, tasks, sending)
         try:
-            yield Client(fleet, tasks)
+            yield client
+            await client.leave()
+        except BaseException as error:
+            client.abandon(error)
+            raise
         finally:
             fleet.close()
