@@ -1,4 +1,4 @@
-"""Reading, processing and writing exactly once: transactions of the asynchronous client with its streams, on both loops."""
+"""Exactly once: transactions of the asynchronous client with what its streams read, on both loops."""
 
 from __future__ import annotations
 

@@ -16,15 +16,16 @@ Modules
     `producing`     an idempotent producer, also within a transaction
     `transacting`   transactions of one's own, from begin to end, with a group's offset within them
     `coordinators`  which broker answers for a group or a transactional id
-    `consumer`      reading topics on anyio: `Client.read` and its streams
     `producer`      sending from tasks: idempotent, within a byte budget, each record's fate known
+    `consumer`      reading topics on anyio: `Client.read` and its streams
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
+    `codecs/`       typed keys and values: text, JSON, MessagePack; Avro, Protobuf, JSON Schema with a registry
     `errors`        what goes wrong, by culprit
+    `transaction`   transactions on anyio, with what was read done in them
     `exchange`      a question to a broker and what its answer means, as one value; no I/O
     `admin`         what operators ask, as typed records, on anyio
-    `transaction`   transactions on anyio, with what was read done in them
 
 An asynchronous client shares all that is marked as free of I/O and brings its own `connection` and `cluster`.
 
@@ -55,10 +56,10 @@ if TYPE_CHECKING:
 
 _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
-    "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
-    "TopicPartition": "requests", "GroupSettings": "membership.settings",
     "Sent": "producer.bulk", "Slip": "producer.slip",
     "Transaction": "transaction.front", "Outcome": "transaction.owner",
+    "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
+    "TopicPartition": "requests", "GroupSettings": "membership.settings",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.

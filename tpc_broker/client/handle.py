@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
+from tpc_broker.client.net.settings import fleet_settings
 from tpc_broker.client.net.tasks import background_tasks
 from tpc_broker.client.producer.front import Producer
 from tpc_broker.client.producer.settings import ProducerSettings, bytes_of
@@ -18,18 +19,24 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from tpc_broker.client.admin import Admin
+    from tpc_broker.client.codecs.codec import Codec
+    from tpc_broker.client.codecs.topics import Topic
     from tpc_broker.client.consumer.options import AssignmentLike, IsolationLike, OnMissing, TopicsLike
     from tpc_broker.client.consumer.starts import StartLike
     from tpc_broker.client.consumer.stream import Stream
     from tpc_broker.client.membership.settings import GroupSettings
     from tpc_broker.client.net.fleet import Dial
+    from tpc_broker.client.net.settings import AuthSettings
     from tpc_broker.client.producer.bulk import Records, Sent
     from tpc_broker.client.producer.settings import CompressionName, Partitioner
     from tpc_broker.client.producer.slip import Slip
+    from tpc_broker.client.security import TlsSettings
     from tpc_broker.client.transaction.front import Transaction, Transactors
     from tpc_broker.client.values import Delivered, HeadersLike, Record
 
 _NOTHING: Final[Any] = object()
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Client:
@@ -218,7 +225,26 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return self._kept(reading(self.fleet, Chosen(topics, assignment, group), options))
+        return self._kept(reading(self.fleet, Chosen(topics, assignment, group), options, self.send))
+
+    @overload
+    def topic(self, name: str) -> Topic[bytes, bytes | None]: ...
+    @overload
+    def topic(self, name: str, *, value: Codec[V]) -> Topic[bytes, V]: ...
+    @overload
+    def topic(self, name: str, *, key: Codec[K]) -> Topic[K, bytes | None]: ...
+    @overload
+    def topic(self, name: str, *, key: Codec[K], value: Codec[V]) -> Topic[K, V]: ...
+    def topic(self, name: str, *, key: Codec[Any] | None = None, value: Codec[Any] | None = None) -> Topic[Any, Any]:
+        """A topic whose keys and values have types, to send to and read from: `tpc_broker.client.codecs`.
+
+        Without a codec they are bytes. A key may always be missing; a value that may be null has the codec
+        ``Nullable(…)``. Nothing is asked of the cluster yet.
+        """
+        from tpc_broker.client.codecs import Bytes  # noqa: PLC0415 - who sends bytes needs none
+        from tpc_broker.client.codecs.topics import Topic  # noqa: PLC0415
+
+        return Topic(self, name, Bytes() if key is None else key, Bytes() if value is None else value)
 
     @asynccontextmanager
     async def _kept(self, made: AbstractAsyncContextManager[Stream]) -> AsyncIterator[Stream]:
@@ -276,10 +302,16 @@ def _of_record(
 
 
 @asynccontextmanager
-async def connect(  # noqa: PLR0913 - options with defaults
+async def connect(  # noqa: PLR0913 - what there is to say, by keyword
     bootstrap: str,
     *,
     client_id: str = "tpc",
+    tls: TlsSettings | bool | None = None,
+    auth: AuthSettings | None = None,
+    rack: str = "",
+    connect_seconds: float = 10.0,
+    request_seconds: float = 30.0,
+    retry_seconds: float = 120.0,
     memory: int | str = "64MiB",
     compression: CompressionName = "none",
     batch_bytes: int | str = "1MiB",
@@ -292,6 +324,14 @@ async def connect(  # noqa: PLR0913 - options with defaults
 ) -> AsyncIterator[Client]:
     """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
 
+    ``client_id`` names the program to the brokers (quotas, logs). ``tls``: True for TLS with the certificates that the
+    system trusts, or `TlsSettings`; a broker that cannot prove its name is not talked to. ``auth``: `SaslSettings` for
+    PLAIN and SCRAM, `OAuthSettings` for tokens; without ``tls``, PLAIN and tokens can be read by the network. ``rack``:
+    where this program runs, for reading from replicas nearby.
+
+    Times in seconds: ``connect_seconds`` for one connection with TLS and login, ``request_seconds`` for one answer,
+    ``retry_seconds`` for an operation with all its repetitions: what may be tried again is an error only after that.
+
     For sending: ``memory`` that records may take, in bytes or as "64MiB"; who has more to send waits. ``compression``:
     none, gzip, snappy, lz4, zstd. ``batch_bytes``: of a batch before it is compressed. ``linger_seconds``: how long a
     batch waits for more records though the broker could take it. ``delivery_seconds``: after which a record that is not
@@ -302,21 +342,25 @@ async def connect(  # noqa: PLR0913 - options with defaults
     `UndeliveredError`. A block that ends by an error or is cancelled is left at once; the error then has a note of what
     was not delivered.
 
-    `ValueError` for an address that is none, or for options that make no sense. Nothing is sent before something is
-    asked for.
+    `ValueError` says what is wrong with an argument. `AuthenticationError`: certificates or a key cannot be used.
+    Nothing is sent before something is asked for.
     """
+    settings = fleet_settings(
+        bootstrap, client_id=client_id, tls=tls, auth=auth, rack=rack,
+        connect_seconds=connect_seconds, request_seconds=request_seconds, retry_seconds=retry_seconds,
+    )  # fmt: skip
     sending = ProducerSettings(
         memory_bytes=bytes_of(memory), batch_bytes=bytes_of(batch_bytes), compression=compression,
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip
-    async with opened(FleetSettings(bootstrap, client_id), sending=sending) as client:
+    async with opened(settings, sending) as client:
         yield client
 
 
 @asynccontextmanager
 async def opened(
-    settings: FleetSettings, dial: Dial | None = None, *, sending: ProducerSettings | None = None
+    settings: FleetSettings, sending: ProducerSettings | None = None, dial: Dial | None = None
 ) -> AsyncIterator[Client]:
     """`connect` with all settings; ``dial``: another way to the brokers than the network."""
     async with background_tasks() as tasks:

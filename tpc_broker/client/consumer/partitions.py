@@ -48,6 +48,8 @@ class Partition:
         self.is_paused = False
         self.is_held = True
         """Not about to be revoked."""
+        self.is_gone = False
+        """What is under way does not count any more."""
         self.error: ClientError | None = None
         """Raised to who takes, behind what lies ready."""
         self.failing_since: float | None = None

@@ -89,10 +89,8 @@ class StreamReader:
         self._gone(partitions)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        lost = [where for where in partitions if (found := self.stock.partitions.get(where)) and found.is_held]
         self._drop(partitions)
-        if lost:
-            self._gone(lost)
+        self._gone(partitions)
         for where in partitions:
             self.stock.remove(where)
             self._kept.discard(where)
@@ -123,8 +121,13 @@ class StreamReader:
             self.front.settle()
 
     def _gone(self, partitions: Collection[TopicPartition]) -> None:
-        for watcher in list(self._watchers):
-            watcher.gone(partitions)
+        """Each is told once, also when `revoke` was cancelled before it came to that."""
+        found = [found for where in partitions if (found := self.stock.partitions.get(where)) and not found.is_gone]
+        for each in found:
+            each.is_gone = True
+        if found:
+            for watcher in list(self._watchers):
+                watcher.gone([each.where for each in found])
 
     def _has(self, found: Partition) -> bool:
         return self.stock.partitions.get(found.where) is found

@@ -51,6 +51,9 @@ class ConsumerMember:
         self._names = tuple(sorted(names))
         self._pattern = pattern
         self._owned: dict[_Place, str] = {}
+        self._is_beating = False
+        self._taking: set[_Place] = set()
+        """Of an `Assign` that is being carried out."""
         self._target: set[_Place] | None = None
         self._resolved: dict[bytes, str] = {}
         self._lost: set[TopicPartition] = set()
@@ -78,7 +81,7 @@ class ConsumerMember:
         """Joining, or something to say."""
         if self._is_away or self._lost:
             return False
-        return self._says_all or self._subscription_unsaid or self._said != set(self._owned)
+        return self._says_all or self._subscription_unsaid or (not self._taking and self._said != self._owned.keys())
 
     # Steps
 
@@ -92,7 +95,10 @@ class ConsumerMember:
             return Revoke(frozenset(TopicPartition(self._owned[place], place[1]) for place in surplus))
         missing = self._target - self._owned.keys()
         known = {place for place in missing if place[0] in self._resolved}
+        if known and self._is_beating:
+            return None
         if known:
+            self._taking = known
             return Assign(frozenset(TopicPartition(self._resolved[place[0]], place[1]) for place in known))
         return Resolve(frozenset(place[0] for place in missing)) if missing else None
 
@@ -104,12 +110,13 @@ class ConsumerMember:
             self._owned = {place: name for place, name in self._owned.items() if place not in gone}
             self._lost -= step.partitions
         elif isinstance(step, Assign):
-            ids = {name: topic_id for topic_id, name in self._resolved.items()}
-            self._owned |= {(ids[topic], partition): topic for topic, partition in step.partitions}
+            self._owned |= {place: self._resolved[place[0]] for place in self._taking}
+            self._taking = set()
 
     def abandoned(self, step: Step) -> None:
         if isinstance(step, Assign):
             self._lost |= step.partitions
+            self._taking = set()
 
     def resolved(self, step: Resolve, names: Mapping[bytes, str]) -> None:
         """The names of `Resolve`; topics that are not there (any more) are left out. A name is one topic's only."""
@@ -126,8 +133,12 @@ class ConsumerMember:
     def beat(self) -> Beat | None:
         if self._lost or self._is_away:
             return None
-        owned = set(self._owned)
+        # Rule: What a member is about to take, it says to have, and begins to take nothing while a heartbeat is under way,
+        # nor after one that was lost: what that left out may be believed to be given back, and be somebody else's. Held
+        # by tests/client/test_member_machines.py, tests/client/test_member_histories.py.
+        owned = self._owned.keys() | self._taking
         self._saying = owned
+        self._is_beating = True
         says_all = self._says_all or self.epoch == JOIN_EPOCH
         says_names = says_all or self._subscription_unsaid
         says_owned = says_all or self._said != owned
@@ -175,6 +186,7 @@ class ConsumerMember:
         )
 
     def beaten(self, beat: Beat, answer: Any) -> None:
+        self._is_beating = False
         if beat.life != self.life:
             return
         code = answer.error_code
@@ -197,8 +209,10 @@ class ConsumerMember:
             }
 
     def beat_lost(self) -> None:
-        """Whether it came is not known: the next one says everything."""
+        """Whether it came is not known: the next one says everything, and is told everything."""
+        self._is_beating = False
         self._says_all = True
+        self._target = None
         self._said = None
 
     def _forgotten(self) -> None:

@@ -238,9 +238,9 @@ class Transactor:
             for stream, held in readings.parts():
                 await self._commit_offsets(stream, held)
         except ClientError as error:
-            found = await self._abort(transaction, readings)
-            if isinstance(found, FencedError):
-                raise found from error
+            undone = await self._abort(transaction, readings)
+            if isinstance(undone, FencedError):
+                raise undone from error
             raise TransactionAbortedError(self.transactional_id, f"it was aborted: {error}") from error
         except BaseException:
             await self._abort(transaction, readings)
