@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 
 from tests.support.both_loops import on_both_loops
@@ -19,6 +20,12 @@ from tpc_broker.client.quotas import USER, ClientQuota
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.client.users import User
 from tpc_broker.kafka import ErrorCode
+
+
+@pytest.fixture
+def broker(shared_broker):
+    """Another module runs these against Kafka."""
+    return shared_broker
 
 
 @asynccontextmanager
@@ -38,8 +45,8 @@ async def topic_of(admin, name, partitions=1):
 
 
 @on_both_loops
-async def test_a_topic_is_made_described_grown_and_deleted(shared_broker):
-    async with admin_of(shared_broker) as admin:
+async def test_a_topic_is_made_described_grown_and_deleted(broker):
+    async with admin_of(broker) as admin:
         topics = admin.topics
         settings = {"retention.ms": "86400000"}
         assert await topics.create("admin-life", partitions=2, configs=settings, validate_only=True)
@@ -62,8 +69,8 @@ async def test_a_topic_is_made_described_grown_and_deleted(shared_broker):
 
 
 @on_both_loops
-async def test_several_topics_are_made_each_by_itself(shared_broker):
-    async with admin_of(shared_broker) as admin:
+async def test_several_topics_are_made_each_by_itself(broker):
+    async with admin_of(broker) as admin:
         wanted = [NewTopic("admin-many-a"), NewTopic("not/a/name"), NewTopic("admin-many-b", configs={"x": "y"})]
         with pytest.raises(RefusedError, match="not/a/name") as caught:
             await admin.topics.create_all(wanted)
@@ -89,8 +96,8 @@ async def test_what_no_broker_needs_to_refuse(topic, says):
 
 
 @on_both_loops
-async def test_settings_are_altered_and_told(shared_broker):
-    async with admin_of(shared_broker) as admin, topic_of(admin, "admin-configs") as name:
+async def test_settings_are_altered_and_told(broker):
+    async with admin_of(broker) as admin, topic_of(admin, "admin-configs") as name:
         await admin.configs.alter(Resource.TOPIC, name, {"retention.ms": "1000"})
         assert (await admin.configs.topic(name))["retention.ms"] == "1000"
         await admin.configs.alter(Resource.TOPIC, name, {"retention.ms": None})
@@ -106,8 +113,8 @@ async def test_settings_are_altered_and_told(shared_broker):
 
 
 @on_both_loops
-async def test_offsets_of_a_group_are_set_told_and_deleted(shared_broker):
-    async with admin_of(shared_broker) as admin, topic_of(admin, "admin-offsets", 2):
+async def test_offsets_of_a_group_are_set_told_and_deleted(broker):
+    async with admin_of(broker) as admin, topic_of(admin, "admin-offsets", 2):
         groups, (first, second) = admin.groups, await admin.topics.partitions("admin-offsets")
         await groups.set_offsets("admin-offsets", {first: 0, second: Position(0, metadata="by hand")})
         assert await groups.offsets("admin-offsets") == {first: Position(0), second: Position(0, -1, "by hand")}
@@ -127,8 +134,8 @@ async def test_offsets_of_a_group_are_set_told_and_deleted(shared_broker):
 
 
 @on_both_loops
-async def test_records_are_deleted_and_offsets_told(shared_broker):
-    async with admin_of(shared_broker) as admin, topic_of(admin, "admin-records", 2) as name:
+async def test_records_are_deleted_and_offsets_told(broker):
+    async with admin_of(broker) as admin, topic_of(admin, "admin-records", 2) as name:
         where = TopicPartition(name, 0)
         assert await admin.topics.delete_records({where: TO_THE_END}) == {where: 0}
         both = await admin.topics.partitions(name)
@@ -141,8 +148,8 @@ async def test_records_are_deleted_and_offsets_told(shared_broker):
 
 
 @on_both_loops
-async def test_users_quotas_and_rules(shared_broker):
-    async with admin_of(shared_broker) as admin:
+async def test_users_quotas_and_rules(broker):
+    async with admin_of(broker) as admin:
         await admin.users.set("admin-user", "secret", iterations=4096)
         assert await admin.users.describe("admin-user") == [User("admin-user", {"SCRAM-SHA-512": 4096})]
         with pytest.raises(RefusedError, match="admin-user"):
@@ -153,9 +160,11 @@ async def test_users_quotas_and_rules(shared_broker):
         assert not await admin.users.delete("admin-user")
         entity = {USER: "admin-user"}
         await admin.quotas.alter(entity, {"producer_byte_rate": 1000.0})
-        assert await admin.quotas.describe(entity) == [ClientQuota(entity, {"producer_byte_rate": 1000.0})]
+        while await admin.quotas.describe(entity) != [ClientQuota(entity, {"producer_byte_rate": 1000.0})]:
+            await anyio.sleep(0.01)  # not every broker has heard of it yet
         await admin.quotas.alter(entity, {"producer_byte_rate": None})
-        assert await admin.quotas.describe(entity) == []
+        while await admin.quotas.describe(entity):
+            await anyio.sleep(0.01)
         with pytest.raises(ValueError, match=r"operation 'LOOK'; allowed are ALL, ALTER"):
             await admin.acls.list(AclFilter(operation="LOOK"))
         rule = Acl("topic", "t", "literal", "User:admin-user", "*", "READ", "ALLOW")
@@ -164,13 +173,12 @@ async def test_users_quotas_and_rules(shared_broker):
 
 
 @on_both_loops
-async def test_the_cluster_its_features_and_its_leaders(shared_broker):
-    async with admin_of(shared_broker) as admin, topic_of(admin, "admin-cluster") as name:
+async def test_the_cluster_its_features_and_its_leaders(broker):
+    async with admin_of(broker) as admin, topic_of(admin, "admin-cluster") as name:
         told = await admin.cluster.describe(with_fenced=True)
         assert told.controller in {one.broker_id for one in told.brokers}
         levels = {one.name: one for one in await admin.cluster.features()}
-        assert levels["transaction.version"].level == 2
-        assert levels["transaction.version"].level_max >= 2
+        assert 1 <= levels["transaction.version"].level <= levels["transaction.version"].level_max
         where = TopicPartition(name, 0)
         assert await admin.cluster.elect_leaders([where]) == {where: False}
         assert await admin.cluster.reassignments([where]) == {}
