@@ -18,6 +18,7 @@ Modules
     `coordinators`  which broker answers for a group or a transactional id
     `producer`      sending from tasks: idempotent, within a byte budget, each record's fate known
     `consumer`      reading topics on anyio: `Client.read` and its streams
+    `membership`    groups on anyio: which partitions a stream reads, and what is committed
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
