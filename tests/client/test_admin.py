@@ -34,6 +34,13 @@ async def admin_of(broker):
         yield client.admin
 
 
+async def until(ask, is_so):
+    """Not every broker has heard of a change when it is answered."""
+    while not is_so(found := await ask()):
+        await anyio.sleep(0.01)
+    return found
+
+
 @asynccontextmanager
 async def topic_of(admin, name, partitions=1):
     """Deleted at the end, so that the other loop finds none."""
@@ -58,14 +65,14 @@ async def test_a_topic_is_made_described_grown_and_deleted(broker):
             await topics.create("admin-life")
         assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
         await topics.add_partitions("admin-life", 3)
-        (told,) = await topics.describe("admin-life")
+        (told,) = await until(lambda: topics.describe("admin-life"), lambda told: len(told[0].partitions) == 3)
         assert told.topic_id == made.topic_id
         assert [one.partition for one in told.partitions] == [0, 1, 2]
         assert all(one.leader in one.isr and not one.is_under_replicated for one in told.partitions)
         assert ("admin-life", made.topic_id, False, 3) in await topics.list()
         await topics.delete("admin-life")
         await topics.delete("admin-life", missing_ok=True)
-        assert "admin-life" not in {one.name for one in await topics.list()}
+        await until(topics.list, lambda listed: "admin-life" not in {one.name for one in listed})
 
 
 @on_both_loops
@@ -77,7 +84,7 @@ async def test_several_topics_are_made_each_by_itself(broker):
         assert any("admin-many-b" in note and "INVALID_CONFIG" in note for note in caught.value.__notes__)
         with pytest.raises(UnknownTopicError, match="admin-many-b"):
             await admin.topics.delete("admin-many-a", "admin-many-b")
-        assert not {one.name for one in await admin.topics.list()} & {"admin-many-a", "admin-many-b"}
+        await until(admin.topics.list, lambda listed: "admin-many-a" not in {one.name for one in listed})
 
 
 @pytest.mark.parametrize(
@@ -99,8 +106,9 @@ async def test_what_no_broker_needs_to_refuse(topic, says):
 async def test_settings_are_altered_and_told(broker):
     async with admin_of(broker) as admin, topic_of(admin, "admin-configs") as name:
         await admin.configs.alter(Resource.TOPIC, name, {"retention.ms": "1000"})
-        assert (await admin.configs.topic(name))["retention.ms"] == "1000"
+        await until(lambda: admin.configs.topic(name), lambda told: told["retention.ms"] == "1000")
         await admin.configs.alter(Resource.TOPIC, name, {"retention.ms": None})
+        await until(lambda: admin.configs.topic(name), lambda told: told["retention.ms"] != "1000")
         (found,) = (one for one in await admin.configs.describe(Resource.TOPIC, name) if one.name == "retention.ms")
         assert (found.value, found.source) == ("604800000", "default")
         assert found.documentation
@@ -151,7 +159,8 @@ async def test_records_are_deleted_and_offsets_told(broker):
 async def test_users_quotas_and_rules(broker):
     async with admin_of(broker) as admin:
         await admin.users.set("admin-user", "secret", iterations=4096)
-        assert await admin.users.describe("admin-user") == [User("admin-user", {"SCRAM-SHA-512": 4096})]
+        made = [User("admin-user", {"SCRAM-SHA-512": 4096})]
+        await until(lambda: admin.users.describe("admin-user"), lambda told: told == made)
         with pytest.raises(RefusedError, match="admin-user"):
             await admin.users.set("admin-user", "secret", iterations=1)
         with pytest.raises(ValueError, match="'MD5'; allowed are SCRAM-SHA-256, SCRAM-SHA-512"):
@@ -160,11 +169,10 @@ async def test_users_quotas_and_rules(broker):
         assert not await admin.users.delete("admin-user")
         entity = {USER: "admin-user"}
         await admin.quotas.alter(entity, {"producer_byte_rate": 1000.0})
-        while await admin.quotas.describe(entity) != [ClientQuota(entity, {"producer_byte_rate": 1000.0})]:
-            await anyio.sleep(0.01)  # not every broker has heard of it yet
+        limited = [ClientQuota(entity, {"producer_byte_rate": 1000.0})]
+        await until(lambda: admin.quotas.describe(entity), lambda told: told == limited)
         await admin.quotas.alter(entity, {"producer_byte_rate": None})
-        while await admin.quotas.describe(entity):
-            await anyio.sleep(0.01)
+        await until(lambda: admin.quotas.describe(entity), lambda told: told == [])
         with pytest.raises(ValueError, match=r"operation 'LOOK'; allowed are ALL, ALTER"):
             await admin.acls.list(AclFilter(operation="LOOK"))
         rule = Acl("topic", "t", "literal", "User:admin-user", "*", "READ", "ALLOW")

@@ -33,7 +33,7 @@ def broker(request, tmp_path_factory):
 @on_both_loops
 async def test_a_time_that_is_over_is_told_and_the_id_goes_on(broker):
     async with connect(broker.bootstrap) as client, topics_of(client, "tx-time"):
-        with pytest.raises(TransactionAbortedError, match="timeout_seconds=0.3"):
+        with pytest.raises(TransactionAbortedError, match=r"timeout_seconds=0\.3"):
             async with client.transaction("tx-time", timeout_seconds=0.3) as tx:
                 await tx.send("tx-time", b"slow")
                 while (await client.admin.transactions.describe("tx-time"))["tx-time"].is_open:
