@@ -5,10 +5,18 @@ the setting that would change it where there is one.
 `UnsupportedError` the broker's age, `ClosedError` the program itself; the rest is about the data.
 """
 
+from __future__ import annotations
+
 import copy
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tpc_broker.kafka import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpc_broker.client.requests import TopicPartition
+    from tpc_broker.client.values import Fate
 
 
 class ClientError(Exception):
@@ -82,6 +90,49 @@ _SETTINGS: Final[dict[int, str]] = {
 def refusal_of(answer: Any, what: str) -> RefusedError:
     """With the broker's own words, where it has any."""
     return RefusedError(answer.error_code, f"{what}: {answer.error_message}" if answer.error_message else what)
+
+
+class DeliveryError(ClientError):
+    """A record was not delivered. ``fate``: UNKNOWN, it may be in the log; REFUSED, it is certainly not."""
+
+    def __init__(self, text: str, where: TopicPartition, fate: Fate) -> None:
+        super().__init__(text)
+        self.where = where
+        self.fate = fate
+
+
+class RecordRefusedError(DeliveryError, RefusedError):
+    """The broker refused a record, or the batch it was in, for good."""
+
+    def __init__(self, code: int, text: str, where: TopicPartition, fate: Fate) -> None:
+        RefusedError.__init__(self, code, text)
+        self.where = where
+        self.fate = fate
+
+
+class RecordTooLargeError(ClientError):
+    """A record is larger than the client's memory for records: it was not taken."""
+
+
+class UndeliveredError(ClientError):
+    """Records that were handed over and not delivered, and of which nobody was told one by one.
+
+    ``counts``: how many of each partition, with their fate.
+    """
+
+    def __init__(
+        self, counts: Mapping[tuple[TopicPartition, Fate], int], reasons: Mapping[TopicPartition, str]
+    ) -> None:
+        self.counts = dict(counts)
+        self.reasons = dict(reasons)
+        rows = [f"{where}: {count} {fate.value}" for (where, fate), count in sorted(self.counts.items(), key=str)]
+        text = f"{sum(self.counts.values())} records were not delivered ({'; '.join(rows)})"
+        first = next(iter(self.reasons.values()), "")
+        super().__init__(f"{text}: {first}" if first else text)
+
+
+class PartitionsLostError(ClientError):
+    """Partitions are another member's of the group by now: what was done with their records may be done twice."""
 
 
 class UnknownTopicError(ClientError):

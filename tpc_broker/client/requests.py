@@ -203,16 +203,19 @@ def create_topic_request(name: str, partitions_count: int, configuration: Mappin
 
 
 def produce_request(
-    batches: Mapping[TopicPartition, bytes], timeout_ms: int, transactional_id: str | None = None
+    batches: Mapping[TopicPartition, bytes | bytearray],
+    timeout_ms: int,
+    transactional_id: str | None = None,
+    acks: int = -1,
 ) -> Any:
-    """One batch per partition, to be acknowledged by all replicas."""
+    """One batch per partition. ``acks`` -1: to be acknowledged by all replicas."""
     request = messages.ProduceRequest
     topics: dict[str, Any] = {}
     for (topic, partition), batch in batches.items():
         row = topics.setdefault(topic, request.TopicProduceData(name=topic))
         row.partition_data.append(request.PartitionProduceData(index=partition, records=batch))
     rows = list(topics.values())
-    return request(transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=rows)
+    return request(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=rows)
 
 
 def produce_answer(response: Any) -> dict[TopicPartition, ProduceAnswer]:
