@@ -217,25 +217,6 @@ class Client:
         )
         return reading(self.fleet, Chosen(topics, assignment, group), options)
 
-    async def leave(self) -> None:
-        """The block has ended well."""
-        if self._producer is not None:
-            await self._producer.leave()
-
-    def abandon(self, error: BaseException) -> None:
-        """The block has ended by an error: nothing is waited for."""
-        if self._producer is not None:
-            self._producer.abandon("the client's block was left by an error")
-            self._producer.note_losses(error)
-
-
-def _of_record(
-    record: Record, timestamp: int | None, partition: int | None
-) -> tuple[bytes | None, bytes | None, HeadersLike, int | None, int | None]:
-    if timestamp is None and record.timestamp >= 0:
-        timestamp = record.timestamp
-    return record.value, record.key, record.headers, partition, timestamp
-
     @overload
     def topic(self, name: str) -> Topic[bytes, bytes | None]: ...
     @overload
@@ -254,6 +235,25 @@ def _of_record(
         from tpc_broker.client.codecs.topics import Topic  # noqa: PLC0415
 
         return Topic(self, name, Bytes() if key is None else key, Bytes() if value is None else value)
+
+    async def leave(self) -> None:
+        """The block has ended well."""
+        if self._producer is not None:
+            await self._producer.leave()
+
+    def abandon(self, error: BaseException) -> None:
+        """The block has ended by an error: nothing is waited for."""
+        if self._producer is not None:
+            self._producer.abandon("the client's block was left by an error")
+            self._producer.note_losses(error)
+
+
+def _of_record(
+    record: Record, timestamp: int | None, partition: int | None
+) -> tuple[bytes | None, bytes | None, HeadersLike, int | None, int | None]:
+    if timestamp is None and record.timestamp >= 0:
+        timestamp = record.timestamp
+    return record.value, record.key, record.headers, partition, timestamp
 
 
 @asynccontextmanager

@@ -109,8 +109,7 @@ class Topic(Generic[K, V]):
         timestamp: int | None = None,
     ) -> Delivered:  # fmt: skip
         """As `Client.send`. `EncodingError`: nothing was sent, as a codec makes no bytes of this. `RegistryError`."""
-        data = await encoded(self._value, value, self._value_place)
-        at = None if key is None else await encoded(self._key, key, self._key_place)
+        at, data = await self.coded(value, key=key)
         return await self._sends.send(
             self.name, data, key=at, headers=headers, partition=partition, timestamp=timestamp
         )  # fmt: skip
@@ -120,11 +119,15 @@ class Topic(Generic[K, V]):
         timestamp: int | None = None,
     ) -> Slip:  # fmt: skip
         """As `Client.post`. `EncodingError`: nothing was sent, as a codec makes no bytes of this. `RegistryError`."""
-        data = await encoded(self._value, value, self._value_place)
-        at = None if key is None else await encoded(self._key, key, self._key_place)
+        at, data = await self.coded(value, key=key)
         return await self._sends.post(
             self.name, data, key=at, headers=headers, partition=partition, timestamp=timestamp
         )  # fmt: skip
+
+    async def coded(self, value: V, *, key: K | None = None) -> tuple[bytes | None, bytes | None]:
+        """Key and value as bytes: what `Client.send_all` takes. `EncodingError`, `RegistryError`."""
+        data = await encoded(self._value, value, self._value_place)
+        return None if key is None else await encoded(self._key, key, self._key_place), data
 
     @asynccontextmanager
     async def read(self, **options: Unpack[ReadOptionsGiven]) -> AsyncIterator[TypedStream[K, V]]:
