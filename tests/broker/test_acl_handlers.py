@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from tests.support.memory_node import MemoryRequest, running_node
+from tests.support.memory_node import running_node
 from tpc_broker import limits
 from tpc_broker.auth.acls import EVERY_BIT, RefusesAll
 from tpc_broker.auth.operations import Operation, Resource
@@ -16,6 +16,7 @@ from tpc_broker.broker.dispatch import NOBODY
 from tpc_broker.broker.metadata_service import MetadataService
 from tpc_broker.kafka import messages
 from tpc_broker.metadata import acl_control
+from tpc_broker.testing.connections import MemoryRequest
 
 AUTHORIZER = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ADMIN = (AUTHORIZER, "super.users=User:ANONYMOUS")

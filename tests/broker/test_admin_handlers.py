@@ -9,11 +9,12 @@ import trio
 import trio.testing
 
 from tests.support.memory_clients import create_topic, delete_topic, leaders, metadata, owner_of, produce
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import JournalStoppedError, PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
+from tpc_broker.testing.node import answer_of
 
 NONE = ErrorCode.NONE
 TOPIC, BROKER = 2, 4

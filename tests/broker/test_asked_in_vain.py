@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.memory_node import MemoryRequest, running_node
+from tests.support.memory_node import running_node
 from tpc_broker import limits
 from tpc_broker.broker.dispatch import shortened
 from tpc_broker.error_codes import ErrorCode
@@ -12,6 +12,7 @@ from tpc_broker.feature_levels import FIRST_WITH_TRANSACTIONS, Levels
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.model import CoreId
+from tpc_broker.testing.connections import MemoryRequest
 
 
 def test_a_client_id_is_one_short_line_whatever_it_is():

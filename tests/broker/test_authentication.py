@@ -9,7 +9,7 @@ import trio
 
 from tests.broker.test_scram_users import altered, deletion, upsertion
 from tests.support.memory_clients import create_topic
-from tests.support.memory_node import MemoryRequest, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.auth.exchange import Done, Failed, Mechanism, Work
 from tpc_broker.auth.principals import NOBODY, USER, Principal, Subject
 from tpc_broker.broker import authentication
@@ -20,6 +20,7 @@ from tpc_broker.client.security import SaslSettings
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import CoreId
+from tpc_broker.testing.connections import MemoryRequest
 
 LOGIN = 1
 """The listener's number."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tests.broker.test_core import create_topic
-from tests.support.memory_node import MemoryRequest, encode_request, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.broker.handlers.metadata import CLEANING_TAG
 from tpc_broker.cli.told_facts import facts_told
 from tpc_broker.kafka import ApiKey, messages
+from tpc_broker.kafka.protocol import encode_request
 from tpc_broker.kafka.source import uvarint
+from tpc_broker.testing.connections import MemoryRequest
 
 
 async def told(node, core, topic):

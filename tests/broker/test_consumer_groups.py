@@ -12,13 +12,14 @@ import trio.testing
 from tests.broker.test_group_service import find_coordinator, with_group
 from tests.support.consumer_members import ConsumerMember
 from tests.support.memory_clients import Member, create_topic, delete_topic
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.broker import group_service
 from tpc_broker.coordinator import GroupCoordinator
 from tpc_broker.coordinator.consumer import regexes
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.image import ClusterImage
+from tpc_broker.testing.node import answer_of
 
 NONE = ErrorCode.NONE
 SETTINGS = ("offsets.topic.num.partitions=4", "group.consumer.assignment.interval.ms=0")

@@ -10,12 +10,13 @@ import pytest
 import trio
 
 from tests.support.memory_clients import produce_request
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.broker.core_moves import AT_ONCE
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka import messages
 from tpc_broker.model import PartitionIndex, TopicPartition
+from tpc_broker.testing.node import answer_of
 
 SOURCE, TARGET, CORES = 1, 2, 3
 STEPS = ("moves.release", "moves.adopt", "done")

@@ -8,10 +8,11 @@ import trio.testing
 
 from tests.log.log_batches import batch
 from tests.support.memory_clients import create_topic, fetch_request, produce, produce_request, produce_request_of
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.grants import DATAGRAMS
 from tpc_broker.error_codes import ErrorCode as E
+from tpc_broker.testing.node import answer_of
 
 WRITES = (Operation.WRITE, Resource.TOPIC, "t")
 READS = (Operation.READ, Resource.TOPIC, "t")

@@ -8,9 +8,12 @@ import random
 import pytest
 
 from tests.support.memory_core import MemoryStorage
-from tests.support.memory_node import MemoryChance, MemoryClock, MemoryConnections, MemoryMailboxes
-from tests.support.memory_plane import MemoryFetch, MemoryPlane
+from tests.support.memory_node import MemoryClock, MemoryConnections
+from tests.support.memory_plane import MemoryPlane
 from tpc_broker.broker import fetch_port, ports
+from tpc_broker.testing.fetches import MemoryFetch
+from tpc_broker.testing.mailboxes import MemoryMailboxes
+from tpc_broker.testing.surroundings import MemoryChance
 
 PAIRS = [
     (ports.Clock, MemoryClock),

@@ -22,11 +22,12 @@ from tests.support.memory_clients import (
     owner_of,
     produce_request,
 )
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.records import read_records
 from tpc_broker.model import PartitionIndex, TopicPartition
+from tpc_broker.testing.node import answer_of
 
 NONE = ErrorCode.NONE
 CORES = 3

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.metadata.test_replica_moves import Moving
-from tests.support.memory_node import MemoryRequest
 from tpc_broker.broker.handlers.nodes import handle_unregister_broker
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -15,6 +14,7 @@ from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.protocol import encode_request
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import NodeRemoved
+from tpc_broker.testing.connections import MemoryRequest
 
 
 class JustStarted:

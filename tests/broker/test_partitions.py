@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from tests.log.log_batches import batch
-from tests.support.memory_core import MemoryCore, MemoryFiles, created, topic_id_of
+from tests.support.memory_core import MemoryCore, created, topic_id_of
 from tpc_broker.broker.core import Core
 from tpc_broker.broker.handlers.offsets import handle_delete_records
 from tpc_broker.broker.lacking_partitions import RETRY_S_MAX
@@ -24,6 +24,7 @@ from tpc_broker.log.batch import decode_header
 from tpc_broker.metadata.records import BrokerConfigChanged, TopicConfigChanged, TopicDeleted
 from tpc_broker.metadata.settings import BrokerConfiguration
 from tpc_broker.model import PartitionIndex, TopicPartition
+from tpc_broker.testing.logs import MemoryFiles
 
 
 def key(number, index=0):

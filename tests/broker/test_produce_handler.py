@@ -8,11 +8,12 @@ import pytest
 import trio
 
 from tests.support.memory_clients import create_topic, produce_request
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.broker.confirmed import CONFIRM_S
 from tpc_broker.broker.handlers.produce import REFUSAL_WAIT_MS_MAX
 from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.testing.node import answer_of
 
 TIMEOUT_MS = 5_000
 CALLS_MAX = 100_000

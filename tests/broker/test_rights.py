@@ -9,7 +9,7 @@ import trio
 
 from tests.support.consumer_members import ConsumerMember
 from tests.support.memory_clients import Member, create_topic, metadata, produce
-from tests.support.memory_node import MemoryRequest, running_node
+from tests.support.memory_node import running_node
 from tests.support.rights import (
     ALTER,
     ANSWERED_IN_PART,
@@ -44,6 +44,7 @@ from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.protocol import encode_request
 from tpc_broker.kafka.source import uvarint
+from tpc_broker.testing.connections import MemoryRequest
 
 SETTINGS = (
     "offsets.topic.num.partitions=1", "transaction.state.log.num.partitions=1",

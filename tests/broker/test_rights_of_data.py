@@ -15,7 +15,7 @@ from tests.support.memory_clients import (
     produce,
     produce_request,
 )
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tests.support.rights import (
     OF_TOPIC,
     OF_TRANSACTION,
@@ -30,6 +30,7 @@ from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.ports import ProduceFallback
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
+from tpc_broker.testing.node import answer_of
 
 NONE = ErrorCode.NONE
 VERSION = 12

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tests.support.rights import ALTER, ALTER_CONFIGS, OF_CLUSTER, REQUESTS, codes
 from tpc_broker.auth.acls import NO_RULES
 from tpc_broker.auth.operations import CLUSTER_NAME, Resource
@@ -23,6 +23,7 @@ from tpc_broker.broker.handlers.table import ROWS
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey as K
 from tpc_broker.model import CoreId, NodeId, Replica, TopicId
+from tpc_broker.testing.node import answer_of
 
 ADMIN = ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users=User:ANONYMOUS")
 MALLORY = Subject(Principal("User", "mallory"), "127.0.0.1")

@@ -10,7 +10,6 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.support.memory_clients import create_topic, produce_request_of
-from tests.support.memory_node import answer_of
 from tests.support.transaction_clients import (
     Producer,
     coordinator_core,
@@ -25,6 +24,7 @@ from tpc_broker.broker.additions import Additions
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, coordinator_partition
+from tpc_broker.testing.node import answer_of
 
 WITHOUT_INDEX = -1
 

@@ -13,7 +13,6 @@ from itertools import count
 import trio
 
 from tests.log.log_batches import batch
-from tests.support.memory_node import MemoryRequest, _api_name, answer_of
 from tpc_broker.broker.handlers.reassignments import IDS_ARE_CORES_TAG
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
@@ -23,6 +22,8 @@ from tpc_broker.kafka.records import read_batches
 from tpc_broker.kafka.source import uvarint
 from tpc_broker.log.producer_state import BATCHES_PER_PRODUCER_MAX
 from tpc_broker.model import broker_id_of
+from tpc_broker.testing.connections import MemoryRequest
+from tpc_broker.testing.node import answer_of, api_name
 
 ANSWER_S = 6.0
 AGAIN_S = 0.3
@@ -67,7 +68,7 @@ class Client:
         self._asked = 0
 
     async def ask(self, broker, message, version=None, answer_s=ANSWER_S, tag=None):
-        key = ApiKey[_api_name(message)]
+        key = ApiKey[api_name(message)]
         version = api(key).last_version if version is None else version
         self._asked += 1
         body = memoryview(_tagged(encode_request(key, version, message), tag))

@@ -29,7 +29,7 @@ from tests.simulator.nodes_clients import Promises
 from tests.simulator.nodes_core import PORT, CoreLife, hand_over
 from tests.simulator.nodes_disk import NodeDisk
 from tests.simulator.nodes_network import SimulatedNetwork, Wire
-from tests.support.memory_node import MemoryClock, MemoryMailboxes
+from tests.support.memory_node import MemoryClock
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
@@ -37,6 +37,7 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, core_of, node_of
 from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.options import ClusterOptions, CoreOptions
+from tpc_broker.testing.mailboxes import MemoryMailboxes
 
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=2", "replica.replace.delay.ms=20000",

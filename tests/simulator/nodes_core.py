@@ -9,7 +9,7 @@ import trio
 from tests.simulator.nodes_disk import Journal
 from tests.simulator.nodes_network import NodeNetwork
 from tests.simulator.nodes_plane import TwinPlane, TwinStorage
-from tests.support.memory_node import MemoryChance, MemoryConnections, MemoryMailboxes, in_turn
+from tests.support.memory_node import MemoryConnections
 from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
@@ -21,6 +21,8 @@ from tpc_broker.runtime.cluster.replica_lives import hand_lives_over
 from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
 from tpc_broker.runtime.cluster.surroundings import Surroundings
 from tpc_broker.storage.handover import Given, _settled
+from tpc_broker.testing.mailboxes import MemoryMailboxes
+from tpc_broker.testing.surroundings import MemoryChance, in_turn
 
 PORT = 7000
 CHECKPOINT_S = 2.0

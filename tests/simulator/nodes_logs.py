@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tests.support.memory_guards import judged
-from tests.support.memory_plane import MemoryLog
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.log.batch import decode_header
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.log.seals import CleanedState
+from tpc_broker.testing.guards import judged
+from tpc_broker.testing.logs import MemoryLog
 
 
 class TwinFiles:

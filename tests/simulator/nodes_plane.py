@@ -14,7 +14,7 @@ import trio
 
 from tests.simulator.nodes_disk import HungWatch, NoShipments, begin_term
 from tests.simulator.nodes_logs import TwinFiles
-from tests.support.memory_core import CoreFiles, MemoryStorage
+from tests.support.memory_core import MemoryStorage
 from tests.support.memory_plane import MemoryPlane
 from tpc_broker.broker.ports import AppendedRange, AppendResult, ProduceFallback, ReplicaAppend
 from tpc_broker.error_codes import ErrorCode
@@ -25,6 +25,7 @@ from tpc_broker.log.epochs import NO_EPOCH_KEPT
 from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tpc_broker.storage.ports import PartitionState
 from tpc_broker.storage.segment_space import Lack
+from tpc_broker.testing.storage import CoreFiles
 
 LEADER, FOLLOWER = "leader", "follower"
 PLENTY = 1 << 40
@@ -144,10 +145,11 @@ class TwinPlane(MemoryPlane):
                 return True
         return False
 
-    def _take(self, key, asked, verdict, ends, parts):
+    def _take(self, part, version, pending):
+        key, asked, verdict, ends, parts = part.key, part.asked, part.verdict, pending.ends, pending.parts
         handle = None if verdict.error_code else self._handle_of(key, asked.index)
         if handle is None:
-            return super()._take(key, asked, verdict, ends, parts)
+            return super()._take(part, version, pending)
         log, answer = self.logs[handle], type(self)._part(asked.index)
         refusal = ErrorCode.KAFKA_STORAGE_ERROR if self.journal.has_failed else self._refusal_of(log)
         if refusal:

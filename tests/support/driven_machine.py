@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import trio
 
 from tests.support.memory_node import MemoryClock
-from tests.support.memory_plane import MemoryLog
 from tpc_broker.broker.coordinator_driver import MachineDriver
 from tpc_broker.broker.coordinators import Coordinators
 from tpc_broker.broker.log_limiter import LogLimiter
@@ -30,6 +29,7 @@ from tpc_broker.log.batch import decode_header
 from tpc_broker.log.seals import CleanedState
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+from tpc_broker.testing.logs import MemoryLog
 
 
 def runs_ahead(key):

@@ -7,12 +7,12 @@ import itertools
 
 import trio
 
-from tests.support.memory_plane import MemoryLog
 from tpc_broker.broker.ports import AppendResult
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.batch import decode_header
 from tpc_broker.log.journal import REGION_BLOCK_FIRST
 from tpc_broker.storage.ports import JournalCursor, JournalUse, PartitionParams, PartitionState, ShortRun
+from tpc_broker.testing.logs import MemoryLog
 
 JOURNAL_USE = JournalUse(0, 256, 0)
 

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 import trio
 
 from tests.support.memory_clients import create_topic, produce_request
-from tests.support.memory_node import answer_of, running_node
+from tests.support.memory_node import running_node
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.records import read_batches, read_control
 from tpc_broker.model import TRANSACTION_STATE_TOPIC, PartitionIndex, TopicPartition, coordinator_partition
+from tpc_broker.testing.node import answer_of
 
 NONE = ErrorCode.NONE
 SETTINGS = ("offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4")

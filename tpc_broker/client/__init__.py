@@ -23,6 +23,8 @@ Modules
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
     `codecs/`       typed keys and values: text, JSON, MessagePack; Avro, Protobuf, JSON Schema with a registry
     `errors`        what goes wrong, by culprit
+    `exchange`      a question to a broker and what its answer means, as one value; no I/O
+    `admin`         what operators ask, as typed records, on anyio
 
 An asynchronous client shares all that is marked as free of I/O and brings its own `connection` and `cluster`.
 

@@ -12,8 +12,10 @@ from tpc_broker.client.errors import ClientError, RefusedError, UnsupportedError
 from tpc_broker.kafka import ApiKey, ErrorCode, api, protocol
 
 CLIENT_SOFTWARE: Final = ("tpc-broker", "1")
+HELLO_VERSION: Final = 3
+"""Of the first request, of which nothing is agreed yet: every broker since Kafka 2.4 has it."""
 VERSION_MAX: Final = {
-    ApiKey.API_VERSIONS: 3,
+    ApiKey.API_VERSIONS: 4,
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 16,
     ApiKey.LIST_OFFSETS: 9,
@@ -25,15 +27,22 @@ VERSION_MAX: Final = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
     ApiKey.INIT_PRODUCER_ID: 5,
     ApiKey.END_TXN: 5,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 4,
     ApiKey.TXN_OFFSET_COMMIT: 5,
     ApiKey.OFFSET_FETCH: 9,
     ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_DELETE: 0,
+    ApiKey.DELETE_GROUPS: 3,
     ApiKey.JOIN_GROUP: 9,
     ApiKey.SYNC_GROUP: 5,
     ApiKey.HEARTBEAT: 4,
     ApiKey.LEAVE_GROUP: 5,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
     ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 6,
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.DELETE_RECORDS: 2,
     ApiKey.SASL_HANDSHAKE: 1,
     ApiKey.SASL_AUTHENTICATE: 2,
     ApiKey.DESCRIBE_ACLS: 3,
@@ -42,7 +51,7 @@ VERSION_MAX: Final = {
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.DESCRIBE_LOG_DIRS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
-    ApiKey.DESCRIBE_CLUSTER: 1,
+    ApiKey.DESCRIBE_CLUSTER: 2,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,

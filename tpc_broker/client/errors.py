@@ -149,3 +149,29 @@ class OffsetsMissingError(ClientError):
 
 class DamagedDataError(ClientError):
     """Bytes of the log that cannot be believed."""
+
+
+class TransactionError(ClientError):
+    """About one transaction, or its id."""
+
+    def __init__(self, transactional_id: str, why: str) -> None:
+        self.transactional_id = transactional_id
+        super().__init__(f"transactional id {transactional_id}: {why}")
+
+
+class FencedError(TransactionError):
+    """Another client has taken the transactional id over: this one may not use it again. Never tried again."""
+
+
+class TransactionAbortedError(TransactionError):
+    """Nothing of it is seen by who reads committed records: it is aborted, or can only be. The id can be used again."""
+
+
+class TransactionInDoubtError(TransactionError):
+    """The time was over before the coordinator said whether a commit was carried out: it is committed or aborted, as
+    a whole.
+    """
+
+
+class TransactionInUseError(TransactionError):
+    """A client has one transaction of an id at a time."""

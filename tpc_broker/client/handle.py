@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from tpc_broker.client.admin import Admin
     from tpc_broker.client.codecs.codec import Codec
     from tpc_broker.client.codecs.topics import Topic
     from tpc_broker.client.consumer.options import AssignmentLike, IsolationLike, OnMissing, TopicsLike
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.values import Delivered, HeadersLike, Record
 
 _NOTHING: Final[Any] = object()
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -152,6 +153,13 @@ class Client:
         if self._producer is not None:
             await self._producer.flush()
 
+    @cached_property
+    def admin(self) -> Admin:
+        """Topics, settings, groups and their offsets, users, rules of access, quotas, transactions, the cluster."""
+        from tpc_broker.client.admin import Admin  # noqa: PLC0415 - for who asks for it
+
+        return Admin(self.fleet)
+
     def read(  # noqa: PLR0913 - each is a setting of its own
         self,
         topics: TopicsLike | None = None,
@@ -215,7 +223,7 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return reading(self.fleet, Chosen(topics, assignment, group), options)
+        return reading(self.fleet, Chosen(topics, assignment, group), options, self.send)
 
     @overload
     def topic(self, name: str) -> Topic[bytes, bytes | None]: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tpc_broker.client.conversation import CLIENT_SOFTWARE, VERSION_MAX, Conversation
+from tpc_broker.client.conversation import CLIENT_SOFTWARE, HELLO_VERSION, Conversation
 from tpc_broker.client.errors import AuthenticationError, UnsupportedError
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -41,14 +41,14 @@ def introduction(conversation: Conversation, place: str, login: Login | None) ->
 def _versions(conversation: Conversation, place: str) -> Generator[Ask, Any, None]:
     name, software_version = CLIENT_SOFTWARE
     asked = messages.ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
-    version = VERSION_MAX[ApiKey.API_VERSIONS]
+    version = HELLO_VERSION
     answer = yield Ask(ApiKey.API_VERSIONS, version, asked)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
         offered = [row for row in answer.api_keys if row.api_key == ApiKey.API_VERSIONS]
         if any(row.min_version > version for row in offered):
             raise UnsupportedError(f"{place} and this client have no version of ApiVersions in common")
         version = min((row.max_version for row in offered), default=0)
-        answer = yield Ask(ApiKey.API_VERSIONS, min(version, VERSION_MAX[ApiKey.API_VERSIONS] - 1), asked)
+        answer = yield Ask(ApiKey.API_VERSIONS, min(version, HELLO_VERSION - 1), asked)
     if answer.error_code:
         raise UnsupportedError(f"{place} does not say what it can: error {answer.error_code} to ApiVersions")
     conversation.agree(answer)

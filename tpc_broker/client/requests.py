@@ -49,6 +49,7 @@ class ClusterFacts(NamedTuple):
     topics: dict[str, TopicFacts]
     missing: set[str]
     errors: dict[str, int]
+    controller_id: int = -1
 
 
 class OffsetAnswer(NamedTuple):
@@ -92,7 +93,8 @@ def metadata_request(topics: Iterable[str] | None) -> Any:
 
 
 def metadata_answer(response: Any) -> ClusterFacts:
-    facts = ClusterFacts({row.node_id: Node(row.host, row.port) for row in response.brokers}, {}, set(), {})
+    nodes = {row.node_id: Node(row.host, row.port) for row in response.brokers}
+    facts = ClusterFacts(nodes, {}, set(), {}, response.controller_id)
     for topic in response.topics:
         if topic.error_code in _MISSING_TOPIC:
             facts.missing.add(topic.name)

@@ -3436,6 +3436,81 @@ class ProduceRequest(Message):
         topic_data: Sequence[ProduceRequest.TopicProduceData] = ...,
     ) -> None: ...
 
+class ProduceResponse(Message):
+    class BatchIndexAndErrorMessage(Message):
+        batch_index: int
+        batch_index_error_message: str | None
+        def __init__(
+            self,
+            *,
+            batch_index: int = ...,
+            batch_index_error_message: str | None = ...,
+        ) -> None: ...
+    class LeaderIdAndEpoch(Message):
+        leader_id: int
+        leader_epoch: int
+        def __init__(
+            self,
+            *,
+            leader_id: int = ...,
+            leader_epoch: int = ...,
+        ) -> None: ...
+    class PartitionProduceResponse(Message):
+        index: int
+        error_code: int
+        base_offset: int
+        log_append_time_ms: int
+        log_start_offset: int
+        record_errors: list[ProduceResponse.BatchIndexAndErrorMessage]
+        error_message: str | None
+        current_leader: ProduceResponse.LeaderIdAndEpoch
+        def __init__(
+            self,
+            *,
+            index: int = ...,
+            error_code: int = ...,
+            base_offset: int = ...,
+            log_append_time_ms: int = ...,
+            log_start_offset: int = ...,
+            record_errors: Sequence[ProduceResponse.BatchIndexAndErrorMessage] = ...,
+            error_message: str | None = ...,
+            current_leader: ProduceResponse.LeaderIdAndEpoch = ...,
+        ) -> None: ...
+    class TopicProduceResponse(Message):
+        name: str
+        topic_id: bytes
+        partition_responses: list[ProduceResponse.PartitionProduceResponse]
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            topic_id: bytes = ...,
+            partition_responses: Sequence[ProduceResponse.PartitionProduceResponse] = ...,
+        ) -> None: ...
+    class NodeEndpoint(Message):
+        node_id: int
+        host: str
+        port: int
+        rack: str | None
+        def __init__(
+            self,
+            *,
+            node_id: int = ...,
+            host: str = ...,
+            port: int = ...,
+            rack: str | None = ...,
+        ) -> None: ...
+    responses: list[ProduceResponse.TopicProduceResponse]
+    throttle_time_ms: int
+    node_endpoints: list[ProduceResponse.NodeEndpoint]
+    def __init__(
+        self,
+        *,
+        responses: Sequence[ProduceResponse.TopicProduceResponse] = ...,
+        throttle_time_ms: int = ...,
+        node_endpoints: Sequence[ProduceResponse.NodeEndpoint] = ...,
+    ) -> None: ...
+
 class PushTelemetryRequest(Message):
     client_instance_id: bytes
     subscription_id: int

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, T
 
 from tpc_broker.client.codecs.codec import Codec, DecodingError, LackError, Place
 from tpc_broker.client.codecs.coding import encoded, supplied
+from tpc_broker.client.work.policies import Stop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -195,7 +196,7 @@ class TypedStream(Generic[K, V]):
         async with self.stream.work(max_records=max_records, commit=commit) as batch:
             yield TypedWork(batch, await self.topic.decoded_all(batch.records))
 
-    async def for_each(  # noqa: PLR0913 - options that users know by name
+    async def for_each(
         self,
         handle: Callable[[TypedRecord[K, V]], Awaitable[object]],
         *,
@@ -211,8 +212,9 @@ class TypedStream(Generic[K, V]):
         async def typed(record: Record) -> None:
             await handle(await self.topic.decoded(record))
 
-        given = {} if on_error is None else {"on_error": on_error}
-        await self.stream.for_each(typed, concurrency=concurrency, order=order, stop=stop, **given)
+        await self.stream.for_each(
+            typed, concurrency=concurrency, order=order, on_error=Stop() if on_error is None else on_error, stop=stop
+        )
 
 
 class TypedBatches(Generic[K, V]):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.membership.settings import Subscription
     from tpc_broker.client.net.fleet import Fleet
     from tpc_broker.client.requests import TopicPartition
+    from tpc_broker.client.work.policies import Send
 
 AssignmentLike: TypeAlias = "Mapping[TopicPartition, Position | int | Literal['earliest', 'latest'] | None]"
 TopicsLike: TypeAlias = "str | Iterable[str] | re.Pattern[str]"
@@ -116,9 +117,10 @@ class Chosen(NamedTuple):
 
 
 @asynccontextmanager
-async def reading(fleet: Fleet, chosen: Chosen, options: ReadOptions) -> AsyncIterator[Stream]:
+async def reading(fleet: Fleet, chosen: Chosen, options: ReadOptions, send: Send) -> AsyncIterator[Stream]:
+    """``send``: for dead letters."""
     reader = StreamReader(fleet, options.fetch_settings(), start_of(options.start))
     membership = chosen.membership(fleet, reader, options)
     seconds = {"commit_seconds": options.commit_seconds, "leave_seconds": options.leave_seconds}
-    async with streaming(reader, membership, **seconds) as stream:
+    async with streaming(reader, membership, send, **seconds) as stream:
         yield stream

@@ -48,6 +48,8 @@ class Partition:
         self.is_paused = False
         self.is_held = True
         """Not about to be revoked."""
+        self.is_gone = False
+        """What is under way does not count any more."""
         self.error: ClientError | None = None
         """Raised to who takes, behind what lies ready."""
         self.failing_since: float | None = None
@@ -71,6 +73,12 @@ class Partition:
         self.handed: deque[Handed] = deque()
         self.handed_since = 0.0
         """Since when nothing of what is handed out was finished."""
+        self.held_from: int | None = None
+        """A transaction has what is handed out from there on: it is not finished before that is committed."""
+        self.finish_asked = -1
+        """Meanwhile, up to where."""
+        self.committed: Position | None = None
+        """The position that a transaction has committed."""
 
     @property
     def source(self) -> int:
@@ -148,6 +156,9 @@ class Partition:
 
     def finish(self, next_offset: int, now: float) -> None:
         """Everything below is done with."""
+        if self.held_from is not None and next_offset > self.held_from:
+            self.finish_asked = max(self.finish_asked, next_offset)
+            next_offset = self.held_from
         if self.finished is not None and next_offset <= self.finished.offset:
             return
         epoch, progressed = -1, False
@@ -162,6 +173,26 @@ class Partition:
             self.handed_since = now
             end = self.position if not self.handed else next_offset
             self.finished = Position(max(next_offset, end), epoch)
+
+    def hold(self, first_offset: int | None, after: int | None) -> None:
+        """Let a transaction have what is handed out from there on (None: all of it); ``after``: up to where it has it."""
+        runs = [run for run in self.handed if after is None or run.end > after]
+        if not runs:
+            said = "what is handed out of it is done already" if self.handed else "nothing of it is under way"
+            raise ValueError(f"{self.where}: {said}; say done before the next item is asked for")
+        begin = runs[0].begin
+        is_next = first_offset in (None, begin) or (after is not None and after > begin)
+        if not is_next:
+            raise ValueError(f"{self.where}: offset {begin} is under way, and what is done has to be so in order")
+        if self.held_from is None:
+            self.held_from = begin
+
+    def commit_held(self, next_offset: int, now: float) -> None:
+        asked, self.held_from, self.finish_asked = self.finish_asked, None, -1
+        self.finish(next_offset, now)
+        self.committed = self.finished
+        if asked > next_offset:
+            self.finish(asked, now)
 
     def give_back(self, offset: int) -> None:
         """What is handed out from there on is not worked on any more, and reading goes on there."""

@@ -91,8 +91,8 @@ class Watcher(Protocol):
         """
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        """Of partitions with records under way: the offset of the one that is so for longest, and since when
-        (`time.monotonic`).
+        """Of partitions that are held: the offset of what is under way for longest, and since when (`time.monotonic`);
+        since now where records only wait for others, or for another attempt.
         """
 
 

@@ -42,6 +42,9 @@ class Front(Protocol):
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out no more of these; the rest of what was taken is given back."""
 
+    def take_back(self, where: TopicPartition) -> None:
+        """What was handed out of this one is not worked on any more, and not finished either."""
+
 
 class StreamReader:
     """``start``: where partitions begin that have no position. ``front`` is set by who makes one."""
@@ -86,10 +89,8 @@ class StreamReader:
         self._gone(partitions)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        lost = [where for where in partitions if (found := self.stock.partitions.get(where)) and found.is_held]
         self._drop(partitions)
-        if lost:
-            self._gone(lost)
+        self._gone(partitions)
         for where in partitions:
             self.stock.remove(where)
             self._kept.discard(where)
@@ -98,7 +99,11 @@ class StreamReader:
 
     def finished(self) -> dict[TopicPartition, Position]:
         self._settle()
-        return {where: found.finished for where, found in self.stock.partitions.items() if found.finished is not None}
+        return {
+            where: found.finished
+            for where, found in self.stock.partitions.items()
+            if found.finished is not None and found.held_from is None and found.finished != found.committed
+        }
 
     def handed_out(self) -> dict[TopicPartition, float]:
         self._settle()
@@ -116,8 +121,13 @@ class StreamReader:
             self.front.settle()
 
     def _gone(self, partitions: Collection[TopicPartition]) -> None:
-        for watcher in list(self._watchers):
-            watcher.gone(partitions)
+        """Each is told once, also when `revoke` was cancelled before it came to that."""
+        found = [found for where in partitions if (found := self.stock.partitions.get(where)) and not found.is_gone]
+        for each in found:
+            each.is_gone = True
+        if found:
+            for watcher in list(self._watchers):
+                watcher.gone([each.where for each in found])
 
     def _has(self, found: Partition) -> bool:
         return self.stock.partitions.get(found.where) is found
@@ -182,6 +192,40 @@ class StreamReader:
     async def commit(self) -> None:
         if self.membership is not None:
             await self.membership.commit(self.finished())
+
+    # ---- what transactions have of it
+
+    # Rule: What a transaction holds, or has committed, is never committed by the stream: an offset that is committed
+    # plainly stands behind one that waits for the end of a transaction, and would win. Held by
+    # tests/client/test_transaction_reading.py.
+    def hold(self, where: TopicPartition, first_offset: int | None, after: int | None) -> Partition:
+        """Let a transaction have what was handed out from this offset on (None: from the oldest on); ``after``: up to
+        where it has it already. `ValueError`: that is not what comes next, or not under way.
+        """
+        found = self.stock.partitions.get(where)
+        if found is None:
+            raise ValueError(f"{where} is not read here (any more)")
+        self._settle()
+        found.hold(first_offset, after)
+        return found
+
+    def is_held_still(self, held: Partition) -> bool:
+        return self._has(held)
+
+    def commit_held(self, held: Partition, next_offset: int) -> None:
+        """The transaction is committed."""
+        if self._has(held):
+            held.commit_held(next_offset, time.monotonic())
+            if not held.handed:
+                self._now_quiet()
+
+    def take_back_held(self, held: Partition) -> None:
+        """The transaction is aborted: what it had is handed out again."""
+        offset, held.held_from, held.finish_asked = held.held_from, None, -1
+        if self._has(held) and offset is not None:
+            if self.front is not None:
+                self.front.take_back(held.where)
+            self.give_back(held.where, offset)
 
     def _there_is_some(self) -> None:
         self._ready.set()

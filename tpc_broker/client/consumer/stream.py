@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 
@@ -18,25 +18,34 @@ from tpc_broker.client.consumer.starts import start_of
 from tpc_broker.client.errors import ClientError, PartitionsLostError
 from tpc_broker.client.net.tasks import background_tasks
 from tpc_broker.client.values import Batch
+from tpc_broker.client.work.for_each import WINDOW_RECORDS
+from tpc_broker.client.work.fronts import Fronts
+from tpc_broker.client.work.policies import OnError, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from tpc_broker.client.consumer.decoding import Piece
-    from tpc_broker.client.consumer.ports import GroupIdentity, Membership, Source
+    from tpc_broker.client.consumer.ports import GroupIdentity, Membership
     from tpc_broker.client.consumer.reader import StreamReader
     from tpc_broker.client.consumer.starts import StartLike
     from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.values import Record
+    from tpc_broker.client.work.batches import WorkBatch
+    from tpc_broker.client.work.for_each import HandledStatistics, UnderWay
+    from tpc_broker.client.work.parts import Part, Parts
+    from tpc_broker.client.work.policies import Send
 
 BATCH_RECORDS: Final = 1000
+WORK_RECORDS: Final = 500
 logger = logging.getLogger("tpc.client")
 
 
 class Stream:
-    """Made by `Client.read`. One task at a time reads from it."""
+    """Made by `Client.read`. One task at a time reads from it, in one way at a time; several may be in `work`."""
 
-    def __init__(self, reader: StreamReader, membership: Membership) -> None:
+    def __init__(self, reader: StreamReader, membership: Membership, send: Send) -> None:
         self._reader = reader
         self._membership = membership
         self._records: Iterator[Record] = iter(())
@@ -46,6 +55,7 @@ class Stream:
         """What is under way at most, and is finished when the next item is asked for."""
         self._is_waiting = False
         self._is_closed = False
+        self._fronts = Fronts(reader, send, lambda: membership.identity)
         reader.front = self
 
     # ---- Records and batches
@@ -86,7 +96,7 @@ class Stream:
     async def _next_piece(self, records_max: int | None) -> Piece:
         if self._is_closed:
             raise anyio.ClosedResourceError
-        if self._is_waiting:
+        if self._is_waiting or self._fronts.is_used:
             raise anyio.BusyResourceError("reading from")
         self._is_waiting = True
         try:
@@ -111,6 +121,85 @@ class Stream:
         self._piece, self._records, self._given = None, iter(()), (piece.where, offset)
         self._reader.give_back(piece.where, offset)
 
+    # ---- Working on records
+
+    def work(self, *, max_records: int = WORK_RECORDS, commit: bool = True) -> AbstractAsyncContextManager[WorkBatch]:
+        """``async with stream.work() as batch:``: records of one partition, at most ``max_records`` of those there are.
+
+        Leaving the block finishes them; an error, or being cancelled, gives them back: they are read again, here or by
+        who has the partition then. ``commit`` True also commits before the block is over, and raises what comes of it
+        (they stay finished then). False leaves the commit to `commit`, to the stream's own (every ``commit_seconds``
+        and at the end), or to a transaction within the block: ``async with client.transaction(…) as tx: …
+        tx.done(batch)``.
+
+        Several tasks may work at once: of each partition one has a batch. When the partition is revoked, the block may
+        be ended within the group's ``grace_seconds``; behind it `WorkBatch.is_lost`, and leaving commits nothing.
+        """
+        return self._taken_over().work(max_records=max_records, commit=commit)
+
+    async def for_each(  # noqa: PLR0913 - options with defaults
+        self,
+        handle: Callable[[Record], Awaitable[object]],
+        *,
+        concurrency: int = 64,
+        order: Literal["key", "partition", "none"] = "key",
+        on_error: OnError = Stop(),  # noqa: B008 - it is frozen
+        window: int = WINDOW_RECORDS,
+        stop: anyio.Event | None = None,
+    ) -> None:
+        """Call ``handle`` with every record, for up to ``concurrency`` records at once, until cancelled.
+
+        ``order`` "key": records of one key (and partition) one after the other, others beside each other; a record
+        without a key has no order to keep. "partition": those of a partition one after the other. "none": all at once.
+
+        What is committed (every ``commit_seconds``, and at the end) lies below everything that is not done. ``window``
+        bounds how many records of a partition may lie above: then it waits, and others go on.
+
+        ``on_error``, when ``handle`` raises: ``Stop()``: `HandlerError`, naming the record, surfaces here; ``Skip()``;
+        ``dead_letter("topic")``: written there, and finished when that is delivered, else `DeadLetterError`;
+        ``Retry(5, then=…)``: tried again after growing pauses, while only what has to keep its order behind it waits.
+
+        Cancelled, or ended by an error, what handlers have is cancelled and read again. ``stop``: once it is set nothing
+        more is begun, and this returns when what was under way is done. When a partition is revoked, what is under way
+        of it may end within the group's ``grace_seconds``, and is cancelled behind it.
+        """
+        await self._taken_over().for_each(
+            handle, concurrency=concurrency, order=order, on_error=on_error, window=window, stop=stop
+        )
+
+    def partitions(self) -> AbstractAsyncContextManager[Parts]:
+        """``async with stream.partitions() as parts: async for part in parts: …``: each partition that this stream
+        reads, and will read, as a `Part` for a task of its own, which ends within the block.
+        """
+        return self._taken_over().partitions()
+
+    async def for_each_partition(self, handle: Callable[[Part], Awaitable[object]]) -> None:
+        """Run ``handle(part)`` in a task of its own for each partition while it is read here, until cancelled.
+
+        When the partition is revoked, loops over the part end, and ``handle`` may do what is left within the group's
+        ``grace_seconds``; behind it it is cancelled. Who returns earlier leaves the rest of the partition unread.
+        `HandlerError`, naming the partition, when one raises.
+        """
+        await self._taken_over().for_each_partition(handle)
+
+    def under_way(self) -> list[UnderWay]:
+        """Which records the handlers of `for_each` have now, that for longest first."""
+        return self._fronts.records_under_way()
+
+    @property
+    def handled(self) -> HandledStatistics | None:
+        """What the last `for_each` has done by now; None: there was none."""
+        return self._fronts.statistics()
+
+    def _taken_over(self) -> Fronts:
+        if self._is_closed:
+            raise anyio.ClosedResourceError
+        if self._is_waiting:
+            raise anyio.BusyResourceError("reading from")
+        self._give_back_rest()
+        self._finish()
+        return self._fronts
+
     # ---- Front: what the reader asks
 
     def settle(self) -> None:
@@ -125,13 +214,17 @@ class Stream:
             self.settle()
             self._give_back_rest()
 
+    def take_back(self, where: TopicPartition) -> None:
+        if self._piece is not None and self._piece.where == where:
+            self._piece, self._records = None, iter(())
+        if self._given is not None and self._given[0] == where:
+            self._given = None
+
     # ---- What else there is to a stream
 
     @property
-    def source(self) -> Source:
-        """For another front: what was handed out here is finished, what was not is handed out there."""
-        self._give_back_rest()
-        self._finish()
+    def ledger(self) -> StreamReader:
+        """For transactions, which have what they took from here."""
         return self._reader
 
     @property
@@ -233,13 +326,13 @@ class Batches:
 
 @asynccontextmanager
 async def streaming(
-    reader: StreamReader, membership: Membership, *, commit_seconds: float, leave_seconds: float
+    reader: StreamReader, membership: Membership, send: Send, *, commit_seconds: float, leave_seconds: float
 ) -> AsyncIterator[Stream]:
     """A stream that runs while the block does. Leaving commits what is finished, and takes at most ``leave_seconds``
     for that and as many for saying goodbye to the group.
     """
     reader.membership = membership
-    stream = Stream(reader, membership)
+    stream = Stream(reader, membership, send)
     try:
         async with background_tasks() as tasks:
             tasks.start_soon(reader.run)
