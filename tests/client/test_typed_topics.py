@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio
 import pytest
 
 from tests.support.both_loops import on_both_loops
@@ -26,6 +27,8 @@ from tpc_broker.client.codecs import (
     Str,
 )
 from tpc_broker.client.codecs.topics import ReadOptionsGiven, TypedBatch, TypedRecord
+from tpc_broker.client.work.failures import HandlerError
+from tpc_broker.client.work.policies import Retry, dead_letter
 from tpc_broker.kafka import ApiKey, messages
 
 SCHEMA: Final = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "number", "type": "long"}]})
@@ -103,7 +106,7 @@ async def test_what_cannot_be_read_is_named_and_the_next_one_comes(shared_broker
         orders = client.topic(name, key=Str(), value=Json(Order))
         async with orders.read() as stream:
             assert (await anext(stream)).value == Order(0)
-            with pytest.raises(DecodingError, match=rf"{name}-0 at offset 1: the value is not what Json\(Order\)") as bad:
+            with pytest.raises(DecodingError, match=rf"{name}-0 at offset 1: the value is not what Json\(Ord") as bad:
                 await anext(stream)
             assert (bad.value.record.value, bad.value.offset) == (b"{", 1)
             with pytest.raises(DecodingError, match=f"{name}-0 at offset 2: the key is not what Str"):
@@ -137,7 +140,7 @@ async def test_a_registry_that_is_away_loses_no_record(shared_broker: Any, fake:
             Registry(fake.address, retry_seconds=0) as other,
             client.topic(name, value=Avro(other, Order, schema=SCHEMA)).read() as stream,
         ):
-            with pytest.raises(DecodingError, match="at offset 0: .* no schema's id stands before it"):
+            with pytest.raises(DecodingError, match=r"at offset 0: .* no schema's id stands before it"):
                 await anext(stream)
             fake.failures = [503] * 2
             for _ in range(2):
@@ -155,6 +158,57 @@ async def test_a_registry_that_is_away_loses_no_record(shared_broker: Any, fake:
             with pytest.raises(RegistryError):
                 await anext(batches)
             assert [each.value for each in (await anext(batches)).records] == [Order(1), Order(2)]
+
+
+@on_both_loops
+async def test_for_each_takes_what_cannot_be_read_for_a_failure_that_stays(shared_broker: Any) -> None:
+    async with client_with_topic(shared_broker) as (client, name), client_with_topic(shared_broker) as (_, dead):
+        await client.send_all(name, [b'{"number":0}', b"{", b'{"number":2}'])
+        orders, handled, stop = client.topic(name, value=Json(Order)), set(), anyio.Event()
+
+        async def handle(record: TypedRecord[bytes, Order]) -> None:
+            handled.add(record.value.number)
+            if handled == {0, 2}:
+                stop.set()
+
+        policy = Retry(1000, delay_seconds=1000, then=dead_letter(dead))
+        async with orders.read(group=name) as stream:
+            await stream.for_each(handle, on_error=policy, stop=stop)
+        async with client.read(dead) as letters:
+            letter = await anext(letters)
+        told = dict(letter.headers)
+        assert letter.value == b"{"
+        assert told["dead_letter.error"] == b"tpc_broker.client.codecs.codec.DecodingError"
+        assert told["dead_letter.attempts"] == b"1"
+
+
+@on_both_loops
+async def test_for_each_stops_at_what_cannot_be_read(shared_broker: Any) -> None:
+    async with client_with_topic(shared_broker) as (client, name):
+        await client.send(name, b"{")
+
+        async def handle(_record: TypedRecord[bytes, Any]) -> None:
+            raise AssertionError
+
+        async with client.topic(name, value=Json()).read(group=name) as stream:
+            with pytest.raises(HandlerError, match=f"{name}-0 at offset 0") as error:
+                await stream.for_each(handle)
+        assert isinstance(error.value.__cause__, DecodingError)
+
+
+@on_both_loops
+async def test_work_has_types_and_gives_back_what_cannot_be_read(shared_broker: Any) -> None:
+    async with client_with_topic(shared_broker) as (client, name):
+        await client.send(name, b'{"number":0}')
+        async with client.topic(name, value=Json(Order)).read(group=name) as stream:
+            async with stream.work() as work:
+                assert [each.value for each in work.records] == [Order(0)]
+            await client.send(name, b"{")
+            with pytest.raises(DecodingError):
+                async with stream.work():
+                    raise AssertionError
+            async with stream.stream.work() as raw:
+                assert [record.offset for record in raw.records] == [1]
 
 
 def test_a_typed_topic_is_read_with_all_options_of_the_client() -> None:
