@@ -23,6 +23,7 @@ Modules
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
     `codecs/`       typed keys and values: text, JSON, MessagePack; Avro, Protobuf, JSON Schema with a registry
     `errors`        what goes wrong, by culprit
+    `transaction`   transactions on anyio, with what was read done in them
     `exchange`      a question to a broker and what its answer means, as one value; no I/O
     `admin`         what operators ask, as typed records, on anyio
 
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.security import OAuthSettings as OAuthSettings
     from tpc_broker.client.security import SaslSettings as SaslSettings
     from tpc_broker.client.security import TlsSettings as TlsSettings
+    from tpc_broker.client.transaction.front import Transaction as Transaction
+    from tpc_broker.client.transaction.owner import Outcome as Outcome
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
     from tpc_broker.client.values import Record as Record
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
     "Sent": "producer.bulk", "Slip": "producer.slip",
+    "Transaction": "transaction.front", "Outcome": "transaction.owner",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
     "TopicPartition": "requests", "GroupSettings": "membership.settings",
     "Mechanism": "security", "OAuthSettings": "security", "SaslSettings": "security", "TlsSettings": "security",

@@ -175,7 +175,7 @@ class Partition:
             self.finished = Position(max(next_offset, end), epoch)
 
     def hold(self, first_offset: int | None, after: int | None) -> None:
-        """Let a transaction have what is handed out from there on (None: all of it); ``after``: up to where it has it."""
+        """A transaction has what is handed out from there on (None: all). ``after``: up to where it has it."""
         runs = [run for run in self.handed if after is None or run.end > after]
         if not runs:
             said = "what is handed out of it is done already" if self.handed else "nothing of it is under way"

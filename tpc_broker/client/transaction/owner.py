@@ -101,8 +101,10 @@ class Owner:
             return await ending.commit()
         return ending.in_doubt(f"no answer within {END_SECONDS:g} s after the cancellation")
 
-    async def abort(self) -> FencedError | None:
-        """Within `END_SECONDS`, whatever is cancelled. What is not aborted then is when its time is over."""
+    async def abort(self) -> TransactionError | None:
+        """Within `END_SECONDS`, whatever is cancelled. What is not aborted then is when its time is over. Given is what
+        the coordinator says of it: another client has the id, or its time was over before.
+        """
         with anyio.move_on_after(END_SECONDS, shield=True):
             try:
                 return await _Ending(self).abort()
@@ -154,10 +156,10 @@ class _Ending:
                 return (Outcome.ABORTED if is_known else Outcome.UNKNOWN), why
             if is_retriable(error) or self.is_unanswered:
                 return self.in_doubt(str(error))
-            fenced = await owner.abort()
+            found = await owner.abort()
             if error.code == ErrorCode.TRANSACTION_ABORTABLE:
-                return Outcome.ABORTED, fenced or TransactionAbortedError(owner.transactional_id, str(error))
-            return Outcome.ABORTED, fenced or error
+                return Outcome.ABORTED, found or TransactionAbortedError(owner.transactional_id, str(error))
+            return Outcome.ABORTED, found or error
         except ClientError as error:
             return self.in_doubt(str(error))
         return Outcome.COMMITTED, None
@@ -166,7 +168,7 @@ class _Ending:
         text = f"whether it is committed is not known: {why}"
         return Outcome.UNKNOWN, TransactionInDoubtError(self._owner.transactional_id, text)
 
-    async def abort(self) -> FencedError | None:
+    async def abort(self) -> TransactionError | None:
         owner = self._owner
         try:
             await owner.ended(commits=False, ending=self)
@@ -174,5 +176,5 @@ class _Ending:
             if error.code not in _NOT_THERE:
                 raise
             why = await owner.why(error)
-            return why if isinstance(why, FencedError) else None
+            return why if error.code in LOST or isinstance(why, FencedError) else None
         return None
