@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
 from tpc_broker.client.net.tasks import background_tasks
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from tpc_broker.client.net.fleet import Dial
 
 
+class Reachable(Protocol):
+    """What `connect` takes in place of an address: where, and a way there of its own (`tpc_broker.testing`)."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def dial(self) -> Dial: ...
+
+
 class Client:
     """Made by `connect`. All of its tasks belong to one event loop."""
 
@@ -25,12 +34,13 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(bootstrap: str, *, client_id: str = "tpc") -> AsyncIterator[Client]:
-    """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
+async def connect(bootstrap: str | Reachable, *, client_id: str = "tpc") -> AsyncIterator[Client]:
+    """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas; or a `MemoryBroker`).
 
     `ValueError` for an address that is none. Nothing is sent before something is asked for.
     """
-    async with opened(FleetSettings(bootstrap, client_id)) as client:
+    where, dial = (bootstrap, None) if isinstance(bootstrap, str) else (bootstrap.bootstrap, bootstrap.dial)
+    async with opened(FleetSettings(where, client_id), dial) as client:
         yield client
 
 
