@@ -19,6 +19,7 @@ C_FILES := $(shell find native ebpf/programs -name '*.c' -o -name '*.h')
 PIP     := $(BIN)/pip install --disable-pip-version-check
 INSTALL := $(PIP) --quiet --editable
 LOCKED  := requirements/test.txt
+export TPC_RING = on
 SHOWN   := scripts/with-progress.sh
 SOURCES := pyproject.toml setup.py $(wildcard packaging/man/*.1) $(NATIVE)
 STATES  ?= 3000000
@@ -107,7 +108,7 @@ $(BIN)/.system-long: $(BIN)/.system-test scripts/system-packages.sh
 	@touch $@
 
 $(BIN)/.built: $(BIN)/.system $(SOURCES)
-	@$(SHOWN) "Installing into $(VENV) and compiling two C extensions: a minute or two, this once" $(INSTALL) .
+	@$(SHOWN) "Installing into $(VENV) and compiling two C extensions: a minute or two, this once" $(INSTALL) '.[broker]'
 	@install -D -m 644 -t $(VENV)/share/man/man1 packaging/man/*.1
 	@touch $@
 

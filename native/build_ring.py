@@ -4,38 +4,23 @@ Sources are every ``native/ring/*.c`` and ``native/tls/*.c`` and, linked in once
 hot path calls them without leaving C); the Python face is every ``cdef/*.h`` of ``native/ring`` and ``native/tls``.
 
 TLS is the system's OpenSSL, 3.0 or later, the same library that Python's own ``ssl`` is linked to. Without its headers
-everything is built all the same, and listeners with TLS are refused; ``TPC_TLS=off`` builds so on purpose.
+everything is built all the same, and listeners with TLS are refused; ``TPC_TLS=off`` builds so on purpose. Without
+liburing's headers ``setup.py`` leaves this extension out (`native.headers`): the client needs none of it.
 """
 
-import os
-import subprocess
 import sys
-import sysconfig
-import tempfile
 from pathlib import Path
 
 from cffi import FFI
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from native.build_bytes import ROOT, cdef_text, extension_flags, include_text, link_flags
+from native.headers import has_openssl
 
 FOLDER = Path(__file__).resolve().parent / "ring"
 BYTES = Path(__file__).resolve().parent / "bytes"
 TLS = Path(__file__).resolve().parent / "tls"
 FOLDERS = (FOLDER, TLS, BYTES)
-_OPENSSL_3 = "#include <openssl/ssl.h>\n#if OPENSSL_VERSION_MAJOR < 3\n#error\n#endif\nint main(void) { return 0; }\n"
-
-
-def has_openssl() -> bool:
-    """Whether the compiler finds OpenSSL 3.0 or later."""
-    if os.environ.get("TPC_TLS") == "off":
-        return False
-    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
-    with tempfile.TemporaryDirectory() as folder:
-        command = [*compiler, "-x", "c", "-", "-lssl", "-lcrypto", "-o", f"{folder}/a"]
-        done = subprocess.run(command, input=_OPENSSL_3.encode(), capture_output=True, check=False)  # noqa: S603 (ours)
-    return done.returncode == 0
-
 
 WITH_TLS = has_openssl()
 

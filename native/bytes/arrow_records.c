@@ -1,5 +1,6 @@
 /* Arrow's columns into the records of a batch, and Kafka's choice of the partition by key. */
 #include "bytes.h"
+#include "varlong.h"
 #include "wire.h"
 
 typedef struct {
@@ -14,21 +15,6 @@ static inline binary_cell cell_at(const tpc_binary_input *column, int64_t row) {
         if (!(column->valid[bit >> 3] >> (bit & 7) & 1)) return (binary_cell){NULL, -1};
     }
     return (binary_cell){column->data + column->offsets[row], column->offsets[row + 1] - column->offsets[row]};
-}
-
-static inline uint64_t zigzag(int64_t value) { return ((uint64_t)value << 1) ^ (uint64_t)(value >> 63); }
-
-static inline int64_t varlong_bytes(int64_t value) {
-    int64_t bytes = 1;
-    for (uint64_t left = zigzag(value) >> 7; left; left >>= 7) bytes++;
-    return bytes;
-}
-
-static inline uint8_t *put_varlong(uint8_t *out, int64_t value) {
-    uint64_t left = zigzag(value);
-    for (; left >= 0x80; left >>= 7) *out++ = (uint8_t)(left | 0x80);
-    *out++ = (uint8_t)left;
-    return out;
 }
 
 static inline int64_t cell_bytes(binary_cell cell) {
@@ -121,8 +107,20 @@ static uint32_t murmur2(const uint8_t *bytes, uint32_t bytes_count) {
 void tpc_records_partitions(const tpc_binary_input *key, int64_t rows_count, int32_t partitions_count, int32_t *out) {
     for (int64_t row = 0; row < rows_count; row++) {
         binary_cell cell = cell_at(key, row);
-        out[row] = cell.bytes_count < 0 ? -1
-                                        : (int32_t)((murmur2(cell.bytes, (uint32_t)cell.bytes_count) & 0x7fffffffu) %
-                                                    (uint32_t)partitions_count);
+        out[row] =
+            cell.bytes_count < 0 ? -1 : tpc_key_partition(cell.bytes, (size_t)cell.bytes_count, partitions_count);
+    }
+}
+
+int32_t tpc_key_partition(const uint8_t *key, size_t key_bytes, int32_t partitions_count) {
+    return (int32_t)((murmur2(key, (uint32_t)key_bytes) & 0x7fffffffu) % (uint32_t)partitions_count);
+}
+
+void tpc_keys_partitions(const uint8_t *keys, const int32_t *key_lengths, int32_t rows_count, int32_t partitions_count,
+                         int32_t *out) {
+    for (int32_t row = 0; row < rows_count; row++) {
+        int32_t length = key_lengths[row];
+        out[row] = length < 0 ? -1 : tpc_key_partition(keys, (size_t)length, partitions_count);
+        if (length > 0) keys += length;
     }
 }

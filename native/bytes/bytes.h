@@ -18,6 +18,8 @@
 #include "cdef/65_journal_runs.h"
 #include "cdef/70_segment.h"
 #include "cdef/70_arrow_columns.h"
+#include "cdef/72_record_rows.h"
+#include "cdef/75_packed_batch.h"
 #include "cdef/80_link.h"
 #include "cdef/82_steady_frame.h"
 #include "cdef/85_forwarded.h"

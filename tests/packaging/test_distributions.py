@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,9 @@ print(len(names))
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
@@ -77,7 +80,7 @@ def bare_environment(folder: Path) -> Path:
     return folder / "bin"
 
 
-def installed(folder: Path, what: Path) -> Path:
+def installed(folder: Path, what: str | Path) -> Path:
     commands = bare_environment(folder)
     run(commands / "pip", "install", "--quiet", "--disable-pip-version-check", what, cwd=folder)
     return commands
@@ -141,8 +144,8 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path, source: Path) -
 
 
 def test_the_wheel_is_a_working_broker(wheel: Path, tmp_path: Path) -> None:
-    check_broker(installed(tmp_path, wheel), tmp_path)
+    check_broker(installed(tmp_path, f"{wheel}[broker]"), tmp_path)
 
 
 def test_pip_install_of_the_source_tree_is_a_working_broker(source: Path, tmp_path: Path) -> None:
-    check_broker(installed(tmp_path, source), tmp_path)
+    check_broker(installed(tmp_path, f"{source}[broker]"), tmp_path)

@@ -40,6 +40,7 @@ OWN_PROCESSES: Final = {
     "bench/test_others.py": "servers of others are processes; these stand for them",
     "bench/test_server.py": _ENDS,
     "cli/test_tpc.py": _ENDS,
+    "client/test_what_it_imports.py": _FRESH,
     "cluster/test_options.py": _ENDS,
     "durability/test_earlier_formats.py": _LIVES,
     "integration/test_clients_kcat.py": "kcat is a program",

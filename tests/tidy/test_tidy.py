@@ -49,7 +49,7 @@ ALLOWED = {
     "rounds": set(),
     "feature_levels": set(),
 }
-EVERYTHING = {"runtime", "bench"}
+EVERYTHING = {"runtime", "bench", "entry"}
 NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry", "auth",
              "storage", "broker")  # fmt: skip
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
@@ -278,7 +278,7 @@ def module_name(path: Path) -> str:
 
 def test_every_module_is_imported_by_something() -> None:
     """A module that nothing imports and nothing starts is dead."""
-    started = {"tpc_broker.runtime.main", "tpc_broker.runtime.core", "tpc_broker.cli.main"}
+    started = {"tpc_broker.entry", "tpc_broker.runtime.main", "tpc_broker.runtime.core", "tpc_broker.cli.main"}
     started.add("tpc_broker.bench.saturate.sitecustomize")  # by Python, where its folder is in PYTHONPATH
     used: set[str] = set()
     for path in sources():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.errors import refusal_of
+from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, messages
 
@@ -63,10 +64,25 @@ class AclFilter:
 
 def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
     """In order."""
+    return cluster.answered(lambda: to_list(wanted).over(cluster.any_connection()))
+
+
+def add_acls(cluster: Cluster, rules: Sequence[Acl]) -> None:
+    """What is there already stays. RefusedError names the first that the broker does not take; others may be there."""
+    exchange = to_add(rules)
+    cluster.answered(lambda: exchange.over(cluster.any_connection()))
+
+
+def remove_acls(cluster: Cluster, filters: Sequence[AclFilter]) -> list[Acl]:
+    """Those that were there, in order."""
+    exchange = to_remove(filters)
+    return cluster.answered(lambda: exchange.over(cluster.any_connection()))
+
+
+def to_list(wanted: AclFilter) -> Exchange[list[Acl]]:
     message = messages.DescribeAclsRequest(**_filter(wanted))
 
-    def ask() -> list[Acl]:
-        answer = cluster.any_connection().call(ApiKey.DESCRIBE_ACLS, in_any_version(message))
+    def read(answer: messages.DescribeAclsResponse) -> list[Acl]:
         if answer.error_code:
             raise refusal_of(answer, "rules of access")
         return sorted(
@@ -78,37 +94,34 @@ def list_acls(cluster: Cluster, wanted: AclFilter) -> list[Acl]:
             for one in each.acls
         )  # fmt: skip
 
-    return cluster.answered(ask)
+    return Exchange(ApiKey.DESCRIBE_ACLS, in_any_version(message), read)
 
 
-def add_acls(cluster: Cluster, rules: Sequence[Acl]) -> None:
-    """What is there already stays. RefusedError names the first that the broker does not take; others may be there."""
+def to_add(rules: Sequence[Acl]) -> Exchange[None]:
     kind = messages.CreateAclsRequest
     creations = [
         kind.AclCreation(
-            resource_type=RESOURCES[one.resource], resource_name=one.name,
-            resource_pattern_type=PATTERNS[one.pattern], principal=one.principal, host=one.host,
-            operation=OPERATIONS[one.operation], permission_type=PERMISSIONS[one.permission],
+            resource_type=_number(RESOURCES, one.resource, "resource"), resource_name=one.name,
+            resource_pattern_type=_number(PATTERNS, one.pattern, "pattern"), principal=one.principal, host=one.host,
+            operation=_number(OPERATIONS, one.operation, "operation"),
+            permission_type=_number(PERMISSIONS, one.permission, "permission"),
         )
         for one in rules
     ]  # fmt: skip
 
-    def ask() -> None:
-        answer = cluster.any_connection().call(ApiKey.CREATE_ACLS, in_any_version(kind(creations=creations)))
+    def read(answer: messages.CreateAclsResponse) -> None:
         for one, result in zip(rules, answer.results, strict=True):
             if result.error_code:
                 raise refusal_of(result, f"the rule for {one.principal} on {one.resource} {one.name}")
 
-    cluster.answered(ask)
+    return Exchange(ApiKey.CREATE_ACLS, in_any_version(kind(creations=creations)), read)
 
 
-def remove_acls(cluster: Cluster, filters: Sequence[AclFilter]) -> list[Acl]:
-    """Those that were there, in order."""
+def to_remove(filters: Sequence[AclFilter]) -> Exchange[list[Acl]]:
     kind = messages.DeleteAclsRequest
     message = kind(filters=[kind.DeleteAclsFilter(**_filter(one)) for one in filters])
 
-    def ask() -> list[Acl]:
-        answer = cluster.any_connection().call(ApiKey.DELETE_ACLS, in_any_version(message))
+    def read(answer: messages.DeleteAclsResponse) -> list[Acl]:
         found = set()
         for result in answer.filter_results:
             if result.error_code:
@@ -122,19 +135,27 @@ def remove_acls(cluster: Cluster, filters: Sequence[AclFilter]) -> list[Acl]:
             }  # fmt: skip
         return sorted(found)
 
-    return cluster.answered(ask)
+    return Exchange(ApiKey.DELETE_ACLS, in_any_version(message), read)
 
 
 def _filter(wanted: AclFilter) -> dict[str, Any]:
     return {
-        "resource_type_filter": _ANY if wanted.resource is None else RESOURCES[wanted.resource],
+        "resource_type_filter": _ANY if wanted.resource is None else _number(RESOURCES, wanted.resource, "resource"),
         "resource_name_filter": wanted.name,
-        "pattern_type_filter": PATTERNS[wanted.pattern],
+        "pattern_type_filter": _number(PATTERNS, wanted.pattern, "pattern"),
         "principal_filter": wanted.principal,
         "host_filter": wanted.host,
-        "operation": _ANY if wanted.operation is None else OPERATIONS[wanted.operation],
-        "permission_type": _ANY if wanted.permission is None else PERMISSIONS[wanted.permission],
+        "operation": _ANY if wanted.operation is None else _number(OPERATIONS, wanted.operation, "operation"),
+        "permission_type": (
+            _ANY if wanted.permission is None else _number(PERMISSIONS, wanted.permission, "permission")
+        ),
     }
+
+
+def _number(words: Mapping[str, int], word: str, what: str) -> int:
+    if word not in words:
+        raise ValueError(f"{what} {word!r}; allowed are {', '.join(sorted(words))}")
+    return words[word]
 
 
 def _word(words: Mapping[str, int], number: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.connection import Connection
 from tpc_broker.client.errors import RefusedError
+from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, messages
 
@@ -44,25 +45,22 @@ class Setting:
     documentation: str
 
 
-def describe(cluster: Cluster, kind: Resource, name: str) -> list[Setting]:
-    """All settings of one thing of this kind, by name. Of brokers: by the id ("": what was altered for all of them)."""
+def to_describe(kind: Resource, name: str) -> Exchange[list[Setting]]:
     request = messages.DescribeConfigsRequest
     resource = request.DescribeConfigsResource(resource_type=int(kind), resource_name=name, configuration_keys=None)
     message = request(resources=[resource], include_synonyms=True, include_documentation=True)
 
-    def ask() -> list[Setting]:
-        response = _place(cluster, kind, name).call(ApiKey.DESCRIBE_CONFIGS, in_any_version(message))
+    def read(response: messages.DescribeConfigsResponse) -> list[Setting]:
         (result,) = response.results
         _check(result)
         return sorted((_setting(row) for row in result.configs), key=lambda one: one.name)
 
-    return cluster.answered(ask)
+    return Exchange(ApiKey.DESCRIBE_CONFIGS, in_any_version(message), read)
 
 
-def alter(
-    cluster: Cluster, kind: Resource, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
-) -> None:
-    """Set, or where the value is None, unset; all of it or nothing."""
+def to_alter(
+    kind: Resource, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+) -> Exchange[None]:
     request = messages.IncrementalAlterConfigsRequest
     rows = [
         request.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
@@ -71,19 +69,36 @@ def alter(
     resource = request.AlterConfigsResource(resource_type=int(kind), resource_name=name, configs=rows)
     message = request(resources=[resource], validate_only=validate_only)
 
-    def ask() -> None:
-        response = _place(cluster, kind, name).call(ApiKey.INCREMENTAL_ALTER_CONFIGS, in_any_version(message))
+    def read(response: messages.IncrementalAlterConfigsResponse) -> None:
         for result in response.responses:
             _check(result)
 
-    cluster.answered(ask)
+    return Exchange(ApiKey.INCREMENTAL_ALTER_CONFIGS, in_any_version(message), read)
+
+
+def broker_asked(kind: Resource, name: str) -> int | None:
+    """A broker answers for itself alone. None: any can be asked."""
+    return int(name) if kind is Resource.BROKER and name.isdecimal() else None
+
+
+def describe(cluster: Cluster, kind: Resource, name: str) -> list[Setting]:
+    """All settings of one thing of this kind, by name. Of brokers: by the id ("": what was altered for all of them)."""
+    return cluster.answered(lambda: to_describe(kind, name).over(_place(cluster, kind, name)))
+
+
+def alter(
+    cluster: Cluster, kind: Resource, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+) -> None:
+    """Set, or where the value is None, unset; all of it or nothing."""
+    exchange = to_alter(kind, name, changes, validate_only=validate_only)
+    cluster.answered(lambda: exchange.over(_place(cluster, kind, name)))
 
 
 def _place(cluster: Cluster, kind: Resource, name: str) -> Connection:
-    """A broker answers for itself alone; one that is not known is asked for at any, which says so."""
-    if kind is Resource.BROKER and name.isdecimal():
-        return cluster.connection_to_broker(int(name)) or cluster.any_connection()
-    return cluster.any_connection()
+    """A broker that is not known is asked for at any, which says so."""
+    broker_id = broker_asked(kind, name)
+    found = None if broker_id is None else cluster.connection_to_broker(broker_id)
+    return found or cluster.any_connection()
 
 
 def _check(result: Any) -> None:

@@ -7,19 +7,21 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.conversation import Conversation
 from tpc_broker.client.errors import AuthenticationError, UnreachableError
+from tpc_broker.client.introduction import NONCE_BYTES, introduction
 from tpc_broker.client.requests import Node
 from tpc_broker.client.security import SaslSettings, SecuritySettings, TlsSettings, tls_context
-from tpc_broker.kafka import ApiKey, CodecError, ErrorCode, messages
+from tpc_broker.kafka import ApiKey, CodecError
 from tpc_broker.kafka.source import uvarint
+
+if TYPE_CHECKING:
+    from tpc_broker.client.sasl import Login
 
 SIZE_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
-NONCE_BYTES: Final = 24
 SESSION_SHARE: Final = 0.85
 """A session that the broker limits is given up after this share of its life, before the broker ends it."""
 BUFFERS_AT_ONCE: Final = 512
@@ -27,10 +29,6 @@ BUFFERS_AT_ONCE: Final = 512
 
 MakeRequest = Callable[[int], Any]
 """Makes the message for the version that both sides know."""
-
-
-def _proof(auth_bytes: bytes, _version: int) -> Any:
-    return messages.SaslAuthenticateRequest(auth_bytes=auth_bytes)
 
 
 class Connection:
@@ -51,10 +49,7 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if security is not None and security.tls is not None:
                 self._wrap(security.tls)
-            self._send(self._conversation.hello())
-            self._conversation.agree(self.receive())
-            if security is not None and security.sasl is not None:
-                self._authenticate(security.sasl)
+            self._introduce(None if security is None else security.sasl)
         except BaseException:
             self.close()
             raise
@@ -70,31 +65,22 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from error
 
-    def _authenticate(self, settings: SaslSettings) -> None:
-        import secrets  # noqa: PLC0415 - likewise
+    def _introduce(self, settings: SaslSettings | None) -> None:
+        login: Login | None = None
+        if settings is not None:
+            import secrets  # noqa: PLC0415 - likewise
 
-        from tpc_broker.client.sasl import sasl_machine  # noqa: PLC0415 - likewise
+            from tpc_broker.client.sasl import login_of  # noqa: PLC0415 - likewise
 
-        place = f"{self.node.host}:{self.node.port}"
-        if not self._conversation.knows(ApiKey.SASL_HANDSHAKE):
-            raise AuthenticationError(f"{place} knows no SASL, and kafka.security.protocol asks for it")
-        request: Any = messages.SaslHandshakeRequest(mechanism=settings.mechanism.value)
-        answer = self.call(ApiKey.SASL_HANDSHAKE, lambda _v: request)
-        if answer.error_code:
-            raise AuthenticationError(
-                f"{place} knows no SASL {settings.mechanism}; it has {', '.join(answer.mechanisms) or 'none'}"
-            )
-        machine = sasl_machine(settings, secrets.token_urlsafe(NONCE_BYTES))
-        message: bytes | None = machine.first()
-        while message is not None:
-            answer = self.call(ApiKey.SASL_AUTHENTICATE, partial(_proof, message))
-            if answer.error_code:
-                why = answer.error_message or ErrorCode(answer.error_code).name
-                raise AuthenticationError(f"{place} does not let {settings.username} in: {why}")
-            message = machine.next(bytes(answer.auth_bytes))
-        lifetime_ms = getattr(answer, "session_lifetime_ms", 0)
-        if lifetime_ms > 0:
-            self._expires_at = time.monotonic() + SESSION_SHARE * lifetime_ms / 1000
+            login = login_of(settings, secrets.token_urlsafe(NONCE_BYTES))
+        machine = introduction(self._conversation, f"{self.node.host}:{self.node.port}", login)
+        try:
+            asked = next(machine)
+            while True:
+                self._send(self._conversation.request(*asked))
+                asked = machine.send(self.receive())
+        except StopIteration as ended:
+            self._expires_at = time.monotonic() + SESSION_SHARE * ended.value
 
     @property
     def is_expired(self) -> bool:

@@ -1,32 +1,48 @@
 """One connection's requests and answers, as a machine without I/O.
 
-Bytes to send come out of `request`, whole frames (without their size prefix) go into `answer`. Versions: until
-`agree` was given the broker's ApiVersions answer, only `hello` may be sent; then each API is used in the highest
-version that both sides and `VERSION_MAX` know.
+Bytes to send come out of `request`, whole frames (without their size prefix) go into `answer`. `introduction` says what
+is sent first. Once `agree` was given the broker's ApiVersions answer, each API is used in the highest version that both
+sides and `VERSION_MAX` know.
 """
 
 from collections import deque
 from typing import Any, Final
 
-from tpc_broker.client.errors import ClientError, RefusedError
-from tpc_broker.kafka import ApiKey, api, messages, protocol
+from tpc_broker.client.errors import ClientError, RefusedError, UnsupportedError
+from tpc_broker.kafka import ApiKey, ErrorCode, api, protocol
 
 CLIENT_SOFTWARE: Final = ("tpc-broker", "1")
+HELLO_VERSION: Final = 3
+"""Of the first request, of which nothing is agreed yet: every broker since Kafka 2.4 has it."""
 VERSION_MAX: Final = {
-    ApiKey.API_VERSIONS: 3,
+    ApiKey.API_VERSIONS: 4,
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 16,
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
     ApiKey.FIND_COORDINATOR: 6,
     ApiKey.DESCRIBE_GROUPS: 6,
     ApiKey.LIST_GROUPS: 5,
     ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
     ApiKey.INIT_PRODUCER_ID: 5,
     ApiKey.END_TXN: 5,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 4,
     ApiKey.TXN_OFFSET_COMMIT: 5,
     ApiKey.OFFSET_FETCH: 9,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_DELETE: 0,
+    ApiKey.DELETE_GROUPS: 3,
+    ApiKey.JOIN_GROUP: 9,
+    ApiKey.SYNC_GROUP: 5,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 5,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
     ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 6,
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.DELETE_RECORDS: 2,
     ApiKey.SASL_HANDSHAKE: 1,
     ApiKey.SASL_AUTHENTICATE: 2,
     ApiKey.DESCRIBE_ACLS: 3,
@@ -35,7 +51,7 @@ VERSION_MAX: Final = {
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.DESCRIBE_LOG_DIRS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
-    ApiKey.DESCRIBE_CLUSTER: 1,
+    ApiKey.DESCRIBE_CLUSTER: 2,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
@@ -51,6 +67,10 @@ VERSION_MAX: Final = {
     ApiKey.LIST_TRANSACTIONS: 1,
 }
 """The newest version of each API whose meaning this client knows."""
+_UNSUPPORTED: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+"""Behind the correlation id of an answer to ApiVersions: the broker knows lower versions only, and says so in version 0
+(KIP-511).
+"""
 
 
 class Conversation:
@@ -66,12 +86,6 @@ class Conversation:
     def in_flight_count(self) -> int:
         return len(self._in_flight)
 
-    def hello(self) -> list[Any]:
-        """The first request: which versions are there."""
-        name, version = CLIENT_SOFTWARE
-        message = messages.ApiVersionsRequest(client_software_name=name, client_software_version=version)
-        return self.request(ApiKey.API_VERSIONS, VERSION_MAX[ApiKey.API_VERSIONS], message)
-
     def agree(self, response: Any) -> None:
         """Take the broker's ApiVersions answer."""
         if response.error_code:
@@ -85,25 +99,28 @@ class Conversation:
     def version(self, key: ApiKey) -> int:
         """The version in which an API is used on this connection."""
         if key not in VERSION_MAX:
-            raise ClientError(f"this client does not speak {api(key).name}")
+            raise UnsupportedError(f"this client does not speak {api(key).name}")
         first, last = self._versions.get(key, (1, 0))
         chosen = min(last, VERSION_MAX[key], api(key).last_version)
         if chosen < max(first, api(key).first_version):
-            raise ClientError(f"the broker and this client have no version of {api(key).name} in common")
+            raise UnsupportedError(f"the broker and this client have no version of {api(key).name} in common")
         return chosen
 
     def request(self, key: ApiKey, version: int, message: Any) -> list[Any]:
         """The buffers of a request to send; its answer is expected after those of the earlier ones."""
         correlation_id = self._next_correlation_id
+        buffers = protocol.encode_request_frame(key, version, correlation_id, self._client_id, message)
         self._next_correlation_id = correlation_id + 1 & 0x7FFF_FFFF
         self._in_flight.append((correlation_id, key, version))
-        return protocol.encode_request_frame(key, version, correlation_id, self._client_id, message)
+        return buffers
 
     def answer(self, frame: Any) -> Any:
         """The message in a frame that answers the oldest request in flight."""
         if not self._in_flight:
             raise ClientError("an answer that nothing was asked for")
         correlation_id, key, version = self._in_flight.popleft()
+        if key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == _UNSUPPORTED:
+            version = 0
         found, message = protocol.decode_response_frame(key, version, frame)
         if found != correlation_id:
             raise ClientError(f"the answer to request {found} came for request {correlation_id}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.coordinators import CoordinatorKind, find_coordinators
 from tpc_broker.client.errors import RefusedError
+from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey, messages
@@ -17,13 +18,15 @@ from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tpc_broker.client.cluster import Cluster
-    from tpc_broker.client.connection import Connection
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
+_STATES_VERSION: Final = 4
+_KINDS_VERSION: Final = 5
+"""Of ListGroups: from which on the broker chooses by state, and by kind."""
 _VERSION: Final = Struct(">h")
 
 Place = tuple[str, int]
@@ -66,6 +69,29 @@ class DescribedGroup:
     assignment_epoch: int | None = None
 
 
+def to_list(states: Sequence[str] = (), kinds: Sequence[str] = ()) -> Exchange[list[ListedGroup]]:
+    """Those that the broker coordinates. Empty conditions are none."""
+    def make(version: int) -> Any:
+        return messages.ListGroupsRequest(
+            states_filter=states if version >= _STATES_VERSION else (),
+            types_filter=kinds if version >= _KINDS_VERSION else (),
+        )
+
+    def read(answer: messages.ListGroupsResponse) -> list[ListedGroup]:
+        if answer.error_code:
+            raise RefusedError(answer.error_code, "the list of groups")
+        found = [ListedGroup(one.group_id, one.group_type.lower() or CLASSIC, one.group_state) for one in answer.groups]
+        # An old broker does not choose, and tells no states: what it does not tell is not left out.
+        wanted = {state.lower() for state in states}, {kind.lower() for kind in kinds}
+        return [
+            one
+            for one in found
+            if (not states or not one.state or one.state.lower() in wanted[0]) and (not kinds or one.kind in wanted[1])
+        ]
+
+    return Exchange(ApiKey.LIST_GROUPS, make, read)
+
+
 def list_groups(cluster: Cluster) -> list[ListedGroup]:
     """Of all brokers, by name."""
     return cluster.answered(lambda: _list_once(cluster))
@@ -77,11 +103,7 @@ def _list_once(cluster: Cluster) -> list[ListedGroup]:
         connection = cluster.connection_to_broker(broker_id)
         if connection is None:
             continue
-        answer = connection.call(ApiKey.LIST_GROUPS, in_any_version(messages.ListGroupsRequest()))
-        if answer.error_code:
-            raise RefusedError(answer.error_code, "the list of groups")
-        for one in answer.groups:
-            found[one.group_id] = ListedGroup(one.group_id, one.group_type.lower() or CLASSIC, one.group_state)
+        found |= {one.group: one for one in to_list().over(connection)}
     return [found[name] for name in sorted(found)]
 
 
@@ -97,15 +119,27 @@ def _describe_once(cluster: Cluster, group: str) -> DescribedGroup:
         text = f"group {group}: broker {place.broker_id} is not in the cluster"
         raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
     name = f"{place.broker_id} ({place.host}:{place.port})"
-    return _as_consumer_group(connection, group, name) or _as_classic_group(connection, group, name)
+    if connection.has(ApiKey.CONSUMER_GROUP_DESCRIBE):
+        found = to_describe_consumer(group, name).over(connection)
+        if found is not None:
+            return found
+    return to_describe_classic(group, name).over(connection)
 
 
-def _as_consumer_group(connection: Connection, group: str, coordinator: str) -> DescribedGroup | None:
-    """None: it is none, or the broker knows none."""
-    if not connection.has(ApiKey.CONSUMER_GROUP_DESCRIBE):
-        return None
+def to_describe_consumer(group: str, coordinator: str) -> Exchange[DescribedGroup | None]:
+    """None: it is no consumer group."""
     request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
-    told = connection.call(ApiKey.CONSUMER_GROUP_DESCRIBE, in_any_version(request)).groups[0]
+
+    def read(answer: messages.ConsumerGroupDescribeResponse) -> DescribedGroup | None:
+        return _consumer_group(answer, group, coordinator)
+
+    return Exchange(ApiKey.CONSUMER_GROUP_DESCRIBE, in_any_version(request), read)
+
+
+def _consumer_group(
+    answer: messages.ConsumerGroupDescribeResponse, group: str, coordinator: str
+) -> DescribedGroup | None:
+    told = answer.groups[0]
     if told.error_code in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
         return None
     if told.error_code:
@@ -129,9 +163,17 @@ def _as_consumer_group(connection: Connection, group: str, coordinator: str) -> 
     )  # fmt: skip
 
 
-def _as_classic_group(connection: Connection, group: str, coordinator: str) -> DescribedGroup:
+def to_describe_classic(group: str, coordinator: str) -> Exchange[DescribedGroup]:
     request = messages.DescribeGroupsRequest(groups=[group])
-    told = connection.call(ApiKey.DESCRIBE_GROUPS, in_any_version(request)).groups[0]
+
+    def read(answer: messages.DescribeGroupsResponse) -> DescribedGroup:
+        return _classic_group(answer, group, coordinator)
+
+    return Exchange(ApiKey.DESCRIBE_GROUPS, in_any_version(request), read)
+
+
+def _classic_group(answer: messages.DescribeGroupsResponse, group: str, coordinator: str) -> DescribedGroup:
+    told = answer.groups[0]
     if told.error_code and told.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
         raise RefusedError(told.error_code, f"group {group}")
     members = tuple(

@@ -6,6 +6,7 @@ from typing import Final
 
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import refusal_of
+from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, messages
 
@@ -33,6 +34,18 @@ class ClientQuota:
 
 def describe_quotas(cluster: Cluster, entity: Entity) -> list[ClientQuota]:
     """Those that name all of these types with these names, and perhaps others too; without any, all there are."""
+    return cluster.answered(lambda: to_describe(entity).over(cluster.any_connection()))
+
+
+def alter_quotas(
+    cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], *, validate_only: bool = False
+) -> None:
+    """Set, or where the value is None, remove; all of it or nothing. RefusedError: the broker does not take it."""
+    exchange = to_alter(entity, changes, validate_only=validate_only)
+    cluster.answered(lambda: exchange.over(cluster.any_connection()))
+
+
+def to_describe(entity: Entity) -> Exchange[list[ClientQuota]]:
     kind = messages.DescribeClientQuotasRequest
     components = [
         kind.ComponentData(entity_type=of_type, match_type=_DEFAULT if name is None else _EXACT, match=name)
@@ -40,8 +53,7 @@ def describe_quotas(cluster: Cluster, entity: Entity) -> list[ClientQuota]:
     ]
     message = kind(components=components, strict=False)
 
-    def ask() -> list[ClientQuota]:
-        answer = cluster.any_connection().call(ApiKey.DESCRIBE_CLIENT_QUOTAS, in_any_version(message))
+    def read(answer: messages.DescribeClientQuotasResponse) -> list[ClientQuota]:
         if answer.error_code:
             raise refusal_of(answer, "quotas")
         return [
@@ -51,13 +63,12 @@ def describe_quotas(cluster: Cluster, entity: Entity) -> list[ClientQuota]:
             for entry in answer.entries or ()
         ]
 
-    return cluster.answered(ask)
+    return Exchange(ApiKey.DESCRIBE_CLIENT_QUOTAS, in_any_version(message), read)
 
 
-def alter_quotas(
-    cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], *, validate_only: bool = False
-) -> None:
-    """Set, or where the value is None, remove; all of it or nothing. RefusedError: the broker does not take it."""
+def to_alter(
+    entity: Entity, changes: Mapping[str, float | None], *, validate_only: bool = False
+) -> Exchange[None]:
     kind = messages.AlterClientQuotasRequest
     entry = kind.EntryData(
         entity=[kind.EntityData(entity_type=of_type, entity_name=name) for of_type, name in entity.items()],
@@ -65,10 +76,9 @@ def alter_quotas(
     )
     message = kind(entries=[entry], validate_only=validate_only)
 
-    def ask() -> None:
-        answer = cluster.any_connection().call(ApiKey.ALTER_CLIENT_QUOTAS, in_any_version(message))
+    def read(answer: messages.AlterClientQuotasResponse) -> None:
         for one in answer.entries:
             if one.error_code:
                 raise refusal_of(one, "quota")
 
-    cluster.answered(ask)
+    return Exchange(ApiKey.ALTER_CLIENT_QUOTAS, in_any_version(message), read)

@@ -49,6 +49,7 @@ class ClusterFacts(NamedTuple):
     topics: dict[str, TopicFacts]
     missing: set[str]
     errors: dict[str, int]
+    controller_id: int = -1
 
 
 class OffsetAnswer(NamedTuple):
@@ -92,7 +93,8 @@ def metadata_request(topics: Iterable[str] | None) -> Any:
 
 
 def metadata_answer(response: Any) -> ClusterFacts:
-    facts = ClusterFacts({row.node_id: Node(row.host, row.port) for row in response.brokers}, {}, set(), {})
+    nodes = {row.node_id: Node(row.host, row.port) for row in response.brokers}
+    facts = ClusterFacts(nodes, {}, set(), {}, response.controller_id)
     for topic in response.topics:
         if topic.error_code in _MISSING_TOPIC:
             facts.missing.add(topic.name)
@@ -203,16 +205,19 @@ def create_topic_request(name: str, partitions_count: int, configuration: Mappin
 
 
 def produce_request(
-    batches: Mapping[TopicPartition, bytes], timeout_ms: int, transactional_id: str | None = None
+    batches: Mapping[TopicPartition, bytes | bytearray],
+    timeout_ms: int,
+    transactional_id: str | None = None,
+    acks: int = -1,
 ) -> Any:
-    """One batch per partition, to be acknowledged by all replicas."""
+    """One batch per partition. ``acks`` -1: to be acknowledged by all replicas."""
     request = messages.ProduceRequest
     topics: dict[str, Any] = {}
     for (topic, partition), batch in batches.items():
         row = topics.setdefault(topic, request.TopicProduceData(name=topic))
         row.partition_data.append(request.PartitionProduceData(index=partition, records=batch))
     rows = list(topics.values())
-    return request(transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=rows)
+    return request(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=rows)
 
 
 def produce_answer(response: Any) -> dict[TopicPartition, ProduceAnswer]:

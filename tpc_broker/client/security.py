@@ -17,6 +17,7 @@ from tpc_broker.client.errors import AuthenticationError
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Awaitable, Callable, Mapping
 
 TLS_VERSIONS: Final = {"TLSv1.2": "TLSv1_2", "TLSv1.3": "TLSv1_3"}
 """By Kafka's name that of `ssl.TLSVersion`."""
@@ -51,6 +52,18 @@ class SaslSettings:
     mechanism: Mechanism
     username: str
     password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthSettings:
+    """OAUTHBEARER (RFC 7628), in the asynchronous client only. ``token`` gives a token that is valid now (a JWT): it is
+    asked for each connection, and again before the session ends. What it raises is an `AuthenticationError`.
+
+    ``extensions`` are sent beside the token (KIP-342): names of letters, values of printable ASCII.
+    """
+
+    token: "Callable[[], Awaitable[str]]" = field(repr=False)
+    extensions: "Mapping[str, str]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tpc_broker.client.coordinators import (
     CoordinatorKind,
@@ -16,13 +16,14 @@ from tpc_broker.client.coordinators import (
     connections_to_coordinators,
 )
 from tpc_broker.client.errors import RefusedError, UnknownTopicError, UnreachableError, refusal_of
+from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import TopicPartition, in_any_version
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.model import TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tpc_broker.client.cluster import Cluster
     from tpc_broker.client.connection import Connection
@@ -90,28 +91,173 @@ class Hanging:
     transaction: Transaction | None
 
 
+# -- What is asked, and what the answers mean --------------------------------------------------------------------------
+
+
+def to_list(
+    broker_id: int, states: Sequence[str] = (), producer_ids: Sequence[int] = (), longer_than_ms: int = -1
+) -> Exchange[list[ListedTransaction]]:
+    """Those that this broker coordinates. Empty conditions are none."""
+    message = messages.ListTransactionsRequest(
+        state_filters=states, producer_id_filters=producer_ids, duration_filter=longer_than_ms
+    )
+
+    def read(answer: messages.ListTransactionsResponse) -> list[ListedTransaction]:
+        if answer.error_code:
+            raise RefusedError(answer.error_code, "the list of transactions")
+        return [
+            ListedTransaction(one.transactional_id, one.transaction_state, one.producer_id, broker_id)
+            for one in answer.transaction_states
+        ]
+
+    return Exchange(ApiKey.LIST_TRANSACTIONS, in_any_version(message), read)
+
+
+def to_describe(broker_id: int, names: Sequence[str]) -> Exchange[dict[str, Transaction]]:
+    """Of a coordinator; without those that it does not know."""
+    message = messages.DescribeTransactionsRequest(transactional_ids=names)
+
+    def read(answer: messages.DescribeTransactionsResponse) -> dict[str, Transaction]:
+        found: dict[str, Transaction] = {}
+        for told in answer.transaction_states:
+            if told.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                continue
+            if told.error_code:
+                raise RefusedError(told.error_code, f"transactional id {told.transactional_id}")
+            found[told.transactional_id] = _transaction(broker_id, told)
+        return found
+
+    return Exchange(ApiKey.DESCRIBE_TRANSACTIONS, in_any_version(message), read)
+
+
+Producers = dict[TopicPartition, "list[PartitionProducer] | RefusedError"]
+
+
+def to_tell_producers(places: Iterable[TopicPartition]) -> Exchange[Producers]:
+    """Of a leader of these partitions. INVALID_REQUEST: they are too many for one answer."""
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        topics[topic].append(partition)
+    kind = messages.DescribeProducersRequest
+    message = kind(topics=[kind.TopicRequest(name=name, partition_indexes=asked) for name, asked in topics.items()])
+
+    def read(answer: messages.DescribeProducersResponse) -> Producers:
+        found: Producers = {}
+        for topic in answer.topics:
+            for told in topic.partitions:
+                where = TopicPartition(topic.name, told.partition_index)
+                if told.error_code:
+                    found[where] = refusal_of(told, f"producers of {where}")
+                else:
+                    found[where] = [_producer(one) for one in told.active_producers]
+        return found
+
+    return Exchange(ApiKey.DESCRIBE_PRODUCERS, in_any_version(message), read)
+
+
+def to_abort(found: Transaction) -> Exchange[None]:
+    """Of its coordinator: abort it, and fence its producer. A producer of the same id takes its place, and does
+    nothing.
+    """
+    message = messages.InitProducerIdRequest(
+        transactional_id=found.transactional_id, transaction_timeout_ms=found.timeout_ms, producer_id=_NOBODY,
+        producer_epoch=_NOBODY,
+    )  # fmt: skip
+
+    def read(answer: messages.InitProducerIdResponse) -> None:
+        if answer.error_code:
+            raise RefusedError(answer.error_code, f"transactional id {found.transactional_id}")
+
+    return Exchange(ApiKey.INIT_PRODUCER_ID, in_any_version(message), read)
+
+
+def to_mark_aborted(where: TopicPartition, producer: PartitionProducer) -> Exchange[None]:
+    """Of a partition's leader: the marker that a coordinator would write."""
+    kind = messages.WriteTxnMarkersRequest
+    topic = kind.WritableTxnMarkerTopic(name=where.topic, partition_indexes=[where.partition])
+    marker = kind.WritableTxnMarker(
+        producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transaction_result=False,
+        topics=[topic], coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )  # fmt: skip
+
+    def read(answer: messages.WriteTxnMarkersResponse) -> None:
+        (told,) = answer.markers[0].topics[0].partitions
+        if told.error_code:
+            raise RefusedError(told.error_code, f"the marker in {where}")
+
+    return Exchange(ApiKey.WRITE_TXN_MARKERS, in_any_version(kind(markers=[marker])), read)
+
+
+def _transaction(broker_id: int, told: messages.DescribeTransactionsResponse.TransactionState) -> Transaction:
+    places = (TopicPartition(each.topic, index) for each in told.topics for index in each.partitions)
+    started_ms = told.transaction_start_time_ms
+    return Transaction(
+        told.transactional_id,
+        told.transaction_state,
+        broker_id,
+        told.producer_id,
+        told.producer_epoch,
+        told.transaction_timeout_ms,
+        None if started_ms < 0 else started_ms,
+        tuple(sorted(places)),
+    )
+
+
+def _producer(one: messages.DescribeProducersResponse.ProducerState) -> PartitionProducer:
+    time_ms, first_offset = one.last_timestamp, one.current_txn_start_offset
+    return PartitionProducer(
+        one.producer_id,
+        one.producer_epoch,
+        one.coordinator_epoch,
+        one.last_sequence,
+        None if time_ms < 0 else time_ms,
+        None if first_offset < 0 else first_offset,
+    )
+
+
+Opened = list[tuple[TopicPartition, PartitionProducer]]
+
+
+def opened(told: Mapping[TopicPartition, Iterable[PartitionProducer]]) -> Opened:
+    """Which transactions partitions have open."""
+    return [(where, one) for where, found in told.items() for one in found if one.first_offset is not None]
+
+
+def suspects(before: Opened, known: Mapping[int, Transaction | None]) -> list[Hanging]:
+    """Those that no coordinator has open. ``known``: by producer id, what the coordinators tell."""
+    found: list[Hanging] = []
+    for where, one in before:
+        transaction = known.get(one.producer_id)
+        if transaction is None or not transaction.has_open(where, one):
+            found.append(Hanging(where, one, transaction))
+    return found
+
+
+def hanging(suspected: Iterable[Hanging], after: Opened) -> list[Hanging]:
+    """Those of the suspects that are open still, after the coordinators have answered."""
+    still = {(where, one.producer_id, one.first_offset) for where, one in after}
+    found = [one for one in suspected if (one.where, one.producer.producer_id, one.producer.first_offset) in still]
+    return sorted(found, key=lambda one: one.where)
+
+
+# -- Asking over blocking connections ----------------------------------------------------------------------------------
+
+
 def list_transactions(
     cluster: Cluster, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
 ) -> list[ListedTransaction]:
     """Of all brokers, by name. Empty conditions are none."""
-    asked = messages.ListTransactionsRequest(
-        state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=longer_than_ms
-    )
-    return cluster.answered(lambda: _list_once(cluster, asked))
+    conditions = list(states), list(producer_ids), longer_than_ms
+    return cluster.answered(lambda: _list_once(cluster, conditions))
 
 
-def _list_once(cluster: Cluster, asked: messages.ListTransactionsRequest) -> list[ListedTransaction]:
+def _list_once(cluster: Cluster, conditions: tuple[list[str], list[int], int]) -> list[ListedTransaction]:
     found: dict[str, ListedTransaction] = {}
     for broker_id in cluster.broker_ids():
         connection = cluster.connection_to_broker(broker_id)
         if connection is None:
             continue
-        answer = connection.call(ApiKey.LIST_TRANSACTIONS, in_any_version(asked))
-        if answer.error_code:
-            raise RefusedError(answer.error_code, "the list of transactions")
-        for one in answer.transaction_states:
-            name = one.transactional_id
-            found[name] = ListedTransaction(name, one.transaction_state, one.producer_id, broker_id)
+        found |= {one.transactional_id: one for one in to_list(broker_id, *conditions).over(connection)}
     return [found[name] for name in sorted(found)]
 
 
@@ -128,29 +274,8 @@ def _describe_once(cluster: Cluster, names: Iterable[str]) -> dict[str, Transact
     found: dict[str, Transaction] = {}
     places = connections_to_coordinators(cluster, CoordinatorKind.TRANSACTION, names)
     for (broker_id, connection), ids in places.items():
-        request = messages.DescribeTransactionsRequest(transactional_ids=ids)
-        for told in connection.call(ApiKey.DESCRIBE_TRANSACTIONS, in_any_version(request)).transaction_states:
-            if told.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                continue
-            if told.error_code:
-                raise RefusedError(told.error_code, f"transactional id {told.transactional_id}")
-            found[told.transactional_id] = _transaction(broker_id, told)
+        found |= to_describe(broker_id, ids).over(connection)
     return found
-
-
-def _transaction(broker_id: int, told: messages.DescribeTransactionsResponse.TransactionState) -> Transaction:
-    places = (TopicPartition(each.topic, index) for each in told.topics for index in each.partitions)
-    started_ms = told.transaction_start_time_ms
-    return Transaction(
-        told.transactional_id,
-        told.transaction_state,
-        broker_id,
-        told.producer_id,
-        told.producer_epoch,
-        told.transaction_timeout_ms,
-        None if started_ms < 0 else started_ms,
-        tuple(sorted(places)),
-    )
 
 
 def partition_producers(
@@ -172,36 +297,14 @@ def _producers_once(cluster: Cluster, places: list[TopicPartition]) -> dict[Topi
         by_leader[cluster.connection_to_leader(where)].append(where)
     found: dict[TopicPartition, list[PartitionProducer]] = {}
     for connection, part in by_leader.items():
-        for where, told in _told(connection, part).items():
-            if told.error_code == ErrorCode.INVALID_REQUEST and len(places) > 1:  # too many for one answer
+        for where, told in to_tell_producers(part).over(connection).items():
+            if not isinstance(told, RefusedError):
+                found[where] = told
+            elif told.code == ErrorCode.INVALID_REQUEST and len(places) > 1:  # too many for one answer
                 found |= _producers_once(cluster, [where])
-            elif told.error_code:
-                raise refusal_of(told, f"producers of {where}")
             else:
-                found[where] = [_producer(one) for one in told.active_producers]
+                raise told
     return found
-
-
-def _told(connection: Connection, places: list[TopicPartition]) -> dict[TopicPartition, Any]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in places:
-        topics[topic].append(partition)
-    kind = messages.DescribeProducersRequest
-    asked = [kind.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
-    answer = connection.call(ApiKey.DESCRIBE_PRODUCERS, in_any_version(kind(topics=asked)))
-    return {TopicPartition(each.name, one.partition_index): one for each in answer.topics for one in each.partitions}
-
-
-def _producer(one: messages.DescribeProducersResponse.ProducerState) -> PartitionProducer:
-    time_ms, first_offset = one.last_timestamp, one.current_txn_start_offset
-    return PartitionProducer(
-        one.producer_id,
-        one.producer_epoch,
-        one.coordinator_epoch,
-        one.last_sequence,
-        None if time_ms < 0 else time_ms,
-        None if first_offset < 0 else first_offset,
-    )
 
 
 def find_hanging(cluster: Cluster, places: Iterable[TopicPartition]) -> list[Hanging]:
@@ -212,16 +315,8 @@ def find_hanging(cluster: Cluster, places: Iterable[TopicPartition]) -> list[Han
     it hangs.
     """
     before = _opened(cluster, places)
-    known = _by_producers(cluster, {one.producer_id for _where, one in before})
-    suspects: list[Hanging] = []
-    for where, one in before:
-        transaction = known.get(one.producer_id)
-        if transaction is None or not transaction.has_open(where, one):
-            suspects.append(Hanging(where, one, transaction))
-    after = _opened(cluster, {each.where for each in suspects})
-    still = {(where, one.producer_id, one.first_offset) for where, one in after}
-    found = [one for one in suspects if (one.where, one.producer.producer_id, one.producer.first_offset) in still]
-    return sorted(found, key=lambda one: one.where)
+    suspected = suspects(before, _by_producers(cluster, {one.producer_id for _where, one in before}))
+    return hanging(suspected, _opened(cluster, {each.where for each in suspected}))
 
 
 # Rule: What no coordinator tells of hangs only where all of them were asked: of one that is away, or moves just now,
@@ -258,44 +353,17 @@ def _coordinators(cluster: Cluster) -> dict[int, int]:
         return {}
 
 
-def _opened(cluster: Cluster, places: Iterable[TopicPartition]) -> list[tuple[TopicPartition, PartitionProducer]]:
-    told = partition_producers(cluster, places)
-    return [(where, one) for where, found in told.items() for one in found if one.first_offset is not None]
+def _opened(cluster: Cluster, places: Iterable[TopicPartition]) -> Opened:
+    return opened(partition_producers(cluster, places))
 
 
 def abort_by_coordinator(cluster: Cluster, found: Transaction) -> None:
-    """Abort it, and fence its producer: a producer of the same id takes its place, and does nothing. It returns when
-    the markers are written.
-    """
-    request = messages.InitProducerIdRequest(
-        transactional_id=found.transactional_id, transaction_timeout_ms=found.timeout_ms, producer_id=_NOBODY,
-        producer_epoch=_NOBODY,
-    )  # fmt: skip
-
-    def ask() -> None:
-        connection = connection_to_coordinator(cluster, CoordinatorKind.TRANSACTION, found.transactional_id)
-        answer = connection.call(ApiKey.INIT_PRODUCER_ID, in_any_version(request))
-        if answer.error_code:
-            raise RefusedError(answer.error_code, f"transactional id {found.transactional_id}")
-
-    cluster.answered(ask)
+    """`to_abort`; it returns when the markers are written."""
+    exchange, name = to_abort(found), found.transactional_id
+    cluster.answered(lambda: exchange.over(connection_to_coordinator(cluster, CoordinatorKind.TRANSACTION, name)))
 
 
 def abort_in_partition(cluster: Cluster, where: TopicPartition, producer: PartitionProducer) -> None:
-    """Write the marker that a coordinator would: for what hangs, as no coordinator will."""
-    kind = messages.WriteTxnMarkersRequest
-    topic = kind.WritableTxnMarkerTopic(name=where.topic, partition_indexes=[where.partition])
-    marker = kind.WritableTxnMarker(
-        producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transaction_result=False,
-        topics=[topic], coordinator_epoch=max(producer.coordinator_epoch, 0),
-    )  # fmt: skip
-
-    def ask() -> None:
-        answer = cluster.connection_to_leader(where).call(
-            ApiKey.WRITE_TXN_MARKERS, in_any_version(kind(markers=[marker]))
-        )
-        (told,) = answer.markers[0].topics[0].partitions
-        if told.error_code:
-            raise RefusedError(told.error_code, f"the marker in {where}")
-
-    cluster.answered(ask)
+    """For what hangs, as no coordinator will."""
+    exchange = to_mark_aborted(where, producer)
+    cluster.answered(lambda: exchange.over(cluster.connection_to_leader(where)))

@@ -10,6 +10,7 @@ from typing import Final
 
 from tpc_broker.client.cluster import Cluster
 from tpc_broker.client.errors import RefusedError, refusal_of
+from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import in_any_version
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -38,14 +39,12 @@ class NewCredential:
     iterations: int
 
 
-def describe_users(cluster: Cluster, names: Sequence[str] = ()) -> list[User]:
-    """Those of these names that there are, or all; by name."""
+def to_describe(names: Sequence[str] = ()) -> Exchange[list[User]]:
     kind = messages.DescribeUserScramCredentialsRequest
     users = [kind.UserName(name=name) for name in dict.fromkeys(names)]
     message = kind(users=users or None)
 
-    def ask() -> list[User]:
-        answer = cluster.any_connection().call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, in_any_version(message))
+    def read(answer: messages.DescribeUserScramCredentialsResponse) -> list[User]:
         if answer.error_code:
             raise refusal_of(answer, "users")
         found = []
@@ -58,11 +57,13 @@ def describe_users(cluster: Cluster, names: Sequence[str] = ()) -> list[User]:
             found.append(User(one.user, {name: each.iterations for name, each in sorted(mechanisms.items())}))
         return sorted(found, key=lambda user: user.name)
 
-    return cluster.answered(ask)
+    return Exchange(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, in_any_version(message), read)
 
 
-def set_credential(cluster: Cluster, wanted: NewCredential) -> None:
-    """RefusedError: the broker does not take it."""
+def to_set(wanted: NewCredential) -> Exchange[None]:
+    """Salts and hashes, which takes as long as the iterations want: some ms. `ValueError`: a mechanism there is not."""
+    if wanted.mechanism not in MECHANISMS:
+        raise ValueError(f"mechanism {wanted.mechanism!r}; allowed are {', '.join(MECHANISMS)}")
     salted = hashlib.pbkdf2_hmac(
         _HASHES[wanted.mechanism], wanted.password.encode(), wanted.salt, wanted.iterations
     )  # fmt: skip
@@ -71,25 +72,50 @@ def set_credential(cluster: Cluster, wanted: NewCredential) -> None:
         name=wanted.user, mechanism=MECHANISMS[wanted.mechanism], iterations=wanted.iterations, salt=wanted.salt,
         salted_password=salted,
     )  # fmt: skip
-    _alter(cluster, kind(upsertions=[upsertion]))
+    return _alteration(kind(upsertions=[upsertion]))
 
 
-def delete_credentials(cluster: Cluster, user: str, mechanisms: Iterable[str]) -> None:
-    """One after the other: a request changes a user once. What is gone already is left out."""
+def to_delete(user: str, mechanism: str) -> Exchange[bool]:
+    """False: there was none. A request changes a user once, so there is one for each mechanism."""
+    if mechanism not in MECHANISMS:
+        raise ValueError(f"mechanism {mechanism!r}; allowed are {', '.join(MECHANISMS)}")
     kind = messages.AlterUserScramCredentialsRequest
-    for mechanism in mechanisms:
+    alteration = _alteration(kind(deletions=[kind.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[mechanism])]))
+
+    def read(answer: messages.AlterUserScramCredentialsResponse) -> bool:
         try:
-            _alter(cluster, kind(deletions=[kind.ScramCredentialDeletion(name=user, mechanism=MECHANISMS[mechanism])]))
+            alteration.read(answer)
         except RefusedError as error:
             if error.code != ErrorCode.RESOURCE_NOT_FOUND:
                 raise
+            return False
+        return True
+
+    return Exchange(alteration.key, alteration.make, read)
 
 
-def _alter(cluster: Cluster, message: messages.AlterUserScramCredentialsRequest) -> None:
-    def ask() -> None:
-        answer = cluster.any_connection().call(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, in_any_version(message))
+def _alteration(message: messages.AlterUserScramCredentialsRequest) -> Exchange[None]:
+    def read(answer: messages.AlterUserScramCredentialsResponse) -> None:
         for one in answer.results:
             if one.error_code:
                 raise refusal_of(one, f"user {one.user!r}")
 
-    cluster.answered(ask)
+    return Exchange(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, in_any_version(message), read)
+
+
+def describe_users(cluster: Cluster, names: Sequence[str] = ()) -> list[User]:
+    """Those of these names that there are, or all; by name."""
+    return cluster.answered(lambda: to_describe(names).over(cluster.any_connection()))
+
+
+def set_credential(cluster: Cluster, wanted: NewCredential) -> None:
+    """RefusedError: the broker does not take it."""
+    exchange = to_set(wanted)
+    cluster.answered(lambda: exchange.over(cluster.any_connection()))
+
+
+def delete_credentials(cluster: Cluster, user: str, mechanisms: Iterable[str]) -> None:
+    """One after the other: a request changes a user once. What is gone already is left out."""
+    for mechanism in mechanisms:
+        exchange = to_delete(user, mechanism)
+        cluster.answered(lambda exchange=exchange: exchange.over(cluster.any_connection()))  # type: ignore[misc]

@@ -836,6 +836,31 @@ class ConsumerProtocolAssignment(Message):
         user_data: Bytes | None = ...,
     ) -> None: ...
 
+class ConsumerProtocolSubscription(Message):
+    class TopicPartition(Message):
+        topic: str
+        partitions: list[int]
+        def __init__(
+            self,
+            *,
+            topic: str = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+    topics: list[str]
+    user_data: Bytes | None
+    owned_partitions: list[ConsumerProtocolSubscription.TopicPartition]
+    generation_id: int
+    rack_id: str | None
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] = ...,
+        user_data: Bytes | None = ...,
+        owned_partitions: Sequence[ConsumerProtocolSubscription.TopicPartition] = ...,
+        generation_id: int = ...,
+        rack_id: str | None = ...,
+    ) -> None: ...
+
 class CreateAclsRequest(Message):
     class AclCreation(Message):
         resource_type: int

@@ -8,11 +8,16 @@ from struct import Struct
 from typing import Any
 
 from .api_keys import api, request_header_version, response_header_version
-from .codec import Buffer, codec, join_small
-from .errors import DecodeError
-from .framing import frame
+from .codec import VECTOR_JOIN_BYTES, Buffer, codec, join_small
+from .errors import DecodeError, EncodeError
+from .framing import SIZE, frame
 
 KEY_AND_VERSION = Struct(">hh")
+REQUEST_HEADER = Struct(">hhih")
+RESPONSE_HEADER = Struct(">i")
+CLIENT_ID_BYTES_MAX = 0x7FFF
+WHOLE_PARTS_MAX = 512
+"""Of a request that is small: one buffer."""
 
 
 def decode_request_header(data: Buffer) -> tuple[Any, int]:
@@ -60,15 +65,29 @@ def encode_request_frame(
     key: int, version: int, correlation_id: int, client_id: str | None, message: Any
 ) -> list[Buffer]:
     """Size prefix, header and body of a request as buffers to send."""
-    header_codec = codec("RequestHeader", request_header_version(key, version))
-    header = header_codec.message_type(
-        request_api_key=key, request_api_version=version, correlation_id=correlation_id, client_id=client_id
-    )
     parts = codec(api(key).request_name, version).encode_parts(message)
-    return join_small(frame([*header_codec.encode_parts(header), *parts]))
+    header = encode_request_header(key, version, correlation_id, client_id)
+    if len(parts) < WHOLE_PARTS_MAX and sum(map(len, parts)) < VECTOR_JOIN_BYTES:
+        body = b"".join(parts)
+        return [b"".join((SIZE.pack(len(header) + len(body)), header, body))]
+    return join_small(frame([header, *parts]))
+
+
+def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The header that goes before a request body."""
+    name = b"" if client_id is None else client_id.encode()
+    if len(name) > CLIENT_ID_BYTES_MAX:
+        raise EncodeError(f"a client id of {len(name)} bytes", "RequestHeader", request_header_version(key, version))
+    head = REQUEST_HEADER.pack(key, version, correlation_id, -1 if client_id is None else len(name))
+    return head + name + b"\0" if request_header_version(key, version) > 1 else head + name
 
 
 def decode_response_frame(key: int, version: int, data: Buffer) -> tuple[int, Any]:
     """Correlation id and body of a response frame."""
-    header, position = codec("ResponseHeader", response_header_version(key, version)).decode_prefix(data)
-    return header.correlation_id, decode_response(key, version, data, position)
+    is_flexible = response_header_version(key, version)
+    if len(data) > RESPONSE_HEADER.size and not (is_flexible and data[RESPONSE_HEADER.size]):  # without tagged fields
+        (correlation_id,), position = RESPONSE_HEADER.unpack_from(data), RESPONSE_HEADER.size + is_flexible
+    else:
+        header, position = codec("ResponseHeader", is_flexible).decode_prefix(data)
+        correlation_id = header.correlation_id
+    return correlation_id, decode_response(key, version, data, position)

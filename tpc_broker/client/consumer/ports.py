@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Position(NamedTuple):
-    """Where to read on, and the leader epoch of the record before it (-1: not known)."""
+    """Where to read on, and the leader epoch of the record before it (-1: not known). To begin at,
+    `requests.EARLIEST` and `LATEST` are offsets too.
+    """
 
     offset: int
     leader_epoch: int = -1
@@ -74,8 +76,41 @@ class Membership(Protocol):
         """None: no group."""
 
 
+class Watcher(Protocol):
+    """A front that hears at once what becomes of partitions. Nothing here may wait or raise."""
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """They are read from now on."""
+
+    def revoking(self, partitions: Collection[TopicPartition]) -> None:
+        """Nothing more of them is handed out. What is under way may be finished, until they are `gone`."""
+
+    def gone(self, partitions: Collection[TopicPartition]) -> None:
+        """The grace is over, or they were lost without one: what is under way is not ours any more. It is called before
+        what was finished is committed, and once for each partition.
+        """
+
+    def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
+        """Of partitions that are held: the offset of what is under way for longest, and since when (`time.monotonic`);
+        since now where records only wait for others, or for another attempt.
+        """
+
+
 class Source(Protocol):
     """What a front takes batches from: the reader, as `work/` sees it."""
+
+    def held(self) -> Collection[TopicPartition]:
+        """The partitions that are read now and are not about to be revoked."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell it what becomes of partitions, until `unwatch`. Those that are `held` already are not told."""
+
+    def unwatch(self, watcher: Watcher) -> None: ...
+
+    def keep(self, where: TopicPartition) -> None:
+        """A revocation waits (within its grace) for `let_go` as it waits for what is handed out."""
+
+    def let_go(self, where: TopicPartition) -> None: ...
 
     async def take(self, records_max: int | None = None, among: Collection[TopicPartition] | None = None) -> Batch:
         """The next batch of any partition (or of one `among` these). Waits until there is one. A cancelled wait takes

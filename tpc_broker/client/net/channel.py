@@ -3,48 +3,84 @@
 `start` is synchronous: it encodes and hands the request to the wire, and the answer comes to a function. `call` waits
 for it. A cancelled `call` only stops waiting: the answer is read and dropped, and the connection stays whole.
 The channel ends as a whole: with its first failure every request in flight fails with it, and those that come later.
+
+Requests are held back, in their order, while the broker wants the client to be silent (throttling, KIP-219) and while a
+session is renewed (KIP-368), which happens on the same connection: its users notice a delay, and nothing else.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import anyio
 
 from tpc_broker.client.conversation import Conversation
-from tpc_broker.client.errors import ClientError, UnreachableError
+from tpc_broker.client.errors import AuthenticationError, ClientError, RefusedError, UnreachableError, UnsupportedError
+from tpc_broker.client.introduction import FOREVER, introduction, renewal
+from tpc_broker.client.net.frames import Frames
+from tpc_broker.client.net.throttling import throttles_client
+from tpc_broker.client.net.wires import PushingWire
 from tpc_broker.kafka import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Generator
 
+    from anyio.abc import TaskGroup
+
+    from tpc_broker.client.introduction import Ask
     from tpc_broker.client.net.wires import Wire
     from tpc_broker.client.requests import Node
+    from tpc_broker.client.sasl import Login
     from tpc_broker.kafka import ApiKey
 
-SIZE_BYTES: Final = 4
-FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
-READ_BYTES: Final = 64 * 1024
-"""Of one receive; a frame that is longer is received where it is to stay."""
+    MakeLogin: TypeAlias = Callable[[], Awaitable[Login]]
+
+RENEWAL_SHARES: Final = (0.75, 0.85)
+"""A session that the broker limits is renewed after a share of its life between these."""
+
+
+class _Waiting(NamedTuple):
+    """A request in flight, or held back with its message."""
+
+    on_answer: Callable[[Any], None]
+    seconds: float
+    key: ApiKey
+    version: int
+    message: Any = None
 
 
 class Channel:
-    """``tasks`` runs `run`. ``request_timeout_seconds`` without an answer to the oldest request ends the channel."""
+    """``request_seconds`` without an answer to the oldest request ends the channel. `run` is to be run meanwhile."""
 
-    def __init__(self, node: Node, broker_id: int, wire: Wire, client_id: str, request_timeout_seconds: float) -> None:
+    def __init__(self, node: Node, broker_id: int, wire: Wire, client_id: str, request_seconds: float) -> None:
         self.node = node
         self.broker_id = broker_id
         """-1: it is not known, the address is one that was given to begin with."""
-        self.expires_at = float("inf")
-        """On `time.monotonic`: the broker will end the session soon."""
+        self.used_at = time.monotonic()
+        """When something was last sent or received."""
+        self.expires_at = FOREVER
+        """On `time.monotonic`. Sessions are renewed in place: a channel that is not closed may be used."""
         self._wire = wire
         self._conversation = Conversation(client_id)
-        self._timeout_seconds = request_timeout_seconds
-        self._waiting: deque[tuple[Callable[[Any], None], float]] = deque()
+        self._request_seconds = request_seconds
+        self._waiting: deque[_Waiting] = deque()
+        self._held: deque[_Waiting] | None = None
+        """None: nothing is held back."""
+        self._is_renewing = False
+        self._silent_until = 0.0
+        self._since = 0.0
+        """Since when the oldest request in flight waits for nothing but its own answer."""
         self._failure: ClientError | None = None
         self._something_left = anyio.Event()
+        self._tasks: TaskGroup | None = None
+
+    def __str__(self) -> str:
+        """For errors: who it is to."""
+        place = f"{self.node.host}:{self.node.port}"
+        return place if self.broker_id < 0 else f"broker {self.broker_id} at {place}"
 
     @property
     def is_closed(self) -> bool:
@@ -52,35 +88,55 @@ class Channel:
 
     @property
     def in_flight_count(self) -> int:
-        return len(self._waiting)
+        """With those that are held back."""
+        return len(self._waiting) + (len(self._held) if self._held is not None else 0)
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the broker wants nothing more: what is sent meanwhile leaves later."""
+        return max(0.0, self._silent_until - time.monotonic())
 
     def has(self, key: ApiKey) -> bool:
         return self._conversation.knows(key)
 
     def version(self, key: ApiKey) -> int:
-        """The version in which an API is used here. `ClientError`: there is none."""
-        return self._conversation.version(key)
+        """The version in which an API is used here. `UnsupportedError`: there is none."""
+        try:
+            return self._conversation.version(key)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{self}: {error}") from None
 
-    def start(self, key: ApiKey, version: int, message: Any, on_answer: Callable[[Any], None]) -> None:
+    def refusal(self, code: int, what: str, message: str | None = None) -> RefusedError:
+        """Of this broker, with its own words where it has any."""
+        return RefusedError(code, f"{what} at {self}: {message}" if message else f"{what} at {self}")
+
+    def start(
+        self, key: ApiKey, version: int, message: Any, on_answer: Callable[[Any], None], wait_seconds: float = 0.0
+    ) -> None:
         """Send a request. ``on_answer`` takes the answer or the `ClientError` that came in its place: once, never from
         within this call, and it must not raise. A closed channel raises its failure.
+
+        ``wait_seconds``: how long the broker is asked to wait by itself, on top of ``request_seconds``.
         """
         if self._failure is not None:
-            raise self._failure
-        self._send(self._conversation.request(key, version, message), on_answer)
+            raise self._failure.again()
+        waiting = _Waiting(on_answer, self._request_seconds + wait_seconds, key, version)
+        if self._held is not None:
+            self._held.append(waiting._replace(message=message))
+        else:
+            self._send(waiting, message)
 
-    async def call(self, key: ApiKey, make: Callable[[int], Any]) -> Any:
-        """The answer to the message that ``make`` gives for the version that both sides know."""
-        if self._failure is not None:
-            raise self._failure
-        version = self._conversation.version(key)
-        return await self._answer_to(self._conversation.request(key, version, make(version)))
+    async def call(
+        self, key: ApiKey, make: Callable[[int], Any], version_max: int | None = None, *, wait_seconds: float = 0.0
+    ) -> Any:
+        """The answer to the message that ``make`` gives for the version that is used here, ``version_max`` at most."""
+        version = self.version(key)
+        if version_max is not None:
+            version = min(version, version_max)
+        message = make(version)
+        return await self._answer(lambda on_answer: self.start(key, version, message, on_answer, wait_seconds))
 
-    async def hello(self) -> None:
-        """The first request: agree about versions."""
-        self._conversation.agree(await self._answer_to(self._conversation.hello()))
-
-    async def _answer_to(self, buffers: list[Any]) -> Any:
+    async def _answer(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
         answered = anyio.Event()
         answer: list[Any] = []
 
@@ -88,44 +144,124 @@ class Channel:
             answer.append(given)
             answered.set()
 
-        self._send(buffers, on_answer)
+        start(on_answer)
         await answered.wait()
         if isinstance(answer[0], ClientError):
-            raise answer[0]
+            raise answer[0].again()
         return answer[0]
 
-    def _send(self, buffers: list[Any], on_answer: Callable[[Any], None]) -> None:
-        self._waiting.append((on_answer, time.monotonic() + self._timeout_seconds))
+    def _send(self, waiting: _Waiting, message: Any) -> None:
+        buffers = self._conversation.request(waiting.key, waiting.version, message)
+        if not self._waiting:
+            self._since = self.used_at = time.monotonic()
+        self._waiting.append(waiting)
         try:
             if not self._wire.write(buffers):
                 self._something_left.set()
         except ClientError as error:
             self._waiting.pop()
             self.close(error)
-            raise
+            raise self._failed() from error
+
+    async def introduce(self, make_login: MakeLogin | None = None) -> None:
+        """What is done first: agree about versions, log in. The session is renewed in time, with a new login."""
+        login = None if make_login is None else await make_login()
+        seconds = await self._carry_out(introduction(self._conversation, str(self), login))
+        if make_login is not None and seconds < FOREVER and self._tasks is not None:
+            self._tasks.start_soon(self._renew, make_login, seconds)
+
+    async def _renew(self, make_login: MakeLogin, seconds: float) -> None:
+        try:
+            while seconds < FOREVER:
+                await anyio.sleep(seconds * random.uniform(*RENEWAL_SHARES))
+                login = await make_login()
+                self._is_renewing, self._held = True, self._held or deque()
+                seconds = await self._carry_out(renewal(self._conversation, str(self), login))
+                self._is_renewing = False
+                self._release()
+        except ClientError as error:
+            self.close(error)
+
+    async def _carry_out(self, machine: Generator[Ask, Any, float]) -> float:
+        try:
+            asked = next(machine)
+            while True:
+                asked = machine.send(await self._ask_first(asked))
+        except StopIteration as ended:
+            return float(ended.value)
+
+    async def _ask_first(self, asked: Ask) -> Any:
+        """Before everything that is held back."""
+        if self._failure is not None:
+            raise self._failure.again()
+
+        def start(on_answer: Callable[[Any], None]) -> None:
+            self._send(_Waiting(on_answer, self._request_seconds, asked.key, asked.version), asked.message)
+
+        return await self._answer(start)
+
+    def _be_silent(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        is_news = self._silent_until == 0.0
+        self._silent_until = max(until, self._silent_until)
+        if self._held is None:
+            self._held = deque()
+        if is_news and self._tasks is not None:
+            self._tasks.start_soon(self._speak_again)
+
+    async def _speak_again(self) -> None:
+        while (left := self._silent_until - time.monotonic()) > 0:
+            await anyio.sleep(left)
+        self._silent_until = 0.0
+        self._release()
+
+    def _release(self) -> None:
+        """Send what was held back, unless there is another reason to hold it."""
+        if self._is_renewing or self._silent_until or self._failure is not None:
+            return
+        held, self._held = self._held or deque(), None
+        self._since = time.monotonic()
+        while held:
+            waiting = held.popleft()
+            try:
+                if self._failure is not None:
+                    raise self._failed()
+                self._send(waiting._replace(message=None), waiting.message)
+            except (ClientError, CodecError) as error:
+                waiting.on_answer(error if isinstance(error, ClientError) else ClientError(str(error)))
 
     def close(self, why: ClientError | None = None) -> None:
         """Everything in flight fails."""
         if self._failure is not None:
             return
-        self._failure = why or UnreachableError(f"the connection to {self.node.host}:{self.node.port} is closed")
+        self._failure = why or UnreachableError(f"the connection to {self} is closed")
         self._wire.close()
         self._something_left.set()
-        while self._waiting:
-            self._waiting.popleft()[0](self._failure)
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+        waiting = [*self._waiting, *(self._held or ())]
+        self._waiting.clear()
+        self._held = None
+        for one in waiting:
+            one.on_answer(self._failure)
 
     def check_age(self, now: float) -> None:
         """End the channel when its oldest request has waited too long."""
-        if self._waiting and self._waiting[0][1] <= now:
-            self.close(self._broken(f"no answer within {self._timeout_seconds:g} s"))
+        if not self._waiting:
+            return
+        oldest = self._waiting[0]
+        if max(self._since, self._silent_until) + oldest.seconds <= now:
+            name = oldest.key.name.lower()
+            self.close(self._broken(f"no answer to {name} within {oldest.seconds:g} s (request_seconds)"))
 
     async def run(self) -> None:
         """Read and write until the channel is closed, here or by the broker."""
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write_rest)
-                await self._read()
-                tasks.cancel_scope.cancel()
+            if self._failure is None:
+                async with anyio.create_task_group() as self._tasks:
+                    self._tasks.start_soon(self._write_rest)
+                    await self._read()
+                    self._tasks.cancel_scope.cancel()
         finally:
             self.close()
 
@@ -141,57 +277,44 @@ class Channel:
                 return
 
     async def _read(self) -> None:
-        buffer = bytearray(READ_BYTES)
-        view = memoryview(buffer)
-        begin = end = 0
+        frames = Frames(self._take)
+        wire = self._wire
         try:
-            while self._failure is None:
-                while end - begin >= SIZE_BYTES:
-                    size = int.from_bytes(view[begin : begin + SIZE_BYTES], "big", signed=True)
-                    if not 0 < size <= FRAME_BYTES_MAX:
-                        raise self._broken(f"a frame of {size} bytes")
-                    if begin + SIZE_BYTES + size > READ_BYTES:
-                        frame = memoryview(bytearray(size))
-                        there = min(size, end - begin - SIZE_BYTES)
-                        frame[:there] = view[begin + SIZE_BYTES : begin + SIZE_BYTES + there]
-                        begin += SIZE_BYTES + there
-                        await self._fill(frame, there)
-                        self._take(frame)
-                        continue
-                    if end - begin < SIZE_BYTES + size:
+            if isinstance(wire, PushingWire):
+                await wire.push_to(frames)
+            else:
+                while self._failure is None:
+                    count = await wire.receive_into(frames.buffer())
+                    if not count:
                         break
-                    begin += SIZE_BYTES
-                    self._take(memoryview(bytes(view[begin : begin + size])))
-                    begin += size
-                if begin == end:
-                    begin = end = 0
-                elif begin:
-                    view[: end - begin] = bytes(view[begin:end])
-                    begin, end = 0, end - begin
-                end += await self._receive(view[end:])
-        except ClientError as error:
+                    frames.received(count)
+            self.close(self._broken("the broker closed it"))
+        except (UnreachableError, AuthenticationError) as error:
             self.close(error)
+        except ClientError as error:
+            self.close(self._broken(error))
         except anyio.ClosedResourceError:
             self.close()
 
-    async def _fill(self, frame: memoryview, there: int) -> None:
-        while there < len(frame):
-            there += await self._receive(frame[there:])
-
-    async def _receive(self, into: memoryview) -> int:
-        count = await self._wire.receive_into(into)
-        if not count:
-            raise self._broken("the broker closed it")
-        return count
-
-    def _take(self, frame: memoryview) -> None:
+    def _take(self, frame: Any) -> None:
+        if self._failure is not None:
+            return
         if not self._waiting:
             raise self._broken("an answer that nothing was asked for")
         try:
             answer = self._conversation.answer(frame)
         except (CodecError, ClientError) as error:
             raise self._broken(f"an answer that cannot be read: {error}") from error
-        self._waiting.popleft()[0](answer)
+        waiting = self._waiting.popleft()
+        self._since = self.used_at = time.monotonic()
+        throttle_ms = getattr(answer, "throttle_time_ms", 0)
+        if throttle_ms > 0 and throttles_client(waiting.key, waiting.version):
+            self._be_silent(throttle_ms / 1000)
+        waiting.on_answer(answer)
+
+    def _failed(self) -> ClientError:
+        assert self._failure is not None
+        return self._failure.again()
 
     def _broken(self, why: object) -> UnreachableError:
-        return UnreachableError(f"the connection to {self.node.host}:{self.node.port} broke: {why}")
+        return UnreachableError(f"the connection to {self} broke: {why}")

@@ -1,7 +1,7 @@
 """Bytes to and from a broker. A wire has one reader and one writer task at most.
 
 `write` takes buffers at once, as far as the kernel does; what is left is sent by `drain`. Failures of the network are
-`UnreachableError`.
+`UnreachableError`. A wire that is closed while a task waits for it raises `anyio.ClosedResourceError` there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import anyio
 
@@ -38,17 +38,33 @@ class Wire(Protocol):
     def close(self) -> None: ...
 
 
+class Receiver(Protocol):
+    def buffer(self) -> memoryview:
+        """Where the next bytes go: never empty."""
+
+    def received(self, count: int) -> None:
+        """So many are there now."""
+
+
+@runtime_checkable
+class PushingWire(Protocol):
+    """One that gives what it receives away from within the event loop, without a task that waits for it."""
+
+    async def push_to(self, receiver: Receiver) -> None:
+        """Until the broker closes it; raises what the receiver raised."""
+
+
 class PlainWire:
     """A non-blocking socket."""
 
     def __init__(self, node: Node, connected: socket.socket) -> None:
-        self._node = node
+        self.node = node
         self._socket = connected
         self._left: deque[memoryview] = deque()
 
     def write(self, buffers: Sequence[Any]) -> bool:
         is_behind = bool(self._left)
-        self._left.extend(memoryview(buffer) for buffer in buffers if len(buffer))
+        self._left.extend(memoryview(buffer).cast("B") for buffer in buffers if len(buffer))
         return not is_behind and self._send()
 
     async def drain(self) -> None:
@@ -63,7 +79,7 @@ class PlainWire:
             except BlockingIOError:
                 return False
             except OSError as error:
-                raise self._broken(error) from error
+                raise broken(self.node, error) from error
             while left and sent >= len(left[0]):
                 sent -= len(left.popleft())
             if sent:
@@ -77,40 +93,64 @@ class PlainWire:
             except BlockingIOError:
                 await anyio.wait_readable(self._socket)
             except OSError as error:
-                raise self._broken(error) from error
+                raise broken(self.node, error) from error
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
             anyio.notify_closing(self._socket)
+        self._left.clear()
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def _broken(self, why: object) -> UnreachableError:
-        return UnreachableError(f"the connection to {self._node.host}:{self._node.port} broke: {why}")
+
+def broken(node: Node, why: object) -> UnreachableError:
+    return UnreachableError(f"the connection to {node.host}:{node.port} broke: {why}")
 
 
 async def connect_plain(node: Node) -> PlainWire:
     """To the first of the host's addresses that takes it. `UnreachableError`. The caller bounds the time."""
-    try:
-        found = await anyio.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no host has such a name
-        raise UnreachableError(f"no connection to {node.host}:{node.port}: {error}") from error
+    return PlainWire(node, await connected_socket(node))
+
+
+async def connected_socket(node: Node) -> socket.socket:
+    """Non-blocking, without Nagle's algorithm."""
     reasons: list[str] = []
-    for family, kind, protocol, _name, address in found:
-        made = socket.socket(family, kind, protocol)
+    found = await _addresses(node)
+    for place, (family, kind, protocol, _name, address) in enumerate(found):
+        try:
+            made = socket.socket(family, kind, protocol)
+        except OSError as error:  # a family that this host has not
+            reasons.append(str(error))
+            continue
         try:
             made.setblocking(False)  # noqa: FBT003 - the socket's own signature
-            await _connect(made, address)
+            with anyio.fail_after(_share(len(found) - place)):
+                await _connect(made, address)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             made.close()
-            reasons.append(str(error))
+            reasons.append(str(error) or f"no answer from {address[0]}")
         except BaseException:
             made.close()
             raise
         else:
-            return PlainWire(node, made)
+            return made
     raise UnreachableError(f"no connection to {node.host}:{node.port}: {'; '.join(dict.fromkeys(reasons))}")
+
+
+def _share(addresses_left: int) -> float | None:
+    """Of the caller's time, so that an address that does not answer does not take it from the others."""
+    left = anyio.current_effective_deadline() - anyio.current_time()
+    return None if addresses_left == 1 else left / addresses_left
+
+
+async def _addresses(node: Node) -> Any:
+    try:
+        with contextlib.suppress(socket.gaierror):  # it is a name: the resolver blocks, and has a thread
+            return socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        return await anyio.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host has such a name
+        raise UnreachableError(f"no connection to {node.host}:{node.port}: {error}") from error
 
 
 async def _connect(made: socket.socket, address: Any) -> None:

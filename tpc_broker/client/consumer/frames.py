@@ -1,0 +1,47 @@
+"""Memory of fetch answers: one is held as a whole until all partitions in it are read, or little of it is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpc_broker.client.consumer.decoding import Part
+
+
+class Held:
+    """Counts the bytes of answers that are held for parts that are not read yet."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._answers: dict[Part, _Answer] = {}
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Those that came in one answer."""
+        answer = _Answer(list(parts))
+        self.bytes += answer.bytes
+        for part in answer.parts:
+            self._answers[part] = answer
+
+    def drop(self, part: Part) -> None:
+        """It is read, or not wanted."""
+        answer = self._answers.pop(part)
+        self.bytes -= answer.bytes
+        answer.parts.remove(part)
+        answer.shrink()
+        self.bytes += answer.bytes
+
+
+class _Answer:
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+        self.bytes = sum(part.records.nbytes for part in parts)
+
+    def shrink(self) -> None:
+        left = sum(part.records.nbytes for part in self.parts)
+        if 2 * left > self.bytes:
+            return
+        self.bytes = left
+        for part in self.parts:
+            part.keep_apart()

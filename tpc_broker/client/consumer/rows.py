@@ -1,0 +1,188 @@
+"""Records of fetched batches as `Record` objects, cut out in C: the Python face of ``native/bytes/record_rows.c``.
+
+One `RowReader` serves all partitions of a reader, one after the other: what it has read is taken out with `records`
+before the next call. CRCs are checked. Malformed input is an answer, never a crash.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import partial
+from itertools import repeat
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from tpc_broker.client.values import Record
+from tpc_broker.native_bytes import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tpc_broker.client.values import Headers
+
+HEADERS_AT_ONCE: Final = 4096
+HEADER_BYTES: Final = 61
+_ENOSPC: Final = 28
+_make_record = partial(tuple.__new__, Record)
+"""`Record._make` without a Python frame for each."""
+
+
+class Stop(IntEnum):
+    """Why `RowReader.append_batches` stopped."""
+
+    END = lib.TPC_ROWS_END
+    FULL = lib.TPC_ROWS_FULL
+    NEEDS_CALLER = lib.TPC_ROWS_NEEDS_CALLER
+    BAD_BATCH = lib.TPC_ROWS_BAD_BATCH
+    BAD_CRC = lib.TPC_ROWS_BAD_CRC
+    EPOCH = lib.TPC_ROWS_EPOCH
+
+
+class Walk:
+    """Where one answer's walk is: kept by whoever reads it piece by piece."""
+
+    def __init__(self, next_offset: int, *, is_plain: bool) -> None:
+        """``is_plain``: no transaction matters, so that all but control batches are visible."""
+        self.state = ffi.new("tpc_rows_walk *")
+        self.state.next_offset, self.state.is_plain = next_offset, is_plain
+
+    @property
+    def position(self) -> int:
+        return int(self.state.position)
+
+    @property
+    def next_offset(self) -> int:
+        """Behind what was taken or passed over."""
+        return int(self.state.next_offset)
+
+    @property
+    def leader_epoch(self) -> int:
+        return int(self.state.leader_epoch)
+
+    def pass_over(self, batch_bytes: int, next_offset: int) -> None:
+        """The batch at the position is not for the reader."""
+        state = self.state
+        state.position += batch_bytes
+        state.record_position = state.records_seen = 0
+        state.next_offset = max(self.next_offset, next_offset)
+
+
+class RowReader:
+    """Room for ``rows_max`` records at a time to begin with."""
+
+    def __init__(self, rows_max: int) -> None:
+        self._rows = ffi.new("tpc_rows *")
+        self._names: dict[bytes, str] = {}
+        self._make_room(rows_max)
+        self._make_room_for_headers(HEADERS_AT_ONCE)
+
+    def _make_room(self, rows_max: int) -> None:
+        self.rows_max = rows_max
+        self._offsets = ffi.new("int64_t[]", rows_max)
+        self._timestamps = ffi.new("int64_t[]", rows_max)
+        self._present = ffi.new("uint8_t[]", rows_max)
+        self._format = ffi.new("char[]", rows_max * lib.TPC_ROWS_FORMAT_BYTES)
+        self._header_counts = ffi.new("int32_t[]", rows_max)
+        rows = self._rows
+        rows.offsets, rows.timestamps_ms, rows.present = self._offsets, self._timestamps, self._present
+        rows.format, rows.header_counts = self._format, self._header_counts
+
+    def _make_room_for_headers(self, count: int) -> None:
+        self._headers = ffi.new("tpc_rows_header[]", count)
+        self._rows.headers, self._rows.headers_capacity = self._headers, count
+
+    def begin(self, rows_max: int) -> None:
+        """Forget what was read; take at most so many rows from now on."""
+        if rows_max > self.rows_max:
+            self._make_room(rows_max)
+        rows = self._rows
+        rows.rows_capacity = rows_max
+        rows.rows_count = rows.format_bytes = rows.begin = rows.end = 0
+        rows.keys_count = rows.values_count = rows.headers_count = 0
+
+    @property
+    def rows_count(self) -> int:
+        return int(self._rows.rows_count)
+
+    def append_batches(self, data: memoryview, walk: Walk) -> Stop:
+        """Whole batches of a fetch answer from the walk's position on. Stops as `Stop` says."""
+        while True:
+            lib.tpc_rows_append_batches(self._rows, ffi.from_buffer(data), data.nbytes, walk.state)
+            stop = Stop(walk.state.stop)
+            if stop != Stop.FULL or self.rows_count:
+                return stop
+            self._make_room_for_headers(4 * self._rows.headers_capacity)  # a single record has more
+
+    def append_batch(self, header: Any, records: Any, walk: Walk) -> Stop:
+        """Records of the batch at the walk's position, unpacked. `Stop.END`: all of them; `FULL`, `BAD_BATCH`."""
+        size = memoryview(records).nbytes
+        while True:
+            result = lib.tpc_rows_append(self._rows, header, ffi.from_buffer(records), size, walk.state)
+            if result != -_ENOSPC:
+                return Stop.BAD_BATCH if result else Stop.END
+            if self.rows_count:
+                return Stop.FULL
+            self._make_room_for_headers(4 * self._rows.headers_capacity)
+
+    def records(
+        self, data: Any, topic: str, partition: int, leader_epoch: int
+    ) -> tuple[Iterator[Record], list[int], Iterator[str]]:
+        """Each row as a record, made when it is asked for; the offsets of all; an iterator whose `length_hint` says how
+        many were not asked for. ``data``: what they were read from.
+        """
+        count = self.rows_count
+        headers = self._headers_of(data, count) if self._rows.headers_count else repeat((), count)
+        keys, values = self._keys_and_values(data, count)
+        offsets: list[int] = ffi.unpack(self._offsets, count)
+        counted = repeat(topic, count)
+        columns = zip(
+            counted,
+            repeat(partition),
+            offsets,
+            ffi.unpack(self._timestamps, count),
+            keys,
+            values,
+            headers,
+            repeat(leader_epoch),
+        )
+        return map(_make_record, columns), offsets, counted
+
+    def _keys_and_values(self, data: Any, count: int) -> tuple[Iterable[bytes | None], Iterable[bytes | None]]:
+        rows = self._rows
+        format_ = b"<" + ffi.buffer(self._format, rows.format_bytes)[:]
+        cells = Struct(format_).unpack_from(data, rows.begin)
+        if rows.values_count == count:
+            if rows.keys_count == count:
+                return cells[::2], cells[1::2]
+            if not rows.keys_count:
+                return repeat(None, count), cells
+        cell = iter(cells)
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        for present in ffi.buffer(self._present, count)[:]:
+            keys.append(next(cell) if present & lib.TPC_ROWS_KEY else None)
+            values.append(next(cell) if present & lib.TPC_ROWS_VALUE else None)
+        return keys, values
+
+    def _headers_of(self, data: Any, count: int) -> list[Headers]:
+        view = memoryview(data)
+        found = iter(self._headers[0 : int(self._rows.headers_count)])
+        made: list[Headers] = []
+        for headers_count in ffi.unpack(self._header_counts, count):
+            pairs = []
+            for _ in range(headers_count):
+                header = next(found)
+                name = self._name(bytes(view[header.begin : header.begin + header.name_bytes]))
+                end = header.value_begin + header.value_bytes
+                pairs.append((name, bytes(view[header.value_begin : end]) if header.value_bytes >= 0 else None))
+            made.append(tuple(pairs))
+        return made
+
+    def _name(self, raw: bytes) -> str:
+        """Names repeat: each is made once, as long as there are few. One that is not UTF-8 is told all the same."""
+        found = self._names.get(raw)
+        if found is None:
+            found = raw.decode(errors="surrogateescape")
+            if len(self._names) < HEADERS_AT_ONCE:
+                self._names[raw] = found
+        return found

@@ -1,0 +1,214 @@
+"""All partitions of one reader, what lies ready of them, and what is to be fetched next. No I/O; ``now`` is monotonic.
+
+Memory is bounded by shares: a partition is left out of the next fetch while as much lies ready as its share, and
+asked for no more than that at once, so each has at most two, and all together `memory_bytes`. What comes first in an
+answer is a whole batch, however large.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tpc_broker.client.consumer.frames import Held
+from tpc_broker.client.consumer.partitions import Partition
+from tpc_broker.client.consumer.ports import Position
+from tpc_broker.client.consumer.rows import RowReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from tpc_broker.client.consumer.decoding import Part, Piece
+    from tpc_broker.client.consumer.starts import Start
+    from tpc_broker.client.errors import ClientError
+    from tpc_broker.client.requests import TopicPartition
+
+SHARE_BYTES_MIN: Final = 16 * 1024
+PIECE_RECORDS: Final = 1000
+PIECE_RECORDS_MAX: Final = 65_536
+"""However many are asked for at once."""
+
+
+class Limits(NamedTuple):
+    """Bytes: of all that is fetched and not read, of one answer, of one partition in it."""
+
+    memory_bytes: int = 64 * 1024 * 1024
+    fetch_bytes: int = 16 * 1024 * 1024
+    partition_bytes: int = 1024 * 1024
+
+
+class Wanted(NamedTuple):
+    """One partition of the next fetch."""
+
+    where: TopicPartition
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    bytes_max: int
+    version: int
+
+
+class Fetched(NamedTuple):
+    """What came of one partition, without an error."""
+
+    wanted: Wanted
+    part: Part
+    behind: int
+    """Where the whole batches in it end."""
+
+
+class Stock:
+    """``on_room`` is told when more could be fetched than before, ``on_ready`` when something is there to be taken."""
+
+    def __init__(self, limits: Limits, on_room: Callable[[], None], on_ready: Callable[[], None]) -> None:
+        self.limits = limits
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._on_room = on_room
+        self._on_ready = on_ready
+        self._ready: dict[TopicPartition, Partition] = {}
+        """In the order in which they are to be taken from."""
+        self._held = Held()
+        self._under_way: dict[int, int] = {}
+        """Bytes that each broker may send with its next answer."""
+        self._rows = RowReader(PIECE_RECORDS)
+
+    @property
+    def held_bytes(self) -> int:
+        """What was fetched and is not read."""
+        return self._held.bytes
+
+    # ---- which partitions
+
+    def add(self, positions: Mapping[TopicPartition, Position | None], start: Start) -> None:
+        """``start``: of those without a position."""
+        for where, position in positions.items():
+            self.remove(where)
+            self.partitions[where] = Partition(where, position, start)
+
+    def remove(self, where: TopicPartition) -> None:
+        found = self.partitions.pop(where, None)
+        if found is not None:
+            self._empty(found)
+
+    def seek(self, found: Partition, position: Position) -> None:
+        """Drop what lies ready and is handed out, and go on there."""
+        self._empty(found)
+        found.handed.clear()
+        found.begin_at(position)
+
+    def restart(self, found: Partition, start: Start) -> None:
+        """The same for a place that has to be asked for."""
+        self._empty(found)
+        found.handed.clear()
+        found.begin_from(start)
+
+    def go_back(self, found: Partition, offset: int) -> None:
+        self._empty(found)
+        found.give_back(offset)
+
+    def let_go(self, found: Partition) -> None:
+        """Nothing more of it is handed out."""
+        self._empty(found)
+        found.begin_at(Position(found.position, found.epoch))
+
+    def _empty(self, found: Partition) -> None:
+        self._ready.pop(found.where, None)
+        for part in found.parts:
+            self._held.drop(part)
+        found.parts.clear()
+        found.ready_bytes = 0
+        self._on_room()
+
+    # ---- fetching
+
+    @property
+    def share_bytes(self) -> int:
+        share = self.limits.memory_bytes // (2 * max(1, len(self.partitions)))
+        return min(self.limits.partition_bytes, max(SHARE_BYTES_MIN, share))
+
+    def wanted(self, broker_id: int, now: float) -> tuple[list[Wanted], int, bool]:
+        """What to ask a broker for, how many bytes at most, and whether something is left out that has no room."""
+        share = self.share_bytes
+        rows: list[Wanted] = []
+        has_full = False
+        for found in self.partitions.values():
+            if not found.is_fetchable or found.source != broker_id or found.retry_at > now:
+                continue
+            if found.ready_bytes >= share:
+                has_full = True
+                continue
+            asked = (found.where, found.topic_id, found.fetch_offset, found.leader_epoch, share, found.version)
+            rows.append(Wanted(*asked))
+        others = sum(count for other, count in self._under_way.items() if other != broker_id)
+        room = self.limits.memory_bytes - self._held.bytes - others
+        if rows and room < min(share, self.limits.memory_bytes // 2) and (self._held.bytes or others):
+            return [], 0, True
+        return rows, max(min(self.limits.fetch_bytes, len(rows) * share, room), 1), has_full
+
+    def sent(self, broker_id: int, bytes_max: int) -> None:
+        self._under_way[broker_id] = bytes_max
+
+    def answered(self, broker_id: int) -> None:
+        self._under_way.pop(broker_id, None)
+
+    def is_current(self, wanted: Wanted) -> Partition | None:
+        """The partition, if an answer to what was wanted is still wanted."""
+        found = self.partitions.get(wanted.where)
+        if found is None or found.version != wanted.version or found.fetch_offset != wanted.offset:
+            return None
+        return found
+
+    def take_in(self, fetched: Iterable[Fetched]) -> None:
+        """The parts of one answer; those that are not wanted any more are dropped."""
+        kept = []
+        for one in fetched:
+            found = self.is_current(one.wanted)
+            if found is None or found.is_paused or not found.is_held:
+                continue
+            kept.append(one.part)
+            found.parts.append(one.part)
+            found.ready_bytes += one.part.records.nbytes
+            found.fetch_offset = one.behind
+            self._ready[one.wanted.where] = found
+        if kept:
+            self._held.add(kept)
+            self._on_ready()
+
+    def fail(self, found: Partition, error: ClientError) -> None:
+        """Raised behind what lies ready."""
+        found.error = error
+        self._ready[found.where] = found
+        self._on_ready()
+
+    # ---- reading
+
+    def take(self, records_max: int | None, among: Collection[TopicPartition] | None, now: float) -> Piece | None:
+        """The next records, of the partition whose turn it is. Raises what became of one."""
+        rows_max = min(records_max or PIECE_RECORDS, PIECE_RECORDS_MAX)
+        for where in list(self._ready) if among is None else [where for where in self._ready if where in among]:
+            found = self._ready.pop(where)
+            piece = self._piece(found, rows_max)
+            if found.parts or found.error is not None:
+                self._ready[where] = found
+            if piece is not None:
+                found.hand_out(piece, now)
+                return piece
+            if found.error is not None and not found.parts:
+                raise found.error
+        return None
+
+    def _piece(self, found: Partition, rows_max: int) -> Piece | None:
+        while found.parts:
+            part = found.parts[0]
+            try:
+                piece = part.read(self._rows, rows_max)
+            except BaseException:
+                self._ready[found.where] = found
+                raise
+            if piece is not None:
+                return piece
+            found.pass_over(part.next_offset)
+            found.parts.popleft()
+            found.ready_bytes -= part.records.nbytes
+            self._held.drop(part)
+            self._on_room()
+        return None

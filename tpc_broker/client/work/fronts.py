@@ -1,0 +1,96 @@
+"""All ways to work on one stream's records: what `Stream` has of this package."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from tpc_broker.client.work.batches import Works
+from tpc_broker.client.work.for_each import WINDOW_RECORDS, ForEach, ForEachSettings
+from tpc_broker.client.work.order_book import Order
+from tpc_broker.client.work.parts import Parts, handle_each, parts_of
+from tpc_broker.client.work.policies import OnError, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    import anyio
+
+    from tpc_broker.client.consumer.ports import GroupIdentity, Source
+    from tpc_broker.client.values import Record
+    from tpc_broker.client.work.batches import WorkBatch
+    from tpc_broker.client.work.for_each import HandledStatistics, UnderWay
+    from tpc_broker.client.work.parts import Part
+    from tpc_broker.client.work.policies import Send
+
+
+class Fronts:
+    """Of one stream. One kind is in use at a time, as each keeps its own account of what is done; `work` may be entered
+    by several tasks.
+    """
+
+    def __init__(self, source: Source, send: Send, identity: Callable[[], GroupIdentity | None]) -> None:
+        self._source = source
+        self._send = send
+        self._works = Works(source, identity)
+        self._used_by = ""
+        self._uses_count = 0
+        self._for_each: ForEach | None = None
+
+    @asynccontextmanager
+    async def work(self, *, max_records: int, commit: bool) -> AsyncIterator[WorkBatch]:
+        with self._used("work"):
+            async with self._works.any(max_records, commit=commit) as batch:
+                yield batch
+
+    async def for_each(  # noqa: PLR0913 - each is an option that users know by name
+        self,
+        handle: Callable[[Record], Awaitable[object]],
+        *,
+        concurrency: int = 64,
+        order: Literal["key", "partition", "none"] = "key",
+        on_error: OnError = Stop(),  # noqa: B008 - it is frozen
+        window: int = WINDOW_RECORDS,
+        stop: anyio.Event | None = None,
+    ) -> None:
+        settings = ForEachSettings(concurrency, Order(order), on_error, window)
+        with self._used("for_each"):
+            self._for_each = ForEach(self._source, handle, settings, self._send)
+            await self._for_each.run(stop)
+
+    @asynccontextmanager
+    async def partitions(self) -> AsyncIterator[Parts]:
+        with self._used("partitions"):
+            async with parts_of(self._source, self._works) as parts:
+                yield parts
+
+    async def for_each_partition(self, handle: Callable[[Part], Awaitable[object]]) -> None:
+        with self._used("partitions"):
+            await handle_each(self._source, self._works, handle)
+
+    def statistics(self) -> HandledStatistics | None:
+        """Of the last `for_each`. None: there was none."""
+        return None if self._for_each is None else self._for_each.statistics()
+
+    def records_under_way(self) -> list[UnderWay]:
+        """Of `for_each`: what handlers have now, that for longest first."""
+        return [] if self._for_each is None else self._for_each.records_under_way()
+
+    @property
+    def is_used(self) -> bool:
+        return self._uses_count > 0
+
+    @contextmanager
+    def _used(self, kind: str) -> Iterator[None]:
+        if self._uses_count and not self._used_by == kind == "work":
+            raise RuntimeError(f"the stream is read by {self._used_by} already: {kind} would not know what is done")
+        if not self._uses_count:
+            self._source.watch(self._works)
+        self._used_by = kind
+        self._uses_count += 1
+        try:
+            yield
+        finally:
+            self._uses_count -= 1
+            if not self._uses_count:
+                self._source.unwatch(self._works)
