@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 import sys
@@ -17,7 +18,8 @@ import pytest
 from tests.support.both_loops import on_both_loops
 from tests.support.schema_registry import fake_registry
 from tests.support.tls_proxy import Proxy, server_context
-from tpc_broker.client import connect
+from tpc_broker.client import Client, GroupSettings, connect
+from tpc_broker.client.codecs import Registry
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "client.md"
 TOPICS: Final = ("orders", "events", "jobs", "jobs.dead", "invoices", "readings", "temperatures", "quiet")
@@ -103,3 +105,14 @@ def test_there_is_a_program_for_each_chapter() -> None:
     chapters = re.findall(r"^## (\d+\..*)", PAGE.read_text(), re.MULTILINE)
     assert len(chapters) >= 10
     assert {example.title for example in EXAMPLES} == set(chapters)
+
+
+@pytest.mark.parametrize("of", [connect, Client.read, GroupSettings, Registry], ids=lambda of: of.__qualname__)
+def test_the_tables_have_all_settings_and_their_defaults(of: Callable[..., Any]) -> None:
+    title = {connect: "connect", Client.read: "client.read"}.get(of, of.__name__)
+    chapter = PAGE.read_text().partition(f"\n### `{title}(")[2].partition("\n#")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", chapter, re.MULTILINE))
+    given = {name: repr(each.default) for name, each in inspect.signature(of).parameters.items()}
+    for first in ("self", "bootstrap", "topics", "group" if of is GroupSettings else "", "address"):
+        given.pop(first, None)
+    assert told == {name: default.replace("'", '"') for name, default in given.items()}

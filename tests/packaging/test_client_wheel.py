@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,21 @@ told["place"] = tpc_broker.__file__
 loaded = {name.partition(".")[0] for name in sys.modules}
 told["wrong"] = sorted({"trio", "click", "confluent_kafka", "google", "re2"} & loaded)
 print(json.dumps(told))
+"""
+
+IN_MEMORY = """
+import sys
+import anyio
+from tpc_broker.client import connect
+from tpc_broker.testing import MemoryBroker
+
+async def main():
+    async with MemoryBroker(topics={"orders": 3}) as broker, connect(broker) as client:
+        await client.send("orders", b"one", key=b"k")
+        async with client.read("orders", group="tested") as stream:
+            print((await anext(stream)).value)
+
+anyio.run(main, backend=sys.argv[1])
 """
 
 
@@ -140,6 +156,22 @@ def test_with_the_extra_only_the_ring_is_missing(wheel: Path, tmp_path: Path) ->
     [line] = broker.stderr.splitlines()
     assert line.startswith("tpc-broker: this installation was built without the broker's ring (tpc_broker._ring)")
     assert "consume" in run(found / "tpc", "--help", cwd=tmp_path)
+
+
+def test_with_the_extra_testing_there_is_a_broker_in_memory(wheel: Path, tmp_path: Path) -> None:
+    found = bare_environment(tmp_path)
+    run(found / "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[testing]", cwd=tmp_path)
+    for loop in ("asyncio", "trio"):
+        assert run(found / "python", "-c", IN_MEMORY, loop, cwd=tmp_path) == "b'one'\n"
+
+
+def test_a_users_program_has_types(wheel: Path, tmp_path: Path) -> None:
+    found = bare_environment(tmp_path)
+    what = (f"{wheel}[msgspec,registry]", f"mypy=={version('mypy')}")
+    run(found / "pip", "install", "--quiet", "--disable-pip-version-check", *what, cwd=tmp_path)
+    shutil.copy2(ROOT / "tests/client/typed_program.py", tmp_path / "program.py")
+    told = run(found / "python", "-m", "mypy", "--strict", "program.py", cwd=tmp_path)
+    assert told == "Success: no issues found in 1 source file\n"
 
 
 def test_the_same_wheel_on_a_newer_python(wheel: Path, bootstrap: str, tmp_path: Path) -> None:
