@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from tpc_broker.client.consumer.fetching import Fetcher, FetchSettings
 from tpc_broker.client.consumer.ports import Position
+from tpc_broker.client.consumer.starts import Start
 from tpc_broker.client.consumer.stock import Stock
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.values import Batch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.decoding import Piece
     from tpc_broker.client.consumer.partitions import Partition
     from tpc_broker.client.consumer.ports import Membership, Watcher
-    from tpc_broker.client.consumer.starts import Start
     from tpc_broker.client.net.fleet import Fleet
     from tpc_broker.client.requests import TopicPartition
 
@@ -255,6 +255,8 @@ class StreamReader:
         """`KeyError`: the partition is not read."""
         found = self.stock.partitions[where]
         self._drop([where])
+        if isinstance(to, Start) and to.offset is not None:
+            to = Position(to.offset)
         if isinstance(to, Position):
             self.stock.seek(found, to)
             found.finished = to

@@ -159,9 +159,9 @@ class Stream:
         ``dead_letter("topic")``: written there, and finished when that is delivered, else `DeadLetterError`;
         ``Retry(5, then=…)``: tried again after growing pauses, while only what has to keep its order behind it waits.
 
-        Cancelled, or ended by an error, what handlers have is cancelled and read again. ``stop``: once it is set nothing
-        more is begun, and this returns when what was under way is done. When a partition is revoked, what is under way
-        of it may end within the group's ``grace_seconds``, and is cancelled behind it.
+        Cancelled, or ended by an error, what handlers have is cancelled and read again. ``stop``: once it is set
+        nothing more is begun, and this returns when what was under way is done. When a partition is revoked, what is
+        under way of it may end within the group's ``grace_seconds``, and is cancelled behind it.
         """
         await self._taken_over().for_each(
             handle, concurrency=concurrency, order=order, on_error=on_error, window=window, stop=stop
