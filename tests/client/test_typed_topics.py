@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.both_loops import on_both_loops
 from tests.support.schema_registry import FakeRegistry, fake_registry
-from tpc_broker.client import Client, connect
+from tpc_broker.client import Client, Outcome, connect
 from tpc_broker.client.codecs import (
     Avro,
     DecodingError,
@@ -209,6 +209,27 @@ async def test_work_has_types_and_gives_back_what_cannot_be_read(shared_broker: 
                     raise AssertionError
             async with stream.stream.work() as raw:
                 assert [record.offset for record in raw.records] == [1]
+
+
+@on_both_loops
+async def test_typed_work_in_a_transaction_is_done_or_comes_again(shared_broker: Any) -> None:
+    async with client_with_topic(shared_broker) as (client, name), client_with_topic(shared_broker) as (_, other):
+        orders, results = client.topic(name, value=Json(Order)), client.topic(other, value=Json(Order))
+        await client.send_all(name, [b'{"number":1}'])
+        async with orders.read(group=name) as stream:
+            for fails in (True, False):
+                try:
+                    async with stream.work(commit=False) as work, client.transaction(name) as tx:
+                        for record in work.records:
+                            await results.within(tx).post(Order(-record.value.number))
+                        tx.done(work.batch)
+                        if fails:
+                            raise ZeroDivisionError
+                except ZeroDivisionError:
+                    assert tx.outcome is Outcome.ABORTED
+            assert tx.outcome is Outcome.COMMITTED
+        async with results.read() as found:
+            assert (await anext(found)).value == Order(-1)
 
 
 def test_a_typed_topic_is_read_with_all_options_of_the_client() -> None:

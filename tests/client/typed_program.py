@@ -151,6 +151,9 @@ async def transacting(client: Client) -> None:
                 assert_type(await tx.send("invoices", b"x"), Delivered)
                 tx.done(batch)
             assert_type(tx.outcome, Outcome)
+        async with stream.work(commit=False) as work, client.transaction("biller-1") as tx:
+            tx.done(work)
+            tx.done(work.records)  # type: ignore[arg-type]
 
 
 async def administering(client: Client) -> None:
