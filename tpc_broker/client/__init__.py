@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.bulk import Sent as Sent
     from tpc_broker.client.producer.slip import Slip as Slip
     from tpc_broker.client.requests import TopicPartition as TopicPartition
+    from tpc_broker.client.security import Mechanism as Mechanism
+    from tpc_broker.client.security import OAuthSettings as OAuthSettings
+    from tpc_broker.client.security import SaslSettings as SaslSettings
+    from tpc_broker.client.security import TlsSettings as TlsSettings
     from tpc_broker.client.transaction.front import Transaction as Transaction
     from tpc_broker.client.transaction.owner import Outcome as Outcome
     from tpc_broker.client.values import Delivered as Delivered
@@ -74,6 +78,8 @@ _PUBLIC: Final = {
     "Retry": "work.policies", "Skip": "work.policies", "Stop": "work.policies", "dead_letter": "work.policies",
     "HandlerError": "work.failures", "DeadLetterError": "work.failures", "PartitionRevokedError": "work.failures",
     "Part": "work.parts",
+    "Mechanism": "security", "OAuthSettings": "security", "SaslSettings": "security", "TlsSettings": "security",
+    "Retry": "work.policies", "Skip": "work.policies", "Stop": "work.policies", "dead_letter": "work.policies",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.
