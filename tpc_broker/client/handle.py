@@ -327,13 +327,13 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip
-    async with opened(settings, sending, dial) as client:
+    async with opened(settings, dial, sending=sending) as client:
         yield client
 
 
 @asynccontextmanager
 async def opened(
-    settings: FleetSettings, sending: ProducerSettings | None = None, dial: Dial | None = None
+    settings: FleetSettings, dial: Dial | None = None, sending: ProducerSettings | None = None
 ) -> AsyncIterator[Client]:
     """`connect` with all settings; ``dial``: another way to the brokers than the network."""
     async with background_tasks() as tasks:
