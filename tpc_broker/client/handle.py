@@ -365,7 +365,7 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip
-    async with opened(settings, dial, sending) as client:
+    async with opened(settings, dial, sending=sending) as client:
         yield client
 
 
