@@ -18,7 +18,7 @@ from tpc_broker.client.consumer.starts import Offset, Start
 from tpc_broker.client.consumer.stock import Fetched, Limits
 from tpc_broker.client.consumer.stream import Stream
 from tpc_broker.client.errors import OffsetsMissingError
-from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.requests import LATEST, TopicPartition
 from tpc_broker.kafka.records import Record, build_batch
 from tpc_broker.native_bytes import crc32c
 
@@ -59,6 +59,8 @@ class Model:
         self.finished: dict[TopicPartition, tuple[float, float]] = {}
         """Bounds of what is to be committed."""
         self.under_way: tuple[TopicPartition, int, int] | None = None
+        self.left_behind: TopicPartition | None = None
+        """What the user still has records of, though the partition was forgotten meanwhile."""
 
     async def begin(self) -> None:
         await self.reader.assign({A: None, B: None})
@@ -79,6 +81,7 @@ class Model:
 
     def asked(self) -> None:
         """The next item is asked for."""
+        self.left_behind = None
         if self.under_way is not None:
             where, last, end = self.under_way
             self.finished[where] = (last + 1, max(end, behind(last)))
@@ -133,7 +136,7 @@ class Model:
         self.next[where] = finished.offset
         self.finished.pop(where, None)
         if self.under_way is not None and self.under_way[0] == where:
-            self.under_way = None
+            self.under_way, self.left_behind = None, where
 
     def pause(self, where: TopicPartition) -> None:
         self.stream.pause([where])
@@ -148,7 +151,7 @@ class Model:
             else:
                 assert at.offset <= LOG[0] or at.offset <= self.next[where]
         handed = {self.under_way[0]} if self.under_way is not None else set()
-        assert set(self.reader.handed_out()) == handed
+        assert set(self.reader.handed_out()) == handed | ({self.left_behind} - {None})
 
 
 steps = st.lists(
@@ -205,6 +208,21 @@ def test_an_error_comes_behind_what_lies_ready_and_ends_with_a_seek() -> None:
         model.seek(A, 0)
         model.fetch(1)
         assert "a" in {(await model.stream.__anext__()).topic for _ in range(4)}
+
+    anyio.run(play, backend="asyncio")
+
+
+def test_a_pause_before_it_is_known_where_to_begin_changes_nothing_of_that() -> None:
+    async def play() -> None:
+        reader = StreamReader(None, FetchSettings(), Start(time_ms=LATEST))  # type: ignore[arg-type]
+        await reader.assign({A: None})
+        reader.pause([A])
+        reader.resume([A])
+        found = reader.stock.partitions[A]
+        assert (found.is_known, found.start) == (False, Start(time_ms=LATEST))
+        assert reader.positions() == {}
+        await reader.revoke([A], 0)
+        assert reader.finished() == {}
 
     anyio.run(play, backend="asyncio")
 
