@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tpc_broker.client.consumer.decoding import Part
 from tpc_broker.client.consumer.fetching import FetchSettings
+from tpc_broker.client.consumer.frames import Held
 from tpc_broker.client.consumer.ports import Position
 from tpc_broker.client.consumer.reader import StreamReader
 from tpc_broker.client.consumer.starts import Offset, Start
@@ -259,3 +260,16 @@ def test_memory_is_shared_by_partitions() -> None:
     assert stock.take(1, None, 0.0) is None
     assert stock.held_bytes == 0
     assert len(stock.wanted(0, 0.0)[0]) == 4
+
+
+def test_an_answer_is_held_until_half_of_it_is_read() -> None:
+    held = Held()
+    frame = bytearray(600)
+    parts = [Part(A, 0, memoryview(frame)[at : at + 100]) for at in range(0, 600, 100)]
+    held.add(parts)
+    counts = [held.bytes]
+    for part in parts:
+        held.drop(part)
+        counts.append(held.bytes)
+    assert counts == [600, 600, 600, 300, 300, 100, 0]
+    assert [part.records.obj is frame for part in parts] == [True, True, True, False, False, False]
