@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.bulk import Sent as Sent
     from tpc_broker.client.producer.slip import Slip as Slip
     from tpc_broker.client.requests import TopicPartition as TopicPartition
+    from tpc_broker.client.security import Mechanism as Mechanism
+    from tpc_broker.client.security import OAuthSettings as OAuthSettings
+    from tpc_broker.client.security import SaslSettings as SaslSettings
+    from tpc_broker.client.security import TlsSettings as TlsSettings
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
     from tpc_broker.client.values import Record as Record
@@ -57,6 +61,7 @@ _PUBLIC: Final = {
     "Sent": "producer.bulk", "Slip": "producer.slip",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
     "TopicPartition": "requests", "GroupSettings": "membership.settings",
+    "TlsSettings": "security", "SaslSettings": "security", "OAuthSettings": "security", "Mechanism": "security",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.
