@@ -339,6 +339,8 @@ class Producer:
         for lane in self._lanes.values():
             lane.forget_identity(keep_sequences=same)
         session.identity = identity
+        if session.transaction is not None:
+            session.version_max = session.transaction.produce_version_max
         session.failure = None
         session.announced.clear()
         self._losses.clear()

@@ -275,9 +275,8 @@ class Sender:
         link.requests_count += 1
         self.requests_count += 1
         try:
-            link.channel.start(
-                ApiKey.PRODUCE, link.version, request, lambda answer: self._answered(link, taken, answer)
-            )
+            version = min(link.version, session.version_max)
+            link.channel.start(ApiKey.PRODUCE, version, request, lambda answer: self._answered(link, taken, answer))
         except ClientError as error:
             self._answered(link, taken, error)
 
