@@ -20,7 +20,6 @@ from tpc_broker.client.membership.settings import GroupSettings, Subscription
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, messages
 
-PROTOCOLS = ("classic", "consumer")
 KINDS = {
     "range": ({"protocol": "classic", "assignors": ("range",)}, {"partition.assignment.strategy": "range"}),
     "cooperative": (
@@ -63,11 +62,18 @@ async def member(fleet: Any, subscription: Subscription, settings: GroupSettings
                 await membership.leave()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @on_both_loops
-async def test_members_share_commit_and_leave(shared_broker, protocol, name):
+async def test_members_share_commit_and_leave(shared_broker, name):
+    await share_commit_and_leave(shared_broker.bootstrap, "classic", name)
+
+
+def test_members_by_kip_848_share_commit_and_leave(shared_broker, name):
+    anyio.run(share_commit_and_leave, shared_broker.bootstrap, "consumer", name, backend="asyncio")
+
+
+async def share_commit_and_leave(bootstrap, protocol, name):
     settings = GroupSettings(name, protocol=protocol, heartbeat_seconds=0.1)
-    async with connect(shared_broker.bootstrap) as client:
+    async with connect(bootstrap) as client:
         places = await make_topic(client.fleet, name)
         async with member(client.fleet, Subscription((name,)), settings) as (first, membership):
             await first.wait_until(lambda: first.held.keys() == places)
