@@ -15,6 +15,7 @@ from tests.support.recording_reader import RecordingReader
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import connect
 from tpc_broker.client.consumer.ports import Position
+from tpc_broker.client.coordinators import CoordinatorKind
 from tpc_broker.client.membership.group import GroupMembership
 from tpc_broker.client.membership.settings import GroupSettings, Subscription
 from tpc_broker.client.requests import TopicPartition
@@ -180,3 +181,30 @@ async def test_streams_share_a_topic_and_go_on_where_the_group_is(shared_broker,
                     if len(seen) == stop:
                         break
         assert sorted(seen) == sorted([*sent, seen[6]])
+
+
+@on_both_loops
+async def test_who_works_too_long_at_a_record_reads_on_as_a_new_member(shared_broker, name):
+    settings = GroupSettings(name, max_work_seconds=0.3)
+    async with connect(shared_broker.bootstrap) as client:
+        await make_topic(client.fleet, name, 1)
+        for _ in range(3):
+            await client.send(name, b"v")
+        seen = []
+        async with client.read(name, group=settings, commit_seconds=600) as stream:
+            async for record in stream:
+                seen.append(record.offset)
+                if len(seen) == 2:
+                    with anyio.fail_after(PATIENCE_S):
+                        while stream.assignment or await members_of(client.fleet, name):
+                            await anyio.sleep(0.02)
+                if len(seen) == 5:
+                    break
+        assert seen == [0, 1, 0, 1, 2], "nothing was committed, and what was lost is read again"
+
+
+async def members_of(fleet: Any, group: str) -> list[Any]:
+    channel = await fleet.coordinator(CoordinatorKind.GROUP, group)
+    request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
+    (told,) = (await channel.call(ApiKey.CONSUMER_GROUP_DESCRIBE, lambda _v: request)).groups
+    return list(told.members)
