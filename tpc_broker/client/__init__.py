@@ -19,11 +19,13 @@ Modules
     `producer`      sending from tasks: idempotent, within a byte budget, each record's fate known
     `consumer`      reading topics on anyio: `Client.read` and its streams
     `work`          handlers on a stream's records: batches, `for_each`, partitions by themselves, retries, dead letters
+    `membership`    groups on anyio: which partitions a stream reads, and what is committed
     `datagrams`     records as datagrams: the format, and a producer on anyio for asyncio and trio
     `configs`       settings of topics and brokers, with their explanations
     `columns`       what was fetched as Arrow record batches (needs pyarrow)
     `codecs/`       typed keys and values: text, JSON, MessagePack; Avro, Protobuf, JSON Schema with a registry
     `errors`        what goes wrong, by culprit
+    `transaction`   transactions on anyio, with what was read done in them
     `exchange`      a question to a broker and what its answer means, as one value; no I/O
     `admin`         what operators ask, as typed records, on anyio
 
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.bulk import Sent as Sent
     from tpc_broker.client.producer.slip import Slip as Slip
     from tpc_broker.client.requests import TopicPartition as TopicPartition
+    from tpc_broker.client.transaction.front import Transaction as Transaction
+    from tpc_broker.client.transaction.owner import Outcome as Outcome
     from tpc_broker.client.values import Delivered as Delivered
     from tpc_broker.client.values import Fate as Fate
     from tpc_broker.client.values import Record as Record
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
 _PUBLIC: Final = {
     "Client": "handle", "connect": "handle", "Delivered": "values", "Fate": "values", "Record": "values",
     "Sent": "producer.bulk", "Slip": "producer.slip",
+    "Transaction": "transaction.front", "Outcome": "transaction.owner",
     "Offset": "consumer.starts", "Position": "consumer.ports", "Stream": "consumer.stream",
     "TopicPartition": "requests", "GroupSettings": "membership.settings",
     "Retry": "work.policies", "Skip": "work.policies", "Stop": "work.policies", "dead_letter": "work.policies",

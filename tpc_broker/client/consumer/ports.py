@@ -56,7 +56,9 @@ class Reader(Protocol):
         """Of every partition read in which something was finished: what may be committed."""
 
     def handed_out(self) -> dict[TopicPartition, float]:
-        """Of partitions with items under way: since when the oldest is (`time.monotonic`). For naming what is stuck."""
+        """Of partitions with items under way: since when the oldest is (`time.monotonic`). For naming what is stuck.
+        One that was forgotten stays in it as long as the reader knows that somebody works at it.
+        """
 
 
 class Membership(Protocol):

@@ -204,6 +204,10 @@ class Stream:
 
     # ---- Front: what the reader asks
 
+    @property
+    def works_at(self) -> TopicPartition | None:
+        return None if self._given is None else self._given[0]
+
     def settle(self) -> None:
         """The record that was handed out last is under way; those before it are finished."""
         piece = self._piece

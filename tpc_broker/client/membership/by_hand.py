@@ -111,7 +111,7 @@ class HandMembership:
         settings, line, identity = self._settings, self._line, self.identity
         if settings is None or line is None or identity is None:
             raise ClientError("nothing is committed without a group: give group= beside the assignment")
-        patience = Patience(settings.commit_seconds or self._fleet.settings.retry_seconds)
+        patience = Patience(settings.commit_retry_seconds or self._fleet.settings.retry_seconds)
         left = dict(positions)
         while left:
             try:

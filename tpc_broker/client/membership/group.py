@@ -426,15 +426,15 @@ class GroupMembership:
     # Commits
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Tried again until ``commit_seconds`` are over. `PartitionsLostError` for partitions that are another member's
-        now; `RefusedError`, or another `ClientError`.
+        """Tried again until ``commit_retry_seconds`` are over. `PartitionsLostError` for partitions that are another
+        member's now; `RefusedError`, or another `ClientError`.
         """
         await self._commit(positions, waits=True)
 
     async def _commit(self, positions: Mapping[TopicPartition, Position], *, waits: bool) -> None:
         machine = self._machine
         left = {where: position for where, position in positions.items() if self._committed.get(where) != position}
-        seconds = self._settings.commit_seconds or self._fleet.settings.retry_seconds
+        seconds = self._settings.commit_retry_seconds or self._fleet.settings.retry_seconds
         patience = Patience(seconds if waits else min(seconds, max(self._settings.grace_seconds, JOIN_SLACK_SECONDS)))
         missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
         while left:
