@@ -70,11 +70,16 @@ async def logged_client(
     partitions: int = 1,
     brokers_count: int = 1,
     fleet: dict[str, Any] | None = None,
+    versions: dict[ApiKey, tuple[int, int] | None] | None = None,
     **sending: Any,
 ) -> AsyncIterator[tuple[Client, ScriptedBrokers]]:
     """``sending``: of `ProducerSettings`; ``fleet``: of `FleetSettings`."""
     async with (
-        scripted_brokers(logs.script, topics={TOPIC: partitions}, brokers_count=brokers_count) as brokers,
-        opened(FleetSettings(brokers.bootstrap, **(fleet or {})), ProducerSettings(**sending), brokers.dial) as client,
+        scripted_brokers(
+            logs.script, topics={TOPIC: partitions}, brokers_count=brokers_count, versions=versions
+        ) as brokers,
+        opened(
+            FleetSettings(brokers.bootstrap, **(fleet or {})), dial=brokers.dial, sending=ProducerSettings(**sending)
+        ) as client,
     ):
         yield client, brokers

@@ -237,6 +237,20 @@ async def test_commits_are_tried_again(protocol):
             await made.commit({T0: Position(6)})
 
 
+@PROTOCOLS
+@on_both_loops
+async def test_a_commit_that_is_tried_again_moves_no_position_back(protocol):
+    async with grouped_client({"t": 4}) as (client, groups), member(client, settings(protocol)) as (reader, made):
+        await reader.wait_until(lambda: reader.held.keys() == PLACES)
+        groups.refusals[ApiKey.OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(made.commit, {T0: Position(5), TopicPartition("t", 1): Position(5)})
+            await groups.brokers.wait_asked(ApiKey.OFFSET_COMMIT)
+            await made.commit({T0: Position(6)})
+        told = groups.coordinator.machine.offset_fetch("g", [("t", 0), ("t", 1)])
+        assert [row.offset for row in told.offsets] == [6, 5]
+
+
 @pytest.mark.parametrize(
     ("protocol", "details", "key", "code", "told"),
     [

@@ -36,6 +36,17 @@ async def test_a_cancelled_send_is_withdrawn_or_arrives_once():
 
 
 @on_both_loops
+async def test_on_an_idle_connection_a_record_leaves_before_its_sender_first_waits():
+    logs = Logs()
+    async with logged_client(logs) as (client, _brokers):
+        await client.send(TOPIC, b"first")
+        cancelled = await cancelled_at(1, lambda: client.send(TOPIC, b"second"))
+        assert not cancelled.is_done
+        await client.flush()
+        assert logs.values() == [b"first", b"second"]
+
+
+@on_both_loops
 async def test_a_send_that_waits_behind_a_full_pipe_is_withdrawn_when_it_is_cancelled():
     logs = Logs()
     answers = anyio.Event()

@@ -276,6 +276,29 @@ async def test_partitions_that_a_topic_got_later_can_be_written_to():
         assert logs.values(1) == [b"b"]
 
 
+@pytest.mark.parametrize("last", [3, 7, 9])
+@on_both_loops
+async def test_old_brokers_are_written_to(last):
+    logs = Logs()
+    async with logged_client(logs, versions={ApiKey.PRODUCE: (0, last)}) as (client, _brokers):
+        await client.send(TOPIC, b"a", headers={"h": b"1"})
+        with pytest.raises(RecordRefusedError, match="INVALID_RECORD"):
+            await client.send(TOPIC, b"bad")
+        await client.send(TOPIC, b"b")
+        assert logs.values() == [b"a", b"b"]
+
+
+@on_both_loops
+async def test_a_broker_without_producer_ids_can_be_written_to_without_idempotence():
+    logs = Logs()
+    without = {ApiKey.INIT_PRODUCER_ID: None}
+    async with logged_client(logs, versions=without, leave_seconds=0.0) as (client, _brokers):
+        with pytest.raises(DeliveryError, match="idempotent=False"):
+            await client.send(TOPIC, b"v")
+    async with logged_client(logs, versions=without, idempotent=False) as (client, _brokers):
+        assert (await client.send(TOPIC, b"v")).offset == 0
+
+
 @on_both_loops
 async def test_without_idempotence_one_batch_of_a_partition_is_under_way():
     logs = Logs()

@@ -66,7 +66,7 @@ async def test_where_reading_begins(shared_broker: Any) -> None:
                     await anyio.sleep(0.001)
                 first = await written(client, where, numbers(10, 11))
                 assert (await anext(stream)).offset == first, start
-        async with client.read(assignment={where: 3}) as stream:
+        async with client.read(assignment={where: 3}, wait_seconds=0.05) as stream:
             assert (await anext(stream)).offset == 3
             stream.seek(where, Position(1))
             assert (await anext(stream)).offset == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
 from tpc_broker.client.net.settings import fleet_settings
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 _NOTHING: Final[Any] = object()
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Reachable(Protocol):
+    """What `connect` takes in place of an address: where, and a way there of its own (`tpc_broker.testing`)."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def dial(self) -> Dial: ...
 
 
 class Client:
@@ -303,7 +312,7 @@ def _of_record(
 
 @asynccontextmanager
 async def connect(  # noqa: PLR0913 - what there is to say, by keyword
-    bootstrap: str,
+    bootstrap: str | Reachable,
     *,
     client_id: str = "tpc",
     tls: TlsSettings | bool | None = None,
@@ -322,7 +331,7 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
     acks: Literal["all", 1] = "all",
     partitioner: Partitioner | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
+    """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas; or a `MemoryBroker`).
 
     ``client_id`` names the program to the brokers (quotas, logs). ``tls``: True for TLS with the certificates that the
     system trusts, or `TlsSettings`; a broker that cannot prove its name is not talked to. ``auth``: `SaslSettings` for
@@ -345,8 +354,9 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
     `ValueError` says what is wrong with an argument. `AuthenticationError`: certificates or a key cannot be used.
     Nothing is sent before something is asked for.
     """
+    where, dial = (bootstrap, None) if isinstance(bootstrap, str) else (bootstrap.bootstrap, bootstrap.dial)
     settings = fleet_settings(
-        bootstrap, client_id=client_id, tls=tls, auth=auth, rack=rack,
+        where, client_id=client_id, tls=tls, auth=auth, rack=rack,
         connect_seconds=connect_seconds, request_seconds=request_seconds, retry_seconds=retry_seconds,
     )  # fmt: skip
     sending = ProducerSettings(
@@ -355,7 +365,7 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip
-    async with opened(settings, sending=sending) as client:
+    async with opened(settings, dial, sending=sending) as client:
         yield client
 
 

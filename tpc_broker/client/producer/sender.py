@@ -17,7 +17,7 @@ import anyio
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.cluster import is_retriable
-from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError
+from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, UnsupportedError
 from tpc_broker.client.producer.batch import Failure
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -445,10 +445,11 @@ class Sender:
                 channel = await self._fleet.any_channel()
                 answer = await channel.call(ApiKey.INIT_PRODUCER_ID, requests.in_any_version(request))
                 if answer.error_code:
-                    raise channel.refusal(answer.error_code, "a producer id (idempotent=False goes without)")
+                    raise channel.refusal(answer.error_code, "a producer id")
             except ClientError as error:
+                hint = "idempotent=False goes without producer ids" if isinstance(error, UnsupportedError) else ""
                 lanes, self._anonymous = self._anonymous, {}
-                self._failed(lanes, error)
+                self._failed(lanes, error.again(hint))
                 return
             session.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         lanes, self._anonymous = self._anonymous, {}
