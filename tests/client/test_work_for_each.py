@@ -133,18 +133,18 @@ async def test_a_slow_record_holds_the_position_and_not_the_others():
 
 @on_both_loops
 async def test_a_stuck_record_stops_its_partition_at_the_window_and_no_other():
-    source = source_of(30_000, A, B, keys=30_000)
+    source = source_of(6_000, A, B, keys=6_000)
 
     async def handle(record: Record) -> None:
         if (record.partition, record.offset) == (0, 0):
             await anyio.sleep_forever()
 
     async with running(source, handle, window=1000) as each:
-        await until(lambda: source.position(B) == 30_000)
+        await until(lambda: source.position(B) == 6_000)
         assert source.position(A) == 0
         assert 1000 <= each.statistics().held < 1500
-        source.append(record_of(B, 30_000))
-        await until(lambda: source.position(B) == 30_001)
+        source.append(record_of(B, 6_000))
+        await until(lambda: source.position(B) == 6_001)
 
 
 @on_both_loops

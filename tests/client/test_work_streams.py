@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -260,6 +260,58 @@ async def test_a_handler_that_is_stuck_is_named_and_its_records_are_read_again(
         assert sorted(set(begun)) == list(range(10))
         assert await committed(client, name, 1) == {0: 10}
     assert f"a handler works at {name}-0 at offset 3 for" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["work", "for_each", "for_each_partition"])
+@on_both_loops
+async def test_within_transactions_every_record_is_written_once(shared_broker: Any, name: str, way: str) -> None:
+    """Every third transaction is aborted, and what was read in it is worked on again."""
+    count = 12
+    attempts = 0
+
+    async with connect(shared_broker.bootstrap) as client:
+        await made_topic(client, name, 1)
+        await made_topic(client, f"{name}-out", 1)
+        await written(client, name, count, 1)
+
+        async def settle(what: Any, records: Sequence[Record]) -> None:
+            nonlocal attempts
+            attempts += 1
+            async with client.transaction(name) as tx:
+                for record in records:
+                    await tx.post(f"{name}-out", record=record)
+                tx.done(what)
+                if attempts % 3 == 0:
+                    raise ZeroDivisionError
+
+        async def in_batches(stream: Stream) -> None:
+            while True:
+                with suppress(ZeroDivisionError):
+                    async with stream.work(max_records=3, commit=False) as batch:
+                        await settle(batch, batch.records)
+
+        async def one_by_one(stream: Stream) -> None:
+            policy = Retry(5, delay_seconds=0)
+            await stream.for_each(lambda record: settle(record, [record]), order="partition", on_error=policy)
+
+        async def by_partition(stream: Stream) -> None:
+            async def handle(part: Part) -> None:
+                async for batch in part.batches(3):
+                    with suppress(ZeroDivisionError):
+                        await settle(batch, batch.records)
+
+            await stream.for_each_partition(handle)
+
+        ways = {"work": in_batches, "for_each": one_by_one, "for_each_partition": by_partition}
+        async with client.read(name, group=group_of(name)) as stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(ways[way], stream)
+            async with client.read(f"{name}-out") as out:
+                values = [record.value async for record in first_of(out, count)]
+            assert values == [b"%d" % number for number in range(count)]
+            await until(lambda: stream.positions[TopicPartition(name, 0)].offset == count)
+            tasks.cancel_scope.cancel()
+        assert await committed(client, name, 1) == {0: count}
+        assert attempts > count // 4
 
 
 @pytest.mark.clients
