@@ -150,13 +150,13 @@ async def test_who_was_fenced_is_told_so_and_stays_so(level):
 @on_both_loops
 async def test_a_time_that_is_over_aborts_and_the_id_goes_on(level):
     async with modelled_client(level) as (client, model):
-        with pytest.raises(TransactionAbortedError, match="timeout_seconds=7"):
-            async with client.transaction("id", timeout_seconds=7) as tx:
+        with pytest.raises(TransactionAbortedError, match="timeout_seconds=700"):
+            async with client.transaction("id", timeout_seconds=700) as tx:
                 await tx.send("t", b"slow", partition=0)
                 model.time_out("id")
                 await tx.send("t", b"slower", partition=0)
         assert tx.outcome is Outcome.ABORTED
-        async with client.transaction("id", timeout_seconds=7) as tx:
+        async with client.transaction("id", timeout_seconds=700) as tx:
             await tx.send("t", b"quick", partition=0)
         assert model.shown("t", 0) == [b"quick"]
 
