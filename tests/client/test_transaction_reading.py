@@ -13,7 +13,7 @@ from tpc_broker.client.errors import FencedError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.transaction.owner import Outcome
 
-COUNT = 20
+COUNT = 9
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
