@@ -12,7 +12,7 @@ from tpc_broker.client import connect
 from tpc_broker.client.transaction.owner import Outcome
 
 pytestmark = pytest.mark.clients
-COUNT, KILLS = 600, 3
+COUNT, KILLS = 400, 3
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def broker(tmp_path):
 
 @on_both_loops
 async def test_what_was_read_is_written_once_whatever_is_killed(broker):
-    """While a broker goes and comes, batches are read, written and done; some blocks end by an error, some by a cancel."""
+    """A broker goes and comes while batches are read, written and done; some blocks end by an error or a cancel."""
     written = [b"%d" % number for number in range(COUNT)]
     async with connect(broker.bootstrap) as client:
         await client.admin.topics.create("in", partitions=2)
@@ -67,4 +67,4 @@ async def test_what_was_read_is_written_once_whatever_is_killed(broker):
             await killed.wait()
         found = await read(client, "out", COUNT)
         assert sorted(found) == sorted(written)
-        assert [one.records for one in (await client.admin.groups.lag("mover")).values()] == [0, 0]
+        assert sum(one.records for one in (await client.admin.groups.lag("mover")).values()) == 0
