@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, cast
 
 from tpc_broker.client.codecs.codec import Codec, DecodingError, LackError, Place
@@ -11,7 +12,7 @@ from tpc_broker.client.work.for_each import WINDOW_RECORDS
 from tpc_broker.client.work.policies import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
     from typing import Unpack
 
     import anyio
@@ -61,12 +62,19 @@ class ReadOptionsGiven(TypedDict, total=False):
     topics_seconds: float
 
 
-class TypedBatch(NamedTuple, Generic[K, V]):
-    """Records of one partition, in order. ``next_offset`` is where reading goes on behind them."""
+@dataclass(slots=True)
+class TypedBatch(Generic[K, V]):
+    """Records of one partition, in order; iterating gives them. ``next_offset``: where reading goes on behind them."""
 
     where: TopicPartition
     records: Sequence[TypedRecord[K, V]]
     next_offset: int
+
+    def __iter__(self) -> Iterator[TypedRecord[K, V]]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
 
 
 class TypedWork(NamedTuple, Generic[K, V]):
@@ -235,7 +243,8 @@ class TypedBatches(Generic[K, V]):
     async def __anext__(self) -> TypedBatch[K, V]:
         if self._batch is None:
             self._batch, self._index = await self._batches.__anext__(), 0
-        where, records, next_offset = self._batch
+        where, records = self._batch.where, self._batch.records
+        next_offset = self._batch.next_offset
         typed = []
         for record in records[self._index :]:
             try:

@@ -29,7 +29,7 @@ class WorkBatch(Batch):
 
     @classmethod
     def of(cls, batch: Batch, identity: Callable[[], GroupIdentity | None]) -> WorkBatch:
-        made = cls(*batch)
+        made = cls(batch.where, batch.records, batch.next_offset)
         made.is_lost = made.is_taken_back = False
         made.since = time.monotonic()
         made._identity = identity

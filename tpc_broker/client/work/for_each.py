@@ -207,7 +207,7 @@ class ForEach:
                     await self._room.wait()
 
     def _add(self, batch: Batch) -> None:
-        where, records, next_offset = batch
+        where, records, next_offset = batch.where, batch.records, batch.next_offset
         if self._is_ending or not self._source.is_held(where):
             self._source.give_back(where, records[0].offset if records else next_offset)
             return

@@ -160,7 +160,7 @@ class OrderBook:
         One that begins below what was added before says that reading has gone back, after a seek or in a log that was
         cut off: what is here of the partition counts no more, and its handlers may end first.
         """
-        where, records, next_offset = batch
+        where, records, next_offset = batch.where, batch.records, batch.next_offset
         begin = records[0].offset if records else next_offset
         ledger = self._ledgers.get(where)
         if ledger is not None and begin < ledger.next_offset:
