@@ -66,7 +66,7 @@ async def test_where_reading_begins(shared_broker: Any) -> None:
                     await anyio.sleep(0.001)
                 first = await written(client, where, numbers(10, 11))
                 assert (await anext(stream)).offset == first, start
-        async with client.read(assignment={where: 3}) as stream:
+        async with client.read(assignment={where: 3}, wait_seconds=0.05) as stream:
             assert (await anext(stream)).offset == 3
             stream.seek(where, Position(1))
             assert (await anext(stream)).offset == 1
@@ -293,3 +293,34 @@ async def test_an_error_leaves_its_record_unfinished(shared_broker: Any) -> None
             assert (await anext(stream)).offset == 2
             assert stream.identity is not None
             assert stream.assignment == [where]
+
+
+def _transactions(broker: Any, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "linger.ms": 0})
+    producer.init_transactions(120)
+    commit, abort = producer.commit_transaction, producer.abort_transaction
+    for number, ends in enumerate((commit, abort, commit)):
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(topic, b"%d" % number, partition=0)
+        assert producer.flush(120) == 0
+        ends(120)
+
+
+@on_both_loops
+async def test_records_of_transactions_that_were_aborted(shared_broker: Any) -> None:
+    async with connect(shared_broker.bootstrap) as client:
+        where = TopicPartition(await made_topic(client, here("reading-transactions")), 0)
+        await anyio.to_thread.run_sync(_transactions, shared_broker, where.topic)
+        async with client.read(where.topic) as stream:
+            read = await taken(stream, 6)
+            assert [(one.value, one.offset) for one in read] == [
+                (b"0", 0), (b"0", 1), (b"0", 2), (b"2", 8), (b"2", 9), (b"2", 10),
+            ]  # fmt: skip
+            with anyio.CancelScope() as scope:  # to ask for the next one finishes the last, and the marker behind it
+                scope.cancel()
+                await anext(stream)
+            assert (stream.positions[where].offset, stream.lag[where]) == (12, 0)
+        async with client.read(where.topic, isolation="read_uncommitted") as stream:
+            read = await taken(stream, 9)
+            assert [one.value for one in read] == [b"0"] * 3 + [b"1"] * 3 + [b"2"] * 3

@@ -17,6 +17,12 @@ COUNT = 20
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
+@pytest.fixture
+def broker(shared_broker):
+    """Another module runs these against Kafka."""
+    return shared_broker
+
+
 @asynccontextmanager
 async def topics_of(client, *names, partitions=1):
     """Deleted at the end, with the groups of the same names, so that the other loop finds none."""
@@ -42,9 +48,9 @@ async def read(client, topic, count, **options):
 
 @PROTOCOLS
 @on_both_loops
-async def test_what_was_read_is_written_once(shared_broker, protocol):
+async def test_what_was_read_is_written_once(broker, protocol):
     """Every second transaction is aborted, and its batch is read again."""
-    async with connect(shared_broker.bootstrap) as client, topics_of(client, "eos-in", "eos-out"):
+    async with connect(broker.bootstrap) as client, topics_of(client, "eos-in", "eos-out"):
         await client.send_all("eos-in", [b"%d" % number for number in range(COUNT)])
         group = GroupSettings("eos-in", protocol=protocol)
         attempts = 0
@@ -75,8 +81,8 @@ async def test_what_was_read_is_written_once(shared_broker, protocol):
 
 
 @on_both_loops
-async def test_record_by_record_in_one_transaction(shared_broker):
-    async with connect(shared_broker.bootstrap) as client, topics_of(client, "eos-records", "eos-records-out"):
+async def test_record_by_record_in_one_transaction(broker):
+    async with connect(broker.bootstrap) as client, topics_of(client, "eos-records", "eos-records-out"):
         await client.send_all("eos-records", [b"%d" % number for number in range(6)])
         where = TopicPartition("eos-records", 0)
         async with client.read("eos-records", group="eos-records", commit_seconds=0.01) as stream:
@@ -104,8 +110,8 @@ async def test_record_by_record_in_one_transaction(shared_broker):
 
 
 @on_both_loops
-async def test_what_is_not_done_in_order_is_refused(shared_broker):
-    async with connect(shared_broker.bootstrap) as client, topics_of(client, "eos-order"):
+async def test_what_is_not_done_in_order_is_refused(broker):
+    async with connect(broker.bootstrap) as client, topics_of(client, "eos-order"):
         await client.send_all("eos-order", [b"%d" % number for number in range(6)])
         async with (
             client.read("eos-order", group="eos-order") as stream,
@@ -134,8 +140,8 @@ async def test_what_is_not_done_in_order_is_refused(shared_broker):
 
 
 @on_both_loops
-async def test_a_zombie_is_fenced_and_what_it_had_read_is_read_again(shared_broker):
-    address = shared_broker.bootstrap
+async def test_a_zombie_is_fenced_and_what_it_had_read_is_read_again(broker):
+    address = broker.bootstrap
     async with connect(address) as one, connect(address) as other, topics_of(one, "eos-zombie", "eos-zombie-out"):
         await one.send_all("eos-zombie", [b"a", b"b"])
         async with one.read("eos-zombie", group="eos-zombie") as stream:
@@ -154,9 +160,9 @@ async def test_a_zombie_is_fenced_and_what_it_had_read_is_read_again(shared_brok
 
 
 @on_both_loops
-async def test_a_partition_that_moved_on_aborts_the_transaction(shared_broker):
+async def test_a_partition_that_moved_on_aborts_the_transaction(broker):
     """A second member takes both partitions' halves: what the first had of the other one it may not commit any more."""
-    async with connect(shared_broker.bootstrap) as client, topics_of(client, "eos-moved", "eos-moved-out"):
+    async with connect(broker.bootstrap) as client, topics_of(client, "eos-moved", "eos-moved-out"):
         await client.send("eos-moved", b"a")
         async with client.read("eos-moved", group="eos-moved") as stream:
             batch = await anext(aiter(stream.batches()))
@@ -173,8 +179,8 @@ async def test_a_partition_that_moved_on_aborts_the_transaction(shared_broker):
 
 
 @on_both_loops
-async def test_open_transactions_are_told_and_aborted_from_outside(shared_broker):
-    async with connect(shared_broker.bootstrap) as client, topics_of(client, "tx-admin"):
+async def test_open_transactions_are_told_and_aborted_from_outside(broker):
+    async with connect(broker.bootstrap) as client, topics_of(client, "tx-admin"):
         admin, where = client.admin.transactions, TopicPartition("tx-admin", 0)
         with pytest.raises(FencedError, match="tx-admin"):
             async with client.transaction("tx-admin", timeout_seconds=30) as tx:

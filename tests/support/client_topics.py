@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sniffio import current_async_library
 
 from tpc_broker.client.requests import TopicPartition
-from tpc_broker.kafka import ApiKey, ErrorCode, messages
+from tpc_broker.kafka import ApiKey, messages
 from tpc_broker.kafka.records import Record, build_batch
 
 if TYPE_CHECKING:
@@ -40,9 +40,12 @@ async def sent(client: Client, where: TopicPartition, batch: bytes) -> int:
     topic = kind.TopicProduceData(name=where.topic, partition_data=[data])
     message = kind(acks=-1, timeout_ms=10_000, topic_data=[topic])
 
-    async def ask() -> Any:
-        return await (await client.fleet.leader(where)).call(ApiKey.PRODUCE, lambda _version: message)
+    async def ask() -> int:
+        channel = await client.fleet.leader(where)
+        answer = await channel.call(ApiKey.PRODUCE, lambda _version: message)
+        row = answer.responses[0].partition_responses[0]
+        if row.error_code:
+            raise channel.refusal(row.error_code, f"a batch for {where}")
+        return int(row.base_offset)
 
-    row = (await client.fleet.answered(ask)).responses[0].partition_responses[0]
-    assert row.error_code == ErrorCode.NONE, row
-    return int(row.base_offset)
+    return await client.fleet.answered(ask)

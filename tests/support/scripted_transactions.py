@@ -93,6 +93,8 @@ class ModelOfTransactions:
             return answer
         if asked.key == ApiKey.INIT_PRODUCER_ID:
             return self._init(message, code)
+        if asked.key == ApiKey.DESCRIBE_TRANSACTIONS:
+            return self._describe(message)
         if asked.key == ApiKey.END_TXN:
             return self._end_txn(asked, code)
         if asked.key == ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -115,6 +117,8 @@ class ModelOfTransactions:
             code = ErrorCode.PRODUCER_FENCED
         if not code and message.producer_id >= 0 and message.producer_epoch not in {one.epoch, one.epoch - 1}:
             code = ErrorCode.PRODUCER_FENCED
+        if one.is_timed_out and self.level < 2 and message.producer_id >= 0 and message.producer_epoch != one.epoch:
+            code = ErrorCode.PRODUCER_FENCED
         if code:
             return kind(error_code=code, producer_id=-1, producer_epoch=-1)
         is_repeated = message.producer_id >= 0 and message.producer_epoch == one.epoch - 1
@@ -126,6 +130,16 @@ class ModelOfTransactions:
             one.state = EMPTY
         one.is_timed_out = False
         return kind(producer_id=one.producer_id, producer_epoch=one.epoch)
+
+    def _describe(self, message: Any) -> Any:
+        kind = messages.DescribeTransactionsResponse
+        rows = []
+        for name in message.transactional_ids:
+            one = self.ids[name]
+            row = kind.TransactionState(transactional_id=name, transaction_state=one.state)
+            row.producer_id, row.producer_epoch = one.producer_id, one.epoch
+            rows.append(row)
+        return kind(transaction_states=rows)
 
     def _known(self, message: Any, name: str) -> tuple[_Id | None, int]:
         one = self.ids.get(name)

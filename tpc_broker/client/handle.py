@@ -360,11 +360,12 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
         connect_seconds=connect_seconds, request_seconds=request_seconds, retry_seconds=retry_seconds,
     )  # fmt: skip
     sending = ProducerSettings(
-        memory_bytes=bytes_of(memory), batch_bytes=bytes_of(batch_bytes), compression=compression,
+        memory_bytes=bytes_of(memory, "memory"), batch_bytes=bytes_of(batch_bytes, "batch_bytes"),
+        compression=compression,
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip
-    async with opened(settings, dial, sending) as client:
+    async with opened(settings, dial, sending=sending) as client:
         yield client
 
 

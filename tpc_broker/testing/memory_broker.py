@@ -61,8 +61,8 @@ class MemoryBroker:
     tasks: on trio with the program's clock (`trio.testing.MockClock` moves groups' time-outs too), on asyncio in the
     same loop and thread. It needs no files, ports, io_uring or rights, and leaves nothing behind.
 
-    ``topics``: created at once, with so many partitions; others are created on first use, as the broker does by its
-    defaults. ``settings``: the broker's, by name, such as ``{"auto.create.topics.enable": False}``.
+    ``topics``: created at once, with so many partitions. Others are made by `Client.admin`, and on their first use by
+    clients that ask for that, which this package's does not. ``settings``: the broker's, by name, such as ``{"auto.create.topics.enable": False}``.
     ``brokers``: how many a client sees; partitions and groups are spread over them. ``seed``: of all that is left to
     chance, such as ids of topics and members; a run can be repeated.
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
+from tpc_broker.client import requests
 from tpc_broker.client.cluster import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, MISSING_TOPIC_SECONDS, is_retriable
-from tpc_broker.client.consumer import lookups
 from tpc_broker.client.consumer.bells import Bell
 from tpc_broker.client.consumer.decoding import Part
 from tpc_broker.client.consumer.ports import Position
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.stock import Stock, Wanted
     from tpc_broker.client.net.channel import Channel
     from tpc_broker.client.net.fleet import Fleet
-    from tpc_broker.client.requests import TopicFacts, TopicPartition
+    from tpc_broker.client.requests import OffsetAnswer, TopicFacts, TopicPartition
 
 BESIDE_SECONDS: Final = 0.005
 """How long a fetch may take before what else is wanted is asked for beside it."""
@@ -196,33 +196,31 @@ class Fetcher:
         found.leader, found.leader_epoch = leader, epoch
 
     async def _look_up(self, partitions: list[Partition], still: Callable[[Partition], bool], leader: int) -> None:
-        wanted = {found.where: (found.start.time_ms, found.leader_epoch) for found in partitions}
-        answer = await self._offsets(leader, wanted)
-        late = {}
+        wanted = {found.where: found.start.time_ms for found in partitions}
+        answer = await self._offsets(leader, wanted, {found.where: found.leader_epoch for found in partitions})
+        late = set()
         for found in filter(still, partitions):
             told = answer.get(found.where)
             if told is None or told.error_code:
                 code = ErrorCode.UNKNOWN_SERVER_ERROR if told is None else told.error_code
                 self._failing(found, RefusedError(code, f"offsets of {found.where} at broker {leader}"))
             elif told.offset < 0:
-                late[found.where] = (LATEST, found.leader_epoch)
+                late.add(found)
             else:
                 found.is_well()
                 self.stock.seek(found, Position(told.offset, told.leader_epoch))
-        if late:
-            for found in partitions:
-                if found.where in late and still(found):
-                    self.stock.restart(found, Start(time_ms=LATEST))
+        for found in late:
+            self.stock.restart(found, Start(time_ms=LATEST))
 
     async def _offsets(
-        self, leader: int, wanted: dict[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, lookups.Found]:
+        self, leader: int, wanted: dict[TopicPartition, int], leader_epochs: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAnswer]:
         channel = await self._fleet.channel(leader)
-        request = lookups.offsets_request(wanted, self._settings.isolation)
-        return lookups.offsets_answer(await channel.call(ApiKey.LIST_OFFSETS, lambda _version: request))
+        request = requests.offsets_request(wanted, self._settings.isolation, leader_epochs)
+        return requests.offsets_answer(await channel.call(ApiKey.LIST_OFFSETS, requests.in_any_version(request)))
 
     async def _offset(self, leader: int, where: TopicPartition, time_ms: int) -> int:
-        told = (await self._offsets(leader, {where: (time_ms, -1)})).get(where)
+        told = (await self._offsets(leader, {where: time_ms}, {})).get(where)
         if told is None or told.error_code:
             code = ErrorCode.UNKNOWN_SERVER_ERROR if told is None else told.error_code
             raise RefusedError(code, f"offsets of {where} at broker {leader}")
@@ -235,9 +233,9 @@ class Fetcher:
             for found in filter(still, partitions):
                 found.needs_check = False
             return
-        request = lookups.epochs_request({found.where: (found.last_epoch, found.leader_epoch) for found in partitions})
-        answer = await channel.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, lambda _version: request)
-        told = lookups.epochs_answer(answer)
+        request = requests.epochs_request({found.where: (found.last_epoch, found.leader_epoch) for found in partitions})
+        answer = await channel.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, requests.in_any_version(request))
+        told = requests.epochs_answer(answer)
         for found in filter(still, partitions):
             end = told.get(found.where)
             if end is None or end.error_code:
@@ -310,15 +308,20 @@ class Fetcher:
     # ---- 2. fetching
 
     async def _serve(self, line: _Line, bell: Bell, pause_seconds: float) -> None:
-        while True:
-            wanted, bytes_max = self.stock.wanted(line.broker_id, time.monotonic())
-            if wanted and pause_seconds:
-                await anyio.sleep(pause_seconds)
+        try:
+            while True:
                 wanted, bytes_max = self.stock.wanted(line.broker_id, time.monotonic())
-            if wanted:
-                await self._fetch(line, wanted, bytes_max)
-            else:
+                if wanted and pause_seconds:
+                    await anyio.sleep(pause_seconds)
+                    wanted, bytes_max = self.stock.wanted(line.broker_id, time.monotonic())
+                if wanted:
+                    await self._fetch(line, wanted, bytes_max)
+                    continue
+                if not self.stock.uses(line.broker_id):
+                    line.close()
                 await bell.wait()
+        finally:
+            line.close()
 
     async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int) -> None:
         settings = self._settings
@@ -356,9 +359,6 @@ class Fetcher:
             return None
         if row.error_code:
             self._refused(found, row.error_code)
-            return None
-        if row.diverging_epoch.end_offset >= 0:
-            self._cut_off(found, row.diverging_epoch.end_offset)
             return None
         found.is_well()
         if row.high_watermark < 0:

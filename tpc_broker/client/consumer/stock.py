@@ -148,6 +148,10 @@ class Stock:
             return [], 0
         return rows, max(min(self.limits.fetch_bytes, len(rows) * share, room), 1)
 
+    def uses(self, broker_id: int) -> bool:
+        """Whether anything is read from a broker."""
+        return any(found.source == broker_id for found in self.partitions.values())
+
     def sent(self, line: object, wanted: Iterable[Wanted], bytes_max: int) -> None:
         """A fetch is under way on a line."""
         self._under_way[line] = bytes_max
@@ -205,7 +209,7 @@ class Stock:
                 found.hand_out(piece, now)
                 return piece
             if found.error is not None and not found.parts:
-                raise found.error
+                raise found.error.again()
         return None
 
     def _piece(self, found: Partition, rows_max: int) -> Piece | None:

@@ -69,16 +69,27 @@ class Owner:
         return self._identity
 
     async def _renew(self, timeout_ms: int) -> None:
+        before = self._identity
         try:
-            self._identity = await self.coordination.begin(timeout_ms, self._identity)
+            self._identity = await self.coordination.begin(timeout_ms, before)
         except RefusedError as error:
             if error.code in LOST:
-                raise self._fence(error) from error
-            if error.code not in FORGOTTEN or self._identity is None:
+                before = None if before is None else await self._after_its_time(before)
+                if before is None:
+                    raise self._fence(error) from error
+            elif error.code not in FORGOTTEN or before is None:
                 raise
-            self._identity = await self.coordination.begin(timeout_ms, None)
+            else:
+                before = None
+            self._identity = await self.coordination.begin(timeout_ms, before)
         self._timeout_ms = timeout_ms
         self._is_doubtful = False
+
+    async def _after_its_time(self, before: OpenTransaction) -> OpenTransaction | None:
+        try:
+            return await self.coordination.after_its_time(before)
+        except ClientError:  # it is older than the question, say
+            return None
 
     def _fence(self, error: ClientError) -> FencedError:
         self._fenced = FencedError(self.transactional_id, f"another client has taken it over ({error})")
