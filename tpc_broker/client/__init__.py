@@ -79,7 +79,6 @@ _PUBLIC: Final = {
     "HandlerError": "work.failures", "DeadLetterError": "work.failures", "PartitionRevokedError": "work.failures",
     "Part": "work.parts",
     "Mechanism": "security", "OAuthSettings": "security", "SaslSettings": "security", "TlsSettings": "security",
-    "Retry": "work.policies", "Skip": "work.policies", "Stop": "work.policies", "dead_letter": "work.policies",
 }  # fmt: skip
 """What `tpc_broker.client` offers by itself, and the module that is imported when it is first asked for: Spark's tasks
 import parts of this package, and start sooner without anyio.
