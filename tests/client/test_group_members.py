@@ -1,4 +1,4 @@
-"""Members of groups of both protocols against a broker: joining, sharing, committing, leaving."""
+"""Members of groups of both protocols against a broker, alone and beside members that are librdkafka."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import anyio
 import pytest
+from confluent_kafka import Consumer
 
 from tests.support.both_loops import on_both_loops
 from tests.support.recording_reader import RecordingReader
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import connect
 from tpc_broker.client.consumer.ports import Position
 from tpc_broker.client.membership.group import GroupMembership
@@ -19,6 +21,17 @@ from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, messages
 
 PROTOCOLS = ("classic", "consumer")
+KINDS = {
+    "range": ({"protocol": "classic", "assignors": ("range",)}, {"partition.assignment.strategy": "range"}),
+    "cooperative": (
+        {"protocol": "classic", "assignors": ("cooperative-sticky",)},
+        {"partition.assignment.strategy": "cooperative-sticky"},
+    ),
+    "unsaid": ({"protocol": "classic"}, {}),
+    "consumer": ({}, {"group.protocol": "consumer"}),
+}
+"""Of a group: what our member is told, and what librdkafka is."""
+OF_CLASSIC = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 100}
 
 
 @pytest.fixture
@@ -69,3 +82,95 @@ async def test_members_share_commit_and_leave(shared_broker, protocol, name):
                 }
                 await membership.commit({where: Position(100) for where in first.held})
             await first.wait_until(lambda: first.held.keys() == places)
+
+
+@asynccontextmanager
+async def librdkafka(bootstrap, topic, group, config):
+    """A member that polls."""
+    details = config if "group.protocol" in config else {**OF_CLASSIC, **config}
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", **details}
+    )
+    consumer.subscribe([topic])
+
+    async def poll():
+        while True:
+            await anyio.to_thread.run_sync(consumer.poll, 0.05)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poll)
+        try:
+            yield lambda: {TopicPartition(place.topic, place.partition) for place in consumer.assignment()}
+        finally:
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(consumer.close)
+
+
+async def shares(places, reader, theirs):
+    """Until both have half of it."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            mine, other = set(reader.held), theirs()
+            if len(mine) == len(other) == len(places) // 2:
+                assert mine | other == places
+                return
+            await anyio.sleep(0.02)
+
+
+async def beside_librdkafka(bootstrap, name, kind):
+    ours, config = KINDS[kind]
+    settings = GroupSettings(name, heartbeat_seconds=0.1, **ours)
+    async with connect(bootstrap) as client:
+        places = await make_topic(client.fleet, name)
+        async with librdkafka(bootstrap, name, name, config) as theirs:
+            async with member(client.fleet, Subscription((name,)), settings) as (first, membership):
+                await shares(places, first, theirs)
+                await membership.commit({where: Position(5) for where in first.held})
+                async with member(client.fleet, Subscription((name,)), settings) as (second, _membership):
+                    await second.wait_until(lambda: second.held)
+                await shares(places, first, theirs)
+            with anyio.fail_after(PATIENCE_S):
+                while theirs() != places:
+                    await anyio.sleep(0.02)
+        if kind in {"unsaid", "consumer"}:  # the group would have other assignors; all would be the same again
+            return
+        async with member(client.fleet, Subscription((name,)), settings) as (first, _membership):
+            await first.wait_until(lambda: first.held.keys() == places)
+            async with librdkafka(bootstrap, name, name, config) as theirs:
+                await shares(places, first, theirs)
+            await first.wait_until(lambda: first.held.keys() == places)
+
+
+@pytest.mark.parametrize(("kind", "backend"), [
+    ("range", "trio"), ("cooperative", "asyncio"), ("unsaid", "trio"), ("consumer", "trio"),
+])  # fmt: skip
+def test_beside_members_that_are_librdkafka(shared_broker, name, kind, backend):
+    anyio.run(beside_librdkafka, shared_broker.bootstrap, name, kind, backend=backend)
+
+
+@on_both_loops
+async def test_an_expression_is_the_brokers(shared_broker, name):
+    settings = GroupSettings(name)
+    async with connect(shared_broker.bootstrap) as client:
+        places = await make_topic(client.fleet, f"{name}-1", 2)
+        await make_topic(client.fleet, f"other-{name}", 2)
+        async with member(client.fleet, Subscription((), f"{name}-[0-9]"), settings) as (reader, _membership):
+            await reader.wait_until(lambda: reader.held.keys() == places)
+
+
+@on_both_loops
+async def test_streams_share_a_topic_and_go_on_where_the_group_is(shared_broker, name):
+    async with connect(shared_broker.bootstrap) as client:
+        await make_topic(client.fleet, name, 2)
+        sent = [b"%d" % number for number in range(20)]
+        for number, value in enumerate(sent):
+            await client.send(name, value, partition=number % 2)
+        seen = []
+        for stop in (7, 21):  # what the first loop breaks at is not finished
+            async with client.read(name, group=name) as stream:
+                async for record in stream:
+                    seen.append(record.value)
+                    if len(seen) == stop:
+                        break
+        assert sorted(seen) == sorted([*sent, seen[6]])

@@ -25,7 +25,7 @@ def settings(kind, **more):
 
 
 class History:
-    """Members come, go, are killed, and lose answers; meanwhile no partition is held by two that the coordinator has."""
+    """Members come, go, nap, are killed, lose answers: no partition is held by two that the coordinator counts."""
 
     def __init__(self, kind, seed):
         self.kind = kind

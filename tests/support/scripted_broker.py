@@ -483,6 +483,6 @@ async def scripted_client(
     """
     async with (
         scripted_brokers(script, topics=topics, brokers_count=brokers_count, versions=versions) as brokers,
-        opened(FleetSettings(brokers.bootstrap, **settings), brokers.dial) as client,
+        opened(FleetSettings(brokers.bootstrap, **settings), dial=brokers.dial) as client,
     ):
         yield client, brokers

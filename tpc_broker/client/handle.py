@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.settings import CompressionName, Partitioner
     from tpc_broker.client.producer.slip import Slip
     from tpc_broker.client.security import TlsSettings
+    from tpc_broker.client.transaction.front import Transaction, Transactors
     from tpc_broker.client.values import Delivered, HeadersLike, Record
 
 _NOTHING: Final[Any] = object()
@@ -55,6 +56,7 @@ class Client:
         self._tasks = tasks
         self._producer_settings = producer_settings or ProducerSettings()
         self._producer: Producer | None = None
+        self._streams: list[Stream] = []
 
     @property
     def producer(self) -> Producer:
@@ -232,7 +234,7 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return reading(self.fleet, Chosen(topics, assignment, group), options, self.send)
+        return self._kept(reading(self.fleet, Chosen(topics, assignment, group), options, self.send))
 
     @overload
     def topic(self, name: str) -> Topic[bytes, bytes | None]: ...
@@ -252,6 +254,41 @@ class Client:
         from tpc_broker.client.codecs.topics import Topic  # noqa: PLC0415
 
         return Topic(self, name, Bytes() if key is None else key, Bytes() if value is None else value)
+
+    @asynccontextmanager
+    async def _kept(self, made: AbstractAsyncContextManager[Stream]) -> AsyncIterator[Stream]:
+        """What is done in transactions is looked for in the streams that are open."""
+        async with made as stream:
+            self._streams.append(stream)
+            try:
+                yield stream
+            finally:
+                self._streams.remove(stream)
+
+    def transaction(
+        self, transactional_id: str, *, timeout_seconds: float = 60.0
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """``async with client.transaction("billing-1") as tx: await tx.send("invoices", value); tx.done(batch)``
+
+        Readers of committed records see what was sent in it, and groups have what was done in it, all or nothing: when
+        the block ends well it is committed, when an error or a cancellation leaves it it is aborted. `tx.outcome` says
+        which, also of a block that was cancelled while it ended.
+
+        One client has one transaction of an id at a time (`TransactionInUseError`), and any number one after the other.
+        Another client that takes the same id fences this one: `FencedError`, from then on. After ``timeout_seconds``
+        (at most the broker's transaction.max.timeout.ms) the coordinator aborts what is open.
+
+        The end raises `TransactionAbortedError` when something in it was not delivered or its time was over,
+        `TransactionInDoubtError` when the coordinator did not say within ``retry_seconds`` whether a commit was carried
+        out, or what the coordinator said.
+        """
+        return self._transactors.begin(transactional_id, timeout_seconds, self._streams)
+
+    @cached_property
+    def _transactors(self) -> Transactors:
+        from tpc_broker.client.transaction.front import Transactors  # noqa: PLC0415 - for who asks for it
+
+        return Transactors(self.fleet, self._tasks, self._producer_settings, self.producer.budget)
 
     async def leave(self) -> None:
         """The block has ended well."""
@@ -323,7 +360,8 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
         connect_seconds=connect_seconds, request_seconds=request_seconds, retry_seconds=retry_seconds,
     )  # fmt: skip
     sending = ProducerSettings(
-        memory_bytes=bytes_of(memory), batch_bytes=bytes_of(batch_bytes), compression=compression,
+        memory_bytes=bytes_of(memory, "memory"), batch_bytes=bytes_of(batch_bytes, "batch_bytes"),
+        compression=compression,
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip

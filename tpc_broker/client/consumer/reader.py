@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from tpc_broker.client.consumer.fetching import Fetcher, FetchSettings
 from tpc_broker.client.consumer.ports import Position
+from tpc_broker.client.consumer.starts import Start
 from tpc_broker.client.consumer.stock import Stock
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.values import Batch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.decoding import Piece
     from tpc_broker.client.consumer.partitions import Partition
     from tpc_broker.client.consumer.ports import Membership, Watcher
-    from tpc_broker.client.consumer.starts import Start
     from tpc_broker.client.net.fleet import Fleet
     from tpc_broker.client.requests import TopicPartition
 
@@ -35,6 +35,10 @@ CHECKPOINT_RECORDS: Final = 1000
 
 class Front(Protocol):
     """Who takes pieces and hands out their records one by one."""
+
+    @property
+    def works_at(self) -> TopicPartition | None:
+        """Where the records are from that its user has, until the next item is asked for."""
 
     def settle(self) -> None:
         """Say what is finished by now."""
@@ -61,6 +65,8 @@ class StreamReader:
         self._taken_count = 0
         self._kept: set[TopicPartition] = set()
         self._watchers: list[Watcher] = []
+        self._left_behind: tuple[TopicPartition, float] | None = None
+        """What the front's user still works at of a partition that was forgotten, and since when."""
 
     async def run(self) -> None:
         """Fetch, until cancelled."""
@@ -92,6 +98,9 @@ class StreamReader:
         self._drop(partitions)
         self._gone(partitions)
         for where in partitions:
+            found = self.stock.partitions.get(where)
+            if found is not None and found.handed and self.front is not None and self.front.works_at == where:
+                self._left_behind = where, found.handed_since
             self.stock.remove(where)
             self._kept.discard(where)
         self._now_quiet()
@@ -108,6 +117,12 @@ class StreamReader:
     def handed_out(self) -> dict[TopicPartition, float]:
         self._settle()
         since = {where: found.handed_since for where, found in self.stock.partitions.items() if found.handed}
+        if self._left_behind is not None:
+            where, at = self._left_behind
+            if self.front is None or self.front.works_at != where:
+                self._left_behind = None
+            else:
+                since[where] = at
         for watcher in self._watchers:
             since.update({where: at for where, (_offset, at) in watcher.under_way().items()})
         return since
@@ -183,9 +198,9 @@ class StreamReader:
 
     def give_back(self, where: TopicPartition, offset: int) -> None:
         found = self.stock.partitions.get(where)
-        if found is None:
-            return
-        self.stock.go_back(found, offset)
+        if found is None or not found.handed or offset >= found.handed[-1].end:
+            return  # a seek has been faster
+        self.stock.go_back(found, max(offset, found.handed[0].begin))
         self._fetcher.look()
         self._now_quiet()
 
@@ -222,9 +237,14 @@ class StreamReader:
     def take_back_held(self, held: Partition) -> None:
         """The transaction is aborted: what it had is handed out again."""
         offset, held.held_from, held.finish_asked = held.held_from, None, -1
-        if self._has(held) and offset is not None:
-            if self.front is not None:
-                self.front.take_back(held.where)
+        if not self._has(held) or offset is None:
+            return
+        if self.front is not None:
+            self.front.take_back(held.where)
+        is_seen_to = False
+        for watcher in list(self._watchers):
+            is_seen_to |= watcher.taken_back(held.where, offset)
+        if not is_seen_to:
             self.give_back(held.where, offset)
 
     def _there_is_some(self) -> None:
@@ -255,6 +275,8 @@ class StreamReader:
         """`KeyError`: the partition is not read."""
         found = self.stock.partitions[where]
         self._drop([where])
+        if isinstance(to, Start) and to.offset is not None:
+            to = Position(to.offset)
         if isinstance(to, Position):
             self.stock.seek(found, to)
             found.finished = to

@@ -13,7 +13,7 @@ import anyio
 from tpc_broker.client.consumer.ports import GroupIdentity, Position
 from tpc_broker.client.errors import ClientError, RefusedError
 from tpc_broker.client.membership import topics
-from tpc_broker.client.membership.committing import commit_once, committed_once
+from tpc_broker.client.membership.committing import Commits, committed_once
 from tpc_broker.client.membership.explaining import FENCED, explained
 from tpc_broker.client.membership.line import Line, Patience
 from tpc_broker.client.requests import EARLIEST, TopicPartition
@@ -51,6 +51,7 @@ class HandMembership:
         self._settings = settings
         self._topics_seconds = topics_seconds
         self._line = None if settings is None else Line(fleet, settings.group)
+        self._commits = None if self._line is None or settings is None else Commits(self._line, settings.group)
         self._read: set[TopicPartition] = set()
 
     @property
@@ -109,17 +110,17 @@ class HandMembership:
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
         """`ClientError` when there is no group that could keep them."""
         settings, line, identity = self._settings, self._line, self.identity
-        if settings is None or line is None or identity is None:
+        if settings is None or line is None or identity is None or self._commits is None:
             raise ClientError("nothing is committed without a group: give group= beside the assignment")
-        patience = Patience(settings.commit_seconds or self._fleet.settings.retry_seconds)
+        patience = Patience(settings.commit_retry_seconds or self._fleet.settings.retry_seconds)
         left = dict(positions)
+        number = self._commits.begin()
         while left:
             try:
-                refused = await commit_once(line, identity, left)
+                _identity, refused = await self._commits.attempt(number, left, lambda: identity)
             except ClientError as error:
                 await self._again(line, patience, error, "committing")
                 continue
-            left = {where: left[where] for where in refused}
             if refused:
                 where, code = next(iter(refused.items()))
                 told = "it has members, and an assignment by hand needs a group of its own" if code in FENCED else ""

@@ -30,6 +30,9 @@ LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
 FIRST_INTERVAL_SECONDS: Final = 3.0
 """Until the coordinator says another one."""
+SOON_SECONDS: Final = 0.5
+SOON_COUNT: Final = 10
+"""So many heartbeats come so soon at first."""
 _FENCED: Final = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID}
 _Place = tuple[bytes, int]
 """Topic id and partition: what the coordinator calls a partition."""
@@ -44,7 +47,8 @@ class ConsumerMember:
         self, settings: GroupSettings, member_id: str, names: Collection[str], pattern: str | None = None
     ) -> None:
         self.life = 0
-        self.interval_seconds = FIRST_INTERVAL_SECONDS
+        self._interval_seconds = FIRST_INTERVAL_SECONDS
+        self._soon_left = SOON_COUNT
         self.member_id = member_id
         self.epoch = JOIN_EPOCH
         self._settings = settings
@@ -67,6 +71,15 @@ class ConsumerMember:
     @property
     def identity(self) -> GroupIdentity:
         return GroupIdentity(self._settings.group, self.epoch, self.member_id, self._settings.instance_id)
+
+    @property
+    def interval_seconds(self) -> float:
+        return self._interval_seconds if self.interval_is_usual else min(SOON_SECONDS, self._interval_seconds)
+
+    @property
+    def interval_is_usual(self) -> bool:
+        """What an expression matches is told with a later heartbeat, which is to come soon."""
+        return self._pattern is None or bool(self._target) or self._soon_left == 0
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -133,9 +146,9 @@ class ConsumerMember:
     def beat(self) -> Beat | None:
         if self._lost or self._is_away:
             return None
-        # Rule: What a member is about to take, it says to have, and begins to take nothing while a heartbeat is under way,
-        # nor after one that was lost: what that left out may be believed to be given back, and be somebody else's. Held
-        # by tests/client/test_member_machines.py, tests/client/test_member_histories.py.
+        # Rule: A member of a group by KIP-848 says to have what it is about to take, and begins to take nothing while a
+        # heartbeat is under way, nor after one that was lost: what that left out counts as given back, and may be
+        # somebody else's. Held by tests/client/test_member_machines.py, tests/client/test_member_histories.py.
         owned = self._owned.keys() | self._taking
         self._saying = owned
         self._is_beating = True
@@ -198,7 +211,9 @@ class ConsumerMember:
             raise RefusedError(code, answer.error_message or "")
         self.member_id = answer.member_id or self.member_id
         self.epoch = answer.member_epoch
-        self.interval_seconds = answer.heartbeat_interval_ms / 1000
+        self._interval_seconds = answer.heartbeat_interval_ms / 1000
+        if not self.interval_is_usual:
+            self._soon_left -= 1
         self._says_all = False
         self._said = self._saying
         if answer.assignment is not None:

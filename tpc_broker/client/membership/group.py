@@ -23,7 +23,7 @@ from tpc_broker.client.consumer.ports import GroupIdentity
 from tpc_broker.client.errors import ClientError, PartitionsLostError, RefusedError
 from tpc_broker.client.membership import topics
 from tpc_broker.client.membership.classic import ClassicMember
-from tpc_broker.client.membership.committing import commit_once, committed_once
+from tpc_broker.client.membership.committing import Commits, committed_once, listed, lost_error
 from tpc_broker.client.membership.consumer import ConsumerMember
 from tpc_broker.client.membership.explaining import (
     FENCED,
@@ -39,7 +39,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from tpc_broker.client.consumer.ports import Position, Reader
     from tpc_broker.client.membership.settings import GroupSettings, Subscription
@@ -90,6 +90,7 @@ class GroupMembership:
         self._settings = settings
         self._machine: MemberMachine | None = None
         self._line = Line(fleet, settings.group)
+        self._commits = Commits(self._line, settings.group)
         long_seconds = settings.max_work_seconds + JOIN_SLACK_SECONDS + fleet.settings.request_seconds
         self._joining = Line(fleet, settings.group, long_seconds)
         self._news = Bell()
@@ -100,7 +101,6 @@ class GroupMembership:
         self._watched: frozenset[str] = frozenset()
         self._finds_topics = True
         self._began_at: dict[TopicPartition, Position | None] = {}
-        self._committed: dict[TopicPartition, Position] = {}
         self._was_member = False
         self._failing: Patience | None = None
 
@@ -228,7 +228,7 @@ class GroupMembership:
                 await self._take(machine, step.partitions)
             case Lose():
                 text = "group %s: %s are lost, another member may have them"
-                logger.warning(text, self._settings.group, _listed(step.partitions))
+                logger.warning(text, self._settings.group, listed(step.partitions))
                 self._forget(step.partitions)
 
     async def _ask(self, step: Ask) -> None:
@@ -286,8 +286,8 @@ class GroupMembership:
 
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self._reader.forget(partitions)
+        self._commits.forget(partitions)
         for where in partitions:
-            self._committed.pop(where, None)
             self._began_at.pop(where, None)
 
     async def _take(self, machine: MemberMachine, partitions: frozenset[TopicPartition]) -> None:
@@ -426,33 +426,30 @@ class GroupMembership:
     # Commits
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Tried again until ``commit_seconds`` are over. `PartitionsLostError` for partitions that are another member's
-        now; `RefusedError`, or another `ClientError`.
+        """Tried again until ``commit_retry_seconds`` are over. `PartitionsLostError` for partitions that are another
+        member's now; `RefusedError`, or another `ClientError`.
         """
         await self._commit(positions, waits=True)
 
     async def _commit(self, positions: Mapping[TopicPartition, Position], *, waits: bool) -> None:
         machine = self._machine
-        left = {where: position for where, position in positions.items() if self._committed.get(where) != position}
-        seconds = self._settings.commit_seconds or self._fleet.settings.retry_seconds
+        if machine is None:
+            raise PartitionsLostError(f"group {self._settings.group}: no member yet, nothing can be committed")
+        left = dict(positions)
+        number = self._commits.begin()
+        seconds = self._settings.commit_retry_seconds or self._fleet.settings.retry_seconds
         patience = Patience(seconds if waits else min(seconds, max(self._settings.grace_seconds, JOIN_SLACK_SECONDS)))
         missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
         while left:
-            if machine is None:
-                raise PartitionsLostError(f"group {self._settings.group}: no member yet, nothing can be committed")
             if lost := left.keys() - machine.owned:
-                text = f"group {self._settings.group}: {_listed(lost)} are not this member's any more"
-                raise PartitionsLostError(f"{text}: what was read of them may be read again by another")
-            identity = machine.identity
+                raise lost_error(self._settings.group, lost)
             try:
-                refused = await commit_once(self._line, identity, left)
+                identity, refused = await self._commits.attempt(number, left, lambda: machine.identity)
             except ClientError as error:
-                await self._again(patience, error, f"committing {_listed(left)}")
+                await self._again(patience, error, f"committing {listed(left)}")
                 continue
-            for where in [where for where in left if where not in refused]:
-                self._committed[where] = left.pop(where)
             if refused:
-                refusal = RefusedError(next(iter(refused.values())), _listed(refused))
+                refusal = RefusedError(next(iter(refused.values())), listed(refused))
                 if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() > missing_until:
                     raise self._explained(refusal, "committing")
                 if refusal.code in FENCED | ROUND_UNDER_WAY and waits:
@@ -478,6 +475,8 @@ class GroupMembership:
     async def _again(self, patience: Patience, error: ClientError, what: str) -> None:
         try:
             await patience.again(error)
+        except PartitionsLostError:
+            raise
         except ClientError:
             raise self._explained(error, what) from error
 
@@ -513,9 +512,3 @@ class GroupMembership:
             refusal = RefusedError(answer.error_code, "")
             self._line.failed(refusal)
             raise refusal
-
-
-def _listed(partitions: Iterable[TopicPartition]) -> str:
-    """At most a few of them."""
-    names = sorted(map(str, partitions))
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -49,7 +49,7 @@ class GroupSettings:
     grace_seconds: float = 30.0
     topics_seconds: float = 30.0
     """Between two looks at which topics there are, and how many partitions they have."""
-    commit_seconds: float | None = None
+    commit_retry_seconds: float | None = None
     """For one commit with its repetitions; None: the client's ``retry_seconds``."""
     rack: str = field(default="")
 

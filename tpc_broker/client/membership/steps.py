@@ -65,8 +65,10 @@ class MemberMachine(Protocol):
 
     life: int
     """Of one membership: another one begins when the coordinator has forgotten this one."""
-    interval_seconds: float
-    """Between two heartbeats."""
+
+    @property
+    def interval_seconds(self) -> float:
+        """Between two heartbeats."""
 
     @property
     def identity(self) -> GroupIdentity:
