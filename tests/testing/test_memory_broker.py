@@ -47,11 +47,11 @@ async def test_a_program_sends_and_reads():
         async with client.read("orders", group="billing") as stream:
             while len(read) < 20:
                 async with stream.work() as batch:
-                    read += [int(record.value) for record in batch]
+                    read += [int(record.value) for record in batch.records]
         assert sorted(read) == list(range(20))
         await client.send("orders", b"later", headers={"a": b"1"})
         async with client.read("orders", group="billing") as stream, stream.work() as batch:
-            assert [(record.value, record.headers) for record in batch] == [(b"later", (("a", b"1"),))]
+            assert [(record.value, record.headers) for record in batch.records] == [(b"later", (("a", b"1"),))]
 
 
 @on_both_loops
@@ -209,7 +209,7 @@ async def test_a_transaction_is_read_when_it_is_committed():
             client.read("orders", group="billing") as stream, stream.work(commit=False) as batch,
             client.transaction("billing-1") as tx,
         ):  # fmt: skip
-            for record in batch:
+            for record in batch.records:
                 await tx.send("bills", record.value)
             tx.done(batch)
         with pytest.raises(ZeroDivisionError):
