@@ -69,15 +69,9 @@ class MemoryBroker:
 
     ``topics``: created at once, with so many partitions. Others are made by `Client.admin`, and on their first use by
     clients that ask for that, which this package's does not. ``settings``: the broker's, by name, such as
-<<<<<<< HEAD
-    ``{"auto.create.topics.enable": False}``.
-    ``brokers``: how many a client sees; partitions and groups are spread over them. ``seed``: of all that is left to
-    chance, such as ids of topics and members; a run can be repeated.
-=======
     ``{"auto.create.topics.enable": False}``; unless they say otherwise, topics of groups and transactions have one
     partition, and groups assign at once. ``brokers``: how many a client sees; partitions and groups are spread over
     them. ``seed``: of all that is left to chance, such as ids of topics and members; a run can be repeated.
->>>>>>> memory
 
     `ValueError`: of a setting that is none, when it is made; of a topic that cannot be created, when the block begins.
 
