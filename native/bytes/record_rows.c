@@ -161,6 +161,7 @@ static bool append_batch(tpc_rows *rows, const uint8_t *bytes, size_t bytes_coun
 
 void tpc_rows_append_batches(tpc_rows *rows, const uint8_t *bytes, size_t bytes_count, tpc_rows_walk *walk) {
     walk->stop = TPC_ROWS_END;
-    while (walk->position >= 0 && (size_t)walk->position < bytes_count && append_batch(rows, bytes, bytes_count, walk)) {
+    while (walk->position >= 0 && (size_t)walk->position < bytes_count &&
+           append_batch(rows, bytes, bytes_count, walk)) {
     }
 }

@@ -29,7 +29,8 @@ enum target {
     FETCH_ANSWER = 9,
     DATAGRAM = 10,
     CLEAN = 11,
-    TARGETS = 12
+    RECORD_ROWS = 12,
+    TARGETS = 13
 };
 enum { CASES_MAX = 4096, ROOM = 8 };
 
@@ -327,6 +328,8 @@ static int run_columns(const input *in) {
     return walk.stop == TPC_COLUMNS_END ? 0 : 1;
 }
 
+#include "rows_mutations.h"
+
 /* Names that were understood are all that was said, and are said in the same way again. */
 static int run_subject(const tpc_link_frame *frame) {
     tpc_link_subject_names names;
@@ -537,9 +540,9 @@ static int run_clean(const input *in) {
 }
 
 static void run(const input *in) {
-    static int (*const runners[TARGETS])(const input *) = {run_produce, run_fetch,   run_header,   run_batch,
-                                                           run_log,     run_journal, run_columns,  run_link,
-                                                           run_answer,  run_answer,  run_datagram, run_clean};
+    static int (*const runners[TARGETS])(const input *) = {
+        run_produce, run_fetch,  run_header, run_batch,    run_log,   run_journal, run_columns,
+        run_link,    run_answer, run_answer, run_datagram, run_clean, run_rows};
     input exact = *in;
     uint8_t *copy = malloc(in->size);
     if (in->size) memcpy(copy, in->bytes, in->size);
@@ -585,7 +588,9 @@ static void mutate(uint8_t *bytes, uint32_t *size, uint32_t capacity) {
 /* So that what lies behind a checksum is reached: lengths and checksums right again, the damage inside kept. */
 static void seal_again(const input *in) {
     uint8_t *bytes = (uint8_t *)in->bytes;
-    if ((in->target == BATCH || in->target == LOG || in->target == COLUMNS || in->target == CLEAN) && in->size >= 61) {
+    if ((in->target == BATCH || in->target == LOG || in->target == COLUMNS || in->target == CLEAN ||
+         in->target == RECORD_ROWS) &&
+        in->size >= 61) {
         if (in->target == BATCH && next_random() % 4) {
             uint32_t length = __builtin_bswap32(in->size - 12);
             memcpy(bytes + 8, &length, 4);

@@ -65,6 +65,11 @@ async def secured(script, context=None, **settings):
         yield client, brokers
 
 
+@pytest.fixture(autouse=True)
+def _renewals_at_any_time(monkeypatch):
+    monkeypatch.setattr(channels, "RENEWAL_SECONDS_MIN", 0.0)
+
+
 MECHANISMS = pytest.mark.parametrize("mechanism", [*Mechanism, "OAUTHBEARER"])
 
 
@@ -175,6 +180,30 @@ async def test_requests_wait_while_a_session_is_renewed(monkeypatch):
         assert await ask(channel, "last") == "last"
         assert got[0].responses[0].name == "held"
         assert len(logins.done) == 2
+
+
+@on_both_loops
+async def test_a_token_that_is_not_there_yet_is_asked_for_again(monkeypatch):
+    monkeypatch.setattr(channels, "RENEWAL_SHARES", (0.0, 0.0))
+    monkeypatch.setattr(channels, "LOGIN_PAUSE_SECONDS", 0.001)
+    logins = Logins(USERS)
+    logins.lifetime_ms = 1_000_000
+    calls = 0
+
+    async def token():
+        nonlocal calls
+        calls += 1
+        if 2 <= calls <= 4:
+            raise OSError("away")
+        if calls == 5:
+            monkeypatch.setattr(channels, "RENEWAL_SHARES", (0.5, 0.5))
+        return "good.to-ken"
+
+    async with scripted_client(logins.script(echo), auth=OAuthSettings(token)) as (client, _brokers):
+        channel = await client.fleet.any_channel()
+        while len(logins.done) < 2:
+            assert await ask(channel) == "x"
+        assert calls == 5
 
 
 @on_both_loops

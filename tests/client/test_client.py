@@ -303,7 +303,7 @@ def test_an_api_that_the_client_does_not_speak_is_one_line():
     conversation = Conversation("t")
     conversation.agree(messages.ApiVersionsResponse(error_code=0, api_keys=[]))
     for key, said in (
-        (ApiKey.DELETE_RECORDS, "this client does not speak DeleteRecords"),
+        (ApiKey.ALTER_REPLICA_LOG_DIRS, "this client does not speak AlterReplicaLogDirs"),
         (ApiKey.METADATA, "the broker and this client have no version of Metadata in common"),
     ):
         with pytest.raises(ClientError) as refused:

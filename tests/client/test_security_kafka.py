@@ -1,15 +1,19 @@
 """TLS and SASL of the client against Apache Kafka itself, which has both."""
 
+import anyio
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tests.client.test_security import write_and_read
+from tests.support.both_loops import on_both_loops
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable
 from tests.support.ports import free_port_range
 from tests.support.waiting import PATIENCE_S
+from tpc_broker.client import connect
 from tpc_broker.client.cluster import Cluster, ClusterSettings
-from tpc_broker.client.errors import AuthenticationError
+from tpc_broker.client.errors import AuthenticationError, ClientError
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings, TlsSettings
+from tpc_broker.kafka import ApiKey, messages
 
 pytestmark = pytest.mark.kafka
 MODULE = "org.apache.kafka.common.security"
@@ -37,7 +41,7 @@ class SecureKafka(KafkaPeer):
             "ssl.keystore.type": "PEM", "ssl.keystore.location": str(store),
             "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.certificates / "ca.pem"),
             "listener.name.ssl.ssl.client.auth": "required",
-            "sasl.enabled.mechanisms": ",".join(Mechanism), "connections.max.reauth.ms": "60000",
+            "sasl.enabled.mechanisms": ",".join(Mechanism), "connections.max.reauth.ms": "3000",
             "listener.name.sasl_ssl.plain.sasl.jaas.config":
                 f'{MODULE}.plain.PlainLoginModule required user_alice="{PASSWORD}";',
             "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": scram,
@@ -82,3 +86,44 @@ def test_kafka_takes_the_clients_certificate(kafka, certificates):
     tls = TlsSettings((certificates / "ca.pem").read_text(), own, key)
     with cluster(kafka, kafka.first_secure_port + 1, tls) as made:
         assert write_and_read(made, "with-a-certificate") == [b"v0", b"v1", b"v2"]
+
+
+RENEWED = 3
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+@on_both_loops
+async def test_sessions_are_renewed_while_requests_are_in_flight(kafka, certificates, mechanism):
+    """Kafka ends a connection with the first request after the session: none is seen to end."""
+    tls, auth = TlsSettings((certificates / "ca.pem").read_text()), SaslSettings(mechanism, "alice", PASSWORD)
+    async with connect(f"{kafka.host}:{kafka.first_secure_port}", tls=tls, auth=auth) as client:
+        await client.fleet.broker_ids()
+        channel = await client.fleet.channel((await client.fleet.broker_ids())[0])
+        renewals, begins = [], channel._carry_out
+
+        async def carried_out(machine):
+            renewals.append(channel.in_flight_count)
+            return await begins(machine)
+
+        channel._carry_out = carried_out
+        request = messages.MetadataRequest(topics=[])
+
+        async def ask_again_and_again():
+            while len(renewals) <= RENEWED:
+                await channel.call(ApiKey.METADATA, lambda _version: request)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(ask_again_and_again)
+        assert not channel.is_closed
+
+
+@on_both_loops
+async def test_kafka_takes_the_clients_certificate_and_no_client_without(kafka, certificates):
+    trusted, own, key = ((certificates / name).read_text() for name in ("ca.pem", "client.pem", "client.key"))
+    address = f"{kafka.host}:{kafka.first_secure_port + 1}"
+    async with connect(address, tls=TlsSettings(trusted, own, key)) as client:
+        assert len(await client.fleet.broker_ids()) == 1
+    async with connect(address, tls=TlsSettings(trusted)) as client:
+        with pytest.raises(ClientError, match=r"CERTIFICATE_REQUIRED|BAD_CERTIFICATE|closed it|reset"):
+            await client.fleet.any_channel()

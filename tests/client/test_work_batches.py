@@ -16,6 +16,7 @@ from tpc_broker.client.consumer.ports import GroupIdentity
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.values import Record
 from tpc_broker.client.work.failures import HandlerError, PartitionRevokedError
+from tpc_broker.client.work.for_each import ForEachSettings
 from tpc_broker.client.work.fronts import Fronts
 from tpc_broker.client.work.parts import Part
 
@@ -50,9 +51,8 @@ def offsets(batch: Any) -> list[int]:
 async def test_leaving_the_block_finishes_the_batch_and_commits():
     source, fronts = fronts_of()
     async with fronts.work(max_records=4, commit=True) as batch:
-        assert (batch.topic, batch.partition, batch.next_offset, batch.identity) == ("orders", 0, 4, US)
-        assert [record.offset for record in batch] == offsets(batch) == [0, 1, 2, 3]
-        assert len(batch) == 4
+        assert (batch.where, batch.next_offset, batch.identity) == (A, 4, US)
+        assert offsets(batch) == [0, 1, 2, 3]
         assert source.committed == {}
     assert (source.committed, source.commits_count) == ({A: 4}, 1)
 
@@ -151,6 +151,7 @@ async def test_a_batch_whose_partition_is_lost_says_so_and_commits_nothing():
         assert batch.is_lost
         with pytest.raises(PartitionRevokedError, match="orders-0"):
             batch.identity  # noqa: B018 - the fence of a transaction
+        assert [list(each.under_way()) for each in source.watchers] == [[A]], "who works at it has not heard"
     assert (source.committed, source.commits_count) == ({}, 0)
 
 
@@ -172,7 +173,7 @@ async def test_two_kinds_at_once_are_refused():
     _, fronts = fronts_of()
     async with fronts.work(max_records=4, commit=False):
         with pytest.raises(RuntimeError, match="read by work already"):
-            await fronts.for_each(no_send)
+            await fronts.for_each(no_send, ForEachSettings())
         with pytest.raises(RuntimeError, match="read by work already"):
             async with fronts.partitions():
                 pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -19,6 +20,7 @@ from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.values import Record
 from tpc_broker.client.work.failures import DeadLetterError, HandlerError
 from tpc_broker.client.work.for_each import ForEach, ForEachSettings
+from tpc_broker.client.work.fronts import Fronts
 from tpc_broker.client.work.order_book import Order
 from tpc_broker.client.work.policies import DEAD_LETTER_PREFIX, Retry, Skip, dead_letter
 
@@ -334,6 +336,51 @@ def test_bounds_below_one_are_refused(wrong: dict[str, Any]):
         ForEachSettings(**wrong)
 
 
+async def cancelled_within(_record: object) -> None:
+    found = asyncio.get_running_loop().create_future()
+    found.cancel()
+    await found
+
+
+def test_a_cancellation_that_nobody_asked_for_is_an_error_of_the_handler():
+    """On asyncio the task would end silently, and its record would never be done."""
+
+    async def main() -> None:
+        source = source_of(1)
+        with pytest.raises(HandlerError, match=r"offset 0 .* was cancelled"):
+            await run(source, cancelled_within)
+        letters = Letters()
+        async with running(source, cancelled_within, letters, on_error=dead_letter("dlq")):
+            await source.wait_until_all_is_finished()
+        source = source_of(1)
+        with pytest.raises(HandlerError, match=r"orders-0 failed: .* was cancelled"):
+            await Fronts(source, no_send, lambda: None).for_each_partition(cancelled_within)
+
+    anyio.run(main, backend="asyncio")
+
+
+@on_both_loops
+async def test_handlers_that_await_nothing_let_other_tasks_run():
+    source = source_of(2000, keys=2000)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await checkpoint()
+
+    async def handle(_record: Record) -> None:
+        pass
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        async with running(source, handle):
+            await source.wait_until_all_is_finished()
+        tasks.cancel_scope.cancel()
+    assert turns > 3
+
+
 # -- dead letters -----------------------------------------------------------------------------------------------------
 
 
@@ -550,15 +597,20 @@ async def test_what_comes_back_waits_for_the_handler_that_does_not_end():
                 with anyio.CancelScope(shield=True):
                     await end.wait()
 
-    async with running(source, handle):
+    async with running(source, handle) as each:
         await until(lambda: len(begun) == 1)
+        begun_at = each.under_way()[A][1]
         source.lose(A)
+        assert list(each.under_way()) == [A]
         source.assign(A)
         for _ in range(20):
             await checkpoint()
         assert len(begun) == 1
+        assert [row.offset for row in each.records_under_way()] == [0]
+        assert each.under_way()[A][1] <= begun_at
         end.set()
         await source.wait_until_all_is_finished()
+        assert each.under_way() == {}
     assert len(begun) == 2
 
 

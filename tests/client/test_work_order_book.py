@@ -129,6 +129,20 @@ def test_what_can_be_started_and_is_not_holds_the_intake_back():
     assert book.wants_more
 
 
+def test_large_records_fill_a_partition_sooner():
+    book = OrderBook(Order.NONE, window=1000, ahead=1000, share_bytes=10_000)
+    for offset in range(3):
+        assert A not in book.full
+        book.add(Batch(A, [record_of(A, offset, None, bytes(3_500))], offset + 1))
+    assert book.full == {A}
+    first, second, _third = start_all(book)
+    book.done(second)
+    assert A in book.full
+    book.done(first)
+    assert A not in book.full
+    assert book.has_opened
+
+
 @pytest.mark.parametrize("order", [Order.KEY, Order.PARTITION])
 def test_a_pause_keeps_the_order_of_its_key_and_holds_nobody_else_up(order: Order):
     book = OrderBook(order, window=100, ahead=2)
@@ -192,6 +206,22 @@ def test_what_comes_back_waits_for_the_handlers_of_before():
     assert new.ledger is not old.ledger
     assert new.ledger.position == 0
     assert book.done(new)
+
+
+def test_reading_that_goes_back_begins_anew():
+    """After a seek, or where a log was cut off."""
+    book = OrderBook(Order.KEY, window=100, ahead=100)
+    book.add(batch_of(A, (5, b"x"), (6, b"x"), (7, b"y")))
+    five, seven = start_all(book)
+    book.add(batch_of(A, (2, b"z"), (5, b"x")))
+    assert start_all(book) == []
+    assert not book.done(five)
+    assert start_all(book) == []
+    assert not book.done(seven)
+    two, again = start_all(book)
+    assert offsets([two, again]) == [2, 5]
+    assert book.done(two)
+    assert two.ledger.position == 5
 
 
 class History:
@@ -324,7 +354,12 @@ class History:
     def _check_counts(self) -> None:
         assert sorted(map(id, self.book.under_way())) == sorted(map(id, self.under_way))
         assert self.book.running_count == len(self.under_way)
-        for ledger in self.book.ledgers():
+        ledgers = self.book.ledgers()
+        resting = [ledger for ledger in ledgers if ledger.is_busy and not ledger.running]
+        assert self.book.ready_count == sum(len(ledger.ready) for ledger in ledgers if ledger not in resting)
+        for ledger in ledgers:
+            undone = sum(segment.done.count(0) * segment.record_bytes for segment in ledger.segments)
+            assert ledger.standing is not Standing.HELD or ledger.kept_bytes == undone
             assert ledger.held == sum(len(segment.done) for segment in ledger.segments) - ledger.start
 
     def finish(self) -> None:
@@ -339,7 +374,7 @@ class History:
             assert self.done[where] == {record.offset for record in log}
         assert self.book.ledgers() == []
         assert self.book.full == set()
-        assert self.book.wants_more
+        assert self.book.ready_count == 0
         assert (self.book.paused_count, self.book.held_count) == (0, 0)
 
 

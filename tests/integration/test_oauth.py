@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.auth.token_maker import ATTACKER, AUDIENCE, ISSUER, ISSUER_OF_TESTS
+from tests.support.both_loops import on_both_loops
 from tests.support.broker_process import serve_refusing
 from tests.support.kafka_peer import run_tool
 from tests.support.oauth_brokers import OAuthBroker
@@ -23,6 +24,9 @@ from tests.support.own_certificate import make_own_certificate
 from tests.support.raw_client import Closed
 from tests.support.sasl_brokers import LoginLine
 from tests.support.waiting import PATIENCE_S, eventually, patiently
+from tpc_broker.client import connect
+from tpc_broker.client.errors import AuthenticationError
+from tpc_broker.client.security import OAuthSettings
 
 MAKER = ISSUER_OF_TESTS
 EARLY_S, LATE_S = 1_700_000_000, 4_000_000_000
@@ -101,6 +105,21 @@ def test_kafkas_own_client_takes_a_token_from_a_file(
     done = run_tool("topics", *options, "--list")
     assert "oauth-java" not in done.stdout
     assert "invalid_token" in done.stderr, done
+
+
+@on_both_loops
+async def test_our_asynchronous_client_has_a_token_or_is_not_let_in(broker: OAuthBroker) -> None:
+    async def good() -> str:
+        return token().decode()
+
+    async def wrong() -> str:
+        return token(ATTACKER).decode()
+
+    async with connect(broker.sasl_bootstrap, auth=OAuthSettings(good)) as made:
+        assert await made.fleet.broker_ids() == [0, 1]
+    async with connect(broker.sasl_bootstrap, auth=OAuthSettings(wrong)) as made:
+        with pytest.raises(AuthenticationError, match=r"does not let the token in|refused the token"):
+            await made.fleet.broker_ids()
 
 
 def test_a_token_of_somebody_else_lets_nobody_in(broker: OAuthBroker) -> None:

@@ -19,6 +19,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
 from tests.client.test_security import write_and_read
+from tests.support.both_loops import on_both_loops
 from tests.support.client_stories import (
     make_a_topic_by_tpc,
     write_and_read_by_aiokafka,
@@ -32,6 +33,7 @@ from tests.support.raw_client import Closed, RawConnection
 from tests.support.record_batches import Record, batch
 from tests.support.sasl_brokers import HELLO, MECHANISMS, USERS, LoginLine, SaslBroker, machine_of, make_users, scram_of
 from tests.support.waiting import PATIENCE_S, eventually, let_pass, patiently, stopwatch, takes_at_least
+from tpc_broker.client import connect
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import AuthenticationError
 from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings
@@ -171,6 +173,16 @@ def test_our_own_client(broker, topic, mechanism, user):
         assert write_and_read(made, topic) == [b"v0", b"v1", b"v2"]
     with cluster("wrong") as made, pytest.raises(AuthenticationError, match=f"does not let {user} in"):
         made.topic_names()
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+@on_both_loops
+async def test_our_asynchronous_client(broker, mechanism):
+    async with connect(broker.sasl_bootstrap, auth=SaslSettings(mechanism, "al=i,ce", USERS["al=i,ce"])) as client:
+        assert await client.fleet.broker_ids() == [0, 1]
+    async with connect(broker.sasl_bootstrap, auth=SaslSettings(mechanism, "al=i,ce", "wrong")) as client:
+        with pytest.raises(AuthenticationError, match="does not let al=i,ce in"):
+            await client.fleet.broker_ids()
 
 
 def test_tpc(broker, topic, tmp_path, monkeypatch):
@@ -529,6 +541,17 @@ def test_librdkafka_goes_on_over_renewals(brief_broker, topic):
             break
     assert producer.flush(PATIENCE_S) == 0
     assert not failed
+
+
+@on_both_loops
+async def test_our_asynchronous_client_goes_on_over_renewals(brief_broker):
+    before = counted(brief_broker, "renewed")
+    auth = SaslSettings(Mechanism.SCRAM_SHA_256, "alice", PASSWORD)
+    async with connect(brief_broker.sasl_bootstrap, auth=auth) as client:
+        channel = await client.fleet.any_channel()
+        while counted(brief_broker, "renewed") < before + 3:
+            await client.fleet.broker_ids()
+        assert not channel.is_closed
 
 
 def test_a_client_that_comes_while_the_broker_starts_is_let_in_or_closed(brief_broker):

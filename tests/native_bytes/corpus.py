@@ -9,7 +9,9 @@ from tests.support.native_journal import EntryKind, EntryToWrite, make_commit
 from tpc_broker.kafka.compression import LZ4_HEADER
 from tpc_broker.kafka.records import ControlType, control_batch
 
-PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM, CLEAN = range(12)
+(
+    PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM, CLEAN, ROWS,
+) = range(13)  # fmt: skip
 JOURNAL_ID = b"j" * 16
 
 
@@ -99,9 +101,11 @@ def cases():
         found.append((LOG, flags, bytes(log_of([(n, batch(n)) for n in range(1, 14)]))))
     for flags in range(4):
         with_headers = [(n, batch(n, key=b"k", headers=[("n", b"v")] * (n % 3))) for n in range(1, 9)]
-        found.append((COLUMNS, flags, bytes(log_of(with_headers))))
-        found.append((COLUMNS, flags, bytes(log_of([(9, batch(9)), (2, batch(2, producer=(5, 1, 7), compression=1))]))))
-        found += [(COLUMNS, flags, bytes(log_of([(1, data)]))) for data in record_batches()]
+        for target in (COLUMNS, ROWS):
+            mixed = [(9, batch(9)), (2, batch(2, producer=(5, 1, 7), compression=1))]
+            found.append((target, flags, bytes(log_of(with_headers))))
+            found.append((target, flags, bytes(log_of(mixed))))
+            found += [(target, flags, bytes(log_of([(1, data)]))) for data in record_batches()]
     found += [(CLEAN, flags, bytes(log)) for flags in range(8) for log in logs_to_clean()]
     return [*found, (JOURNAL, 0, journal())]
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,11 @@ from tpc_broker.client import connect
 
 async def main(loop):
     topic = f"wheel-{sys.argv[2]}-{loop}"
-    async with connect(sys.argv[1]) as client:
-        await client.admin.create_topic(topic, partitions=2)
-        for compression in (None,):
-            slips = [await client.post(topic, b"%d" % number, key=b"k%d" % (number % 7)) for number in range(1000)]
-            for slip in slips:
-                await slip
+    async with connect(sys.argv[1], compression="zstd") as client:
+        await client.admin.topics.create(topic, partitions=2)
+        slips = [await client.post(topic, b"%d" % number, key=b"k%d" % (number % 7)) for number in range(1000)]
+        for slip in slips:
+            await slip
         found = []
         async with client.read(topic, group=topic) as stream:
             async for record in stream:
@@ -59,8 +59,24 @@ async def main(loop):
 
 told = {"version": sys.version_info[:2], "asyncio": anyio.run(main, "asyncio")}
 told["place"] = tpc_broker.__file__
-told["wrong"] = sorted({"trio", "click", "confluent_kafka", "google", "re2"} & {name.partition(".")[0] for name in sys.modules})
+loaded = {name.partition(".")[0] for name in sys.modules}
+told["wrong"] = sorted({"trio", "click", "confluent_kafka", "google", "re2"} & loaded)
 print(json.dumps(told))
+"""
+
+IN_MEMORY = """
+import sys
+import anyio
+from tpc_broker.client import connect
+from tpc_broker.testing import MemoryBroker
+
+async def main():
+    async with MemoryBroker(topics={"orders": 3}) as broker, connect(broker) as client:
+        await client.send("orders", b"one", key=b"k")
+        async with client.read("orders", group="tested") as stream:
+            print((await anext(stream)).value)
+
+anyio.run(main, backend=sys.argv[1])
 """
 
 
@@ -90,11 +106,17 @@ def commands(wheel: Path, module_tmp_path: Path) -> Path:
     return found
 
 
+def said(command: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([command, "serve"], capture_output=True, text=True, cwd=folder, env=own, check=False)
+
+
 @pytest.fixture(scope="module")
 def bootstrap(module_tmp_path: Path):
-    broker = TpcBroker(module_tmp_path / "broker", cores=1)
-    with broker:
-        yield broker.bootstrap
+    broker = TpcBroker(module_tmp_path / "broker", 1)
+    broker.start()
+    yield broker.bootstrap
+    broker.kill()
 
 
 def test_it_has_no_ring_and_is_for_every_python(wheel: Path) -> None:
@@ -116,24 +138,40 @@ def test_it_sends_and_reads(commands: Path, bootstrap: str, tmp_path: Path) -> N
 
 
 def test_the_commands_say_what_they_lack(commands: Path, tmp_path: Path) -> None:
-    broker = subprocess.run([commands / "tpc-broker", "serve"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    broker = said(commands / "tpc-broker", tmp_path)
     assert broker.returncode == 2
     assert [line[:45] for line in broker.stderr.splitlines()] == [
         "tpc-broker: there is no module click: pip ins", "tpc-broker: this installation was built witho",
     ]  # fmt: skip
-    tool = subprocess.run([commands / "tpc", "topic"], capture_output=True, text=True, cwd=tmp_path, check=False)
-    said = "tpc: there is no module click: pip install 'tpc-broker[broker]'\n"
-    assert (tool.returncode, tool.stdout, tool.stderr) == (2, "", said)
+    tool = said(commands / "tpc", tmp_path)
+    expected = "tpc: there is no module click: pip install 'tpc-broker[broker]'\n"
+    assert (tool.returncode, tool.stdout, tool.stderr) == (2, "", expected)
 
 
 def test_with_the_extra_only_the_ring_is_missing(wheel: Path, tmp_path: Path) -> None:
     found = bare_environment(tmp_path)
     run(found / "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[broker]", cwd=tmp_path)
-    broker = subprocess.run([found / "tpc-broker", "serve"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    broker = said(found / "tpc-broker", tmp_path)
     assert broker.returncode == 2
     [line] = broker.stderr.splitlines()
     assert line.startswith("tpc-broker: this installation was built without the broker's ring (tpc_broker._ring)")
     assert "consume" in run(found / "tpc", "--help", cwd=tmp_path)
+
+
+def test_with_the_extra_testing_there_is_a_broker_in_memory(wheel: Path, tmp_path: Path) -> None:
+    found = bare_environment(tmp_path)
+    run(found / "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[testing]", cwd=tmp_path)
+    for loop in ("asyncio", "trio"):
+        assert run(found / "python", "-c", IN_MEMORY, loop, cwd=tmp_path) == "b'one'\n"
+
+
+def test_a_users_program_has_types(wheel: Path, tmp_path: Path) -> None:
+    found = bare_environment(tmp_path)
+    what = (f"{wheel}[msgspec,registry]", f"mypy=={version('mypy')}")
+    run(found / "pip", "install", "--quiet", "--disable-pip-version-check", *what, cwd=tmp_path)
+    shutil.copy2(ROOT / "tests/client/typed_program.py", tmp_path / "program.py")
+    told = run(found / "python", "-m", "mypy", "--strict", "program.py", cwd=tmp_path)
+    assert told == "Success: no issues found in 1 source file\n"
 
 
 def test_the_same_wheel_on_a_newer_python(wheel: Path, bootstrap: str, tmp_path: Path) -> None:

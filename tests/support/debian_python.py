@@ -69,7 +69,8 @@ class DebianPython:
     def install(self, *what: str | Path) -> None:
         """By the pip that came along, from the indexes that pip knows."""
         [pip] = (self._root / "usr/share/python-wheels").glob("pip-*.whl")
-        done = self.run(f"{pip}/pip", "install", "--quiet", "--root-user-action=ignore", "--target", self.packages, *what)
+        options = ["--quiet", "--root-user-action=ignore", "--target", self.packages]
+        done = self.run(f"{pip}/pip", "install", *options, *what)
         assert done.returncode == 0, done.stderr
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -32,6 +32,7 @@ class _Id:
     producer_id: int
     epoch: int = -1
     state: str = EMPTY
+    is_timed_out: bool = False
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     rows: list[tuple[tuple[str, int], bytes | None]] = field(default_factory=list)
     announced: set[Any] = field(default_factory=set)
@@ -62,6 +63,15 @@ class ModelOfTransactions:
         one = self.ids[name]
         self._end(one, commits=False)
         one.epoch += self.level < 2  # level 2 has raised it with the end
+        one.is_timed_out = True
+
+    def take_over(self, name: str) -> None:
+        """Another client owns the id from now on."""
+        one = self.ids[name]
+        if one.state == OPEN:
+            self._end(one, commits=False)
+        one.epoch += 2
+        one.state = EMPTY
 
     async def script(self, asked: Asked) -> Any:
         lost = self.lose.get((asked.key, asked.number))
@@ -83,6 +93,8 @@ class ModelOfTransactions:
             return answer
         if asked.key == ApiKey.INIT_PRODUCER_ID:
             return self._init(message, code)
+        if asked.key == ApiKey.DESCRIBE_TRANSACTIONS:
+            return self._describe(message)
         if asked.key == ApiKey.END_TXN:
             return self._end_txn(asked, code)
         if asked.key == ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -105,6 +117,8 @@ class ModelOfTransactions:
             code = ErrorCode.PRODUCER_FENCED
         if not code and message.producer_id >= 0 and message.producer_epoch not in {one.epoch, one.epoch - 1}:
             code = ErrorCode.PRODUCER_FENCED
+        if one.is_timed_out and self.level < 2 and message.producer_id >= 0 and message.producer_epoch != one.epoch:
+            code = ErrorCode.PRODUCER_FENCED
         if code:
             return kind(error_code=code, producer_id=-1, producer_epoch=-1)
         is_repeated = message.producer_id >= 0 and message.producer_epoch == one.epoch - 1
@@ -114,7 +128,18 @@ class ModelOfTransactions:
         if not is_repeated:
             one.epoch += 1
             one.state = EMPTY
+        one.is_timed_out = False
         return kind(producer_id=one.producer_id, producer_epoch=one.epoch)
+
+    def _describe(self, message: Any) -> Any:
+        kind = messages.DescribeTransactionsResponse
+        rows = []
+        for name in message.transactional_ids:
+            one = self.ids[name]
+            row = kind.TransactionState(transactional_id=name, transaction_state=one.state)
+            row.producer_id, row.producer_epoch = one.producer_id, one.epoch
+            rows.append(row)
+        return kind(transaction_states=rows)
 
     def _known(self, message: Any, name: str) -> tuple[_Id | None, int]:
         one = self.ids.get(name)
@@ -139,7 +164,8 @@ class ModelOfTransactions:
         goal = COMMITTED if message.committed else ABORTED
         if not code and one is not None:
             is_new = asked.version >= 5
-            if is_new and found and message.producer_epoch == one.epoch - 1 and one.state in {COMMITTED, ABORTED}:
+            is_late = message.producer_epoch == one.epoch - 1 and not one.is_timed_out
+            if is_new and found and is_late and one.state in {COMMITTED, ABORTED}:
                 found = ErrorCode.NONE if one.state == goal else ErrorCode.INVALID_TXN_STATE
             elif not found and one.state == OPEN:
                 self._end(one, commits=message.committed)
@@ -203,11 +229,8 @@ class ModelOfTransactions:
             rows = []
             for row in topic.partition_data:
                 found = code or self._append(asked, (topic.name, row.index), bytes(row.records))
-                rows.append(
-                    kind.TopicProduceResponse.PartitionProduceResponse(
-                        index=row.index, error_code=found, base_offset=-1 if found else 0
-                    )
-                )
+                base_offset = -1 if found else 0
+                rows.append(kind.PartitionProduceResponse(index=row.index, error_code=found, base_offset=base_offset))
             topics.append(kind.TopicProduceResponse(name=topic.name, partition_responses=rows))
         return kind(responses=topics)
 
@@ -215,7 +238,7 @@ class ModelOfTransactions:
         name = asked.message.transactional_id
         (batch,) = read_batches(data)
         if name is None:
-            self._shown += [(where, record.value) for record in batch.records]
+            self._shown += [(where, record.value) for record in batch.records()]
             return ErrorCode.NONE
         assert batch.is_transactional, "a plain batch in a transaction"
         one = self.ids[name]
@@ -231,8 +254,8 @@ class ModelOfTransactions:
             return ErrorCode.NONE  # it was appended before
         if batch.base_sequence != last + 1:
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        one.rows += [(where, record.value) for record in batch.records]
-        one.last_sequences[where, batch.producer_epoch] = last + len(batch.records)
+        one.rows += [(where, record.value) for record in batch.records()]
+        one.last_sequences[where, batch.producer_epoch] = last + batch.records_count
         return ErrorCode.NONE
 
 

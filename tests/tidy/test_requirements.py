@@ -18,6 +18,15 @@ def test_the_next_major_of_confluent_kafka_is_not_taken() -> None:
     assert all(each.partition("<")[2].strip() == "3" for each in asked), asked
 
 
+def test_extras_ask_for_the_same_versions() -> None:
+    """Of a package that several bring."""
+    asked: dict[str, set[str]] = {}
+    for extra in ("broker", "testing", "registry", "msgspec"):
+        for each in PROJECT["optional-dependencies"][extra]:
+            asked.setdefault(re.split(r"[<>=\[]", each)[0], set()).add(each)
+    assert [each for each in asked.values() if len(each) > 1] == []
+
+
 def test_each_pyspark_that_the_extra_takes_is_tested() -> None:
     """One is in the lock file, the other has an environment of its own (tests/spark/test_other_version.py)."""
     [taken] = [each for each in PROJECT["optional-dependencies"]["spark"] if each.startswith("pyspark")]

@@ -35,6 +35,9 @@ ALLOWED = {
     "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"}
     | {"telemetry", "auth"},
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
+    "testing": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "storage", "auth", "broker"}
+    | {"client"},
+    "faststream": FOUNDATION | {"client", "testing"},
     "spark": FOUNDATION | NATIVE_COLUMNS | {"client", "kafka", "log"},
     "native_columns": {"_bytes"},
     "cli": {"bench", "spark", "client", "kafka", "routing", "host_port"},

@@ -32,6 +32,10 @@ def requests_per_s(one: Round) -> float:
     return one.requests_per_s
 
 
+def records_per_s(one: Round) -> float:
+    return one.records_per_s
+
+
 def mb_per_s(one: Round) -> float:
     return one.mb_per_s
 
@@ -152,6 +156,12 @@ OF_QUOTA: Final = "% of the quota"
 CLEANING_P99: Final = "p99 beside a cleaner / without, in turn"
 FAILED_READS: Final = "failed reads"
 SWAP_LOCK_MS: Final = "ms that a swap locked, longest"
+CLIENT_PER_CPU_S: Final = "records a CPU second of the client / {}'s"
+CLIENT_CPU_PER_MB: Final = "client's CPU a MB / {}'s"
+CLIENT_OVER_RAW_US: Final = "p50 µs above the raw generator's"
+_AIO_CONSUMER: Final = CLIENT_PER_CPU_S.format("confluent-aio")
+_AIOKAFKA: Final = CLIENT_PER_CPU_S.format("aiokafka")
+_LIBRDKAFKA: Final = CLIENT_CPU_PER_MB.format("confluent")
 CLEANED: Final = ("none", "lz4", "zstd")
 """Codecs of logs that are cleaned."""
 BYSTANDER_RATIO: Final = "bystander's p99 beside / alone"
@@ -260,5 +270,11 @@ BARS: Final[tuple[Bar, ...]] = (
     at_most("produce-while-cleaning", CLEANING_P99, Extra(CLEANING_P99), 1.1),
     at_most("produce-while-cleaning", FAILED_READS, Extra(FAILED_READS), 0.0, is_worst=True),
     at_most("produce-while-cleaning", SWAP_LOCK_MS, Extra(SWAP_LOCK_MS), 5.0, is_worst=True),
+    at_least("client-consume", _AIO_CONSUMER, Extra(_AIO_CONSUMER), 7.0),
+    at_least("client-consume", _AIOKAFKA, Extra(_AIOKAFKA), 5.0),
+    at_least("client-batches", "records/s", records_per_s, 500_000.0),
+    at_least("client-post", "records/s", records_per_s, 200_000.0),
+    at_most("client-send-all", _LIBRDKAFKA, Extra(_LIBRDKAFKA), 1.3),
+    at_most("client-one", CLIENT_OVER_RAW_US, Extra(CLIENT_OVER_RAW_US), 60.0),
     at_most("cluster-idle", LED_AFTER_ANSWER_S, Extra(LED_AFTER_ANSWER_S), 10.0, peer=_US_3),
 )

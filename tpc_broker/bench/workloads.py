@@ -9,6 +9,7 @@ from tpc_broker.bench.bars import CLEANED
 from tpc_broker.bench.beside_cleaning import beside_cleaning
 from tpc_broker.bench.catching_up import catch_up_of_a_node
 from tpc_broker.bench.cleaning import cleaning
+from tpc_broker.bench.clients import libraries
 from tpc_broker.bench.consuming import catch_up_cold, catch_up_warm, end_to_end, first_lap, maximum, tail
 from tpc_broker.bench.failing_often import failovers
 from tpc_broker.bench.failing_over import failover
@@ -120,6 +121,14 @@ def _commit_latency(partitions: int) -> Workload:
         f"transactions of one record of 1 KiB in each of {partitions}, one at a time: from EndTxn until it was read",
         commit_latency(Transactions(partitions=partitions, requests=1, is_followed=True)), group="commit-latency",
         peers=_KAFKA_LIKE, brief=("tpc durable", "kafka"),
+    )  # fmt: skip
+
+
+def _client(load: str, title: str, count: int, **slower: int) -> Workload:
+    by_library = {name.replace("_", "-"): fewer for name, fewer in slower.items()}
+    return Workload(
+        f"client-{load}", f"our client in Python beside others: {title}", libraries(load, count, by_library),
+        group="client", peers=("tpc durable", "kafka default"), brief=_OURS,
     )  # fmt: skip
 
 
@@ -272,6 +281,11 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
         "produce-while-cleaning", "1,000 requests/s of 1 and 16 KiB in open loop, beside a cleaner and without one",
         beside_cleaning, Shape(4, 64, 1, 1024, 4, 1000.0), peers=_OURS, brief=_OURS, needs_server=False,
     ),
+    _client("one", "1 KiB, one in flight", 4_000),
+    _client("post", "100 B, as fast as it takes them", 1_000_000, aiokafka=200_000, confluent_aio=200_000),
+    _client("send-all", "1 KiB, many at once", 300_000, aiokafka=100_000, confluent_aio=100_000),
+    _client("consume", "100 B, one record an await", 1_000_000, aiokafka=200_000, confluent_aio=50_000),
+    _client("batches", "100 B in the batches that it gives", 2_000_000, aiokafka=500_000),
     _cluster("latency", "one producer, 1 KiB, one in flight", Shape()),
     _cluster("connections", "64 connections, 1 KiB, one in flight each", Shape(64, 1, 1, 1024, 8)),
     _cluster("batches", "8 connections x 4 x 500 x 1 KiB", Shape(8, 4, 500, 1024, 8)),

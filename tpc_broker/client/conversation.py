@@ -79,6 +79,7 @@ class Conversation:
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self._versions: dict[int, tuple[int, int]] = {}
+        self._chosen: dict[int, int] = {}
         self._in_flight: deque[tuple[int, int, int]] = deque()
         self._next_correlation_id = 0
 
@@ -91,6 +92,7 @@ class Conversation:
         if response.error_code:
             raise RefusedError(response.error_code, "ApiVersions")
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+        self._chosen.clear()
 
     def knows(self, key: ApiKey) -> bool:
         """Whether the broker said that it has this API."""
@@ -98,6 +100,12 @@ class Conversation:
 
     def version(self, key: ApiKey) -> int:
         """The version in which an API is used on this connection."""
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._chosen[key] = self._choose(key)
+        return chosen
+
+    def _choose(self, key: ApiKey) -> int:
         if key not in VERSION_MAX:
             raise UnsupportedError(f"this client does not speak {api(key).name}")
         first, last = self._versions.get(key, (1, 0))

@@ -96,7 +96,7 @@ class DeliveryError(ClientError):
     """A record was not delivered. ``fate``: UNKNOWN, it may be in the log; REFUSED, it is certainly not."""
 
     def __init__(self, text: str, where: TopicPartition, fate: Fate) -> None:
-        super().__init__(text)
+        ClientError.__init__(self, text)
         self.where = where
         self.fate = fate
 
@@ -105,9 +105,9 @@ class RecordRefusedError(DeliveryError, RefusedError):
     """The broker refused a record, or the batch it was in, for good."""
 
     def __init__(self, code: int, text: str, where: TopicPartition, fate: Fate) -> None:
-        RefusedError.__init__(self, code, text)
-        self.where = where
-        self.fate = fate
+        DeliveryError.__init__(self, text, where, fate)
+        self.code = code
+        self.is_retriable = False
 
 
 class RecordTooLargeError(ClientError):

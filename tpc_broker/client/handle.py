@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload
 
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
 from tpc_broker.client.net.settings import fleet_settings
@@ -31,11 +31,21 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.settings import CompressionName, Partitioner
     from tpc_broker.client.producer.slip import Slip
     from tpc_broker.client.security import TlsSettings
+    from tpc_broker.client.transaction.front import Transaction, Transactors
     from tpc_broker.client.values import Delivered, HeadersLike, Record
 
 _NOTHING: Final[Any] = object()
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Reachable(Protocol):
+    """What `connect` takes in place of an address: where, and a way there of its own (`tpc_broker.testing`)."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def dial(self) -> Dial: ...
 
 
 class Client:
@@ -46,6 +56,7 @@ class Client:
         self._tasks = tasks
         self._producer_settings = producer_settings or ProducerSettings()
         self._producer: Producer | None = None
+        self._streams: list[Stream] = []
 
     @property
     def producer(self) -> Producer:
@@ -223,7 +234,7 @@ class Client:
             leave_seconds=leave_seconds,
             topics_seconds=topics_seconds,
         )
-        return reading(self.fleet, Chosen(topics, assignment, group), options, self.send)
+        return self._kept(reading(self.fleet, Chosen(topics, assignment, group), options, self.send))
 
     @overload
     def topic(self, name: str) -> Topic[bytes, bytes | None]: ...
@@ -243,6 +254,41 @@ class Client:
         from tpc_broker.client.codecs.topics import Topic  # noqa: PLC0415
 
         return Topic(self, name, Bytes() if key is None else key, Bytes() if value is None else value)
+
+    @asynccontextmanager
+    async def _kept(self, made: AbstractAsyncContextManager[Stream]) -> AsyncIterator[Stream]:
+        """What is done in transactions is looked for in the streams that are open."""
+        async with made as stream:
+            self._streams.append(stream)
+            try:
+                yield stream
+            finally:
+                self._streams.remove(stream)
+
+    def transaction(
+        self, transactional_id: str, *, timeout_seconds: float = 60.0
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """``async with client.transaction("billing-1") as tx: await tx.send("invoices", value); tx.done(batch)``
+
+        Readers of committed records see what was sent in it, and groups have what was done in it, all or nothing: when
+        the block ends well it is committed, when an error or a cancellation leaves it it is aborted. `tx.outcome` says
+        which, also of a block that was cancelled while it ended.
+
+        One client has one transaction of an id at a time (`TransactionInUseError`), and any number one after the other.
+        Another client that takes the same id fences this one: `FencedError`, from then on. After ``timeout_seconds``
+        (at most the broker's transaction.max.timeout.ms) the coordinator aborts what is open.
+
+        The end raises `TransactionAbortedError` when something in it was not delivered or its time was over,
+        `TransactionInDoubtError` when the coordinator did not say within ``retry_seconds`` whether a commit was carried
+        out, or what the coordinator said.
+        """
+        return self._transactors.begin(transactional_id, timeout_seconds, self._streams)
+
+    @cached_property
+    def _transactors(self) -> Transactors:
+        from tpc_broker.client.transaction.front import Transactors  # noqa: PLC0415 - for who asks for it
+
+        return Transactors(self.fleet, self._tasks, self._producer_settings, self.producer.budget)
 
     async def leave(self) -> None:
         """The block has ended well."""
@@ -266,7 +312,7 @@ def _of_record(
 
 @asynccontextmanager
 async def connect(  # noqa: PLR0913 - what there is to say, by keyword
-    bootstrap: str,
+    bootstrap: str | Reachable,
     *,
     client_id: str = "tpc",
     tls: TlsSettings | bool | None = None,
@@ -285,7 +331,7 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
     acks: Literal["all", 1] = "all",
     partitioner: Partitioner | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas).
+    """A client of the cluster that has a broker at ``bootstrap`` (host:port, several with commas; or a `MemoryBroker`).
 
     ``client_id`` names the program to the brokers (quotas, logs). ``tls``: True for TLS with the certificates that the
     system trusts, or `TlsSettings`; a broker that cannot prove its name is not talked to. ``auth``: `SaslSettings` for
@@ -308,22 +354,24 @@ async def connect(  # noqa: PLR0913 - what there is to say, by keyword
     `ValueError` says what is wrong with an argument. `AuthenticationError`: certificates or a key cannot be used.
     Nothing is sent before something is asked for.
     """
+    where, dial = (bootstrap, None) if isinstance(bootstrap, str) else (bootstrap.bootstrap, bootstrap.dial)
     settings = fleet_settings(
-        bootstrap, client_id=client_id, tls=tls, auth=auth, rack=rack,
+        where, client_id=client_id, tls=tls, auth=auth, rack=rack,
         connect_seconds=connect_seconds, request_seconds=request_seconds, retry_seconds=retry_seconds,
     )  # fmt: skip
     sending = ProducerSettings(
-        memory_bytes=bytes_of(memory), batch_bytes=bytes_of(batch_bytes), compression=compression,
+        memory_bytes=bytes_of(memory, "memory"), batch_bytes=bytes_of(batch_bytes, "batch_bytes"),
+        compression=compression,
         linger_seconds=linger_seconds, delivery_seconds=delivery_seconds, leave_seconds=leave_seconds,
         idempotent=idempotent, acks=acks, partitioner=partitioner,
     )  # fmt: skip
-    async with opened(settings, sending) as client:
+    async with opened(settings, dial, sending=sending) as client:
         yield client
 
 
 @asynccontextmanager
 async def opened(
-    settings: FleetSettings, sending: ProducerSettings | None = None, dial: Dial | None = None
+    settings: FleetSettings, dial: Dial | None = None, sending: ProducerSettings | None = None
 ) -> AsyncIterator[Client]:
     """`connect` with all settings; ``dial``: another way to the brokers than the network."""
     async with background_tasks() as tasks:

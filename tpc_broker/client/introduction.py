@@ -50,12 +50,13 @@ def _versions(conversation: Conversation, place: str) -> Generator[Ask, Any, Non
         version = min((row.max_version for row in offered), default=0)
         answer = yield Ask(ApiKey.API_VERSIONS, min(version, HELLO_VERSION - 1), asked)
     if answer.error_code:
-        raise UnsupportedError(f"{place} does not say what it can: error {answer.error_code} to ApiVersions")
+        raise UnsupportedError(f"{place} does not say what it can: {_name_of(answer.error_code)} to ApiVersions")
     conversation.agree(answer)
 
 
-# Rule: Who is to log in sends nothing else before a broker has let it in, and none is talked to that cannot. Held by
-# tests/client/test_security.py, tests/client/test_channel_security.py.
+# Rule: A client that is to log in sends nothing else before the broker has let it in, and nothing while it logs in
+# again; a broker that knows no logins gets no password. See also tpc_broker/client/sasl.py,
+# tpc_broker/client/net/channel.py. Held by tests/client/test_security.py, tests/client/test_channel_security.py.
 def renewal(conversation: Conversation, place: str, login: Login) -> Generator[Ask, Any, float]:
     """A login, the first or another one before the session ends (KIP-368): nothing else may be asked in between."""
     for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
@@ -65,16 +66,21 @@ def renewal(conversation: Conversation, place: str, login: Login) -> Generator[A
     if version < 1:  # tokens that are no requests: Kafka before 1.0
         raise AuthenticationError(f"{place} is too old for SASL with this client")
     answer = yield Ask(ApiKey.SASL_HANDSHAKE, version, messages.SaslHandshakeRequest(mechanism=login.mechanism))
-    if answer.error_code:
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         there = ", ".join(answer.mechanisms) or "none"
         raise AuthenticationError(f"{place} knows no SASL {login.mechanism}; it has {there}")
+    if answer.error_code:
+        raise AuthenticationError(f"{place} knows no SASL at this listener: {_name_of(answer.error_code)}")
     version = conversation.version(ApiKey.SASL_AUTHENTICATE)
     token: bytes | None = login.machine.first()
     while token is not None:
         answer = yield Ask(ApiKey.SASL_AUTHENTICATE, version, messages.SaslAuthenticateRequest(auth_bytes=token))
         if answer.error_code:
-            known = answer.error_code in ErrorCode._value2member_map_
-            why = answer.error_message or (ErrorCode(answer.error_code).name if known else answer.error_code)
+            why = answer.error_message or _name_of(answer.error_code)
             raise AuthenticationError(f"{place} does not let {login.who} in: {why}")
         token = login.machine.next(bytes(answer.auth_bytes))
     return answer.session_lifetime_ms / 1000 if answer.session_lifetime_ms > 0 else FOREVER
+
+
+def _name_of(code: int) -> str:
+    return ErrorCode(code).name if code in ErrorCode._value2member_map_ else f"error {code}"

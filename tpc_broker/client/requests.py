@@ -5,6 +5,7 @@ are kept in the values, as one answer may hold good and bad ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tpc_broker.client.isolation import Isolation
@@ -53,11 +54,20 @@ class ClusterFacts(NamedTuple):
 
 
 class OffsetAnswer(NamedTuple):
-    """`offset` is -1 when no record is so late."""
+    """`offset` is -1 when no record is so late, `leader_epoch` when the broker did not say."""
 
     error_code: int
     offset: int
     timestamp_ms: int
+    leader_epoch: int = -1
+
+
+class EpochEnd(NamedTuple):
+    """Where the records of an epoch, or the last one before it, end in the leader's log. -1, -1: it knows none."""
+
+    error_code: int
+    leader_epoch: int
+    end_offset: int
 
 
 class FetchAnswer(NamedTuple):
@@ -110,19 +120,49 @@ def metadata_answer(response: Any) -> ClusterFacts:
     return facts
 
 
-def offsets_request(wanted: Mapping[TopicPartition, int], isolation: Isolation) -> Any:
-    """``wanted`` gives a time in ms, `EARLIEST` or `LATEST` for each partition."""
+def offsets_request(
+    wanted: Mapping[TopicPartition, int],
+    isolation: Isolation,
+    leader_epochs: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> Any:
+    """``wanted`` gives a time in ms, `EARLIEST` or `LATEST` for each partition, ``leader_epochs`` the one that the
+    leader is to have.
+    """
     request = messages.ListOffsetsRequest
     topics: dict[str, Any] = {}
-    for (topic, partition), timestamp in wanted.items():
-        row = topics.setdefault(topic, request.ListOffsetsTopic(name=topic))
-        row.partitions.append(request.ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
+    for where, timestamp in wanted.items():
+        row = topics.setdefault(where.topic, request.ListOffsetsTopic(name=where.topic))
+        asked = request.ListOffsetsPartition(partition_index=where.partition, timestamp=timestamp)
+        asked.current_leader_epoch = leader_epochs.get(where, -1)
+        row.partitions.append(asked)
     return request(replica_id=-1, isolation_level=int(isolation), topics=list(topics.values()))
 
 
 def offsets_answer(response: Any) -> dict[TopicPartition, OffsetAnswer]:
     return {
-        TopicPartition(topic.name, row.partition_index): OffsetAnswer(row.error_code, row.offset, row.timestamp)
+        TopicPartition(topic.name, row.partition_index): OffsetAnswer(
+            row.error_code, row.offset, row.timestamp, row.leader_epoch
+        )
+        for topic in response.topics
+        for row in topic.partitions
+    }
+
+
+def epochs_request(wanted: Mapping[TopicPartition, tuple[int, int]]) -> Any:
+    """``wanted``: the epoch of the last record read, and the one that the leader is to have (-1: any)."""
+    request = messages.OffsetForLeaderEpochRequest
+    topics: dict[str, Any] = {}
+    for (topic, partition), (epoch, leader_epoch) in wanted.items():
+        row = topics.setdefault(topic, request.OffsetForLeaderTopic(topic=topic))
+        asked = request.OffsetForLeaderPartition(partition=partition, leader_epoch=epoch)
+        asked.current_leader_epoch = leader_epoch
+        row.partitions.append(asked)
+    return request(replica_id=-1, topics=list(topics.values()))
+
+
+def epochs_answer(response: Any) -> dict[TopicPartition, EpochEnd]:
+    return {
+        TopicPartition(topic.topic, row.partition): EpochEnd(row.error_code, row.leader_epoch, row.end_offset)
         for topic in response.topics
         for row in topic.partitions
     }

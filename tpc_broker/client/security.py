@@ -6,7 +6,6 @@ by name, and nothing falls back to less than what was asked for. Secrets are not
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -103,6 +102,8 @@ def tls_context(settings: TlsSettings) -> "ssl.SSLContext":
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
     """OpenSSL's way to a chain and its key is a file: one that only we can read, and that goes at once."""
+    import tempfile  # noqa: PLC0415 - likewise; it brings four modules for archives along
+
     descriptor, path = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(descriptor, "w") as file:

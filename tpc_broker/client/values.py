@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -27,12 +28,19 @@ class Record(NamedTuple):
     leader_epoch: int
 
 
-class Batch(NamedTuple):
-    """Records of one partition, in order. ``next_offset`` is where reading goes on behind them."""
+@dataclass(slots=True)
+class Batch:
+    """Records of one partition, in order; iterating gives them. ``next_offset``: where reading goes on behind them."""
 
     where: TopicPartition
     records: Sequence[Record]
     next_offset: int
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
 
 
 class Delivered(NamedTuple):

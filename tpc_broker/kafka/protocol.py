@@ -4,11 +4,12 @@ A server: `decode_request_header`, look at key and version, `decode_request` for
 for the answer. A client: `encode_request_frame` and `decode_response_frame`.
 """
 
+from functools import cache
 from struct import Struct
 from typing import Any
 
 from .api_keys import api, request_header_version, response_header_version
-from .codec import VECTOR_JOIN_BYTES, Buffer, codec, join_small
+from .codec import VECTOR_JOIN_BYTES, Buffer, Codec, codec, join_small
 from .errors import DecodeError, EncodeError
 from .framing import SIZE, frame
 
@@ -65,7 +66,7 @@ def encode_request_frame(
     key: int, version: int, correlation_id: int, client_id: str | None, message: Any
 ) -> list[Buffer]:
     """Size prefix, header and body of a request as buffers to send."""
-    parts = codec(api(key).request_name, version).encode_parts(message)
+    parts = _request_codec(key, version).encode_parts(message)
     header = encode_request_header(key, version, correlation_id, client_id)
     if len(parts) < WHOLE_PARTS_MAX and sum(map(len, parts)) < VECTOR_JOIN_BYTES:
         body = b"".join(parts)
@@ -90,4 +91,15 @@ def decode_response_frame(key: int, version: int, data: Buffer) -> tuple[int, An
     else:
         header, position = codec("ResponseHeader", is_flexible).decode_prefix(data)
         correlation_id = header.correlation_id
-    return correlation_id, decode_response(key, version, data, position)
+    return correlation_id, _response_codec(key, version).decode(data, position)
+
+
+@cache
+def _request_codec(key: int, version: int) -> Codec:
+    """For clients, which ask for the same ones over and over."""
+    return codec(api(key).request_name, version)
+
+
+@cache
+def _response_codec(key: int, version: int) -> Codec:
+    return codec(api(key).response_name, version)

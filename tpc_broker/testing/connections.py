@@ -81,7 +81,7 @@ class MemoryConnections:
         """The client has closed it."""
         if connection in self.open:
             self.open.remove(connection)
-            self.dispatcher.on_closed(connection, "peer", "")
+            self.dispatcher.on_closed(connection, "peer closed", "")
 
     def _end(self, request: MemoryRequest, answer: bytes | None) -> None:
         self._waiting.remove(request)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tpc_broker.storage.ports import Disk
     from tpc_broker.testing.logs import MemoryFiles
 
-PORT = 9092
+PORT, LOGIN_PORT = 9092, 9192
 DATA_PATH = Path("/data")
 
 
@@ -63,11 +63,16 @@ class Life:
         }
 
 
+def _listener(name: str, security: SecurityProtocol, host: str, port: int, cores: int) -> Listener:
+    addresses = tuple(Address(host, port + number) for number in range(cores))
+    return Listener(name, ListenerMode.PER_CORE_PORT, addresses, addresses, security)
+
+
 LifeT = TypeVar("LifeT", bound=Life)
 
 
 class MemoryNode(Generic[LifeT]):
-    """Of `host`, where the first core has port 9092; the second listener wants logins. `settings`: `NAME=VALUE`."""
+    """Of `host`, where the first core has port 9092, and 9192 for who logs in. `settings`: `NAME=VALUE`."""
 
     def __init__(  # noqa: PLR0913  (a node is put together here)
         self, nursery: trio.Nursery, cores: int, settings: Sequence[str], chance: random.Random,
@@ -78,11 +83,10 @@ class MemoryNode(Generic[LifeT]):
         self.folders: dict[TopicPartition, MemoryFiles] = {}
         self.posts: dict[CoreId, MemoryMailboxes] = {}
         self.clock, self.chance = clock, chance
-        addresses = tuple(Address(host, PORT + number) for number in range(cores))
-        modes = ListenerMode.PER_CORE_PORT, addresses, addresses
         self.listeners = (
-            Listener("PLAINTEXT", *modes), Listener("LOGIN", *modes, SecurityProtocol.SASL_PLAINTEXT),
-        )  # fmt: skip
+            _listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, host, PORT, cores),
+            _listener("LOGIN", SecurityProtocol.SASL_PLAINTEXT, host, LOGIN_PORT, cores),
+        )
         self.configuration = load_settings("", ("group.initial.rebalance.delay.ms=0", *settings))
         self.lives: dict[CoreId, LifeT] = {}
         self._nursery = nursery

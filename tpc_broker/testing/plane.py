@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 TOPIC_IDS_IN_PRODUCE = 13
 ADDS_PARTITIONS = 12
 ACKS = (-1, 0, 1)
+NO_KEY = "A record of a compacted topic needs a key"
 
 
 @dataclass
@@ -81,6 +82,14 @@ def _parts(message: Any, version: int, verdicts: Sequence[Verdict | None]) -> li
 
 def _key_of(topic: Any, version: int) -> str | uuid.UUID:
     return uuid.UUID(bytes=bytes(topic.topic_id)) if version >= TOPIC_IDS_IN_PRODUCE else str(topic.name)
+
+
+def _tell_bad_records(answer: Any, places: Iterable[int], reason: str) -> None:
+    """As `native/ring/produce_errors.c`."""
+    kind = messages.ProduceResponse.BatchIndexAndErrorMessage
+    answer.record_errors = [kind(batch_index=place, batch_index_error_message=reason) for place in places]
+    if answer.record_errors:
+        answer.error_message = "One or more records have been rejected"
 
 
 def _told(known: Iterable[Producer]) -> list[ToldProducer]:
@@ -267,49 +276,53 @@ class MemoryPlane:
 
     def _take(self, part: _Part, version: int, pending: _Pending) -> Any:
         """One partition's answer, for when what was appended is durable."""
-        verdict, index = part.verdict, part.asked.index
+        verdict, handle = part.verdict, self._handle_of(part.key, part.asked.index)
         answer = messages.ProduceResponse.PartitionProduceResponse(
-            index=index, error_code=int(verdict.error_code), base_offset=-1, error_message=verdict.message
+            index=part.asked.index, error_code=int(verdict.error_code), base_offset=-1, error_message=verdict.message
         )
         if verdict.error_code:
             answer.current_leader.leader_id = verdict.leader_id
             answer.current_leader.leader_epoch = verdict.leader_epoch
+            if verdict.keyless and handle is not None:
+                answer.log_start_offset = self.logs[handle].log_start_offset
+                _tell_bad_records(answer, verdict.keyless, NO_KEY)
             return answer
-        handle = self._handle_of(part.key, index)
         if handle is None:
             answer.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return answer
-        batch = self._judge(handle, part.records, version)
-        answer.error_code, answer.error_message = int(batch.error_code), batch.message
+        log, batch = self.logs[handle], self._judge(handle, part.records, version)
+        answer.error_code = int(batch.error_code)
+        answer.log_start_offset = log.log_start_offset if batch.tells_log_start else -1
         if batch.error_code:
+            _tell_bad_records(answer, batch.bad_records, batch.reason)
             return answer
         header = decode_header(batch.records)
         known = self._producer(handle, header.producer_id) if header.producer_id >= 0 else None
         error, duplicate = judged(known, header)
-        if known is None and self._begins_too_late(handle, header):
-            error = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if duplicate is not None:
             answer.base_offset = duplicate.last_offset - duplicate.offset_delta
+            answer.log_append_time_ms = duplicate.timestamp
             pending.ends[handle], pending.parts[handle] = duplicate.last_offset + 1, answer
             return answer
+        if known is None and self._begins_too_late(handle, header):
+            error = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         error = error or self.guards.refusal(handle, known, header, verdict.guard)
         if error:
             answer.error_code = int(error)
             return answer
-        log = self.logs[handle]
         answer.base_offset = log.append(batch.records, self._files[handle].leader_epoch)
+        answer.log_append_time_ms = batch.append_ms
         self.guards.end(handle, header)
         self._count_append(handle, len(batch.records))
-        answer.log_append_time_ms, answer.log_start_offset = batch.append_ms, log.log_start_offset
         pending.ends[handle], pending.parts[handle] = log.log_end_offset, answer
         return answer
 
     def _judge(self, handle: int, records: bytes, version: int) -> Judged:
         files = self._files[handle]
         if files.config is None:
-            return Judged(ErrorCode.NONE, None, records)
+            return Judged(ErrorCode.NONE, records)
         if files.is_internal:
-            return Judged(ErrorCode.INVALID_TOPIC_EXCEPTION, None, records)
+            return Judged(ErrorCode.INVALID_TOPIC_EXCEPTION, records)
         return judge_batch(records, files.config, version, self._now_ms())
 
     def _begins_too_late(self, handle: int, header: BatchHeader) -> bool:

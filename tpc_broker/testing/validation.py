@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """`records`: what is to be appended, as soon as there is no error."""
+    """`records`: what is to be appended, if there is no error."""
 
     error_code: ErrorCode
-    message: str | None
     records: bytes
+    reason: str = ""
+    bad_records: tuple[int, ...] = ()
+    """Places of those that are named in the answer, with the reason."""
+    tells_log_start: bool = False
+    """Whether the answer says where the log starts."""
     append_ms: int = -1
     """-1: records keep their time stamps."""
 
@@ -37,13 +41,20 @@ def judge_batch(records: bytes, config: TopicConfig, version: int, now_ms: int) 
     report = ffi.new("tpc_batch_report *")
     taken = bytearray(records)
     code = lib.tpc_batch_validate(ffi.from_buffer(taken), len(taken), limits, report)
+    tells_log_start = bool(report.flags & lib.TPC_BATCH_TELLS_LOG_START)
     if code:
-        text = ffi.string(lib.tpc_batch_reason_text(report.reason))
-        return Judged(ErrorCode(code), text.decode() if isinstance(text, bytes) else text, records)
+        count = min(report.bad_records_count, lib.TPC_BATCH_BAD_RECORDS_MAX)
+        bad_records = tuple(int(report.bad_records[place]) for place in range(count))
+        return Judged(ErrorCode(code), records, _text(report.reason), bad_records, tells_log_start)
     del taken[report.header.batch_bytes :]
     if is_append_time:
         lib.tpc_batch_stamp_append_time(ffi.from_buffer(taken), len(taken), 0, -1, now_ms)
-        return Judged(ErrorCode.NONE, None, bytes(taken), now_ms)
-    if report.flags & lib.TPC_BATCH_MAX_TIMESTAMP_WRONG:
+    elif report.flags & lib.TPC_BATCH_MAX_TIMESTAMP_WRONG:
         lib.tpc_batch_set_max_timestamp(ffi.from_buffer(taken), len(taken), report.records_max_timestamp)
-    return Judged(ErrorCode.NONE, None, bytes(taken))
+    append_ms = now_ms if is_append_time else -1
+    return Judged(ErrorCode.NONE, bytes(taken), tells_log_start=tells_log_start, append_ms=append_ms)
+
+
+def _text(reason: int) -> str:
+    text = ffi.string(lib.tpc_batch_reason_text(reason))
+    return text.decode() if isinstance(text, bytes) else text

@@ -20,8 +20,8 @@ typedef struct {
     uint8_t *present; /* TPC_ROWS_KEY and TPC_ROWS_VALUE of what is not null */
     char *format;     /* room for TPC_ROWS_FORMAT_BYTES a row */
     int64_t format_bytes;
-    int64_t begin; /* the byte at which the format begins, */
-    int64_t end;   /* and the one behind it */
+    int64_t begin;      /* the byte at which the format begins, */
+    int64_t end;        /* and the one behind it */
     int32_t keys_count; /* not null */
     int32_t values_count;
     int32_t *header_counts; /* of each row */
@@ -32,10 +32,11 @@ typedef struct {
 
 /* Why tpc_rows_append_batches() stopped. */
 enum tpc_rows_stop {
-    TPC_ROWS_END = 0,          /* no whole batch is left */
-    TPC_ROWS_FULL = 1,         /* the next record does not fit in what room is left */
-    TPC_ROWS_NEEDS_CALLER = 2, /* the batch at the position is compressed, or it belongs to a transaction and that matters */
-    TPC_ROWS_BAD_BATCH = 3,    /* no batch of magic 2, or its records are malformed */
+    TPC_ROWS_END = 0,  /* no whole batch is left */
+    TPC_ROWS_FULL = 1, /* the next record does not fit in what room is left */
+    TPC_ROWS_NEEDS_CALLER =
+        2, /* the batch at the position is compressed, or it belongs to a transaction and that matters */
+    TPC_ROWS_BAD_BATCH = 3, /* no batch of magic 2, or its records are malformed */
     TPC_ROWS_BAD_CRC = 4,
     TPC_ROWS_EPOCH = 5 /* the batch at the position has another leader epoch than the rows so far */
 };

@@ -209,7 +209,7 @@ class Groups:
         self, group: str, places: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, Position]:
         """What the group has committed, of these partitions or of all. ``require_stable``: wait for transactions that
-        are about to change it.
+        are about to change it; name the partitions, as brokers leave out of "all" those that have no offset yet.
         """
         asked = None if places is None else list(places)
         exchange = to_fetch_offsets(group, asked, require_stable=require_stable)

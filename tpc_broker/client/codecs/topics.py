@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, cast
 
 from tpc_broker.client.codecs.codec import Codec, DecodingError, LackError, Place
 from tpc_broker.client.codecs.coding import encoded, supplied
+from tpc_broker.client.work.for_each import WINDOW_RECORDS
 from tpc_broker.client.work.policies import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
     from typing import Unpack
 
     import anyio
@@ -60,12 +62,19 @@ class ReadOptionsGiven(TypedDict, total=False):
     topics_seconds: float
 
 
-class TypedBatch(NamedTuple, Generic[K, V]):
-    """Records of one partition, in order. ``next_offset`` is where reading goes on behind them."""
+@dataclass(slots=True)
+class TypedBatch(Generic[K, V]):
+    """Records of one partition, in order; iterating gives them. ``next_offset``: where reading goes on behind them."""
 
     where: TopicPartition
     records: Sequence[TypedRecord[K, V]]
     next_offset: int
+
+    def __iter__(self) -> Iterator[TypedRecord[K, V]]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
 
 
 class TypedWork(NamedTuple, Generic[K, V]):
@@ -110,8 +119,7 @@ class Topic(Generic[K, V]):
         timestamp: int | None = None,
     ) -> Delivered:  # fmt: skip
         """As `Client.send`. `EncodingError`: nothing was sent, as a codec makes no bytes of this. `RegistryError`."""
-        data = await encoded(self._value, value, self._value_place)
-        at = None if key is None else await encoded(self._key, key, self._key_place)
+        at, data = await self.coded(value, key=key)
         return await self._sends.send(
             self.name, data, key=at, headers=headers, partition=partition, timestamp=timestamp
         )  # fmt: skip
@@ -121,11 +129,15 @@ class Topic(Generic[K, V]):
         timestamp: int | None = None,
     ) -> Slip:  # fmt: skip
         """As `Client.post`. `EncodingError`: nothing was sent, as a codec makes no bytes of this. `RegistryError`."""
-        data = await encoded(self._value, value, self._value_place)
-        at = None if key is None else await encoded(self._key, key, self._key_place)
+        at, data = await self.coded(value, key=key)
         return await self._sends.post(
             self.name, data, key=at, headers=headers, partition=partition, timestamp=timestamp
         )  # fmt: skip
+
+    async def coded(self, value: V, *, key: K | None = None) -> tuple[bytes | None, bytes | None]:
+        """Key and value as bytes: what `Client.send_all` takes. `EncodingError`, `RegistryError`."""
+        data = await encoded(self._value, value, self._value_place)
+        return None if key is None else await encoded(self._key, key, self._key_place), data
 
     @asynccontextmanager
     async def read(self, **options: Unpack[ReadOptionsGiven]) -> AsyncIterator[TypedStream[K, V]]:
@@ -193,25 +205,26 @@ class TypedStream(Generic[K, V]):
         async with self.stream.work(max_records=max_records, commit=commit) as batch:
             yield TypedWork(batch, await self.topic.decoded_all(batch.records))
 
-    async def for_each(
+    async def for_each(  # noqa: PLR0913 - options with defaults
         self,
         handle: Callable[[TypedRecord[K, V]], Awaitable[object]],
         *,
         concurrency: int = 64,
         order: Literal["key", "partition", "none"] = "key",
-        on_error: OnError | None = None,
+        on_error: OnError = Stop(),  # noqa: B008 - it is frozen
+        window: int = WINDOW_RECORDS,
         stop: anyio.Event | None = None,
     ) -> None:
         """As `Stream.for_each`. A record that cannot be read is what ``handle`` fails with, so that ``on_error``
-        decides: a dead letter of it has the bytes as they were.
+        decides, without trying again: a dead letter of it has the bytes as they were.
         """
 
         async def typed(record: Record) -> None:
             await handle(await self.topic.decoded(record))
 
         await self.stream.for_each(
-            typed, concurrency=concurrency, order=order, on_error=Stop() if on_error is None else on_error, stop=stop
-        )
+            typed, concurrency=concurrency, order=order, on_error=on_error, window=window, stop=stop
+        )  # fmt: skip
 
 
 class TypedBatches(Generic[K, V]):
@@ -230,7 +243,8 @@ class TypedBatches(Generic[K, V]):
     async def __anext__(self) -> TypedBatch[K, V]:
         if self._batch is None:
             self._batch, self._index = await self._batches.__anext__(), 0
-        where, records, next_offset = self._batch
+        where, records = self._batch.where, self._batch.records
+        next_offset = self._batch.next_offset
         typed = []
         for record in records[self._index :]:
             try:

@@ -6,7 +6,6 @@ Modules
     `rows`        records cut out of batches in C
     `decoding`    one partition's part of an answer, read piece by piece; no I/O
     `sessions`    fetch sessions (KIP-227); no I/O
-    `lookups`     questions about offsets and epochs as plain values; no I/O
     `partitions`  one partition: positions, what lies ready, what is handed out; no I/O
     `frames`      memory of answers; no I/O
     `stock`       all partitions of a reader, shares of memory, whose turn it is; no I/O

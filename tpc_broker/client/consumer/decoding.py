@@ -87,6 +87,11 @@ class Part:
         return self._walk.next_offset
 
     @property
+    def is_over(self) -> bool:
+        """Nothing is left to be read."""
+        return self._unpacked is None and self._walk.position >= self.records.nbytes
+
+    @property
     def unpacked_bytes(self) -> int:
         """What it holds beside ``records``."""
         if self._unpacked is None or len(self._unpacked[1]) <= len(self.records):
@@ -157,9 +162,13 @@ class Part:
         self._unpacked = header, plain
 
     def _damaged(self, why: str) -> DamagedDataError:
-        text = f"{self.where}, offset {self.next_offset}: the record batch cannot be read: {why}"
+        offset, advice = self.next_offset, ""
         try:
-            behind = read_batch(self.records, self._walk.position).last_offset + 1
+            batch = read_batch(self.records, self._walk.position)
         except CodecError:
-            return DamagedDataError(text)
-        return DamagedDataError(f"{text}. seek(…, Offset({behind})) goes on behind it")
+            pass
+        else:
+            offset = max(offset, batch.base_offset)
+            if batch.last_offset_delta + 1 == batch.records_count:  # else the header is not to be believed either
+                advice = f". seek(…, Offset({batch.last_offset + 1})) goes on behind it"
+        return DamagedDataError(f"{self.where}, offset {offset}: the record batch cannot be read: {why}{advice}")

@@ -2,23 +2,24 @@
 
 Tasks of `Fetcher.run`
     1. `_arrange` asks for what partitions lack: a leader, an offset to begin at, whether the log was cut off
-    2. `_serve`, one for each broker, fetches: the next request leaves while the records of the last one are handed out
+    2. `_serve`, two for each broker, fetch: the next request leaves while the records of the last one are handed out
 
-A long fetch would hold up everything behind it, so that each broker is fetched from on a connection of its own.
+A long fetch would hold up everything behind it, so that each broker is fetched from on a connection of its own. What is
+wanted while a long fetch is under way (there is room again, or somebody seeks) is asked for on another one.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
+from tpc_broker.client import requests
 from tpc_broker.client.cluster import BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX, MISSING_TOPIC_SECONDS, is_retriable
-from tpc_broker.client.consumer import lookups
 from tpc_broker.client.consumer.bells import Bell
 from tpc_broker.client.consumer.decoding import Part
 from tpc_broker.client.consumer.ports import Position
@@ -48,11 +49,10 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.stock import Stock, Wanted
     from tpc_broker.client.net.channel import Channel
     from tpc_broker.client.net.fleet import Fleet
-    from tpc_broker.client.requests import TopicFacts, TopicPartition
+    from tpc_broker.client.requests import OffsetAnswer, TopicFacts, TopicPartition
 
-HOLD_SECONDS: Final = 0.02
-"""How long a fetch waits for the room of a partition that it would leave out; the others have to wait with it."""
-LONG_SECONDS: Final = 0.5
+BESIDE_SECONDS: Final = 0.005
+"""How long a fetch may take before what else is wanted is asked for beside it."""
 REPLICA_SECONDS: Final = 300.0
 """How long another replica than the leader is read from before the leader is asked again."""
 logger = logging.getLogger("tpc.client")
@@ -80,7 +80,7 @@ class Fetcher:
         self._settings = settings
         self._tasks: TaskGroup
         self._changed = Bell()
-        self._brokers: dict[int, Bell] = {}
+        self._brokers: dict[int, tuple[Bell, Bell]] = {}
 
     def look(self) -> None:
         """What partitions there are, or where they are read, is something else."""
@@ -88,7 +88,7 @@ class Fetcher:
 
     def room(self) -> None:
         """More could be fetched than before."""
-        for bell in self._brokers.values():
+        for bell in itertools.chain.from_iterable(self._brokers.values()):
             bell.ring()
 
     async def run(self) -> None:
@@ -115,11 +115,13 @@ class Fetcher:
                 await self._changed.wait()
 
     def _serve_from(self, broker_id: int) -> None:
-        bell = self._brokers.get(broker_id)
-        if bell is None:
-            bell = self._brokers[broker_id] = Bell()
-            self._tasks.start_soon(self._serve, broker_id, bell)
-        bell.ring()
+        bells = self._brokers.get(broker_id)
+        if bells is None:
+            bells = self._brokers[broker_id] = (Bell(), Bell())
+            for bell, pause_seconds in zip(bells, (0.0, BESIDE_SECONDS), strict=True):
+                self._tasks.start_soon(self._serve, _Line(self._fleet, broker_id), bell, pause_seconds)
+        for bell in bells:
+            bell.ring()
 
     def _ask(self, partitions: list[Partition], ask: Any, *arguments: Any) -> None:
         for found in partitions:
@@ -194,33 +196,31 @@ class Fetcher:
         found.leader, found.leader_epoch = leader, epoch
 
     async def _look_up(self, partitions: list[Partition], still: Callable[[Partition], bool], leader: int) -> None:
-        wanted = {found.where: (found.start.time_ms, found.leader_epoch) for found in partitions}
-        answer = await self._offsets(leader, wanted)
-        late = {}
+        wanted = {found.where: found.start.time_ms for found in partitions}
+        answer = await self._offsets(leader, wanted, {found.where: found.leader_epoch for found in partitions})
+        late = set()
         for found in filter(still, partitions):
             told = answer.get(found.where)
             if told is None or told.error_code:
                 code = ErrorCode.UNKNOWN_SERVER_ERROR if told is None else told.error_code
                 self._failing(found, RefusedError(code, f"offsets of {found.where} at broker {leader}"))
             elif told.offset < 0:
-                late[found.where] = (LATEST, found.leader_epoch)
+                late.add(found)
             else:
                 found.is_well()
                 self.stock.seek(found, Position(told.offset, told.leader_epoch))
-        if late:
-            for found in partitions:
-                if found.where in late and still(found):
-                    self.stock.restart(found, Start(time_ms=LATEST))
+        for found in late:
+            self.stock.restart(found, Start(time_ms=LATEST))
 
     async def _offsets(
-        self, leader: int, wanted: dict[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, lookups.Found]:
+        self, leader: int, wanted: dict[TopicPartition, int], leader_epochs: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAnswer]:
         channel = await self._fleet.channel(leader)
-        request = lookups.offsets_request(wanted, self._settings.isolation)
-        return lookups.offsets_answer(await channel.call(ApiKey.LIST_OFFSETS, lambda _version: request))
+        request = requests.offsets_request(wanted, self._settings.isolation, leader_epochs)
+        return requests.offsets_answer(await channel.call(ApiKey.LIST_OFFSETS, requests.in_any_version(request)))
 
     async def _offset(self, leader: int, where: TopicPartition, time_ms: int) -> int:
-        told = (await self._offsets(leader, {where: (time_ms, -1)})).get(where)
+        told = (await self._offsets(leader, {where: time_ms}, {})).get(where)
         if told is None or told.error_code:
             code = ErrorCode.UNKNOWN_SERVER_ERROR if told is None else told.error_code
             raise RefusedError(code, f"offsets of {where} at broker {leader}")
@@ -233,9 +233,9 @@ class Fetcher:
             for found in filter(still, partitions):
                 found.needs_check = False
             return
-        request = lookups.epochs_request({found.where: (found.last_epoch, found.leader_epoch) for found in partitions})
-        answer = await channel.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, lambda _version: request)
-        told = lookups.epochs_answer(answer)
+        request = requests.epochs_request({found.where: (found.last_epoch, found.leader_epoch) for found in partitions})
+        answer = await channel.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, requests.in_any_version(request))
+        told = requests.epochs_answer(answer)
         for found in filter(still, partitions):
             end = told.get(found.where)
             if end is None or end.error_code:
@@ -289,10 +289,15 @@ class Fetcher:
         is_missing = isinstance(error, UnknownTopicError)
         found.missing_since = (found.missing_since or now) if is_missing else None
         is_mendable = is_missing or is_retriable(error) or _is_vague(error)
-        is_over = now - found.failing_since > self._fleet.settings.retry_seconds
+        seconds = self._fleet.settings.retry_seconds
+        is_over = now - found.failing_since > seconds
         is_gone = is_missing and now - (found.missing_since or now) > MISSING_TOPIC_SECONDS
-        if not is_mendable or is_over or is_gone:
+        if not is_mendable or is_gone:
             self.stock.fail(found, error)
+            return
+        if is_over:
+            what = f"reading {found.where} at offset {found.fetch_offset}"
+            self.stock.fail(found, error.again(f"{what} was given up after {seconds:g} s (retry_seconds)"))
             return
         pause = min(BACKOFF_SECONDS_FIRST * 2**found.failures_count, BACKOFF_SECONDS_MAX)
         found.failures_count = min(found.failures_count + 1, 10)
@@ -302,25 +307,26 @@ class Fetcher:
 
     # ---- 2. fetching
 
-    async def _serve(self, broker_id: int, bell: Bell) -> None:
-        line = _Line(self._fleet, broker_id)
-        short_seconds = HOLD_SECONDS
-        while True:
-            wanted, bytes_max, has_full = self.stock.wanted(broker_id, time.monotonic())
-            if has_full or not wanted:
-                with anyio.move_on_after(HOLD_SECONDS if wanted else None) as hold:
-                    await bell.wait()
-                # The longer nothing of what is full is read, the less likely that it is while the others are asked for.
-                short_seconds = min(2 * short_seconds, LONG_SECONDS) if hold.cancelled_caught else HOLD_SECONDS
-                wanted, bytes_max, has_full = self.stock.wanted(broker_id, time.monotonic())
-            if wanted:
-                wait_seconds = min(self._settings.wait_seconds, short_seconds if has_full else math.inf)
-                await self._fetch(line, wanted, bytes_max, wait_seconds)
+    async def _serve(self, line: _Line, bell: Bell, pause_seconds: float) -> None:
+        try:
+            while True:
+                wanted, bytes_max = self.stock.wanted(line.broker_id, time.monotonic())
+                if wanted and pause_seconds:
+                    await anyio.sleep(pause_seconds)
+                    wanted, bytes_max = self.stock.wanted(line.broker_id, time.monotonic())
+                if wanted:
+                    await self._fetch(line, wanted, bytes_max)
+                    continue
+                if not self.stock.uses(line.broker_id):
+                    line.close()
+                await bell.wait()
+        finally:
+            line.close()
 
-    async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int, wait_seconds: float) -> None:
+    async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int) -> None:
         settings = self._settings
-        terms = FetchTerms(settings.isolation, round(wait_seconds * 1000), bytes_max, rack=settings.rack)
-        self.stock.sent(line.broker_id, bytes_max)
+        terms = FetchTerms(settings.isolation, round(settings.wait_seconds * 1000), bytes_max, rack=settings.rack)
+        self.stock.sent(line, wanted, bytes_max)
         try:
             response, told = await line.fetch(wanted, terms)
         except ClientError as error:
@@ -330,13 +336,11 @@ class Fetcher:
                     self._failing(found, error)
             return
         finally:
-            self.stock.answered(line.broker_id)
+            self.stock.answered(line, wanted)
         if response.error_code:
             await self._refused_whole(line, wanted, response.error_code)
             return
         self.stock.take_in(filter(None, [self._fetched(row, answer) for row, answer in told]))
-        if response.throttle_time_ms:
-            await anyio.sleep(response.throttle_time_ms / 1000)
 
     async def _refused_whole(self, line: _Line, wanted: list[Wanted], code: int) -> None:
         if FetchSession.is_lost(code):
@@ -355,9 +359,6 @@ class Fetcher:
             return None
         if row.error_code:
             self._refused(found, row.error_code)
-            return None
-        if row.diverging_epoch.end_offset >= 0:
-            self._cut_off(found, row.diverging_epoch.end_offset)
             return None
         found.is_well()
         if row.high_watermark < 0:
@@ -409,24 +410,26 @@ class _Line:
 
     async def fetch(self, wanted: list[Wanted], terms: FetchTerms) -> tuple[Any, list[tuple[Wanted, Any]]]:
         """The answer, and what it tells of each partition. `ClientError`: none came, and the connection is over."""
+        version_max = FETCH_WITH_IDS_VERSION - 1 if uses_names(wanted) else None
         try:
             channel = await self._open()
-            version = channel.version(ApiKey.FETCH)
-            if uses_names(wanted):
-                version = min(version, FETCH_WITH_IDS_VERSION - 1)
-            request = self._session.request(version, wanted, terms)
-            response = await _answer(channel, version, request)
+            response = await channel.call(
+                ApiKey.FETCH,
+                lambda version: self._session.request(version, wanted, terms),
+                version_max,
+                wait_seconds=terms.wait_ms / 1000,
+            )
         except BaseException:
             self.close()
             raise
-        told = self._session.took(response, version)
+        told = self._session.took(response)
         if not response.error_code:
             self.lost_count = 0
         return response, told
 
     async def _open(self) -> Channel:
         channel = self._channel
-        if channel is None or channel.is_closed or time.monotonic() > channel.expires_at:
+        if channel is None or channel.is_closed:
             self.close()
             channel = self._channel = await self._fleet.own_channel(self.broker_id)
         return channel
@@ -435,22 +438,7 @@ class _Line:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        self._session.end(is_known=False)
-
-
-async def _answer(channel: Channel, version: int, request: Any) -> Any:
-    answered = anyio.Event()
-    answer: list[Any] = []
-
-    def on_answer(given: Any) -> None:
-        answer.append(given)
-        answered.set()
-
-    channel.start(ApiKey.FETCH, version, request, on_answer)
-    await answered.wait()
-    if isinstance(answer[0], ClientError):
-        raise answer[0]
-    return answer[0]
+        self._session.end()
 
 
 def _is_vague(error: ClientError) -> bool:

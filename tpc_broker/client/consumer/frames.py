@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """Counts the bytes of answers that are held for parts that are not read yet."""
+    """Counts the bytes of answers that are held for parts that are not read yet, and of what was unpacked of them."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self._answers: dict[Part, _Answer] = {}
+        self._unpacked: dict[Part, int] = {}
 
     def add(self, parts: Iterable[Part]) -> None:
         """Those that came in one answer."""
@@ -24,8 +25,16 @@ class Held:
         for part in answer.parts:
             self._answers[part] = answer
 
+    def look(self, part: Part) -> None:
+        """Something of it was read, and may have been unpacked for that."""
+        unpacked = part.unpacked_bytes
+        if unpacked or part in self._unpacked:
+            self.bytes += unpacked - self._unpacked.get(part, 0)
+            self._unpacked[part] = unpacked
+
     def drop(self, part: Part) -> None:
         """It is read, or not wanted."""
+        self.bytes -= self._unpacked.pop(part, 0)
         answer = self._answers.pop(part)
         self.bytes -= answer.bytes
         answer.parts.remove(part)

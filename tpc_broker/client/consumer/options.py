@@ -16,6 +16,7 @@ from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.membership.by_hand import HandMembership
 from tpc_broker.client.membership.group import GroupMembership
 from tpc_broker.client.membership.settings import GroupSettings, checked_subscription
+from tpc_broker.client.producer.settings import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -38,7 +39,7 @@ _ISOLATIONS: Final = {
 _POSITIVE: Final = (
     "fetch_bytes", "partition_bytes", "wait_seconds", "commit_seconds", "leave_seconds", "topics_seconds",
 )  # fmt: skip
-_UNITS: Final = {"": 1, "B": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
+MEMORY_BYTES_MIN: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +67,13 @@ class ReadOptions:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: more than 0")
         start_of(self.start)
-        bytes_of(self.memory)
+        if bytes_of(self.memory) < MEMORY_BYTES_MIN:
+            raise ValueError(f"memory is {self.memory}: at least 64 KiB")
 
     def fetch_settings(self) -> FetchSettings:
         limits = Limits(bytes_of(self.memory), self.fetch_bytes, self.partition_bytes)
         isolation = _ISOLATIONS[self.isolation]
         return FetchSettings(isolation, self.wait_seconds, self.on_missing, self.rack, limits)
-
-
-def bytes_of(said: int | str) -> int:
-    """``"64MiB"``, ``"1GB"`` or a number of bytes. `ValueError` for what is none, or less than 64 KiB."""
-    if isinstance(said, str):
-        found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", said)
-        if found is None or found[2].upper() not in _UNITS:
-            raise ValueError(f"memory is {said!r}: a number of bytes, or one with KiB, MiB, GiB behind it")
-        said = int(found[1]) * _UNITS[found[2].upper()]
-    if said < 64 * 1024:
-        raise ValueError(f"memory is {said} bytes: at least 64 KiB")
-    return said
 
 
 class Chosen(NamedTuple):

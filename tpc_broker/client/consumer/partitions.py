@@ -62,6 +62,8 @@ class Partition:
         """The log may have been cut off below the position since."""
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.version = 0
+        self.asked_version = -1
+        """Of the fetch that is under way, -1: none is."""
         self.is_known = position is not None
         self.position = 0 if position is None else position.offset
         self.epoch = -1 if position is None else position.leader_epoch
@@ -175,7 +177,9 @@ class Partition:
             self.finished = Position(max(next_offset, end), epoch)
 
     def hold(self, first_offset: int | None, after: int | None) -> None:
-        """Let a transaction have what is handed out from there on (None: all of it); ``after``: up to where it has it."""
+        """Let a transaction have what is handed out from there on (None: all of it); ``after``: up to where it has
+        it.
+        """
         runs = [run for run in self.handed if after is None or run.end > after]
         if not runs:
             said = "what is handed out of it is done already" if self.handed else "nothing of it is under way"

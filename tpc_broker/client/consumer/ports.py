@@ -92,9 +92,15 @@ class Watcher(Protocol):
         what was finished is committed, and once for each partition.
         """
 
+    def taken_back(self, where: TopicPartition, offset: int) -> bool:
+        """A transaction that had what was handed out from there on was aborted. True: the front still has it, and sees
+        to it; False: it is handed out again.
+        """
+
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        """Of partitions that are held: the offset of what is under way for longest, and since when (`time.monotonic`);
-        since now where records only wait for others, or for another attempt.
+        """Of partitions with records that were handed out: the offset of what is under way for longest, and since when
+        (`time.monotonic`); since now where records only wait for others, or for another attempt. Of those that are gone
+        as well, until who has their records has heard of it.
         """
 
 
@@ -123,7 +129,7 @@ class Source(Protocol):
         """All records below are done with."""
 
     def give_back(self, where: TopicPartition, offset: int) -> None:
-        """What was handed out from this offset on is to be handed out again."""
+        """What was handed out from this offset on is to be handed out again. Nothing, where it is so already."""
 
     def is_held(self, where: TopicPartition) -> bool:
         """Whether the partition is still this reader's, and not about to be revoked."""

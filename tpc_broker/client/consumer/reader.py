@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from tpc_broker.client.consumer.fetching import Fetcher, FetchSettings
 from tpc_broker.client.consumer.ports import Position
+from tpc_broker.client.consumer.starts import Start
 from tpc_broker.client.consumer.stock import Stock
 from tpc_broker.client.isolation import Isolation
 from tpc_broker.client.values import Batch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.decoding import Piece
     from tpc_broker.client.consumer.partitions import Partition
     from tpc_broker.client.consumer.ports import Membership, Watcher
-    from tpc_broker.client.consumer.starts import Start
     from tpc_broker.client.net.fleet import Fleet
     from tpc_broker.client.requests import TopicPartition
 
@@ -198,9 +198,9 @@ class StreamReader:
 
     def give_back(self, where: TopicPartition, offset: int) -> None:
         found = self.stock.partitions.get(where)
-        if found is None:
-            return
-        self.stock.go_back(found, offset)
+        if found is None or not found.handed or offset >= found.handed[-1].end:
+            return  # a seek has been faster
+        self.stock.go_back(found, max(offset, found.handed[0].begin))
         self._fetcher.look()
         self._now_quiet()
 
@@ -237,9 +237,14 @@ class StreamReader:
     def take_back_held(self, held: Partition) -> None:
         """The transaction is aborted: what it had is handed out again."""
         offset, held.held_from, held.finish_asked = held.held_from, None, -1
-        if self._has(held) and offset is not None:
-            if self.front is not None:
-                self.front.take_back(held.where)
+        if not self._has(held) or offset is None:
+            return
+        if self.front is not None:
+            self.front.take_back(held.where)
+        is_seen_to = False
+        for watcher in list(self._watchers):
+            is_seen_to |= watcher.taken_back(held.where, offset)
+        if not is_seen_to:
             self.give_back(held.where, offset)
 
     def _there_is_some(self) -> None:
@@ -270,6 +275,8 @@ class StreamReader:
         """`KeyError`: the partition is not read."""
         found = self.stock.partitions[where]
         self._drop([where])
+        if isinstance(to, Start) and to.offset is not None:
+            to = Position(to.offset)
         if isinstance(to, Position):
             self.stock.seek(found, to)
             found.finished = to

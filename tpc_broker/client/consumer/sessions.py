@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.stock import Wanted
     from tpc_broker.client.isolation import Isolation
 
-SESSIONS_VERSION: Final = 7
 _FIRST_EPOCH: Final = 0
 _NO_SESSION_EPOCH: Final = -1
 _LOST: Final = (
@@ -45,12 +44,16 @@ class FetchSession:
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = _FIRST_EPOCH
+        self._by_id = True
         self._told: dict[Place, tuple[int, int, int]] = {}
         self._asked: dict[Place, Wanted] = {}
 
     def request(self, version: int, wanted: Iterable[Wanted], terms: FetchTerms) -> Any:
         """The message that asks for these, and for no other partition."""
         by_id = version >= FETCH_WITH_IDS_VERSION
+        if by_id != self._by_id:
+            self.end()
+            self._by_id = by_id
         self._asked = {(row.topic_id if by_id else row.where.topic, row.where.partition): row for row in wanted}
         rows = {place: (row.offset, row.leader_epoch, row.bytes_max) for place, row in self._asked.items()}
         is_whole = self.epoch <= _FIRST_EPOCH
@@ -87,7 +90,7 @@ class FetchSession:
             )
         return list(topics.values())
 
-    def took(self, response: Any, version: int) -> list[tuple[Wanted, Any]]:
+    def took(self, response: Any) -> list[tuple[Wanted, Any]]:
         """Each partition that the answer tells of, as it was asked for. A session's end is no error: nothing is told,
         and the next request begins anew. Other error codes of the whole answer are the caller's to look at.
         """
@@ -95,19 +98,18 @@ class FetchSession:
         if response.error_code:
             self.end(is_known=response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return []
-        by_id = version >= FETCH_WITH_IDS_VERSION
         told = []
         for topic in response.responses:
-            name = bytes(topic.topic_id) if by_id else topic.topic
+            name = bytes(topic.topic_id) if self._by_id else topic.topic
             for row in topic.partitions:
                 wanted = asked.get((name, row.partition_index))
                 if wanted is not None:
                     told.append((wanted, row))
-        self._move_on(response.session_id, version)
+        self._move_on(response.session_id)
         return told
 
-    def _move_on(self, session_id: int, version: int) -> None:
-        if version < SESSIONS_VERSION or not session_id:
+    def _move_on(self, session_id: int) -> None:
+        if not session_id:  # brokers before version 7 have none, others no room
             self.end(is_known=False)
             return
         self.session_id = session_id

@@ -67,8 +67,10 @@ class Stock:
         self._ready: dict[TopicPartition, Partition] = {}
         """In the order in which they are to be taken from."""
         self._held = Held()
-        self._under_way: dict[int, int] = {}
-        """Bytes that each broker may send with its next answer."""
+        self._under_way: dict[object, int] = {}
+        """Bytes that may come with the next answer on each line."""
+        self._is_tight = False
+        """Something is not asked for because there is no room for it."""
         self._rows = RowReader(PIECE_RECORDS)
 
     @property
@@ -125,30 +127,44 @@ class Stock:
         share = self.limits.memory_bytes // (2 * max(1, len(self.partitions)))
         return min(self.limits.partition_bytes, max(SHARE_BYTES_MIN, share))
 
-    def wanted(self, broker_id: int, now: float) -> tuple[list[Wanted], int, bool]:
-        """What to ask a broker for, how many bytes at most, and whether something is left out that has no room."""
+    def wanted(self, broker_id: int, now: float) -> tuple[list[Wanted], int]:
+        """What to ask a broker for, beside what it is asked for already, and how many bytes at most."""
         share = self.share_bytes
-        rows: list[Wanted] = []
-        has_full = False
-        for found in self.partitions.values():
-            if not found.is_fetchable or found.source != broker_id or found.retry_at > now:
-                continue
-            if found.ready_bytes >= share:
-                has_full = True
-                continue
-            asked = (found.where, found.topic_id, found.fetch_offset, found.leader_epoch, share, found.version)
-            rows.append(Wanted(*asked))
-        others = sum(count for other, count in self._under_way.items() if other != broker_id)
-        room = self.limits.memory_bytes - self._held.bytes - others
-        if rows and room < min(share, self.limits.memory_bytes // 2) and (self._held.bytes or others):
-            return [], 0, True
-        return rows, max(min(self.limits.fetch_bytes, len(rows) * share, room), 1), has_full
+        rows = [
+            Wanted(found.where, found.topic_id, found.fetch_offset, found.leader_epoch, share, found.version)
+            for found in self.partitions.values()
+            if found.source == broker_id
+            and found.is_fetchable
+            and found.ready_bytes < share
+            and found.asked_version != found.version
+            and found.retry_at <= now
+        ]
+        if not rows:
+            return rows, 0
+        busy_bytes = self._held.bytes + sum(self._under_way.values())
+        room = self.limits.memory_bytes - busy_bytes
+        if busy_bytes and room < min(share, self.limits.memory_bytes // 2):
+            self._is_tight = True
+            return [], 0
+        return rows, max(min(self.limits.fetch_bytes, len(rows) * share, room), 1)
 
-    def sent(self, broker_id: int, bytes_max: int) -> None:
-        self._under_way[broker_id] = bytes_max
+    def uses(self, broker_id: int) -> bool:
+        """Whether anything is read from a broker."""
+        return any(found.source == broker_id for found in self.partitions.values())
 
-    def answered(self, broker_id: int) -> None:
-        self._under_way.pop(broker_id, None)
+    def sent(self, line: object, wanted: Iterable[Wanted], bytes_max: int) -> None:
+        """A fetch is under way on a line."""
+        self._under_way[line] = bytes_max
+        for row in wanted:
+            self.partitions[row.where].asked_version = row.version
+
+    def answered(self, line: object, wanted: Iterable[Wanted]) -> None:
+        """It is no more."""
+        self._under_way.pop(line, None)
+        for row in wanted:
+            found = self.partitions.get(row.where)
+            if found is not None and found.asked_version == row.version:
+                found.asked_version = -1
 
     def is_current(self, wanted: Wanted) -> Partition | None:
         """The partition, if an answer to what was wanted is still wanted."""
@@ -193,7 +209,7 @@ class Stock:
                 found.hand_out(piece, now)
                 return piece
             if found.error is not None and not found.parts:
-                raise found.error
+                raise found.error.again()
         return None
 
     def _piece(self, found: Partition, rows_max: int) -> Piece | None:
@@ -204,11 +220,21 @@ class Stock:
             except BaseException:
                 self._ready[found.where] = found
                 raise
+            self._held.look(part)
+            if piece is None:
+                found.pass_over(part.next_offset)
+            if piece is None or part.is_over:
+                self._is_read(found)
             if piece is not None:
                 return piece
-            found.pass_over(part.next_offset)
-            found.parts.popleft()
-            found.ready_bytes -= part.records.nbytes
-            self._held.drop(part)
-            self._on_room()
         return None
+
+    def _is_read(self, found: Partition) -> None:
+        """All that was in the first part."""
+        was_full = found.ready_bytes >= self.share_bytes
+        part = found.parts.popleft()
+        found.ready_bytes -= part.records.nbytes
+        self._held.drop(part)
+        if was_full or self._is_tight:
+            self._is_tight = False
+            self._on_room()

@@ -18,8 +18,9 @@ from tpc_broker.client.consumer.starts import start_of
 from tpc_broker.client.errors import ClientError, PartitionsLostError
 from tpc_broker.client.net.tasks import background_tasks
 from tpc_broker.client.values import Batch
-from tpc_broker.client.work.for_each import WINDOW_RECORDS
+from tpc_broker.client.work.for_each import WINDOW_RECORDS, ForEachSettings
 from tpc_broker.client.work.fronts import Fronts
+from tpc_broker.client.work.order_book import Order
 from tpc_broker.client.work.policies import OnError, Stop
 
 if TYPE_CHECKING:
@@ -153,19 +154,20 @@ class Stream:
         without a key has no order to keep. "partition": those of a partition one after the other. "none": all at once.
 
         What is committed (every ``commit_seconds``, and at the end) lies below everything that is not done. ``window``
-        bounds how many records of a partition may lie above: then it waits, and others go on.
+        bounds how many records of a partition may lie above, and the stream's ``memory`` how many bytes of all that is
+        not done: then the partition waits, and others go on.
 
         ``on_error``, when ``handle`` raises: ``Stop()``: `HandlerError`, naming the record, surfaces here; ``Skip()``;
         ``dead_letter("topic")``: written there, and finished when that is delivered, else `DeadLetterError`;
         ``Retry(5, then=…)``: tried again after growing pauses, while only what has to keep its order behind it waits.
 
-        Cancelled, or ended by an error, what handlers have is cancelled and read again. ``stop``: once it is set nothing
-        more is begun, and this returns when what was under way is done. When a partition is revoked, what is under way
-        of it may end within the group's ``grace_seconds``, and is cancelled behind it.
+        Cancelled, or ended by an error, what handlers have is cancelled and read again. ``stop``: once it is set
+        nothing more is begun, and this returns when what was under way is done. When a partition is revoked, what is
+        under way of it may end within the group's ``grace_seconds``, and is cancelled behind it.
         """
-        await self._taken_over().for_each(
-            handle, concurrency=concurrency, order=order, on_error=on_error, window=window, stop=stop
-        )
+        memory_bytes = self._reader.stock.limits.memory_bytes
+        settings = ForEachSettings(concurrency, Order(order), on_error, window, memory_bytes)
+        await self._taken_over().for_each(handle, settings, stop)
 
     def partitions(self) -> AbstractAsyncContextManager[Parts]:
         """``async with stream.partitions() as parts: async for part in parts: …``: each partition that this stream
@@ -314,6 +316,26 @@ class Stream:
         self._piece, self._records, self._given = None, iter(()), None
 
 
+class _Life:
+    """A membership that runs until `end`, whatever is cancelled around it."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._scope: anyio.CancelScope | None = None
+        self._is_over = False
+
+    async def run(self) -> None:
+        if self._is_over:
+            return
+        with anyio.CancelScope(shield=True) as self._scope:
+            await self._membership.run()
+
+    def end(self) -> None:
+        self._is_over = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+
 class Batches:
     """The batches of a stream, as an asynchronous iterator."""
 
@@ -334,18 +356,25 @@ async def streaming(
 ) -> AsyncIterator[Stream]:
     """A stream that runs while the block does. Leaving commits what is finished, and takes at most ``leave_seconds``
     for that and as many for saying goodbye to the group.
+
+    A block that is cancelled is a member until it has left: handlers that end what they have may take their time, and
+    the last commit may have to wait for the group's next round.
     """
     reader.membership = membership
     stream = Stream(reader, membership, send)
+    life = _Life(membership)
     try:
         async with background_tasks() as tasks:
             tasks.start_soon(reader.run)
-            tasks.start_soon(membership.run)
+            tasks.start_soon(life.run)
             if membership.identity is not None:
                 tasks.start_soon(stream._commit_at_times, commit_seconds)  # noqa: SLF001 - of this module
             try:
                 yield stream
             finally:
-                await stream._leave(leave_seconds)  # noqa: SLF001
+                try:
+                    await stream._leave(leave_seconds)  # noqa: SLF001
+                finally:
+                    life.end()
     finally:
         await stream._say_goodbye(leave_seconds)  # noqa: SLF001

@@ -19,8 +19,8 @@ async def counts_of(fleet: Fleet, names: Collection[str]) -> dict[str, int]:
     """How many partitions each has; those that are not there are left out."""
     if not names:
         return {}
-    facts = await fleet.metadata_once(sorted(names))
-    return {name: len(topic.leaders) for name, topic in facts.topics.items()}
+    facts = await fleet.metadata_once(sorted(names))  # which may tell of others as well
+    return {name: len(facts.topics[name].leaders) for name in names if name in facts.topics}
 
 
 async def counts_found(fleet: Fleet, subscription: Subscription) -> dict[str, int]:

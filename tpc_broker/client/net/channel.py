@@ -22,7 +22,7 @@ from tpc_broker.client.errors import AuthenticationError, ClientError, RefusedEr
 from tpc_broker.client.introduction import FOREVER, introduction, renewal
 from tpc_broker.client.net.frames import Frames
 from tpc_broker.client.net.throttling import throttles_client
-from tpc_broker.client.net.wires import PushingWire
+from tpc_broker.client.net.wires import pushed
 from tpc_broker.kafka import CodecError
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 
 RENEWAL_SHARES: Final = (0.75, 0.85)
 """A session that the broker limits is renewed after a share of its life between these."""
+RENEWAL_SECONDS_MIN: Final = 1.1
+"""Brokers take no renewal within a second of the login before."""
+LAST_LOGIN_SHARE: Final = 0.95
+"""And given up after this one, when there was no token."""
+LOGIN_PAUSE_SECONDS: Final = 0.1
 
 
 class _Waiting(NamedTuple):
@@ -50,6 +55,26 @@ class _Waiting(NamedTuple):
     key: ApiKey
     version: int
     message: Any = None
+
+
+class _Answer:
+    """What `call` waits for."""
+
+    __slots__ = ("_came", "given")
+
+    def __init__(self) -> None:
+        self._came = anyio.Event()
+        self.given: Any = None
+
+    def take(self, given: Any) -> None:
+        self.given = given
+        self._came.set()
+
+    async def wait(self) -> Any:
+        await self._came.wait()
+        if isinstance(self.given, ClientError):
+            raise self.given.again()
+        return self.given
 
 
 class Channel:
@@ -133,22 +158,9 @@ class Channel:
         version = self.version(key)
         if version_max is not None:
             version = min(version, version_max)
-        message = make(version)
-        return await self._answer(lambda on_answer: self.start(key, version, message, on_answer, wait_seconds))
-
-    async def _answer(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
-        answered = anyio.Event()
-        answer: list[Any] = []
-
-        def on_answer(given: Any) -> None:
-            answer.append(given)
-            answered.set()
-
-        start(on_answer)
-        await answered.wait()
-        if isinstance(answer[0], ClientError):
-            raise answer[0].again()
-        return answer[0]
+        answer = _Answer()
+        self.start(key, version, make(version), answer.take, wait_seconds)
+        return await answer.wait()
 
     def _send(self, waiting: _Waiting, message: Any) -> None:
         buffers = self._conversation.request(waiting.key, waiting.version, message)
@@ -160,7 +172,7 @@ class Channel:
                 self._something_left.set()
         except ClientError as error:
             self._waiting.pop()
-            self.close(error)
+            self.close(self._named(error))
             raise self._failed() from error
 
     async def introduce(self, make_login: MakeLogin | None = None) -> None:
@@ -173,14 +185,27 @@ class Channel:
     async def _renew(self, make_login: MakeLogin, seconds: float) -> None:
         try:
             while seconds < FOREVER:
-                await anyio.sleep(seconds * random.uniform(*RENEWAL_SHARES))
-                login = await make_login()
+                begun = time.monotonic()
+                await anyio.sleep(max(seconds * random.uniform(*RENEWAL_SHARES), RENEWAL_SECONDS_MIN))
+                login = await self._new_login(make_login, begun + seconds * LAST_LOGIN_SHARE)
                 self._is_renewing, self._held = True, self._held or deque()
                 seconds = await self._carry_out(renewal(self._conversation, str(self), login))
                 self._is_renewing = False
                 self._release()
         except ClientError as error:
             self.close(error)
+
+    async def _new_login(self, make_login: MakeLogin, until: float) -> Login:
+        """Who gives tokens may be away for a while."""
+        pause = LOGIN_PAUSE_SECONDS
+        while True:
+            try:
+                return await make_login()
+            except AuthenticationError:
+                if time.monotonic() + pause >= until:
+                    raise
+            await anyio.sleep(pause)
+            pause *= 2
 
     async def _carry_out(self, machine: Generator[Ask, Any, float]) -> float:
         try:
@@ -194,11 +219,9 @@ class Channel:
         """Before everything that is held back."""
         if self._failure is not None:
             raise self._failure.again()
-
-        def start(on_answer: Callable[[Any], None]) -> None:
-            self._send(_Waiting(on_answer, self._request_seconds, asked.key, asked.version), asked.message)
-
-        return await self._answer(start)
+        answer = _Answer()
+        self._send(_Waiting(answer.take, self._request_seconds, asked.key, asked.version), asked.message)
+        return await answer.wait()
 
     def _be_silent(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -272,25 +295,16 @@ class Channel:
             try:
                 await self._wire.drain()
             except ClientError as error:
-                self.close(error)
+                self.close(self._named(error))
             except anyio.ClosedResourceError:
                 return
 
     async def _read(self) -> None:
-        frames = Frames(self._take)
-        wire = self._wire
         try:
-            if isinstance(wire, PushingWire):
-                await wire.push_to(frames)
-            else:
-                while self._failure is None:
-                    count = await wire.receive_into(frames.buffer())
-                    if not count:
-                        break
-                    frames.received(count)
+            await pushed(self._wire, Frames(self._take))
             self.close(self._broken("the broker closed it"))
         except (UnreachableError, AuthenticationError) as error:
-            self.close(error)
+            self.close(self._named(error))
         except ClientError as error:
             self.close(self._broken(error))
         except anyio.ClosedResourceError:
@@ -315,6 +329,12 @@ class Channel:
     def _failed(self) -> ClientError:
         assert self._failure is not None
         return self._failure.again()
+
+    def _named(self, error: ClientError) -> ClientError:
+        """A wire's error, with the broker's id."""
+        made = error.again()
+        made.args = (str(error).replace(f"{self.node.host}:{self.node.port}", str(self), 1),)
+        return made if str(self) not in str(error) else error
 
     def _broken(self, why: object) -> UnreachableError:
         return UnreachableError(f"the connection to {self} broke: {why}")

@@ -45,7 +45,7 @@ class Directory:
         self.nodes: dict[int, Node] = {}
         self._topics: dict[str, TopicFacts] = {}
         self._asked_at: dict[str, float] = {}
-        """When the question was put whose answer a topic's facts are."""
+        """When a question about a topic was put last, whatever was answered."""
         self._doubted: dict[str, float] = {}
         self._all_doubted = 0.0
         self._forgotten: set[str] = set()
@@ -98,7 +98,7 @@ class Directory:
         if self._is_closed:
             raise ClosedError("the client is closed")
         joined = self._join(names)
-        if names is None or not names or any(name not in self._topics for name in names):
+        if names is None or not names or any(name not in self._asked_at for name in names):
             joined.is_urgent.set()
         await joined.is_answered.wait()
         if isinstance(joined.answer, ClusterFacts):
@@ -147,9 +147,10 @@ class Directory:
             self._doubted.pop(name, None)
             self._forgotten.discard(name)
         for name in facts.missing:
+            self._asked_at[name] = asked_at
             self._forgotten.discard(name)
-            for kept in (self._topics, self._asked_at, self._doubted):
-                kept.pop(name, None)
+            self._topics.pop(name, None)
+            self._doubted.pop(name, None)
 
     async def stay_fresh(self) -> None:
         """A task: ask again for what grows old, so that new partitions are seen and leaders known in time."""
@@ -157,7 +158,11 @@ class Directory:
             oldest = min(self._asked_at.values(), default=time.monotonic())
             await anyio.sleep(max(oldest + self._max_age_seconds - time.monotonic(), self._max_age_seconds / 10))
             aged = time.monotonic() - self._max_age_seconds
-            names = [name for name, asked_at in self._asked_at.items() if asked_at <= aged]
+            aged_names = [name for name, asked_at in self._asked_at.items() if asked_at <= aged]
+            names = [name for name in aged_names if name in self._topics]
+            for name in aged_names:
+                if name not in self._topics:
+                    del self._asked_at[name]
             if names:
                 try:
                     await self.ask(names)

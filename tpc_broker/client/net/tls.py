@@ -12,12 +12,12 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.errors import AuthenticationError, ClientError, UnreachableError
-from tpc_broker.client.net.wires import broken
+from tpc_broker.client.net.wires import broken, pushed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpc_broker.client.net.wires import Wire
+    from tpc_broker.client.net.wires import Receiver, Wire
     from tpc_broker.client.requests import Node
 
 CIPHER_BYTES: Final = 64 * 1024
@@ -73,21 +73,40 @@ class TlsWire:
         await self._under.drain()
 
     async def receive_into(self, buffer: memoryview) -> int:
-        while True:
-            try:
-                count: Any = self._tls.read(len(buffer), buffer)  # bytes for type checkers: it is so without a buffer
-                return int(count)
-            except ssl.SSLWantReadError:
-                if self._outgoing.pending:
-                    self._flush()  # a new key was asked for
-            except ssl.SSLZeroReturnError:
-                return 0
-            except ssl.SSLError as error:
-                if self._incoming.eof:  # without a good-bye: answers have lengths, so that nothing is taken for whole
-                    return 0
-                raise self._failure(error) from error
+        while (count := self._read(buffer)) < 0:
             if not await self._receive():
-                self._incoming.write_eof()
+                return 0  # also without a good-bye: answers have lengths, so that nothing is taken for whole
+        return count
+
+    def _read(self, buffer: memoryview) -> int:
+        """0: the broker has said good-bye; -1: more has to be received first."""
+        try:
+            count: Any = self._tls.read(len(buffer), buffer)  # bytes for type checkers: it is so without a buffer
+            return int(count)
+        except ssl.SSLWantReadError:
+            if self._outgoing.pending:
+                self._flush()  # a new key was asked for
+            return -1
+        except ssl.SSLZeroReturnError:
+            return 0
+        except ssl.SSLError as error:
+            raise self._failure(error) from error
+
+    async def push_to(self, receiver: Receiver) -> None:
+        deciphered = _Deciphered(self, receiver)
+        deciphered.received(0)  # what came with the end of the handshake
+        await pushed(self._under, deciphered)
+
+    def cipher_buffer(self) -> memoryview:
+        return self._cipher
+
+    def decipher(self, count: int, receiver: Receiver) -> None:
+        """So many bytes are in `cipher_buffer`: give away what they are."""
+        self._incoming.write(self._cipher[:count])
+        while (read := self._read(receiver.buffer())) > 0:
+            receiver.received(read)
+        if not read:
+            raise broken(self._node, "the broker closed it")
 
     async def _receive(self) -> int:
         count = await self._under.receive_into(self._cipher)
@@ -106,6 +125,19 @@ class TlsWire:
         if "ALERT" in (error.reason or ""):
             return AuthenticationError(f"{self._node.host}:{self._node.port} ended TLS: {error}")
         return broken(self._node, error)
+
+
+class _Deciphered:
+    """Takes what is encrypted for a receiver of what is not."""
+
+    def __init__(self, wire: TlsWire, receiver: Receiver) -> None:
+        self._wire, self._receiver = wire, receiver
+
+    def buffer(self) -> memoryview:
+        return self._wire.cipher_buffer()
+
+    def received(self, count: int) -> None:
+        self._wire.decipher(count, self._receiver)
 
 
 def _pieces(buffers: Sequence[Any]) -> Any:

@@ -54,6 +54,15 @@ class PushingWire(Protocol):
         """Until the broker closes it; raises what the receiver raised."""
 
 
+async def pushed(wire: Wire, receiver: Receiver) -> None:
+    """All that a wire receives, until the broker closes it, in the wire's own way."""
+    if isinstance(wire, PushingWire):
+        await wire.push_to(receiver)
+        return
+    while count := await wire.receive_into(receiver.buffer()):
+        receiver.received(count)
+
+
 class PlainWire:
     """A non-blocking socket."""
 
@@ -63,6 +72,17 @@ class PlainWire:
         self._left: deque[memoryview] = deque()
 
     def write(self, buffers: Sequence[Any]) -> bool:
+        if not self._left and len(buffers) == 1:
+            (whole,) = buffers
+            try:
+                sent = self._socket.send(whole)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise broken(self.node, error) from error
+            if sent == len(whole):
+                return True
+            buffers = [memoryview(whole).cast("B")[sent:]]
         is_behind = bool(self._left)
         self._left.extend(memoryview(buffer).cast("B") for buffer in buffers if len(buffer))
         return not is_behind and self._send()
@@ -109,7 +129,12 @@ def broken(node: Node, why: object) -> UnreachableError:
 
 async def connect_plain(node: Node) -> PlainWire:
     """To the first of the host's addresses that takes it. `UnreachableError`. The caller bounds the time."""
-    return PlainWire(node, await connected_socket(node))
+    connected = await connected_socket(node)
+    if anyio.get_cancelled_exc_class().__module__.startswith("asyncio"):
+        from tpc_broker.client.net.asyncio_wire import AsyncioWire  # noqa: PLC0415 - trio does without asyncio
+
+        return AsyncioWire(node, connected)
+    return PlainWire(node, connected)
 
 
 async def connected_socket(node: Node) -> socket.socket:

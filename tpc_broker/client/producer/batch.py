@@ -32,6 +32,7 @@ HEADER_FIELD_BYTES: Final = int(lib.TPC_PACKED_HEADER_BYTES_MAX)
 HeaderPairs = tuple[tuple[bytes, bytes | None], ...]
 """Names in UTF-8."""
 NO_PRODUCER: Final = ProducerIdentity(-1, -1)
+_NO_LENGTHS: Final = array("i")
 _DECIDED: Final = frozenset({Fate.DELIVERED, Fate.REFUSED, Fate.UNKNOWN, Fate.WITHDRAWN})
 
 
@@ -296,14 +297,18 @@ def as_cell(what: str, value: Any) -> bytes | None:
     raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")
 
 
-def _lengths(column: list[bytes | None]) -> Any:
+def _lengths(column: list[bytes | None] | None) -> Any:
+    if column is None:
+        return _NO_LENGTHS
     try:
         return array("i", map(len, cast("list[bytes]", column)))  # a null is rare, and found by this
     except TypeError:
         return array("i", [-1 if cell is None else len(cell) for cell in column])
 
 
-def _joined(column: list[bytes | None]) -> bytes:
+def _joined(column: list[bytes | None] | None) -> bytes:
+    if column is None:
+        return b""
     try:
         return b"".join(cast("list[bytes]", column))
     except TypeError:
@@ -318,14 +323,14 @@ def _packed(
     size: int,
 ) -> bytearray:
     """Room for the header, and the records."""
-    cells = [] if headers is None else list(chain.from_iterable(chain.from_iterable(headers)))
-    counts = array("i", () if headers is None else map(len, headers))
+    cells = None if headers is None else list(chain.from_iterable(chain.from_iterable(headers)))
+    counts = _NO_LENGTHS if headers is None else array("i", map(len, headers))
     out = bytearray(HEADER_BYTES + size)
     records = memoryview(out)[HEADER_BYTES:]
     used = lib.tpc_packed_records(
         len(values), ffi.from_buffer("int64_t[]", timestamps), _joined(values),
-        ffi.from_buffer("int32_t[]", _lengths(values)), keys is not None, _joined(keys or []),
-        ffi.from_buffer("int32_t[]", _lengths(keys or [])), headers is not None,
+        ffi.from_buffer("int32_t[]", _lengths(values)), keys is not None, _joined(keys),
+        ffi.from_buffer("int32_t[]", _lengths(keys)), headers is not None,
         ffi.from_buffer("int32_t[]", counts), _joined(cells), ffi.from_buffer("int32_t[]", _lengths(cells)),
         ffi.from_buffer(records), size,
     )  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 import anyio.lowlevel
 
-from tpc_broker.client.errors import ClientError, DeliveryError, RecordTooLargeError, UndeliveredError
+from tpc_broker.client.errors import ClientError, ClosedError, DeliveryError, RecordTooLargeError, UndeliveredError
 from tpc_broker.client.producer.batch import Batch, Failure, as_cell, header_pairs, record_size
 from tpc_broker.client.producer.budget import Budget
 from tpc_broker.client.producer.bulk import Bulk
@@ -35,6 +35,20 @@ if TYPE_CHECKING:
 
 TURN_BYTES: Final = 64 * 1024
 """Posted in one go: then other tasks have their turn."""
+
+
+class ProducerStatistics(NamedTuple):
+    """Of one moment."""
+
+    bytes_held: int
+    """Of records that wait or are under way."""
+    bytes_max: int
+    posts_waiting_count: int
+    """Calls that wait for room."""
+    requests_count: int
+    """Under way."""
+    batches_count: int
+    """Not delivered yet, nor failed."""
 
 
 class Producer:
@@ -229,7 +243,7 @@ class Producer:
     def _refusal(self) -> ClientError:
         failure = self.session.failure
         if failure is None:
-            return ClientError(self._closed)
+            return ClosedError(self._closed)
         return ClientError(f"the transaction {self.session.transactional_id} can only be aborted: {failure.text}")
 
     def withdrawn_error(self, where: TopicPartition) -> DeliveryError:
@@ -269,6 +283,14 @@ class Producer:
             losses, self._losses = self._losses, {}
             reasons, self._reasons = self._reasons, {}
             raise UndeliveredError(losses, reasons)
+
+    def statistics(self) -> ProducerStatistics:
+        batches_count = sum(len(lane.batches()) for lane in self._lanes.values())
+        requests_count = self._sender.requests_count
+        budget = self.budget
+        return ProducerStatistics(
+            budget.bytes_used, budget.bytes_max, budget.waiting_count, requests_count, batches_count
+        )
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -317,6 +339,8 @@ class Producer:
         for lane in self._lanes.values():
             lane.forget_identity(keep_sequences=same)
         session.identity = identity
+        if session.transaction is not None:
+            session.version_max = session.transaction.produce_version_max
         session.failure = None
         session.announced.clear()
         self._losses.clear()

@@ -59,6 +59,8 @@ _MAY_BE_APPENDED: Final = frozenset(
 """Answers after which a batch may be, or come to be, in the log. A leader that has appended and is replaced before its
 followers have the batch says NOT_LEADER_OR_FOLLOWER.
 """
+_OF_A_RECORD: Final = frozenset({ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP})
+"""Brokers refuse a whole batch for one of its records, which may be another task's: good ones are found by halves."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -213,8 +215,8 @@ class Lane:
         elif code in _DOES_NOT_FOLLOW and self.session.is_idempotent:
             if self._unresolved[0] is batch:
                 self._does_not_follow(error, now)
-        elif code in _TOO_LARGE and batch.count > 1 and not batch.in_doubt:
-            self._split(batch)
+        elif self._is_of_parts(code) and batch.count > 1 and not batch.in_doubt:
+            self._split(batch, is_too_large=code in _TOO_LARGE)
         elif error.is_retriable:
             batch.in_doubt |= code in _MAY_BE_APPENDED
             self._troubled(str(error), now)
@@ -282,9 +284,14 @@ class Lane:
         else:
             batch.is_void = True
 
-    def _split(self, batch: Batch) -> None:
-        """The halves keep the sequence numbers. What follows is filled up to half of what was too much."""
-        self.batch_bytes = max(1, min(self.batch_bytes, batch.size // 2))
+    def _is_of_parts(self, code: int) -> bool:
+        """Whether halves of a refused batch may fare better."""
+        return code in _TOO_LARGE or (code in _OF_A_RECORD and self.session.transactional_id is None)
+
+    def _split(self, batch: Batch, *, is_too_large: bool) -> None:
+        """The halves keep the sequence numbers. After what was too much, batches are filled up to half of it."""
+        if is_too_large:
+            self.batch_bytes = max(1, min(self.batch_bytes, batch.size // 2))
         place = self._unresolved.index(batch)
         size = batch.size
         self._unresolved.remove(batch)

@@ -17,7 +17,7 @@ import anyio
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.cluster import is_retriable
-from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, refusal_of
+from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, UnsupportedError
 from tpc_broker.client.producer.batch import Failure
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 REQUESTS_MAX: Final = 5
 """Under way on one channel."""
-TIMEOUT_MS: Final = 30_000
-"""For a broker to have a batch acknowledged by its followers."""
+FOLLOWERS_SHARE: Final = 0.8
+"""Of the time that one answer may take, for a broker to have a batch acknowledged by its followers."""
 SWEEP_SECONDS: Final = 0.5
 METADATA_SECONDS: Final = 300.0
 """Topics that are written to are asked for anew so often: they may have got more partitions."""
@@ -61,6 +61,7 @@ class Link:
         self.version = channel.version(ApiKey.PRODUCE)
         self.ready: OrderedDict[Lane, None] = OrderedDict()
         self.requests_count = 0
+        """Under way, to all brokers."""
         self.not_before = 0.0
         """The broker's quota wants no request earlier."""
 
@@ -93,8 +94,9 @@ class Sender:
         self._is_timed = False
         self._swept_at = 0.0
         self._metadata_at = time.monotonic()
+        self._timeout_ms = round(FOLLOWERS_SHARE * 1000 * fleet.settings.request_seconds)
         self._sweep_seconds = min(SWEEP_SECONDS, session.settings.delivery_seconds / 10)
-        self._requests_count = 0
+        self.requests_count = 0
         self._landed = anyio.Event()
         self.flushes_count = 0
         """While somebody flushes, nothing lingers."""
@@ -117,7 +119,7 @@ class Sender:
 
     async def landed(self) -> None:
         """Until no request is under way. The channels bound how long that takes."""
-        while self._requests_count:
+        while self.requests_count:
             self._landed = anyio.Event()
             await self._landed.wait()
 
@@ -269,20 +271,19 @@ class Sender:
         session = self.session
         batches: dict[TopicPartition, Any] = {lane.where: batch.data for lane, batch in taken.values()}
         acks = session.settings.acks_number
-        request = requests.produce_request(batches, TIMEOUT_MS, session.transactional_id, acks)
+        request = requests.produce_request(batches, self._timeout_ms, session.transactional_id, acks)
         link.requests_count += 1
-        self._requests_count += 1
+        self.requests_count += 1
         try:
-            link.channel.start(
-                ApiKey.PRODUCE, link.version, request, lambda answer: self._answered(link, taken, answer)
-            )
+            version = min(link.version, session.version_max)
+            link.channel.start(ApiKey.PRODUCE, version, request, lambda answer: self._answered(link, taken, answer))
         except ClientError as error:
             self._answered(link, taken, error)
 
     def _answered(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]], answer: Any) -> None:
         link.requests_count -= 1
-        self._requests_count -= 1
-        if not self._requests_count:
+        self.requests_count -= 1
+        if not self.requests_count:
             self._landed.set()
         now = time.monotonic()
         if isinstance(answer, ClientError):
@@ -323,11 +324,9 @@ class Sender:
         self._after(lane, now)
 
     def _refused(self, lane: Lane, batch: Batch, row: Any, link: Link, now: float) -> None:
-        broker = link.channel.broker_id
         told = [row.error_message, *(one.batch_index_error_message for one in row.record_errors)]
         words = "; ".join(filter(None, told))
-        what = f"{lane.where} at broker {broker}"
-        error = RefusedError(row.error_code, f"{what}: {words}" if words else what)
+        error = link.channel.refusal(row.error_code, f"records for {lane.where}", words or None)
         lane.refused(batch, error, now)
         if row.error_code in _OTHER_LEADER:
             self._stale.add(lane)
@@ -446,10 +445,11 @@ class Sender:
                 channel = await self._fleet.any_channel()
                 answer = await channel.call(ApiKey.INIT_PRODUCER_ID, requests.in_any_version(request))
                 if answer.error_code:
-                    raise refusal_of(answer, "a producer id (idempotent=False goes without)")
+                    raise channel.refusal(answer.error_code, "a producer id")
             except ClientError as error:
+                hint = "idempotent=False goes without producer ids" if isinstance(error, UnsupportedError) else ""
                 lanes, self._anonymous = self._anonymous, {}
-                self._failed(lanes, error)
+                self._failed(lanes, error.again(hint))
                 return
             session.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         lanes, self._anonymous = self._anonymous, {}

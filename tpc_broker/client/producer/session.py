@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tpc_broker.client.conversation import VERSION_MAX
 from tpc_broker.client.producer.batch import NO_PRODUCER
+from tpc_broker.kafka import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,6 +25,10 @@ class TransactionPort(Protocol):
 
     @property
     def transactional_id(self) -> str: ...
+
+    @property
+    def produce_version_max(self) -> int:
+        """Below `transaction.version` 2 not the newest, which says that brokers add partitions by themselves."""
 
     async def announce(self, partitions: Collection[TopicPartition]) -> None:
         """Called before the first batch of a partition in each transaction, and never again for it unless it fails:
@@ -44,6 +50,8 @@ class Session:
         self.failure: Failure | None = None
         """The transaction can only be aborted."""
         self.announced: set[Lane] = set()
+        self.version_max = VERSION_MAX[ApiKey.PRODUCE]
+        """Of Produce, in the transaction that is open."""
 
     def use_up(self, identity: ProducerIdentity) -> None:
         """There are no more epochs of this producer id."""

@@ -17,13 +17,13 @@ _UNITS: Final = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
-def bytes_of(size: int | str) -> int:
-    """Bytes of 1234, "64MiB", "1.5 GiB", "10MB". `ValueError`."""
+def bytes_of(size: int | str, name: str = "size") -> int:
+    """Bytes of 1234, "64MiB", "1.5 GiB", "10MB". ``name``: of the option, for the `ValueError`."""
     if isinstance(size, int):
         return size
     found = _SIZE.fullmatch(size)
     if found is None or found[2].lower() not in _UNITS:
-        raise ValueError(f"{size!r} is no size; a number of bytes is expected, or one with KiB, MiB or GiB")
+        raise ValueError(f"{name}={size!r}: a number of bytes is expected, or one with KiB, MiB or GiB")
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
-from tpc_broker.client import transacting
+from tpc_broker.client import transacting, transactions
 from tpc_broker.client.coordinators import CoordinatorKind
 from tpc_broker.client.errors import RefusedError, UnreachableError
+from tpc_broker.client.transacting import OpenTransaction
 from tpc_broker.kafka import ApiKey, ErrorCode
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.net.channel import Channel
     from tpc_broker.client.net.fleet import Fleet
     from tpc_broker.client.requests import TopicPartition
-    from tpc_broker.client.transacting import OpenTransaction
 
 LOST: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 """Another epoch is the last: another client's, or the coordinator's own after the transaction's time was over."""
@@ -36,6 +36,8 @@ _GOES_ON_VERSION: Final = 3
 """Of InitProducerId: from it on, an owner says who it was (KIP-360, Kafka 2.5)."""
 _PAUSE_SECONDS_FIRST: Final = 0.002
 _PAUSE_SECONDS_MAX: Final = 0.1
+_ABORTED: Final = frozenset({"PrepareAbort", "CompleteAbort"})
+_NOBODY: Final = -1
 T = TypeVar("T")
 
 
@@ -63,6 +65,17 @@ class Coordination:
             if channel.version(ApiKey.INIT_PRODUCER_ID) < _GOES_ON_VERSION:
                 raise RefusedError(ErrorCode.PRODUCER_FENCED, f"going on with {before}, which a broker this old cannot")
         return await self._answered(self._coordinator, exchange)
+
+    async def after_its_time(self, transaction: OpenTransaction) -> OpenTransaction | None:
+        """Who has the id when the coordinator itself has aborted this transaction, and nobody has come since; else
+        None. Below level 2 that is refused as another client's coming is.
+        """
+        exchange = transactions.to_describe(_NOBODY, [transaction.transactional_id])
+        found = (await self._answered(self._coordinator, exchange)).get(transaction.transactional_id)
+        raised = transaction.producer_id, transaction.producer_epoch + 1
+        if found is None or found.state not in _ABORTED or (found.producer_id, found.producer_epoch) != raised:
+            return None
+        return OpenTransaction(transaction.transactional_id, *raised)
 
     async def add_partitions(self, transaction: OpenTransaction, places: Collection[TopicPartition]) -> None:
         """Below level 2: before the first batch of each."""

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 
 from tpc_broker.client.batches import ProducerIdentity
+from tpc_broker.client.conversation import VERSION_MAX
 from tpc_broker.client.errors import (
     ClientError,
     FencedError,
@@ -194,9 +195,8 @@ class Transactor:
     # -- what the producer asks
 
     @property
-    def produce_version_max(self) -> int | None:
-        """Of requests: a broker adds partitions to transactions by itself when it is asked in a higher one."""
-        return ANNOUNCED_VERSIONS[ApiKey.PRODUCE] if self._owner.is_announcing else None
+    def produce_version_max(self) -> int:
+        return (ANNOUNCED_VERSIONS if self._owner.is_announcing else VERSION_MAX)[ApiKey.PRODUCE]
 
     async def announce(self, partitions: Collection[TopicPartition]) -> None:
         self._is_touched = True
@@ -250,13 +250,13 @@ class Transactor:
             transaction.outcome = Outcome.COMMITTED
             readings.committed()
             return
-        transaction.outcome, found = await self._owner.commit()
+        transaction.outcome, refusal = await self._owner.commit()
         if transaction.outcome is Outcome.COMMITTED:
             readings.committed()
         else:
             readings.aborted()
-        if found is not None:
-            raise found
+        if refusal is not None:
+            raise refusal
         await anyio.lowlevel.checkpoint_if_cancelled()
 
     async def _commit_offsets(self, stream: Readable, held: dict[TopicPartition, Held]) -> None:

@@ -69,16 +69,27 @@ class Owner:
         return self._identity
 
     async def _renew(self, timeout_ms: int) -> None:
+        before = self._identity
         try:
-            self._identity = await self.coordination.begin(timeout_ms, self._identity)
+            self._identity = await self.coordination.begin(timeout_ms, before)
         except RefusedError as error:
             if error.code in LOST:
-                raise self._fence(error) from error
-            if error.code not in FORGOTTEN or self._identity is None:
+                before = None if before is None else await self._after_its_time(before)
+                if before is None:
+                    raise self._fence(error) from error
+            elif error.code not in FORGOTTEN or before is None:
                 raise
-            self._identity = await self.coordination.begin(timeout_ms, None)
+            else:
+                before = None
+            self._identity = await self.coordination.begin(timeout_ms, before)
         self._timeout_ms = timeout_ms
         self._is_doubtful = False
+
+    async def _after_its_time(self, before: OpenTransaction) -> OpenTransaction | None:
+        try:
+            return await self.coordination.after_its_time(before)
+        except ClientError:  # it is older than the question, say
+            return None
 
     def _fence(self, error: ClientError) -> FencedError:
         self._fenced = FencedError(self.transactional_id, f"another client has taken it over ({error})")
@@ -101,8 +112,10 @@ class Owner:
             return await ending.commit()
         return ending.in_doubt(f"no answer within {END_SECONDS:g} s after the cancellation")
 
-    async def abort(self) -> FencedError | None:
-        """Within `END_SECONDS`, whatever is cancelled. What is not aborted then is when its time is over."""
+    async def abort(self) -> TransactionError | None:
+        """Within `END_SECONDS`, whatever is cancelled. What is not aborted then is when its time is over. Given is what
+        the coordinator says of it: another client has the id, or its time was over before.
+        """
         with anyio.move_on_after(END_SECONDS, shield=True):
             try:
                 return await _Ending(self).abort()
@@ -154,10 +167,10 @@ class _Ending:
                 return (Outcome.ABORTED if is_known else Outcome.UNKNOWN), why
             if is_retriable(error) or self.is_unanswered:
                 return self.in_doubt(str(error))
-            fenced = await owner.abort()
+            found = await owner.abort()
             if error.code == ErrorCode.TRANSACTION_ABORTABLE:
-                return Outcome.ABORTED, fenced or TransactionAbortedError(owner.transactional_id, str(error))
-            return Outcome.ABORTED, fenced or error
+                return Outcome.ABORTED, found or TransactionAbortedError(owner.transactional_id, str(error))
+            return Outcome.ABORTED, found or error
         except ClientError as error:
             return self.in_doubt(str(error))
         return Outcome.COMMITTED, None
@@ -166,7 +179,7 @@ class _Ending:
         text = f"whether it is committed is not known: {why}"
         return Outcome.UNKNOWN, TransactionInDoubtError(self._owner.transactional_id, text)
 
-    async def abort(self) -> FencedError | None:
+    async def abort(self) -> TransactionError | None:
         owner = self._owner
         try:
             await owner.ended(commits=False, ending=self)
@@ -174,5 +187,5 @@ class _Ending:
             if error.code not in _NOT_THERE:
                 raise
             why = await owner.why(error)
-            return why if isinstance(why, FencedError) else None
+            return why if error.code in LOST or isinstance(why, FencedError) else None
         return None

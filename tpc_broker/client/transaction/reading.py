@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from tpc_broker.client.consumer.ports import Position
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.values import Batch, Record
+from tpc_broker.client.work.batches import WorkBatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.partitions import Partition
     from tpc_broker.client.consumer.ports import GroupIdentity
 
-Doable: TypeAlias = "Batch | Record | Mapping[TopicPartition, int | Position]"
+Doable: TypeAlias = "Batch | WorkBatch | Record | Mapping[TopicPartition, int | Position]"
 
 
 class Ledger(Protocol):
@@ -101,7 +102,7 @@ class Readings:
 
 def _extents(what: Doable) -> Iterator[tuple[TopicPartition, int | None, Position]]:
     """Of each partition the first offset, where it is known, and where to read on."""
-    if isinstance(what, Batch):
+    if isinstance(what, Batch | WorkBatch):
         last = what.records[-1]
         yield what.where, what.records[0].offset, Position(what.next_offset, last.leader_epoch)
     elif isinstance(what, Record):

@@ -6,41 +6,34 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from tpc_broker.client.values import Batch
 from tpc_broker.client.work.failures import PartitionRevokedError
 from tpc_broker.client.work.intake import Intake
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
     from tpc_broker.client.consumer.ports import GroupIdentity, Source
     from tpc_broker.client.requests import TopicPartition
-    from tpc_broker.client.values import Batch, Record
 
 
-class WorkBatch:
-    """Records of one partition, in order. ``next_offset`` is what is committed when they are done.
+class WorkBatch(Batch):
+    """A `Batch` whose block finishes it. ``next_offset`` is what is committed when its records are done."""
 
-    A transaction takes it as it is: ``tx.done(batch)``.
-    """
+    is_lost: bool
+    """The partition is another member's, who handles these records again: leaving the block commits nothing."""
+    is_taken_back: bool
+    """A transaction that had it was aborted: its records are handed out again."""
+    since: float
+    _identity: Callable[[], GroupIdentity | None]
 
-    __slots__ = ("_identity", "is_lost", "next_offset", "records", "since", "where")
-
-    def __init__(self, batch: Batch, identity: Callable[[], GroupIdentity | None]) -> None:
-        self.where = batch.where
-        self.records: Sequence[Record] = batch.records
-        self.next_offset = batch.next_offset
-        self.is_lost = False
-        """The partition is another member's, who handles these records again: leaving the block commits nothing."""
-        self.since = time.monotonic()
-        self._identity = identity
-
-    @property
-    def topic(self) -> str:
-        return self.where.topic
-
-    @property
-    def partition(self) -> int:
-        return self.where.partition
+    @classmethod
+    def of(cls, batch: Batch, identity: Callable[[], GroupIdentity | None]) -> WorkBatch:
+        made = cls(batch.where, batch.records, batch.next_offset)
+        made.is_lost = made.is_taken_back = False
+        made.since = time.monotonic()
+        made._identity = identity
+        return made
 
     @property
     def identity(self) -> GroupIdentity | None:
@@ -50,12 +43,6 @@ class WorkBatch:
         if self.is_lost:
             raise PartitionRevokedError(f"{self.where} was given to another member before these records were done")
         return self._identity()
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.records)
-
-    def __len__(self) -> int:
-        return len(self.records)
 
 
 class Works:
@@ -68,6 +55,8 @@ class Works:
         self._identity = identity
         self._out: dict[TopicPartition, WorkBatch] = {}
         self._shut: set[TopicPartition] = set()
+        self._lost: list[WorkBatch] = []
+        """Whose blocks have not been left."""
         self._intake = Intake(source, self._shut)
 
     @asynccontextmanager
@@ -86,18 +75,18 @@ class Works:
             yield batch
         except BaseException:
             self._end(batch)
-            if not batch.is_lost:
+            if not batch.is_lost and not batch.is_taken_back:
                 self._source.give_back(batch.where, batch.records[0].offset)
             raise
         self._end(batch)
-        if batch.is_lost:
+        if batch.is_lost or batch.is_taken_back:
             return
         self._source.finish(batch.where, batch.next_offset)
         if commit:
             await self._source.commit()
 
     def _begin(self, taken: Batch) -> WorkBatch:
-        batch = WorkBatch(taken, self._identity)
+        batch = WorkBatch.of(taken, self._identity)
         self._out[batch.where] = batch
         self._shut.add(batch.where)
         return batch
@@ -107,6 +96,7 @@ class Works:
             del self._out[batch.where]
             self._shut.discard(batch.where)
             self._intake.look_again()
+        self._lost = [lost for lost in self._lost if lost is not batch]
 
     # -- `Watcher` ----------------------------------------------------------------------------------------------------
 
@@ -123,6 +113,13 @@ class Works:
             if batch is not None:
                 batch.is_lost = True
                 self._end(batch)
+                self._lost.append(batch)
+
+    def taken_back(self, where: TopicPartition, offset: int) -> bool:
+        batch = self._out.get(where)
+        if batch is not None and batch.next_offset > offset:
+            batch.is_taken_back = True
+        return False
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        return {where: (batch.records[0].offset, batch.since) for where, batch in self._out.items()}
+        return {batch.where: (batch.records[0].offset, batch.since) for batch in (*self._out.values(), *self._lost)}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
+
+import anyio
 
 from tpc_broker.client.errors import ClientError
 
@@ -31,6 +34,19 @@ class PartitionRevokedError(ClientError):
     """There is no next item: the partition is being given to another member. `for_each_partition` takes it as the end
     of a handler.
     """
+
+
+def as_error(raised: BaseException) -> Exception | None:
+    """None: it ends the task. On asyncio a handler may raise a cancellation that nobody asked of it, as of a future
+    that it awaited: the task would end as if it had been cancelled, and nobody would hear of it.
+    """
+    if isinstance(raised, Exception):
+        return raised
+    if not isinstance(raised, anyio.get_cancelled_exc_class()) or anyio.current_effective_deadline() == -inf:
+        return None
+    error = RuntimeError("what the handler awaited was cancelled")
+    error.__cause__ = raised
+    return error
 
 
 def place_of(record: Record) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint
 
-from tpc_broker.client.work.failures import DeadLetterError, FirstFailure, HandlerError, place_of, said_by
+from tpc_broker.client.work.failures import DeadLetterError, FirstFailure, HandlerError, as_error, place_of, said_by
 from tpc_broker.client.work.intake import Intake
 from tpc_broker.client.work.order_book import Order, OrderBook, Standing
 from tpc_broker.client.work.policies import DeadLetter, OnError, Skip, Stop, dead_letter_headers, decide
@@ -35,9 +35,13 @@ if TYPE_CHECKING:
     from tpc_broker.client.work.policies import Send
 
 RUN_RECORDS: Final = 128
-"""That a worker handles of one partition before it looks at the others, and lets other tasks run."""
+RUN_SECONDS: Final = 0.005
+"""That a worker handles of one partition at most, or begins to, before it looks at the others and lets other tasks run:
+handlers that await nothing would keep heartbeats from being sent.
+"""
 BATCH_RECORDS: Final = 500
 WINDOW_RECORDS: Final = 4096
+MEMORY_BYTES: Final = 64 * 1024 * 1024
 AHEAD_RECORDS: Final = 1024
 """Ready to be started, beside two for each worker."""
 AWAKENED: Final = 2
@@ -47,13 +51,14 @@ AWAKENED: Final = 2
 @dataclass(frozen=True, slots=True)
 class ForEachSettings:
     """``window``: records of a partition from the lowest that is not done on, before it has to wait. ``concurrency``:
-    handlers at once.
+    handlers at once. ``memory_bytes``: of records that are not done.
     """
 
     concurrency: int = 64
     order: Order = Order.KEY
     on_error: OnError = Stop()  # noqa: RUF009 - it is frozen
     window: int = WINDOW_RECORDS
+    memory_bytes: int = MEMORY_BYTES
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.window < 1:
@@ -121,6 +126,7 @@ class ForEach:
     async def run(self, stop: anyio.Event | None = None) -> None:
         """Until it is cancelled, a handler's error surfaces, or ``stop`` is set and what was under way is done."""
         self._source.watch(self)
+        self._share()
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._take_in)
@@ -157,6 +163,7 @@ class ForEach:
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         del partitions
+        self._share()
         self._intake.look_again()
 
     def revoking(self, partitions: Collection[TopicPartition]) -> None:
@@ -171,15 +178,21 @@ class ForEach:
             ledger = self._book.lose(where)
             for scope in self._scopes.get(ledger, ()) if ledger is not None else ():
                 scope.cancel()
+        self._share()
         self._look_for_room()
+
+    def taken_back(self, where: TopicPartition, offset: int) -> bool:
+        """Its handler ends by an error then, and the policy says what is done."""
+        del where, offset
+        return True
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
         now = time.monotonic()
-        found = {}
-        for ledger in self._book.ledgers():
-            running = ledger.running if ledger.predecessor is None else ledger.predecessor.running
-            oldest = min(running, key=lambda item: item.since, default=None)
-            found[ledger.where] = (ledger.position, now) if oldest is None else (oldest.record.offset, oldest.since)
+        found = {ledger.where: (ledger.position, now) for ledger in self._book.ledgers()}
+        for item in self._book.under_way():
+            where = item.ledger.where
+            if where not in found or item.since < found[where][1]:
+                found[where] = item.record.offset, item.since
         return found
 
     # -- tasks --------------------------------------------------------------------------------------------------------
@@ -194,7 +207,7 @@ class ForEach:
                     await self._room.wait()
 
     def _add(self, batch: Batch) -> None:
-        where, records, next_offset = batch
+        where, records, next_offset = batch.where, batch.records, batch.next_offset
         if self._is_ending or not self._source.is_held(where):
             self._source.give_back(where, records[0].offset if records else next_offset)
             return
@@ -252,8 +265,10 @@ class ForEach:
     async def _handle_run(self, ledger: Ledger, *, is_awakened: bool) -> None:
         book, handle, finish = self._book, self._handle, self._source.finish
         where, start, done, now = ledger.where, book.start, book.done, time.monotonic
+        until = now() + RUN_SECONDS
         for _ in range(RUN_RECORDS):
-            item = start(ledger, now())
+            begun = now()
+            item = start(ledger, begun) if begun < until else None
             if item is None:
                 return
             if is_awakened:
@@ -261,11 +276,12 @@ class ForEach:
                 is_awakened = False
             try:
                 await handle(item.record)
-            except Exception as error:  # noqa: BLE001 - what is done is the policy's
+            except BaseException as raised:
+                error = as_error(raised)
+                if error is None:
+                    book.abandon(item)
+                    raise
                 is_done = await self._settle(item, error)
-            except BaseException:
-                book.abandon(item)
-                raise
             else:
                 is_done = True
             if is_done:
@@ -319,6 +335,10 @@ class ForEach:
         self._start_no_more()
         self._failures.add(failure, cause)
         self._tasks.cancel_scope.cancel()
+
+    def _share(self) -> None:
+        """Half of the memory, so that partitions that are stuck leave room for others however many they are."""
+        self._book.share_bytes = self._settings.memory_bytes // (2 * max(1, len(self._source.held())))
 
     # -- small steps --------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tpc_broker.client.work.batches import Works
-from tpc_broker.client.work.for_each import WINDOW_RECORDS, ForEach, ForEachSettings
-from tpc_broker.client.work.order_book import Order
+from tpc_broker.client.work.for_each import ForEach
 from tpc_broker.client.work.parts import Parts, handle_each, parts_of
-from tpc_broker.client.work.policies import OnError, Stop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.consumer.ports import GroupIdentity, Source
     from tpc_broker.client.values import Record
     from tpc_broker.client.work.batches import WorkBatch
-    from tpc_broker.client.work.for_each import HandledStatistics, UnderWay
+    from tpc_broker.client.work.for_each import ForEachSettings, HandledStatistics, UnderWay
     from tpc_broker.client.work.parts import Part
     from tpc_broker.client.work.policies import Send
 
@@ -43,17 +41,9 @@ class Fronts:
             async with self._works.any(max_records, commit=commit) as batch:
                 yield batch
 
-    async def for_each(  # noqa: PLR0913 - each is an option that users know by name
-        self,
-        handle: Callable[[Record], Awaitable[object]],
-        *,
-        concurrency: int = 64,
-        order: Literal["key", "partition", "none"] = "key",
-        on_error: OnError = Stop(),  # noqa: B008 - it is frozen
-        window: int = WINDOW_RECORDS,
-        stop: anyio.Event | None = None,
+    async def for_each(
+        self, handle: Callable[[Record], Awaitable[object]], settings: ForEachSettings, stop: anyio.Event | None = None
     ) -> None:
-        settings = ForEachSettings(concurrency, Order(order), on_error, window)
         with self._used("for_each"):
             self._for_each = ForEach(self._source, handle, settings, self._send)
             await self._for_each.run(stop)

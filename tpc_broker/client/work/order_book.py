@@ -17,7 +17,8 @@ Theory of operation
     time only if the partition is read again from the position, by us or by another.
 
     Back-pressure: `window` bounds how many records lie between the position and the end of what was added, so that one
-    record that is stuck does not let memory grow: its partition `is_full`, and others go on. `ahead` bounds how many
+    record that is stuck does not let memory grow, and `share_bytes` how much there may be in those of them that are not
+    done: then its partition `is_full`, and others go on. `ahead` bounds how many
     records of all partitions could be started and wait for somebody to do so. Both may be exceeded by one batch.
 
     A revocation drops what has not been started (`withdraw`); what is under way may still be done. When the partition
@@ -33,13 +34,18 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.values import Batch, Record
+
+
+RECORD_BYTES: Final = 200
+"""Of a record beside its key and value, as Python has it."""
+SHARE_BYTES: Final = 4 * 1024 * 1024
 
 
 class Order(Enum):
@@ -53,11 +59,14 @@ class Order(Enum):
 class Segment:
     """The records of one batch: their offsets, and a byte for each that is 1 when it is done."""
 
-    __slots__ = ("done", "next_offset", "offsets")
+    __slots__ = ("done", "next_offset", "offsets", "record_bytes")
 
-    def __init__(self, offsets: list[int], next_offset: int) -> None:
-        self.offsets = offsets
-        self.done = bytearray(len(offsets))
+    def __init__(self, records: Sequence[Record], next_offset: int) -> None:
+        self.offsets = [record.offset for record in records]
+        self.done = bytearray(len(records))
+        sizes = sum([len(record.value or b"") + len(record.key or b"") for record in records])
+        self.record_bytes = RECORD_BYTES + sizes // len(records)
+        """On average."""
         self.next_offset = next_offset
 
 
@@ -88,8 +97,8 @@ class Ledger:
     """A partition with items that are not done. It is made for the first of them and closed with the last."""
 
     __slots__ = (
-        "held", "is_busy", "is_full", "is_offered", "lanes", "next_offset", "position", "predecessor", "ready",
-        "running", "segments", "standing", "start", "where",
+        "held", "is_busy", "is_full", "is_offered", "kept_bytes", "lanes", "next_offset", "position", "predecessor",
+        "ready", "running", "segments", "standing", "start", "where",
     )  # fmt: skip
 
     def __init__(self, where: TopicPartition, position: int) -> None:
@@ -103,6 +112,8 @@ class Ledger:
         """In the first segment: how many are done without a gap."""
         self.held = 0
         """Records from the position on."""
+        self.kept_bytes = 0
+        """Of those of them that are not done."""
         self.ready: deque[Item] = deque()
         self.lanes: dict[bytes, deque[Item] | None] = {}
         """By key of what is ready, under way or paused: who waits behind it."""
@@ -123,7 +134,9 @@ class Ledger:
 class OrderBook:
     """Of all partitions that one ``for_each`` works on."""
 
-    def __init__(self, order: Order, *, window: int, ahead: int) -> None:
+    def __init__(self, order: Order, *, window: int, ahead: int, share_bytes: int = SHARE_BYTES) -> None:
+        self.share_bytes = share_bytes
+        """Of each partition; it may be changed at any time."""
         self._order = order
         self._window = window
         self._ahead = ahead
@@ -135,7 +148,6 @@ class OrderBook:
         self._paused: list[tuple[float, int, Item]] = []
         self._pauses_count = 0
         self._ready_count = 0
-        """Of what nobody has started though somebody could: without partitions that wait for a pause."""
         self.full: set[TopicPartition] = set()
         self.has_opened = False
         """A partition is no longer full; who heard of it resets it."""
@@ -143,24 +155,29 @@ class OrderBook:
     # -- what comes in ----------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch) -> Ledger:
-        """Of a partition that is held; in order, and without what was added before. A batch without records moves the
-        position on, when everything below is done.
+        """Of a partition that is held. A batch without records moves the position on, when everything below is done.
+
+        One that begins below what was added before says that reading has gone back, after a seek or in a log that was
+        cut off: what is here of the partition counts no more, and its handlers may end first.
         """
-        where, records, next_offset = batch
+        where, records, next_offset = batch.where, batch.records, batch.next_offset
+        begin = records[0].offset if records else next_offset
         ledger = self._ledgers.get(where)
+        if ledger is not None and begin < ledger.next_offset:
+            self.lose(where)
+            ledger = None
         if ledger is None:
-            position = records[0].offset if records else next_offset
-            ledger = self._ledgers[where] = Ledger(where, position)
+            ledger = self._ledgers[where] = Ledger(where, begin)
             ledger.predecessor = self._ending.get(where)
         assert ledger.standing is Standing.HELD
-        assert ledger.next_offset <= (records[0].offset if records else next_offset), (ledger.next_offset, where)
         ledger.next_offset = next_offset
         if not records:
             self._add_none(ledger)
             return ledger
-        segment = Segment([record.offset for record in records], next_offset)
+        segment = Segment(records, next_offset)
         ledger.segments.append(segment)
         ledger.held += len(records)
+        ledger.kept_bytes += segment.record_bytes * len(records)
         items = [Item(record, ledger, segment, index) for index, record in enumerate(records)]
         before = len(ledger.ready)
         if self._order is Order.KEY:
@@ -170,7 +187,7 @@ class OrderBook:
         if not self._is_resting(ledger):
             self._ready_count += len(ledger.ready) - before
         self._offer(ledger)
-        if ledger.held >= self._window:
+        if ledger.held >= self._window or ledger.kept_bytes >= self.share_bytes:
             ledger.is_full = True
             self.full.add(where)
         return ledger
@@ -190,14 +207,16 @@ class OrderBook:
             return self._done_late(item)
         segment = item.segment
         segment.done[item.index] = 1
+        ledger.kept_bytes -= segment.record_bytes
         self._free(item)
-        if item.index != ledger.start or segment is not ledger.segments[0]:
-            return False
-        _advance(ledger)
-        if ledger.is_full and ledger.held <= self._window // 2:
+        has_moved = item.index == ledger.start and segment is ledger.segments[0]
+        if has_moved:
+            _advance(ledger)
+        if ledger.is_full and ledger.held <= self._window // 2 and ledger.kept_bytes <= self.share_bytes // 2:
             self._open(ledger)
-        self._close_if_empty(ledger)
-        return True
+        if has_moved:
+            self._close_if_empty(ledger)
+        return has_moved
 
     def again(self, item: Item, at: float) -> bool:
         """The handler is to be called again, not before ``at`` (in the time of `due`). False: the partition is not ours
@@ -315,6 +334,11 @@ class OrderBook:
         """What handlers have now, also of partitions that are lost."""
         for ledger in (*self._ledgers.values(), *self._ending.values()):
             yield from ledger.running
+
+    @property
+    def ready_count(self) -> int:
+        """Nobody has started it though somebody could; of partitions that wait for a pause nothing."""
+        return self._ready_count
 
     @property
     def running_count(self) -> int:

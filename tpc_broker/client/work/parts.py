@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
-from tpc_broker.client.work.failures import FirstFailure, HandlerError, PartitionRevokedError, said_by
+from tpc_broker.client.work.failures import FirstFailure, HandlerError, PartitionRevokedError, as_error, said_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -123,6 +123,10 @@ class Part:
         self.is_gone = True
         self._scope.cancel()
 
+    def drop(self) -> None:
+        """What was handed out is handed out again."""
+        self._records, self._last = (), None
+
     @property
     def last(self) -> tuple[int, float] | None:
         """Of the item that was handed out and is not finished: its first offset, and since when (`time.monotonic`)."""
@@ -188,6 +192,8 @@ class Parts:
         self._works = works
         self._new: deque[Part] = deque()
         self._parts: dict[TopicPartition, Part] = {}
+        self._lost: list[Part] = []
+        """Whose item is still worked on."""
         self._has_new = anyio.Event()
         self.assigned(source.held())
 
@@ -226,9 +232,17 @@ class Parts:
             part = self._parts.pop(where, None)
             if part is not None:
                 part.lose()
+                self._lost.append(part)
+
+    def taken_back(self, where: TopicPartition, offset: int) -> bool:
+        del offset
+        if where in self._parts:
+            self._parts[where].drop()
+        return False
 
     def under_way(self) -> dict[TopicPartition, tuple[int, float]]:
-        return {where: part.last for where, part in self._parts.items() if part.last is not None}
+        self._lost = [part for part in self._lost if part.last is not None]
+        return {part.where: part.last for part in (*self._parts.values(), *self._lost) if part.last is not None}
 
 
 @asynccontextmanager
@@ -251,7 +265,10 @@ async def handle_each(source: Source, works: Works, handle: Callable[[Part], Awa
         async with part:
             try:
                 await handle(part)
-            except Exception as error:  # noqa: BLE001 - it surfaces with the partition's name
+            except BaseException as raised:
+                error = as_error(raised)
+                if error is None:
+                    raise
                 if not (isinstance(error, PartitionRevokedError) and part.is_ending):
                     failures.add(_failure_of(part, error), error)
                     tasks.cancel_scope.cancel()

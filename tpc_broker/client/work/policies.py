@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from tpc_broker.client.codecs.codec import CodecError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from random import Random
@@ -65,8 +67,9 @@ class Retry:
     """Call the handler again, up to ``times`` times more, then do what ``then`` says.
 
     The first pause is ``delay_seconds``, each later one ``backoff`` times as long, at most ``delay_seconds_max``; each
-    is made longer or shorter by up to the fraction ``jitter``. Errors that are none of ``errors`` go to ``then`` at
-    once. Records of the same key (or partition, as the order says) wait behind it; others do not.
+    is made longer or shorter by up to the fraction ``jitter``. Errors that are none of ``errors``, and a
+    `CodecError`, go to ``then`` at once. Records of the same key (or partition, as the order says) wait behind it;
+    others do not.
     """
 
     times: int
@@ -109,7 +112,7 @@ def decide(policy: OnError, error: Exception, attempts: int, chance: Random) -> 
     """Seconds until the next attempt, or what is done instead of one. ``attempts`` have been made."""
     if not isinstance(policy, Retry):
         return policy
-    if attempts > policy.times or not isinstance(error, policy.errors):
+    if attempts > policy.times or not isinstance(error, policy.errors) or isinstance(error, CodecError):
         return policy.then
     return policy.pause_seconds(attempts, chance)
 

@@ -1,0 +1,88 @@
+"""What comes out of a block with background tasks, on both loops."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from tests.support.both_loops import on_both_loops
+from tpc_broker.client.net.tasks import background_tasks
+
+
+class Ends(BaseException):
+    """What no task handles, as an interrupt from the keyboard is."""
+
+
+async def fail(error):
+    raise error
+
+
+async def fail_when_cancelled(error):
+    try:
+        await anyio.sleep_forever()
+    finally:
+        raise error
+
+
+async def fail_within_a_group(error):
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fail, error)
+        await anyio.sleep_forever()
+
+
+@on_both_loops
+async def test_what_the_block_raises_comes_out_as_it_is():
+    first, cause = ValueError("first"), ValueError("cause")
+    with pytest.raises(KeyError) as caught:
+        async with background_tasks() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            try:
+                raise first
+            except ValueError:
+                raise KeyError("block") from cause
+    assert caught.value.__context__ is first
+    assert caught.value.__cause__ is cause
+    whole = ExceptionGroup("of the block", [ValueError("one"), KeyError("two")])
+    with pytest.raises(ExceptionGroup) as group:
+        async with background_tasks():
+            raise whole
+    assert group.value is whole
+
+
+@pytest.mark.parametrize("task", [fail, fail_within_a_group])
+@pytest.mark.parametrize("kind", [ValueError, Ends])
+@on_both_loops
+async def test_a_task_that_fails_ends_the_block_with_its_error(task, kind):
+    error = kind("task")
+    with pytest.raises(kind) as caught:
+        async with background_tasks() as tasks:
+            tasks.start_soon(task, error)
+            await anyio.sleep_forever()
+    assert caught.value is error
+
+
+@on_both_loops
+async def test_several_errors():
+    with pytest.raises(KeyError) as caught:
+        async with background_tasks() as tasks:
+            tasks.start_soon(fail_when_cancelled, ValueError("task"))
+            await anyio.wait_all_tasks_blocked()
+            raise KeyError("block")
+    assert caught.value.__notes__ == ["a background task failed as well: ValueError('task')"]
+    with pytest.raises(BaseExceptionGroup) as group:
+        async with background_tasks() as tasks:
+            for number in range(2):
+                tasks.start_soon(fail_when_cancelled, ValueError(f"task {number}"))
+            await anyio.wait_all_tasks_blocked()
+    assert {str(error) for error in group.value.exceptions} == {"task 0", "task 1"}
+
+
+@on_both_loops
+async def test_a_cancelled_block_is_cancelled():
+    with anyio.CancelScope() as scope:
+        async with background_tasks() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            scope.cancel()
+            await anyio.sleep_forever()
+        raise AssertionError
+    assert scope.cancelled_caught

@@ -1,0 +1,408 @@
+"""The FastStream broker on a broker in memory: publishing, acknowledging in all of its ways, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+
+import anyio
+import pytest
+from faststream import FastStream
+from faststream.exceptions import (
+    FeatureNotSupportedException,
+    IncorrectState,
+    NackMessage,
+    RejectMessage,
+    StopConsume,
+)
+from faststream.message import AckStatus
+from faststream.specification import AsyncAPI
+
+from tpc_broker.client import Delivered, TopicPartition, connect
+from tpc_broker.client.errors import UnreachableError
+from tpc_broker.client.values import Fate
+from tpc_broker.faststream import AckPolicy, TestTpcBroker, TpcBroker, TpcMessage, TpcResponse, TpcRouter
+from tpc_broker.testing import MemoryBroker
+
+TEST_SECONDS = 60
+TOPICS = {"in": 1, "out": 1, "dead": 1, "many": 3}
+GROUP = "some"
+
+
+def on_asyncio(test):
+    """``async def test_…(memory)``, with a broker in memory: FastStream runs there only."""
+
+    @functools.wraps(test)
+    def run(**arguments):
+        async def main():
+            with anyio.fail_after(TEST_SECONDS):
+                async with MemoryBroker(topics=TOPICS) as memory:
+                    await test(memory, **arguments)
+
+        anyio.run(main, backend="asyncio")
+
+    del run.__wrapped__
+    _memory, *others = inspect.signature(test).parameters.values()
+    run.__signature__ = inspect.Signature(others)
+    return run
+
+
+async def committed(memory, topic="in"):
+    """Where a new member of the group would go on."""
+    async with connect(memory) as client:
+        assignment = {TopicPartition(topic, 0): None}
+        async with client.read(assignment=assignment, group=GROUP, start=1_000_000_000_000_000) as stream:
+            while not stream.positions:
+                await anyio.sleep(0.001)
+            return stream.positions[TopicPartition(topic, 0)].offset
+
+
+async def records_of(memory, topic, count):
+    async with connect(memory) as client, client.read(topic) as stream:
+        return [await anext(stream) for _number in range(count)]
+
+
+class Calls:
+    """What a handler was called with."""
+
+    def __init__(self):
+        self.bodies, self._came = [], anyio.Event()
+
+    def add(self, body):
+        self.bodies.append(body)
+        self._came.set()
+        return len(self.bodies)
+
+    async def wait(self, count):
+        while len(self.bodies) < count:
+            self._came = anyio.Event()
+            await self._came.wait()
+
+
+@on_asyncio
+async def test_a_record_goes_out_with_all_that_it_has(memory):
+    async with TpcBroker(memory) as broker:
+        done = await broker.publish(
+            {"a": 1}, "many", key="k", partition=2, timestamp=5_000, headers={"h": "1"}, correlation_id="c",
+            reply_to="out",
+        )  # fmt: skip
+        assert done == Delivered("many", 2, 0, 5_000)
+        slip = await broker.publish("text", "many", waits=False)
+        assert (await slip).topic == "many"
+        assert slip.fate is Fate.DELIVERED
+        assert await broker.ping(timeout=30)
+    first, second = sorted(await records_of(memory, "many", 2), key=lambda record: record.key is None)
+    assert (first.key, json.loads(first.value), first.timestamp) == (b"k", {"a": 1}, 5_000)
+    assert dict(first.headers) == {
+        "content-type": b"application/json", "correlation_id": b"c", "reply_to": b"out", "h": b"1",
+    }  # fmt: skip
+    assert second.value == b"text"
+
+
+@on_asyncio
+async def test_a_null_value_is_published_with_its_key(memory):
+    async with TpcBroker(memory) as broker:
+        await broker.publish(None, "in", key=b"gone")
+        await broker.publish(None, "in")
+    assert [record.value for record in await records_of(memory, "in", 2)] == [None, b""]
+
+
+@on_asyncio
+async def test_what_a_handler_returns_is_published(memory):
+    broker = TpcBroker(memory)
+
+    @broker.subscriber("in", group=GROUP)
+    @broker.publisher("out", headers={"by": "us"})
+    async def handle(body: str, message: TpcMessage):
+        return TpcResponse(body.upper(), key=message.raw_message.key, timestamp=7_000)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in", key="k", correlation_id="c")
+        (record,) = await records_of(memory, "out", 1)
+    assert (record.key, record.value, record.timestamp) == (b"k", b"A", 7_000)
+    assert dict(record.headers)["by"] == b"us"
+    assert dict(record.headers)["correlation_id"] == b"c"
+    assert await committed(memory) == 1
+
+
+@on_asyncio
+async def test_who_asks_for_an_answer_gets_it(memory):
+    broker = TpcBroker(memory)
+
+    @broker.subscriber("in", group=GROUP)
+    async def handle(body: str):
+        return f"answer to {body}"
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in", reply_to="out")
+        assert (await records_of(memory, "out", 1))[0].value == b"answer to a"
+        with pytest.raises(FeatureNotSupportedException):
+            await broker.request("a", "in")
+        with pytest.raises(FeatureNotSupportedException):
+            await broker.publisher("out").request("a")
+
+
+@pytest.mark.parametrize("how", ["nack()", "NackMessage", "an error"])
+@on_asyncio
+async def test_what_is_nacked_is_handled_again_before_what_is_behind(memory, how):
+    broker, calls = TpcBroker(memory), Calls()
+
+    @broker.subscriber("in", group=GROUP, retry_seconds=0.001, ack_policy=AckPolicy.NACK_ON_ERROR)
+    async def handle(body: str, message: TpcMessage):
+        if calls.add(body) > 2:
+            return
+        if how == "nack()":
+            await message.nack()
+        elif how == "NackMessage":
+            raise NackMessage
+        else:
+            raise ValueError(body)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in", key="k")
+        await broker.publish("b", "in", key="k")
+        await calls.wait(4)
+    assert calls.bodies == ["a", "a", "a", "b"]
+    assert await committed(memory) == 2
+
+
+@on_asyncio
+async def test_what_was_nacked_too_often_is_a_dead_letter(memory):
+    broker, calls = TpcBroker(memory), Calls()
+
+    @broker.subscriber(
+        "in", group=GROUP, retries=2, retry_seconds=0.001, dead_letter="dead", ack_policy=AckPolicy.NACK_ON_ERROR
+    )
+    async def handle(body: str):
+        calls.add(body)
+        raise ValueError(body)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in", key="k")
+        (record,) = await records_of(memory, "dead", 1)
+    told = dict(record.headers)
+    assert (record.key, record.value, told["dead_letter.attempts"]) == (b"k", b"a", b"3")
+    assert b"ValueError: a" in told["dead_letter.text"]
+    assert calls.bodies == ["a"] * 3
+    assert await committed(memory) == 1
+
+
+@pytest.mark.parametrize("how", ["reject()", "RejectMessage", "an error"])
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+@on_asyncio
+async def test_what_is_rejected_is_finished(memory, how, dead_letter):
+    broker, calls = TpcBroker(memory), Calls()
+
+    @broker.subscriber("in", group=GROUP, dead_letter=dead_letter, ack_policy=AckPolicy.REJECT_ON_ERROR)
+    async def handle(body: str, message: TpcMessage):
+        calls.add(body)
+        if how == "reject()":
+            await message.reject()
+        elif how == "RejectMessage":
+            raise RejectMessage
+        else:
+            raise ValueError(body)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in")
+        await broker.publish("b", "in")
+        await calls.wait(2)
+        if dead_letter is not None:
+            assert [record.value for record in await records_of(memory, dead_letter, 2)] == [b"a", b"b"]
+    assert calls.bodies == ["a", "b"]
+    assert await committed(memory) == 2
+
+
+@on_asyncio
+async def test_an_error_finishes_by_default(memory):
+    broker, calls = TpcBroker(memory), Calls()
+
+    @broker.subscriber("in", group=GROUP)
+    async def handle(body: str):
+        calls.add(body)
+        raise ValueError(body)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in")
+        await broker.publish("b", "in")
+        await calls.wait(2)
+    assert await committed(memory) == 2
+
+
+@on_asyncio
+async def test_a_manual_acknowledgement_may_come_from_another_task(memory):
+    broker, kept, calls = TpcBroker(memory), [], Calls()
+
+    @broker.subscriber("in", group=GROUP, concurrency=4, ack_policy=AckPolicy.MANUAL)
+    async def handle(body: str, message: TpcMessage):
+        kept.append(message)
+        calls.add(body)
+
+    async with broker:
+        await broker.start()
+        for body in "abc":
+            await broker.publish(body, "in", key=body)
+        await calls.wait(3)
+        first, second, third = sorted(kept, key=lambda message: message.raw_message.offset)
+        await first.ack()
+        await third.ack()
+        assert third.committed is AckStatus.ACKED
+        await second.reject()
+    assert await committed(memory) == 3
+
+
+@on_asyncio
+async def test_what_is_not_finished_when_it_ends_is_handled_again(memory):
+    broker, calls = TpcBroker(memory, graceful_timeout=0.05), Calls()
+
+    @broker.subscriber("in", group=GROUP, concurrency=2, ack_policy=AckPolicy.MANUAL)
+    async def handle(body: str, message: TpcMessage):
+        if calls.add(body) == 1:
+            await message.ack()
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in", key="a")
+        await calls.wait(1)
+        await broker.publish("b", "in", key="b")
+        await calls.wait(2)
+    assert await committed(memory) == 1
+
+
+@on_asyncio
+async def test_at_most_once_commits_first(memory):
+    broker, positions, calls = TpcBroker(memory), [], Calls()
+
+    @broker.subscriber("in", group=GROUP, ack_policy=AckPolicy.ACK_FIRST)
+    async def handle(body: str):
+        positions.append(await committed(memory))
+        calls.add(body)
+        raise ValueError(body)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in")
+        await calls.wait(1)
+        await broker.publish("b", "in")
+        await calls.wait(2)
+    assert positions == [1, 2]
+
+
+@on_asyncio
+async def test_a_handler_can_stop_its_subscriber(memory):
+    broker, calls = TpcBroker(memory), Calls()
+
+    @broker.subscriber("in", group=GROUP)
+    async def handle(body: str):
+        calls.add(body)
+        raise StopConsume
+
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "in")
+        await calls.wait(1)
+        await broker.publish("b", "in")
+        while any(not task.done() for each in broker.subscribers for task in each.tasks):
+            await anyio.sleep(0.001)
+    assert calls.bodies == ["a"]
+
+
+@on_asyncio
+async def test_a_subscriber_without_a_handler_gives_one_after_the_other(memory):
+    async with TpcBroker(memory) as broker:
+        subscriber = broker.subscriber("in", group=GROUP)
+        await subscriber.start()
+        assert await subscriber.get_one(timeout=0.05) is None
+        await broker.publish("a", "in")
+        await broker.publish("b", "in")
+        first, second = await subscriber.get_one(timeout=30), await subscriber.get_one(timeout=30)
+        assert [await first.decode(), await second.decode()] == ["a", "b"]
+        await subscriber.stop()
+        other = broker.subscriber("in")
+        async for message in other:
+            assert await message.decode() == "a"
+            break
+        assert await (await other.get_one(timeout=30)).decode() == "b"
+
+
+@on_asyncio
+async def test_an_app_runs_and_ends(memory):
+    broker, calls = TpcBroker(memory), Calls()
+    app, router = FastStream(broker), TpcRouter("i")
+
+    @router.subscriber("n", group=GROUP)
+    async def handle(body: int):
+        calls.add(body)
+
+    broker.include_router(router)
+
+    @app.after_startup
+    async def publish():
+        await broker.publish(5, "in")
+
+    running = asyncio.create_task(app.run())
+    await calls.wait(1)
+    app.exit()
+    await running
+    assert calls.bodies == [5]
+    assert await committed(memory) == 1
+    with pytest.raises(IncorrectState):
+        _ = broker.config.client
+    assert not await broker.ping()
+
+
+@on_asyncio
+async def test_a_cluster_that_is_not_there_is_named(memory):
+    assert memory.bootstrap != "127.0.0.1:1"
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        async with TpcBroker("127.0.0.1:1", client={"retry_seconds": 0.01}):
+            pass
+
+
+def test_what_a_subscriber_cannot_be():
+    broker = TpcBroker()
+    with pytest.raises(ValueError, match="needs a topic"):
+        broker.subscriber()
+    with pytest.raises(ValueError, match="dead_letter"):
+        broker.subscriber("in", retries=3)
+
+
+def test_it_is_described():
+    broker = TpcBroker("some:9092", description="ours")
+    broker.subscriber("in", "other", group=GROUP)(_handle)
+    broker.publisher("out", title="Out", schema=str)
+    told = AsyncAPI(broker).to_specification().to_jsonable()
+    assert {channel["address"] for channel in told["channels"].values()} == {"in", "other", "out"}
+    assert told["servers"]["development"]["host"] == "some:9092"
+
+
+async def _handle(body: str):
+    """For descriptions."""
+
+
+def test_handlers_are_called_at_once_in_tests():
+    broker = TpcBroker("some:9092")
+
+    @broker.subscriber("in")
+    @broker.publisher("out")
+    async def handle(body: str, message: TpcMessage):
+        if message.raw_message.key is None:
+            raise ValueError(body)
+        return body.upper()
+
+    async def main():
+        async with TestTpcBroker(broker):
+            await broker.publish("a", "in", key="k")
+            handle.mock.assert_called_once_with("a")
+            with pytest.raises(ValueError, match="b"):
+                await broker.publish("b", "in")
+
+    anyio.run(main, backend="asyncio")
