@@ -553,22 +553,21 @@ class tpc_rows(Structure):
     offsets: Pointer[int]
     timestamps_ms: Pointer[int]
     present: Pointer[int]
-    format: Pointer[bytes]
-    format_bytes: int
-    begin: int
-    end: int
     keys_count: int
     values_count: int
+    cells: tpc_rows_format
     header_counts: Pointer[int]
-    headers: tpc_rows_header
     headers_capacity: int
     headers_count: int
+    header_nulls_count: int
+    header_nulls: Pointer[int]
+    header_cells: tpc_rows_format
 
-class tpc_rows_header(Structure):
+class tpc_rows_format(Structure):
+    text: Pointer[bytes]
+    bytes: int
     begin: int
-    name_bytes: int
-    value_begin: int
-    value_bytes: int
+    end: int
 
 class tpc_rows_walk(Structure):
     position: int
@@ -844,7 +843,7 @@ class _Lib:
     def tpc_records_validate(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_batch_limits | Null, _3: tpc_batch_report | Null, /) -> int: ...
     def tpc_records_write(self, _0: tpc_records_input | Null, _1: Pointer[int] | Null, _2: int, _3: Pointer[int] | bytes | Null, _4: int, _5: tpc_records_output | Null, /) -> int: ...
     def tpc_request_header_decode(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_request_header | Null, /) -> int: ...
-    def tpc_rows_append(self, _0: tpc_rows | Null, _1: tpc_batch_header | Null, _2: Pointer[int] | bytes | Null, _3: int, _4: tpc_rows_walk | Null, /) -> int: ...
+    def tpc_rows_append(self, _0: tpc_rows | Null, _1: tpc_batch_header | Null, _2: Pointer[int] | bytes | Null, _3: int, _4: int, _5: tpc_rows_walk | Null, /) -> int: ...
     def tpc_rows_append_batches(self, _0: tpc_rows | Null, _1: Pointer[int] | bytes | Null, _2: int, _3: tpc_rows_walk | Null, /) -> None: ...
     def tpc_segment_index(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_segment_state | Null, _3: Pointer[int] | bytes | Null, _4: Pointer[int] | bytes | Null, _5: int, /) -> int: ...
     def tpc_segment_walk(self, _0: Pointer[int] | bytes | Null, _1: int, _2: tpc_segment_state | Null, _3: Pointer[int] | bytes | Null, _4: Pointer[int] | bytes | Null, _5: int, _6: tpc_segment_producer | Null, _7: int, /) -> int: ...
@@ -1035,9 +1034,9 @@ class _FFI:
     @overload
     def new(self, cdecl: Literal["tpc_rows **"], init: Any = ...) -> Pointer[tpc_rows]: ...
     @overload
-    def new(self, cdecl: Literal["tpc_rows_header *", "tpc_rows_header[]"], init: Any = ...) -> tpc_rows_header: ...
+    def new(self, cdecl: Literal["tpc_rows_format *", "tpc_rows_format[]"], init: Any = ...) -> tpc_rows_format: ...
     @overload
-    def new(self, cdecl: Literal["tpc_rows_header **"], init: Any = ...) -> Pointer[tpc_rows_header]: ...
+    def new(self, cdecl: Literal["tpc_rows_format **"], init: Any = ...) -> Pointer[tpc_rows_format]: ...
     @overload
     def new(self, cdecl: Literal["tpc_rows_walk *", "tpc_rows_walk[]"], init: Any = ...) -> tpc_rows_walk: ...
     @overload

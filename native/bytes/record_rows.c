@@ -19,29 +19,29 @@ static inline char *put_code(char *out, uint64_t count, char code) {
 }
 
 /* The format's next piece: `bytes_count` bytes at the position `at`. */
-static inline void put_piece(tpc_rows *rows, int64_t at, int32_t bytes_count) {
-    char *out = rows->format + rows->format_bytes;
-    if (rows->format_bytes == 0)
-        rows->begin = at;
-    else if (at > rows->end)
-        out = put_code(out, (uint64_t)(at - rows->end), 'x');
+static inline void put_piece(tpc_rows_format *format, int64_t at, int32_t bytes_count) {
+    char *out = format->text + format->bytes;
+    if (format->bytes == 0)
+        format->begin = at;
+    else if (at > format->end)
+        out = put_code(out, (uint64_t)(at - format->end), 'x');
     out = put_code(out, (uint64_t)bytes_count, 's');
-    rows->end = at + bytes_count;
-    rows->format_bytes = out - rows->format;
+    format->end = at + bytes_count;
+    format->bytes = out - format->text;
 }
 
 static bool headers_append(tpc_rows *rows, const uint8_t *base, const tpc_record *record) {
     if (record->headers_count > rows->headers_capacity - rows->headers_count) return false;
     wire_reader reader = wire_reader_of(record->headers, (size_t)record->headers_bytes);
     for (int32_t i = 0; i < record->headers_count; i++) {
-        tpc_rows_header *header = &rows->headers[rows->headers_count++];
-        header->name_bytes = wire_read_varint(&reader);
-        header->begin = reader.at - base;
-        wire_take(&reader, (size_t)header->name_bytes);
+        int32_t name_bytes = wire_read_varint(&reader);
+        put_piece(&rows->header_cells, wire_take(&reader, (size_t)name_bytes) - base, name_bytes);
         int32_t value_bytes = wire_read_varint(&reader);
-        header->value_bytes = value_bytes < 0 ? -1 : value_bytes;
-        header->value_begin = reader.at - base;
-        if (value_bytes > 0) wire_take(&reader, (size_t)value_bytes);
+        rows->header_nulls[rows->headers_count++] = value_bytes < 0;
+        if (value_bytes < 0)
+            rows->header_nulls_count++;
+        else
+            put_piece(&rows->header_cells, wire_take(&reader, (size_t)value_bytes) - base, value_bytes);
     }
     return true;
 }
@@ -60,12 +60,12 @@ static inline bool record_append(tpc_rows *rows, const tpc_batch_header *header,
     if (record->key_bytes >= 0) {
         present = TPC_ROWS_KEY;
         rows->keys_count++;
-        put_piece(rows, record->key - base, record->key_bytes);
+        put_piece(&rows->cells, record->key - base, record->key_bytes);
     }
     if (record->value_bytes >= 0) {
         present |= TPC_ROWS_VALUE;
         rows->values_count++;
-        put_piece(rows, record->value - base, record->value_bytes);
+        put_piece(&rows->cells, record->value - base, record->value_bytes);
     }
     rows->present[row] = present;
     rows->rows_count = row + 1;
@@ -112,10 +112,10 @@ static void pass_over(const tpc_batch_header *header, tpc_rows_walk *walk) {
     walk->records_seen = 0;
 }
 
-int tpc_rows_append(tpc_rows *rows, const tpc_batch_header *header, const uint8_t *records, size_t records_bytes,
-                    tpc_rows_walk *walk) {
+int tpc_rows_append(tpc_rows *rows, const tpc_batch_header *header, const uint8_t *bytes, size_t begin,
+                    size_t records_bytes, tpc_rows_walk *walk) {
     if (!is_sound(header)) return -EBADMSG;
-    int result = append_some(rows, header, records, records, records_bytes, walk);
+    int result = append_some(rows, header, bytes, bytes + begin, records_bytes, walk);
     walk->leader_epoch = header->partition_leader_epoch;
     if (result == 0) pass_over(header, walk);
     return result;

@@ -10,6 +10,7 @@ import pytest
 from tests.support.both_loops import on_both_loops
 from tpc_broker.client import connect
 from tpc_broker.client.acls import Acl, AclFilter
+from tpc_broker.client.admin import asking
 from tpc_broker.client.admin.asking import gathered, raise_worst
 from tpc_broker.client.admin.groups import Lag
 from tpc_broker.client.admin.topics import TO_THE_END, NewTopic
@@ -76,7 +77,8 @@ async def test_a_topic_is_made_described_grown_and_deleted(broker):
 
 
 @on_both_loops
-async def test_several_topics_are_made_each_by_itself(broker):
+async def test_several_topics_are_made_each_by_itself(broker, monkeypatch):
+    monkeypatch.setattr(asking, "MISSING_TOPIC_SECONDS", 0.1)
     async with admin_of(broker) as admin:
         wanted = [NewTopic("admin-many-a"), NewTopic("not/a/name"), NewTopic("admin-many-b", configs={"x": "y"})]
         with pytest.raises(RefusedError, match="not/a/name") as caught:

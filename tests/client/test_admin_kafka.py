@@ -15,6 +15,7 @@ from tpc_broker.client.transaction.owner import Outcome
 
 pytestmark = pytest.mark.clients
 EXPIRY_MS = 200
+OVER_SOON_S = 0.3
 
 for module in (test_admin, test_transaction_reading):
     globals().update({name: test for name, test in vars(module).items() if name.startswith("test_")})
@@ -34,7 +35,7 @@ def broker(request, tmp_path_factory):
 async def test_a_time_that_is_over_is_told_and_the_id_goes_on(broker):
     async with connect(broker.bootstrap) as client, topics_of(client, "tx-time"):
         with pytest.raises(TransactionAbortedError, match=r"timeout_seconds=0\.3"):
-            async with client.transaction("tx-time", timeout_seconds=0.3) as tx:
+            async with client.transaction("tx-time", timeout_seconds=OVER_SOON_S) as tx:
                 await tx.send("tx-time", b"slow")
                 while (await client.admin.transactions.describe("tx-time"))["tx-time"].is_open:
                     await anyio.sleep(EXPIRY_MS / 1000)

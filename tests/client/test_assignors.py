@@ -120,14 +120,14 @@ def check_even(members, given):
 
 
 @pytest.mark.parametrize("name", ["range", "roundrobin"])
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(said=MEMBERS, counts=COUNTS)
 def test_everything_is_given_once(name, said, counts):
     members = made(said)
     check_whole(members, counts, ASSIGNORS[name](members, counts))
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(said=MEMBERS, counts=COUNTS)
 def test_sticky_is_whole_and_even_and_cooperative_never_takes_away_at_once(said, counts):
     members = made(said)

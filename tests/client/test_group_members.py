@@ -15,12 +15,12 @@ from tests.support.recording_reader import RecordingReader
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import connect
 from tpc_broker.client.consumer.ports import Position
+from tpc_broker.client.coordinators import CoordinatorKind
 from tpc_broker.client.membership.group import GroupMembership
 from tpc_broker.client.membership.settings import GroupSettings, Subscription
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.kafka import ApiKey, messages
 
-PROTOCOLS = ("classic", "consumer")
 KINDS = {
     "range": ({"protocol": "classic", "assignors": ("range",)}, {"partition.assignment.strategy": "range"}),
     "cooperative": (
@@ -63,11 +63,18 @@ async def member(fleet: Any, subscription: Subscription, settings: GroupSettings
                 await membership.leave()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @on_both_loops
-async def test_members_share_commit_and_leave(shared_broker, protocol, name):
+async def test_members_share_commit_and_leave(shared_broker, name):
+    await share_commit_and_leave(shared_broker.bootstrap, "classic", name)
+
+
+def test_members_by_kip_848_share_commit_and_leave(shared_broker, name):
+    anyio.run(share_commit_and_leave, shared_broker.bootstrap, "consumer", name, backend="asyncio")
+
+
+async def share_commit_and_leave(bootstrap, protocol, name):
     settings = GroupSettings(name, protocol=protocol, heartbeat_seconds=0.1)
-    async with connect(shared_broker.bootstrap) as client:
+    async with connect(bootstrap) as client:
         places = await make_topic(client.fleet, name)
         async with member(client.fleet, Subscription((name,)), settings) as (first, membership):
             await first.wait_until(lambda: first.held.keys() == places)
@@ -174,3 +181,30 @@ async def test_streams_share_a_topic_and_go_on_where_the_group_is(shared_broker,
                     if len(seen) == stop:
                         break
         assert sorted(seen) == sorted([*sent, seen[6]])
+
+
+@on_both_loops
+async def test_who_works_too_long_at_a_record_reads_on_as_a_new_member(shared_broker, name):
+    settings = GroupSettings(name, max_work_seconds=0.3)
+    async with connect(shared_broker.bootstrap) as client:
+        await make_topic(client.fleet, name, 1)
+        for _ in range(3):
+            await client.send(name, b"v")
+        seen = []
+        async with client.read(name, group=settings, commit_seconds=600) as stream:
+            async for record in stream:
+                seen.append(record.offset)
+                if len(seen) == 2:
+                    with anyio.fail_after(PATIENCE_S):
+                        while stream.assignment or await members_of(client.fleet, name):
+                            await anyio.sleep(0.02)
+                if len(seen) == 5:
+                    break
+        assert seen == [0, 1, 0, 1, 2], "nothing was committed, and what was lost is read again"
+
+
+async def members_of(fleet: Any, group: str) -> list[Any]:
+    channel = await fleet.coordinator(CoordinatorKind.GROUP, group)
+    request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
+    (told,) = (await channel.call(ApiKey.CONSUMER_GROUP_DESCRIBE, lambda _v: request)).groups
+    return list(told.members)

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from tpc_broker.client.consumer.decoding import Part
 from tpc_broker.client.consumer.fetching import FetchSettings
+from tpc_broker.client.consumer.frames import Held
 from tpc_broker.client.consumer.ports import Position
 from tpc_broker.client.consumer.reader import StreamReader
 from tpc_broker.client.consumer.starts import Offset, Start
 from tpc_broker.client.consumer.stock import Fetched, Limits
 from tpc_broker.client.consumer.stream import Stream
 from tpc_broker.client.errors import OffsetsMissingError
-from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.requests import LATEST, TopicPartition
 from tpc_broker.kafka.records import Record, build_batch
 from tpc_broker.native_bytes import crc32c
 
@@ -59,6 +60,8 @@ class Model:
         self.finished: dict[TopicPartition, tuple[float, float]] = {}
         """Bounds of what is to be committed."""
         self.under_way: tuple[TopicPartition, int, int] | None = None
+        self.left_behind: TopicPartition | None = None
+        """What the user still has records of, though the partition was forgotten meanwhile."""
 
     async def begin(self) -> None:
         await self.reader.assign({A: None, B: None})
@@ -79,6 +82,7 @@ class Model:
 
     def asked(self) -> None:
         """The next item is asked for."""
+        self.left_behind = None
         if self.under_way is not None:
             where, last, end = self.under_way
             self.finished[where] = (last + 1, max(end, behind(last)))
@@ -133,7 +137,7 @@ class Model:
         self.next[where] = finished.offset
         self.finished.pop(where, None)
         if self.under_way is not None and self.under_way[0] == where:
-            self.under_way = None
+            self.under_way, self.left_behind = None, where
 
     def pause(self, where: TopicPartition) -> None:
         self.stream.pause([where])
@@ -148,7 +152,7 @@ class Model:
             else:
                 assert at.offset <= LOG[0] or at.offset <= self.next[where]
         handed = {self.under_way[0]} if self.under_way is not None else set()
-        assert set(self.reader.handed_out()) == handed
+        assert set(self.reader.handed_out()) == handed | ({self.left_behind} - {None})
 
 
 steps = st.lists(
@@ -209,6 +213,21 @@ def test_an_error_comes_behind_what_lies_ready_and_ends_with_a_seek() -> None:
     anyio.run(play, backend="asyncio")
 
 
+def test_a_pause_before_it_is_known_where_to_begin_changes_nothing_of_that() -> None:
+    async def play() -> None:
+        reader = StreamReader(None, FetchSettings(), Start(time_ms=LATEST))  # type: ignore[arg-type]
+        await reader.assign({A: None})
+        reader.pause([A])
+        reader.resume([A])
+        found = reader.stock.partitions[A]
+        assert (found.is_known, found.start) == (False, Start(time_ms=LATEST))
+        assert reader.positions() == {}
+        await reader.revoke([A], 0)
+        assert reader.finished() == {}
+
+    anyio.run(play, backend="asyncio")
+
+
 def test_memory_is_shared_by_partitions() -> None:
     limits = Limits(memory_bytes=256 * 1024, fetch_bytes=10**9, partition_bytes=10**6)
     reader = StreamReader(None, FetchSettings(limits=limits), Start(offset=0))  # type: ignore[arg-type]
@@ -241,3 +260,16 @@ def test_memory_is_shared_by_partitions() -> None:
     assert stock.take(1, None, 0.0) is None
     assert stock.held_bytes == 0
     assert len(stock.wanted(0, 0.0)[0]) == 4
+
+
+def test_an_answer_is_held_until_half_of_it_is_read() -> None:
+    held = Held()
+    frame = bytearray(600)
+    parts = [Part(A, 0, memoryview(frame)[at : at + 100]) for at in range(0, 600, 100)]
+    held.add(parts)
+    counts = [held.bytes]
+    for part in parts:
+        held.drop(part)
+        counts.append(held.bytes)
+    assert counts == [600, 600, 600, 300, 300, 100, 0]
+    assert [part.records.obj is frame for part in parts] == [True, True, True, False, False, False]

@@ -131,6 +131,41 @@ async def test_a_cancelled_wait_for_room_takes_none():
 
 
 @on_both_loops
+async def test_a_post_that_is_cancelled_at_any_await_took_nothing():
+    logs = Logs()
+    size = 100 + RECORD_BYTES
+    async with logged_client(logs, memory_bytes=2 * size) as (client, _brokers):
+        posted = []
+
+        async def fill_and_post():
+            for number in range(3):
+                value = b"%d-%d" % (len(posted), number) + b"x" * 90
+                slip = await client.post(TOPIC, value)
+                posted.append((value, slip))
+
+        async for _cancelled in at_each_await(fill_and_post):
+            await client.flush()
+            assert client.producer.statistics() == (0, 2 * size, 0, 0, 0)
+        assert logs.values() == [value for value, _slip in posted]
+
+
+@on_both_loops
+async def test_a_cancelled_flush_ends_only_the_wait():
+    logs = Logs()
+    async with logged_client(logs) as (client, _brokers):
+        slips = []
+
+        async def post_and_flush():
+            slips.append(await client.post(TOPIC, b"%d" % len(slips)))
+            await client.flush()
+
+        async for _cancelled in at_each_await(post_and_flush):
+            pass
+        await client.flush()
+        assert logs.values() == [b"%d" % number for number in range(len(slips))]
+
+
+@on_both_loops
 async def test_a_posted_record_can_be_withdrawn_until_its_batch_is_sealed():
     logs = Logs()
     answers = anyio.Event()

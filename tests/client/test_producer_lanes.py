@@ -142,6 +142,33 @@ def test_a_batch_that_is_too_large_is_halved_and_those_behind_it_are_filled_less
     assert story.lane.batch_bytes < before
 
 
+def test_a_batch_that_is_too_large_is_halved_also_when_its_first_refusal_was_lost():
+    story = proven()
+    story.leader.bytes_max = 150
+    for _record in range(3):
+        story.post(size=40)
+    story.send()
+    story.carry_out()
+    story.cut()
+    story.settle()
+    story.check_end()
+    assert {batch.fate_of(row) for batch, row, _value in story.posted} == {Fate.DELIVERED}
+
+
+def test_halves_of_what_is_in_the_log_already_are_not_written_again():
+    story = proven()
+    for _record in range(2):
+        story.post(size=40)
+    story.send()
+    story.carry_out()
+    story.cut()
+    story.leader.bytes_max = 150
+    story.settle()
+    story.check_end()
+    assert {batch.fate_of(row) for batch, row, _value in story.posted[1:]} == {Fate.UNKNOWN}
+    assert len(story.leader.log) == 3
+
+
 def test_a_bad_record_does_not_take_its_neighbours_along():
     story = proven()
     story.lane.batch_bytes = 10_000

@@ -197,7 +197,7 @@ def test_append_time_is_that_of_the_batch() -> None:
 
 def test_a_batch_that_unpacks_to_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpc_broker.client.consumer.decoding.DECOMPRESSED_BYTES_MAX", 10_000)
-    data = build_batch([Written(b"x" * 20_000)], compression=Compression.GZIP, partition_leader_epoch=0)
+    data = build_batch([Written(b"x" * 2_000_000)], compression=Compression.GZIP, partition_leader_epoch=0)
     with pytest.raises(DamagedDataError, match="exceeds 10000 bytes"):
         Part(WHERE, 0, memoryview(data)).read(RowReader(10), 10)
 

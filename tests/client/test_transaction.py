@@ -7,6 +7,7 @@ import pytest
 from tests.support.both_loops import on_both_loops
 from tests.support.cancelled import at_each_await
 from tests.support.scripted_transactions import Lost, modelled_client
+from tpc_broker.client.consumer.ports import GroupIdentity
 from tpc_broker.client.errors import (
     DeliveryError,
     FencedError,
@@ -14,10 +15,44 @@ from tpc_broker.client.errors import (
     TransactionError,
     TransactionInUseError,
 )
+from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.transaction.owner import Outcome
 from tpc_broker.kafka import ApiKey, ErrorCode
 
 LEVELS = pytest.mark.parametrize("level", [1, 2])
+
+
+class Held:
+    """A stream of a group that goes through generations, and its ledger."""
+
+    def __init__(self, *generations):
+        self._generations = list(generations)
+        self.committed = []
+        self.has_lost = False
+
+    @property
+    def identity(self):
+        generation = self._generations.pop(0) if len(self._generations) > 1 else self._generations[0]
+        return GroupIdentity("g", generation, "member", None)
+
+    @property
+    def ledger(self):
+        return self
+
+    def hold(self, where, first_offset, after):
+        return where, first_offset, after
+
+    def is_held_still(self, _held):
+        return not self.has_lost
+
+    def commit_held(self, held, next_offset):
+        self.committed.append((held, next_offset))
+
+    def take_back_held(self, held):
+        self.committed.append((held, None))
+
+
+PLACE = TopicPartition("t", 0)
 
 
 @LEVELS
@@ -77,6 +112,7 @@ async def test_nothing_is_asked_for_an_empty_transaction(level):
 async def test_cancelled_anywhere_it_is_committed_or_aborted_as_a_whole(level):
     async with modelled_client(level) as (client, model):
         seen = []
+        stream = Held(1)
 
         async def one():
             async with client.transaction("id") as tx:
@@ -84,6 +120,7 @@ async def test_cancelled_anywhere_it_is_committed_or_aborted_as_a_whole(level):
                 value = b"%d" % len(seen)
                 await tx.send("t", value, partition=0)
                 await tx.post("t", value, partition=1)
+                tx.done({PLACE: len(seen)}, stream=stream)
 
         outcomes = set()
         async for cancelled in at_each_await(one):
@@ -94,6 +131,7 @@ async def test_cancelled_anywhere_it_is_committed_or_aborted_as_a_whole(level):
             outcomes.add(outcome)
             shown = [value in model.shown("t", partition) for partition in range(2)]
             assert shown == [outcome is Outcome.COMMITTED] * 2, (cancelled, outcome)
+            assert (model.offsets("g").get(PLACE) == len(seen)) is (outcome is Outcome.COMMITTED)
             assert not cancelled.is_done or outcome is Outcome.COMMITTED
         assert outcomes == {Outcome.COMMITTED, Outcome.ABORTED}
 
@@ -150,15 +188,53 @@ async def test_who_was_fenced_is_told_so_and_stays_so(level):
 @on_both_loops
 async def test_a_time_that_is_over_aborts_and_the_id_goes_on(level):
     async with modelled_client(level) as (client, model):
-        with pytest.raises(TransactionAbortedError, match="timeout_seconds=7"):
-            async with client.transaction("id", timeout_seconds=7) as tx:
+        with pytest.raises(TransactionAbortedError, match="timeout_seconds=700"):
+            async with client.transaction("id", timeout_seconds=700) as tx:
                 await tx.send("t", b"slow", partition=0)
                 model.time_out("id")
                 await tx.send("t", b"slower", partition=0)
         assert tx.outcome is Outcome.ABORTED
-        async with client.transaction("id", timeout_seconds=7) as tx:
+        async with client.transaction("id", timeout_seconds=700) as tx:
             await tx.send("t", b"quick", partition=0)
         assert model.shown("t", 0) == [b"quick"]
+
+
+@LEVELS
+@on_both_loops
+async def test_what_was_done_is_committed_in_the_next_generation_too(level):
+    async with modelled_client(level) as (client, model):
+        model.refuse = {(ApiKey.TXN_OFFSET_COMMIT, 0): ErrorCode.ILLEGAL_GENERATION}
+        stream = Held(1, 1, 1, 2)
+        async with client.transaction("id") as tx:
+            tx.done({PLACE: 5}, stream=stream)
+        assert tx.outcome is Outcome.COMMITTED
+        assert model.offsets("g") == {PLACE: 5}
+        assert stream.committed == [((PLACE, None, None), 5)]
+        asked = model.brokers.asked_of(ApiKey.TXN_OFFSET_COMMIT)
+        assert [one.message.generation_id_or_member_epoch for one in asked] == [1, 2]
+        assert {one.message.member_id for one in asked} == {"member"}
+
+
+@LEVELS
+@on_both_loops
+async def test_what_another_member_has_by_now_aborts(level):
+    async with modelled_client(level) as (client, model):
+        stream = Held(1)
+        with pytest.raises(TransactionAbortedError, match="it was aborted: t-0 went to another member"):
+            async with client.transaction("id") as tx:
+                await tx.send("t", b"x", partition=0)
+                tx.done({PLACE: 5}, stream=stream)
+                stream.has_lost = True
+        assert tx.outcome is Outcome.ABORTED
+        model.refuse = {(ApiKey.TXN_OFFSET_COMMIT, 0): ErrorCode.UNKNOWN_MEMBER_ID}
+        stream.has_lost = False
+        with pytest.raises(TransactionAbortedError, match="UNKNOWN_MEMBER_ID"):
+            async with client.transaction("id") as tx:
+                await tx.send("t", b"x", partition=0)
+                tx.done({PLACE: 5}, stream=stream)
+        assert stream.committed == [((PLACE, None, None), None)] * 2
+        assert model.shown("t", 0) == []
+        assert model.offsets("g") == {}
 
 
 @LEVELS

@@ -97,5 +97,5 @@ def test_every_module_of_the_client_is_imported_without_an_extra() -> None:
 
 def test_connecting_loads_little() -> None:
     """Whoever has one question starts fast: what is asked of TLS, JSON or other processes is loaded when it is used."""
-    heavy = {"ssl", "asyncio", "multiprocessing", "concurrent", "http", "email", "unittest", "xml", "tempfile"}
+    heavy = {"ssl", "asyncio", "multiprocessing", "http", "email", "unittest", "xml", "sqlite3", "tempfile"}
     assert sorted({name.partition(".")[0] for name in told()["connect"]} & heavy) == []

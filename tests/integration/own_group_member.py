@@ -31,7 +31,7 @@ def settings_of(given: dict[str, Any]) -> GroupSettings:
     said["instance_id"] = given.pop("group.instance.id", None)
     said["server_assignor"] = given.pop("group.remote.assignor", None)
     assert not given, given
-    return GroupSettings(**said)
+    return GroupSettings(**said, topics_seconds=1.0)
 
 
 class Member:
@@ -61,7 +61,7 @@ class Member:
         wanted = re.compile(topics.removeprefix("^")) if topics.startswith("^") else topics
         async with (
             connect(bootstrap) as client,
-            client.read(wanted, group=settings_of(given), commit_seconds=0.2, topics_seconds=1.0) as stream,
+            client.read(wanted, group=settings_of(given), commit_seconds=0.2) as stream,
         ):
             source = stream._reader
             self._tell_commits(stream)

@@ -1,33 +1,33 @@
 /*
- * Records of batches for a reader that makes objects of them, many at a time: offsets and timestamps as arrays, keys and values
- * as the text of a format of Python's struct, with which one call cuts all of them out of the bytes. Each row's key, then its
- * value, "Ns" for N bytes; nothing for a null; "Nx" in front of it for what lies between. The memory is the caller's.
+ * Records of batches for a reader that makes objects of them, many at a time: offsets and timestamps as arrays; keys and values,
+ * and names and values of headers, as the text of a format of Python's struct, with which one call cuts all of them out of
+ * the bytes. Each row's key, then its value, "Ns" for N bytes; nothing for a null; "Nx" in front of it for what lies between.
+ * The memory is the caller's.
  */
 enum { TPC_ROWS_FORMAT_BYTES = 52, TPC_ROWS_KEY = 1, TPC_ROWS_VALUE = 2 };
 
 typedef struct {
-    int64_t begin; /* in the bytes that the rows were taken from */
-    int64_t name_bytes;
-    int64_t value_begin;
-    int64_t value_bytes; /* -1: null */
-} tpc_rows_header;
+    char *text;    /* room for TPC_ROWS_FORMAT_BYTES a row or header */
+    int64_t bytes; /* written */
+    int64_t begin; /* the byte at which what it cuts out begins, */
+    int64_t end;   /* and the one behind it */
+} tpc_rows_format;
 
 typedef struct {
     int32_t rows_capacity;
     int32_t rows_count;
     int64_t *offsets; /* Kafka's, absolute */
     int64_t *timestamps_ms;
-    uint8_t *present; /* TPC_ROWS_KEY and TPC_ROWS_VALUE of what is not null */
-    char *format;     /* room for TPC_ROWS_FORMAT_BYTES a row */
-    int64_t format_bytes;
-    int64_t begin;      /* the byte at which the format begins, */
-    int64_t end;        /* and the one behind it */
+    uint8_t *present;   /* TPC_ROWS_KEY and TPC_ROWS_VALUE of what is not null */
     int32_t keys_count; /* not null */
     int32_t values_count;
+    tpc_rows_format cells;
     int32_t *header_counts; /* of each row */
-    tpc_rows_header *headers;
     int64_t headers_capacity;
     int64_t headers_count;
+    int64_t header_nulls_count;
+    uint8_t *header_nulls; /* of each header: its value is null */
+    tpc_rows_format header_cells;
 } tpc_rows;
 
 /* Why tpc_rows_append_batches() stopped. */
@@ -52,11 +52,12 @@ typedef struct {
 } tpc_rows_walk;
 
 /*
- * More records of one batch (after its header, unpacked) as rows, from walk->record_position on. 0: the batch is done with,
- * and the walk is behind it; -ENOSPC: the rows are full; -EBADMSG: malformed, and the rows so far are sound.
+ * More records of one batch as rows, from walk->record_position on: those at bytes[begin] (after its header, unpacked), in the same
+ * bytes as the rows so far. 0: the batch is done with, and the walk is behind it; -ENOSPC: the rows are full; -EBADMSG:
+ * malformed, and the rows so far are sound.
  */
-int tpc_rows_append(tpc_rows *rows, const tpc_batch_header *header, const uint8_t *records, size_t records_bytes,
-                    tpc_rows_walk *walk);
+int tpc_rows_append(tpc_rows *rows, const tpc_batch_header *header, const uint8_t *bytes, size_t begin,
+                    size_t records_bytes, tpc_rows_walk *walk);
 
 /* Consecutive batches from walk->position on, CRCs checked, as far as it needs nobody. Says in `walk` why it stopped. */
 void tpc_rows_append_batches(tpc_rows *rows, const uint8_t *bytes, size_t bytes_count, tpc_rows_walk *walk);

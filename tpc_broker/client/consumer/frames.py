@@ -37,20 +37,19 @@ class Held:
         self.bytes -= self._unpacked.pop(part, 0)
         answer = self._answers.pop(part)
         self.bytes -= answer.bytes
-        answer.parts.remove(part)
-        answer.shrink()
+        answer.drop(part)
         self.bytes += answer.bytes
 
 
 class _Answer:
     def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
-        self.bytes = sum(part.records.nbytes for part in parts)
+        self.parts = dict.fromkeys(parts)
+        self.bytes = self._left_bytes = sum(part.records.nbytes for part in parts)
 
-    def shrink(self) -> None:
-        left = sum(part.records.nbytes for part in self.parts)
-        if 2 * left > self.bytes:
-            return
-        self.bytes = left
-        for part in self.parts:
-            part.keep_apart()
+    def drop(self, part: Part) -> None:
+        del self.parts[part]
+        self._left_bytes -= part.records.nbytes
+        if 2 * self._left_bytes <= self.bytes:
+            self.bytes = self._left_bytes
+            for other in self.parts:
+                other.keep_apart()

@@ -90,7 +90,9 @@ class Chosen(NamedTuple):
         return checked_subscription((topics,) if isinstance(topics, str) else tuple(topics or ()), None)
 
     def settings(self, options: ReadOptions) -> GroupSettings | None:
-        group = GroupSettings(self.group) if isinstance(self.group, str) else self.group
+        group = self.group
+        if isinstance(group, str):
+            group = GroupSettings(group, topics_seconds=options.topics_seconds)
         return replace(group, rack=group.rack or options.rack) if group is not None else None
 
     def membership(self, fleet: Fleet, reader: StreamReader, options: ReadOptions) -> Membership:

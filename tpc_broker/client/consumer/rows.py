@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HEADERS_AT_ONCE: Final = 4096
 HEADER_BYTES: Final = 61
+SCRATCH_BYTES: Final = 256 * 1024
 _ENOSPC: Final = 28
 _make_record = partial(tuple.__new__, Record)
 """`Record._make` without a Python frame for each."""
@@ -67,12 +68,26 @@ class Walk:
         state.next_offset = max(self.next_offset, next_offset)
 
 
+class _Names(dict[bytes, str]):
+    """Names of headers repeat: each is made once, as long as there are few. One that is not UTF-8 is told all the
+    same.
+    """
+
+    def __missing__(self, raw: bytes) -> str:
+        made = raw.decode(errors="surrogateescape")
+        if len(self) < HEADERS_AT_ONCE:
+            self[raw] = made
+        return made
+
+
 class RowReader:
     """Room for ``rows_max`` records at a time to begin with."""
 
     def __init__(self, rows_max: int) -> None:
+        self.scratch = bytearray(SCRATCH_BYTES)
+        """For what is unpacked and read between `begin` and `records`."""
         self._rows = ffi.new("tpc_rows *")
-        self._names: dict[bytes, str] = {}
+        self._names = _Names()
         self._make_room(rows_max)
         self._make_room_for_headers(HEADERS_AT_ONCE)
 
@@ -85,11 +100,14 @@ class RowReader:
         self._header_counts = ffi.new("int32_t[]", rows_max)
         rows = self._rows
         rows.offsets, rows.timestamps_ms, rows.present = self._offsets, self._timestamps, self._present
-        rows.format, rows.header_counts = self._format, self._header_counts
+        rows.cells.text, rows.header_counts = self._format, self._header_counts
 
     def _make_room_for_headers(self, count: int) -> None:
-        self._headers = ffi.new("tpc_rows_header[]", count)
-        self._rows.headers, self._rows.headers_capacity = self._headers, count
+        self._header_nulls = ffi.new("uint8_t[]", count)
+        self._header_format = ffi.new("char[]", count * lib.TPC_ROWS_FORMAT_BYTES)
+        rows = self._rows
+        rows.header_nulls, rows.header_cells.text = self._header_nulls, self._header_format
+        rows.headers_capacity = count
 
     def begin(self, rows_max: int) -> None:
         """Forget what was read; take at most so many rows from now on."""
@@ -97,12 +115,18 @@ class RowReader:
             self._make_room(rows_max)
         rows = self._rows
         rows.rows_capacity = rows_max
-        rows.rows_count = rows.format_bytes = rows.begin = rows.end = 0
-        rows.keys_count = rows.values_count = rows.headers_count = 0
+        rows.rows_count = rows.keys_count = rows.values_count = 0
+        rows.headers_count = rows.header_nulls_count = 0
+        for format_ in (rows.cells, rows.header_cells):
+            format_.bytes = format_.begin = format_.end = 0
 
     @property
     def rows_count(self) -> int:
         return int(self._rows.rows_count)
+
+    @property
+    def rows_left(self) -> int:
+        return int(self._rows.rows_capacity - self._rows.rows_count)
 
     def append_batches(self, data: memoryview, walk: Walk) -> Stop:
         """Whole batches of a fetch answer from the walk's position on. Stops as `Stop` says."""
@@ -113,11 +137,13 @@ class RowReader:
                 return stop
             self._make_room_for_headers(4 * self._rows.headers_capacity)  # a single record has more
 
-    def append_batch(self, header: Any, records: Any, walk: Walk) -> Stop:
-        """Records of the batch at the walk's position, unpacked. `Stop.END`: all of them; `FULL`, `BAD_BATCH`."""
-        size = memoryview(records).nbytes
+    def append_batch(self, header: Any, data: Any, place: slice, walk: Walk) -> Stop:
+        """Records of the batch at the walk's position, unpacked: at a place in the bytes that the rows so far are from.
+        `Stop.END`: all of them; `FULL`, `BAD_BATCH`.
+        """
+        size = place.stop - place.start
         while True:
-            result = lib.tpc_rows_append(self._rows, header, ffi.from_buffer(records), size, walk.state)
+            result = lib.tpc_rows_append(self._rows, header, ffi.from_buffer(data), place.start, size, walk.state)
             if result != -_ENOSPC:
                 return Stop.BAD_BATCH if result else Stop.END
             if self.rows_count:
@@ -128,7 +154,7 @@ class RowReader:
         self, data: Any, topic: str, partition: int, leader_epoch: int
     ) -> tuple[Iterator[Record], list[int], Iterator[str]]:
         """Each row as a record, made when it is asked for; the offsets of all; an iterator whose `length_hint` says how
-        many were not asked for. ``data``: what they were read from.
+        many were not asked for. ``data``: what they were read from, which may change afterwards.
         """
         count = self.rows_count
         headers = self._headers_of(data, count) if self._rows.headers_count else repeat((), count)
@@ -149,8 +175,7 @@ class RowReader:
 
     def _keys_and_values(self, data: Any, count: int) -> tuple[Iterable[bytes | None], Iterable[bytes | None]]:
         rows = self._rows
-        format_ = b"<" + ffi.buffer(self._format, rows.format_bytes)[:]
-        cells = Struct(format_).unpack_from(data, rows.begin)
+        cells = _cut(rows.cells, data)
         if rows.values_count == count:
             if rows.keys_count == count:
                 return cells[::2], cells[1::2]
@@ -165,24 +190,21 @@ class RowReader:
         return keys, values
 
     def _headers_of(self, data: Any, count: int) -> list[Headers]:
-        view = memoryview(data)
-        found = iter(self._headers[0 : int(self._rows.headers_count)])
-        made: list[Headers] = []
-        for headers_count in ffi.unpack(self._header_counts, count):
-            pairs = []
-            for _ in range(headers_count):
-                header = next(found)
-                name = self._name(bytes(view[header.begin : header.begin + header.name_bytes]))
-                end = header.value_begin + header.value_bytes
-                pairs.append((name, bytes(view[header.value_begin : end]) if header.value_bytes >= 0 else None))
-            made.append(tuple(pairs))
-        return made
+        rows = self._rows
+        cells = _cut(rows.header_cells, data)
+        names: Iterable[bytes] = cells[::2]
+        values: Iterable[bytes | None] = cells[1::2]
+        if rows.header_nulls_count:
+            cell = iter(cells)
+            pairs = [
+                (next(cell), None if is_null else next(cell))
+                for is_null in ffi.buffer(self._header_nulls, rows.headers_count)[:]
+            ]
+            names, values = zip(*pairs, strict=True)
+        made = zip(map(self._names.__getitem__, names), values, strict=True)
+        return [tuple(islice(made, counted)) for counted in ffi.unpack(self._header_counts, count)]
 
-    def _name(self, raw: bytes) -> str:
-        """Names repeat: each is made once, as long as there are few. One that is not UTF-8 is told all the same."""
-        found = self._names.get(raw)
-        if found is None:
-            found = raw.decode(errors="surrogateescape")
-            if len(self._names) < HEADERS_AT_ONCE:
-                self._names[raw] = found
-        return found
+
+def _cut(format_: Any, data: Any) -> tuple[bytes, ...]:
+    text = b"<" + ffi.buffer(format_.text, format_.bytes)[:]
+    return Struct(text).unpack_from(data, format_.begin)

@@ -110,7 +110,10 @@ class Stock:
     def let_go(self, found: Partition) -> None:
         """Nothing more of it is handed out."""
         self._empty(found)
-        found.begin_at(Position(found.position, found.epoch))
+        if found.is_known:
+            found.begin_at(Position(found.position, found.epoch))
+        else:
+            found.begin_from(found.start)
 
     def _empty(self, found: Partition) -> None:
         self._ready.pop(found.where, None)

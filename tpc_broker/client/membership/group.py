@@ -51,7 +51,8 @@ JOIN_SLACK_SECONDS: Final = 5.0
 """Beyond the time that a round may take, until a JoinGroup without an answer counts as lost."""
 LOOK_SECONDS: Final = 1.0
 """At most, between two looks at what is under way."""
-SILENCE_TOLD_SECONDS: Final = 60.0
+TROUBLE_TOLD_SECONDS: Final = 60.0
+"""Between two lines in the log about the same trouble."""
 EXPRESSIONS_VERSION: Final = 1
 """Of ConsumerGroupHeartbeat: from it on the coordinator finds topics by an expression."""
 STATIC_VERSION: Final = 5
@@ -101,7 +102,9 @@ class GroupMembership:
         self._watched: frozenset[str] = frozenset()
         self._finds_topics = True
         self._began_at: dict[TopicPartition, Position | None] = {}
+        self._classic_only = False
         self._was_member = False
+        self._told_at = float("-inf")
         self._failing: Patience | None = None
 
     @property
@@ -135,8 +138,6 @@ class GroupMembership:
                     self._classic_only = True
         finally:
             self._joining.close()
-
-    _classic_only = False
 
     async def _prepare(self) -> None:
         """Chooses the protocol, and finds the topics where that is the client's work."""
@@ -358,6 +359,10 @@ class GroupMembership:
         if self._failing is None:
             without_end = self._was_member and not is_released_soon
             self._failing = Patience(None if without_end else self._fleet.settings.retry_seconds)
+            self._told_at = float("-inf")
+        now = time.monotonic()
+        if now - self._told_at >= TROUBLE_TOLD_SECONDS:
+            self._told_at = now
             logger.warning("%s", self._explained(error, what))
         tried = RefusedError(ErrorCode.REBALANCE_IN_PROGRESS, "") if is_released_soon else error
         try:

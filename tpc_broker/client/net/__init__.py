@@ -3,7 +3,7 @@
 Modules
     `settings`      what a client is told when it is made, checked at once
     `wires`         bytes to and from a broker: a non-blocking socket, or a broker in memory
-    `asyncio_wire`  the socket as asyncio has it cheapest
+    `trio_wire`, `asyncio_wire`, `loops`  the same as each loop has it cheapest
     `tls`           TLS over another wire
     `frames`        cuts what is received into answers; no I/O
     `channel`       one connection: any number of requests in flight, answers by call or by callback

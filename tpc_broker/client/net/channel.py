@@ -21,6 +21,7 @@ from tpc_broker.client.conversation import Conversation
 from tpc_broker.client.errors import AuthenticationError, ClientError, RefusedError, UnreachableError, UnsupportedError
 from tpc_broker.client.introduction import FOREVER, introduction, renewal
 from tpc_broker.client.net.frames import Frames
+from tpc_broker.client.net.loops import event_maker
 from tpc_broker.client.net.throttling import throttles_client
 from tpc_broker.client.net.wires import pushed
 from tpc_broker.kafka import CodecError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from tpc_broker.client.introduction import Ask
+    from tpc_broker.client.net.loops import Event
     from tpc_broker.client.net.wires import Wire
     from tpc_broker.client.requests import Node
     from tpc_broker.client.sasl import Login
@@ -62,8 +64,8 @@ class _Answer:
 
     __slots__ = ("_came", "given")
 
-    def __init__(self) -> None:
-        self._came = anyio.Event()
+    def __init__(self, came: Event) -> None:
+        self._came = came
         self.given: Any = None
 
     def take(self, given: Any) -> None:
@@ -101,6 +103,7 @@ class Channel:
         self._failure: ClientError | None = None
         self._something_left = anyio.Event()
         self._tasks: TaskGroup | None = None
+        self._new_event = event_maker()
 
     def __str__(self) -> str:
         """For errors: who it is to."""
@@ -158,7 +161,7 @@ class Channel:
         version = self.version(key)
         if version_max is not None:
             version = min(version, version_max)
-        answer = _Answer()
+        answer = _Answer(self._new_event())
         self.start(key, version, make(version), answer.take, wait_seconds)
         return await answer.wait()
 
@@ -219,7 +222,7 @@ class Channel:
         """Before everything that is held back."""
         if self._failure is not None:
             raise self._failure.again()
-        answer = _Answer()
+        answer = _Answer(self._new_event())
         self._send(_Waiting(answer.take, self._request_seconds, asked.key, asked.version), asked.message)
         return await answer.wait()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import anyio
 
 from tpc_broker.client.errors import UnreachableError
+from tpc_broker.client.net.loops import is_on_trio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,11 +131,13 @@ def broken(node: Node, why: object) -> UnreachableError:
 async def connect_plain(node: Node) -> PlainWire:
     """To the first of the host's addresses that takes it. `UnreachableError`. The caller bounds the time."""
     connected = await connected_socket(node)
-    if anyio.get_cancelled_exc_class().__module__.startswith("asyncio"):
-        from tpc_broker.client.net.asyncio_wire import AsyncioWire  # noqa: PLC0415 - trio does without asyncio
+    if is_on_trio():
+        from tpc_broker.client.net.trio_wire import TrioWire  # noqa: PLC0415 - asyncio does without trio
 
-        return AsyncioWire(node, connected)
-    return PlainWire(node, connected)
+        return TrioWire(node, connected)
+    from tpc_broker.client.net.asyncio_wire import AsyncioWire  # noqa: PLC0415 - and trio without asyncio
+
+    return AsyncioWire(node, connected)
 
 
 async def connected_socket(node: Node) -> socket.socket:

@@ -215,7 +215,7 @@ class Lane:
         elif code in _DOES_NOT_FOLLOW and self.session.is_idempotent:
             if self._unresolved[0] is batch:
                 self._does_not_follow(error, now)
-        elif self._is_of_parts(code) and batch.count > 1 and not batch.in_doubt:
+        elif self._is_of_parts(code) and batch.count > 1:
             self._split(batch, is_too_large=code in _TOO_LARGE)
         elif error.is_retriable:
             batch.in_doubt |= code in _MAY_BE_APPENDED
@@ -266,6 +266,7 @@ class Lane:
         else:
             self._failures_count = 1
         self._must_bump = True
+        self.last_trouble = str(error)
 
     def _fail_for_good(self, batch: Batch, error: RefusedError) -> None:
         text = str(error)
@@ -289,13 +290,17 @@ class Lane:
         return code in _TOO_LARGE or (code in _OF_A_RECORD and self.session.transactional_id is None)
 
     def _split(self, batch: Batch, *, is_too_large: bool) -> None:
-        """The halves keep the sequence numbers. After what was too much, batches are filled up to half of it."""
+        """The halves keep the sequence numbers, and the doubt: should the topic's settings have changed since the whole
+        was appended, the broker says that a half does not follow. After what was too much, batches are filled up to
+        half of it.
+        """
         if is_too_large:
             self.batch_bytes = max(1, min(self.batch_bytes, batch.size // 2))
         place = self._unresolved.index(batch)
         size = batch.size
         self._unresolved.remove(batch)
         first, second = batch.split()
+        first.in_doubt = second.in_doubt = batch.in_doubt
         self._unresolved.insert(place, second)
         self._unresolved.insert(place, first)
         first.size, second.size = size // 2, size - size // 2
@@ -319,7 +324,8 @@ class Lane:
             self._must_bump = False
             for batch in [batch for batch in self._unresolved if batch.in_doubt]:
                 self._unresolved.remove(batch)
-                self._fail(batch, Fate.UNKNOWN, "the broker lost track of this producer, so it cannot be sent again")
+                text = f"{self.last_trouble}; what came before is not there, and whether this is cannot be known"
+                self._fail(batch, Fate.UNKNOWN, text)
             self._bump()
         elif free and self.session.is_idempotent:
             self._take_numbers_back(free)
