@@ -10,6 +10,7 @@ hand control to the loop.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass
@@ -76,5 +77,29 @@ async def at_each_await(make: Callable[[], Awaitable[Any]]) -> AsyncIterator[Can
         found = await cancelled_at(place, make)
         yield found
         if found.is_done:
+            return
+    raise AssertionError(f"more than {AWAITS_MAX} awaits")
+
+
+async def natively_cancelled_at_each_await(make: Callable[[], Awaitable[Any]]) -> AsyncIterator[asyncio.Task[Any]]:
+    """A task of asyncio's own, cancelled at each await in turn with its `cancel`, until one ends before that. Each is
+    done when it is given; one that was cancelled and ended as if nothing had been fails the test.
+    """
+    for place in range(1, AWAITS_MAX):
+        was_cancelled = False
+
+        def cancel() -> None:
+            nonlocal was_cancelled
+            was_cancelled = True
+            task.cancel()
+
+        async def watched(place: int = place, cancel: Callable[[], None] = cancel) -> Any:
+            return await _Watched(make(), place, cancel)
+
+        task = asyncio.ensure_future(watched())
+        await asyncio.wait([task])
+        assert not was_cancelled or task.cancelled() or task.exception(), f"await {place}: the cancellation was lost"
+        yield task
+        if not was_cancelled:
             return
     raise AssertionError(f"more than {AWAITS_MAX} awaits")

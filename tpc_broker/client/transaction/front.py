@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import anyio
-import anyio.lowlevel
 
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.conversation import VERSION_MAX
@@ -257,7 +256,7 @@ class Transactor:
             readings.aborted()
         if refusal is not None:
             raise refusal
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._owner.raise_cancellation()
 
     async def _commit_offsets(self, stream: Readable, held: dict[TopicPartition, Held]) -> None:
         assert self._identity is not None
