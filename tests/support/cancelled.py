@@ -86,20 +86,25 @@ async def natively_cancelled_at_each_await(make: Callable[[], Awaitable[Any]]) -
     done when it is given; one that was cancelled and ended as if nothing had been fails the test.
     """
     for place in range(1, AWAITS_MAX):
-        was_cancelled = False
-
-        def cancel() -> None:
-            nonlocal was_cancelled
-            was_cancelled = True
-            task.cancel()
-
-        async def watched(place: int = place, cancel: Callable[[], None] = cancel) -> Any:
-            return await _Watched(make(), place, cancel)
-
-        task = asyncio.ensure_future(watched())
+        task, has_reached = _natively_cancelled_at(place, make)
         await asyncio.wait([task])
-        assert not was_cancelled or task.cancelled() or task.exception(), f"await {place}: the cancellation was lost"
+        assert not has_reached or task.cancelled() or task.exception(), f"await {place}: the cancellation was lost"
         yield task
-        if not was_cancelled:
+        if not has_reached:
             return
     raise AssertionError(f"more than {AWAITS_MAX} awaits")
+
+
+def _natively_cancelled_at(place: int, make: Callable[[], Awaitable[Any]]) -> tuple[asyncio.Task[Any], list[bool]]:
+    """The list is empty until the await is reached."""
+    has_reached: list[bool] = []
+
+    def cancel() -> None:
+        has_reached.append(True)
+        task.cancel()
+
+    async def watched() -> Any:
+        return await _Watched(make(), place, cancel)
+
+    task = asyncio.ensure_future(watched())
+    return task, has_reached
