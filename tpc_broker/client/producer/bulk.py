@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import anyio.lowlevel
 
 from tpc_broker.client.errors import UndeliveredError
-from tpc_broker.client.producer.batch import RECORD_BYTES, Batch, as_cell, header_pairs, record_size
+from tpc_broker.client.producer.batch import RECORD_BYTES, Batch, as_cell, as_timestamp, header_pairs, record_size
 from tpc_broker.client.producer.partitioning import key_partitions
 from tpc_broker.client.producer.slip import decided
 from tpc_broker.client.values import Fate, Record
@@ -206,7 +206,8 @@ class Bulk:
 def _parts(item: Any) -> tuple[bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...], int]:
     """Key, value, headers, time stamp (-1: now)."""
     if isinstance(item, Record):
-        return item.key, item.value, header_pairs(item.headers), item.timestamp
+        timestamp = -1 if item.timestamp == -1 else as_timestamp(item.timestamp)
+        return as_cell("key", item.key), as_cell("value", item.value), header_pairs(item.headers), timestamp
     if isinstance(item, tuple):
         if len(item) != 2:
             raise TypeError(f"a value, (key, value) or Record is expected, not a tuple of {len(item)}")
