@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.both_loops import on_both_loops
 from tpc_broker.client import connect
-from tpc_broker.client.errors import ClientError, ClosedError
+from tpc_broker.client.errors import ClientError, ClosedError, DeliveryError
 from tpc_broker.client.values import Record
 from tpc_broker.testing import MemoryBroker
 
@@ -104,3 +104,19 @@ async def test_what_other_tasks_wait_for_ends_with_the_client():
         with anyio.fail_after(30):
             while not ended:
                 await anyio.sleep(0.01)
+
+
+@on_both_loops
+async def test_a_topic_that_is_created_again_with_fewer_partitions():
+    """Keys that went to partitions that are no more go to others, as soon as that is known."""
+    async with MemoryBroker(topics={"t": 8}) as broker, connect(broker) as client:
+        keys = [b"%d" % number for number in range(20)]
+        for key in keys:
+            await client.send("t", b"before", key=key)
+        await client.admin.topics.delete("t")
+        await client.admin.topics.create("t", partitions=1)
+        with pytest.raises(DeliveryError, match="created again with 1 partitions"):
+            for key in keys:
+                await client.send("t", b"after", key=key)
+        assert {(await client.send("t", b"after", key=key)).partition for key in keys} == {0}
+        assert (await client.send_all("t", [(key, b"after") for key in keys])).partitions.keys() == {0}

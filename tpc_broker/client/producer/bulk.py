@@ -115,16 +115,16 @@ class Bulk:
         if self._lane is not None:
             return await self._put_column(self._lane, keys, values)
         lanes = self._topic.lanes
-        groups: dict[int, tuple[list[bytes], list[bytes]]] = {}
+        groups: dict[int, tuple[Lane, list[bytes], list[bytes]]] = {}
         for place, key, value in zip(key_partitions(keys, len(lanes)), keys, values, strict=True):
             group = groups.get(place)
             if group is None:
-                group = groups[place] = ([], [])
-            group[0].append(key)
-            group[1].append(value)
+                group = groups[place] = (lanes[place], [], [])
+            group[1].append(key)
+            group[2].append(value)
         used = 0
-        for place, (some_keys, some_values) in groups.items():
-            used += await self._put_column(lanes[place], some_keys, some_values)
+        for lane, some_keys, some_values in groups.values():
+            used += await self._put_column(lane, some_keys, some_values)
         return used
 
     async def _put_column(self, lane: Lane | None, keys: list[bytes] | None, values: list[bytes]) -> int:

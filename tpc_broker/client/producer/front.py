@@ -194,19 +194,28 @@ class Producer:
             if known is None:
                 lanes = [self._new_lane(name, partition) for partition in range(len(facts.leaders))]
                 known = TopicLanes(name, lanes, self.settings.partitioner, self._choose)
+                known.topic_id = facts.topic_id
                 self._topics[name] = known
         return known
 
     def _new_lane(self, topic: str, partition: int) -> Lane:
+        """One that there was before goes on: what it has under way is to be followed up."""
         where = TopicPartition(topic, partition)
-        lane = self._lanes[where] = Lane(where, self.session, self.budget, self._ended)
+        lane = self._lanes.get(where)
+        if lane is None:
+            lane = self._lanes[where] = Lane(where, self.session, self.budget, self._ended)
         return lane
 
     def _grow(self) -> list[str]:
-        """Partitions that topics have got since; gives the topics."""
+        """Partitions that topics have got since, or lost as they were created again; gives the topics."""
         for name, known in self._topics.items():
             facts = self._fleet.topic_nowait(name)
-            for partition in range(len(known.lanes), 0 if facts is None else len(facts.leaders)):
+            if facts is None:
+                continue
+            count = len(facts.leaders)
+            for lane in known.cut_off(count, facts.topic_id):
+                lane.give_up(Failure(f"the topic was deleted and created again with {count} partitions"))
+            for partition in range(len(known.lanes), count):
                 known.lanes.append(self._new_lane(name, partition))
         return list(self._topics)
 
