@@ -23,8 +23,8 @@ THEIRS: Final = {"_cffi_backend", "idna", "sniffio", "typing_extensions", "excep
 OWN: Final = {"client", "kafka", "native_bytes", "_bytes", "error_codes", "errors", "host_port", "limits", "model"}
 """Parts of the package."""
 WITH_EXTRAS: Final = {
-    "columns": "pyarrow", "codecs.avro": "fastavro", "codecs.json_schema": "jsonschema_rs", "codecs.protobuf": "google",
-    "net.trio_wire": "trio",
+    "columns": "pyarrow", "net.trio_wire": "trio", "codecs.avro": "fastavro", "codecs.json_schema": "jsonschema_rs",
+    "codecs.protobuf": "google",
 }  # fmt: skip
 """Modules that need a package of an extra, which is asked for by whoever imports them."""
 
@@ -98,5 +98,5 @@ def test_every_module_of_the_client_is_imported_without_an_extra() -> None:
 
 def test_connecting_loads_little() -> None:
     """Whoever has one question starts fast: what is asked of TLS, JSON or other processes is loaded when it is used."""
-    heavy = {"ssl", "asyncio", "multiprocessing", "concurrent", "http", "email", "unittest", "xml", "tempfile"}
+    heavy = {"ssl", "asyncio", "multiprocessing", "http", "email", "unittest", "xml", "sqlite3", "tempfile"}
     assert sorted({name.partition(".")[0] for name in told()["connect"]} & heavy) == []

@@ -32,6 +32,12 @@ GRACE_SECONDS = 60.0
 
 
 @pytest.fixture
+def broker(shared_broker):
+    """Another module runs these against Kafka."""
+    return shared_broker
+
+
+@pytest.fixture
 def name(request):
     """Of a topic and a group that only this test has."""
     return re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")
@@ -73,7 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.clients)])
 @on_both_loops
 async def test_two_members_handle_everything_with_a_revocation_in_between(
-    shared_broker: Any, name: str, protocol: str
+    broker: Any, name: str, protocol: str
 ) -> None:
     count = 200
     seen: dict[TopicPartition, list[int]] = defaultdict(list)
@@ -81,7 +87,7 @@ async def test_two_members_handle_everything_with_a_revocation_in_between(
     last: dict[tuple[str, TopicPartition, bytes | None], int] = {}
     second_may = anyio.Event()
 
-    async with connect(shared_broker.bootstrap) as client:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name)
         await written(client, name, count)
 
@@ -112,8 +118,8 @@ async def test_two_members_handle_everything_with_a_revocation_in_between(
 
 
 @on_both_loops
-async def test_an_error_leaves_what_is_not_done_to_the_next_reader(shared_broker: Any, name: str) -> None:
-    async with connect(shared_broker.bootstrap) as client:
+async def test_an_error_leaves_what_is_not_done_to_the_next_reader(broker: Any, name: str) -> None:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name, 1)
         await written(client, name, 10, 1)
         async with client.read(name, group=group_of(name)) as stream:
@@ -140,12 +146,12 @@ async def first_of(stream: Stream, count: int) -> Any:
 
 
 @on_both_loops
-async def test_at_a_revocation_a_partitions_handler_ends_what_it_has(shared_broker: Any, name: str) -> None:
+async def test_at_a_revocation_a_partitions_handler_ends_what_it_has(broker: Any, name: str) -> None:
     """Its sums are written when the loop over the part has ended, and the partition waits for that."""
     count = 100
     sums: list[tuple[str, int, int]] = []
 
-    async with connect(shared_broker.bootstrap) as client:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name)
         await written(client, name, count)
 
@@ -178,8 +184,8 @@ async def test_at_a_revocation_a_partitions_handler_ends_what_it_has(shared_brok
 
 
 @on_both_loops
-async def test_dead_letters_are_in_their_topic_and_the_group_goes_on(shared_broker: Any, name: str) -> None:
-    async with connect(shared_broker.bootstrap) as client:
+async def test_dead_letters_are_in_their_topic_and_the_group_goes_on(broker: Any, name: str) -> None:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name, 1)
         await made_topic(client, f"{name}.dlq", 1)
         await client.send(name, b"good", key=b"k")
@@ -214,8 +220,8 @@ async def test_dead_letters_are_in_their_topic_and_the_group_goes_on(shared_brok
 
 
 @on_both_loops
-async def test_one_way_of_reading_at_a_time(shared_broker: Any, name: str) -> None:
-    async with connect(shared_broker.bootstrap) as client:
+async def test_one_way_of_reading_at_a_time(broker: Any, name: str) -> None:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name, 1)
         await written(client, name, 10, 1)
         async with client.read(name) as stream:
@@ -231,7 +237,7 @@ async def test_one_way_of_reading_at_a_time(shared_broker: Any, name: str) -> No
 
 @on_both_loops
 async def test_a_handler_that_is_stuck_is_named_and_its_records_are_read_again(
-    shared_broker: Any, name: str, caplog: pytest.LogCaptureFixture
+    broker: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others may have the partition while it is; here nobody else is there, and it comes back."""
     group = GroupSettings(name, protocol="classic", heartbeat_seconds=0.1, max_work_seconds=0.5)
@@ -246,7 +252,7 @@ async def test_a_handler_that_is_stuck_is_named_and_its_records_are_read_again(
             finally:
                 cancelled.append(record.offset)
 
-    async with connect(shared_broker.bootstrap) as client:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name, 1)
         await written(client, name, 10, 1)
         async with client.read(name, group=group) as stream, anyio.create_task_group() as tasks:
@@ -264,12 +270,12 @@ async def test_a_handler_that_is_stuck_is_named_and_its_records_are_read_again(
 
 @pytest.mark.parametrize("way", ["work", "for_each", "for_each_partition"])
 @on_both_loops
-async def test_within_transactions_every_record_is_written_once(shared_broker: Any, name: str, way: str) -> None:
+async def test_within_transactions_every_record_is_written_once(broker: Any, name: str, way: str) -> None:
     """Every third transaction is aborted, and what was read in it is worked on again."""
     count = 12
     attempts = 0
 
-    async with connect(shared_broker.bootstrap) as client:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name, 1)
         await made_topic(client, f"{name}-out", 1)
         await written(client, name, count, 1)
@@ -317,7 +323,7 @@ async def test_within_transactions_every_record_is_written_once(shared_broker: A
 @pytest.mark.clients
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @on_both_loops
-async def test_members_that_come_and_go_lose_nothing(shared_broker: Any, name: str, protocol: str, seed: int) -> None:
+async def test_members_that_come_and_go_lose_nothing(broker: Any, name: str, protocol: str, seed: int) -> None:
     """Ten members, three at a time, some of which end by an error; handlers fail and are slow."""
     chance = Random(f"{seed} {name}")
     count, partitions_count = 2_000, 6
@@ -327,7 +333,7 @@ async def test_members_that_come_and_go_lose_nothing(shared_broker: Any, name: s
     def is_over() -> bool:
         return all(len(offsets) == count for offsets in done.values())
 
-    async with connect(shared_broker.bootstrap) as client:
+    async with connect(broker.bootstrap) as client:
         await made_topic(client, name, partitions_count)
         await written(client, name, count, partitions_count)
 

@@ -146,7 +146,7 @@ async def working(client: Client) -> None:
 async def transacting(client: Client) -> None:
     async with client.read("orders", group="biller") as stream:
         async for batch in stream.batches():
-            async with client.transaction("biller-1", timeout_seconds=60) as tx:
+            async with client.transaction("biller-1") as tx:
                 assert_type(tx, Transaction)
                 assert_type(await tx.send("invoices", b"x"), Delivered)
                 tx.done(batch)

@@ -20,6 +20,7 @@ from faststream.exceptions import (
 from faststream.message import AckStatus
 from faststream.specification import AsyncAPI
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import Delivered, TopicPartition, connect
 from tpc_broker.client.errors import UnreachableError
 from tpc_broker.client.values import Fate
@@ -27,6 +28,7 @@ from tpc_broker.faststream import AckPolicy, TestTpcBroker, TpcBroker, TpcMessag
 from tpc_broker.testing import MemoryBroker
 
 TEST_SECONDS = 60
+PASSES_S = 0.05
 TOPICS = {"in": 1, "out": 1, "dead": 1, "many": 3}
 GROUP = "some"
 
@@ -75,7 +77,7 @@ class Calls:
         self._came.set()
         return len(self.bodies)
 
-    async def wait(self, count):
+    async def reach(self, count):
         while len(self.bodies) < count:
             self._came = anyio.Event()
             await self._came.wait()
@@ -92,7 +94,7 @@ async def test_a_record_goes_out_with_all_that_it_has(memory):
         slip = await broker.publish("text", "many", waits=False)
         assert (await slip).topic == "many"
         assert slip.fate is Fate.DELIVERED
-        assert await broker.ping(timeout=30)
+        assert await broker.ping(timeout=PATIENCE_S)
     first, second = sorted(await records_of(memory, "many", 2), key=lambda record: record.key is None)
     assert (first.key, json.loads(first.value), first.timestamp) == (b"k", {"a": 1}, 5_000)
     assert dict(first.headers) == {
@@ -166,7 +168,7 @@ async def test_what_is_nacked_is_handled_again_before_what_is_behind(memory, how
         await broker.start()
         await broker.publish("a", "in", key="k")
         await broker.publish("b", "in", key="k")
-        await calls.wait(4)
+        await calls.reach(4)
     assert calls.bodies == ["a", "a", "a", "b"]
     assert await committed(memory) == 2
 
@@ -213,7 +215,7 @@ async def test_what_is_rejected_is_finished(memory, how, dead_letter):
         await broker.start()
         await broker.publish("a", "in")
         await broker.publish("b", "in")
-        await calls.wait(2)
+        await calls.reach(2)
         if dead_letter is not None:
             assert [record.value for record in await records_of(memory, dead_letter, 2)] == [b"a", b"b"]
     assert calls.bodies == ["a", "b"]
@@ -233,7 +235,7 @@ async def test_an_error_finishes_by_default(memory):
         await broker.start()
         await broker.publish("a", "in")
         await broker.publish("b", "in")
-        await calls.wait(2)
+        await calls.reach(2)
     assert await committed(memory) == 2
 
 
@@ -250,7 +252,7 @@ async def test_a_manual_acknowledgement_may_come_from_another_task(memory):
         await broker.start()
         for body in "abc":
             await broker.publish(body, "in", key=body)
-        await calls.wait(3)
+        await calls.reach(3)
         first, second, third = sorted(kept, key=lambda message: message.raw_message.offset)
         await first.ack()
         await third.ack()
@@ -271,9 +273,9 @@ async def test_what_is_not_finished_when_it_ends_is_handled_again(memory):
     async with broker:
         await broker.start()
         await broker.publish("a", "in", key="a")
-        await calls.wait(1)
+        await calls.reach(1)
         await broker.publish("b", "in", key="b")
-        await calls.wait(2)
+        await calls.reach(2)
     assert await committed(memory) == 1
 
 
@@ -290,9 +292,9 @@ async def test_at_most_once_commits_first(memory):
     async with broker:
         await broker.start()
         await broker.publish("a", "in")
-        await calls.wait(1)
+        await calls.reach(1)
         await broker.publish("b", "in")
-        await calls.wait(2)
+        await calls.reach(2)
     assert positions == [1, 2]
 
 
@@ -308,7 +310,7 @@ async def test_a_handler_can_stop_its_subscriber(memory):
     async with broker:
         await broker.start()
         await broker.publish("a", "in")
-        await calls.wait(1)
+        await calls.reach(1)
         await broker.publish("b", "in")
         while any(not task.done() for each in broker.subscribers for task in each.tasks):
             await anyio.sleep(0.001)
@@ -320,17 +322,17 @@ async def test_a_subscriber_without_a_handler_gives_one_after_the_other(memory):
     async with TpcBroker(memory) as broker:
         subscriber = broker.subscriber("in", group=GROUP)
         await subscriber.start()
-        assert await subscriber.get_one(timeout=0.05) is None
+        assert await subscriber.get_one(timeout=PASSES_S) is None
         await broker.publish("a", "in")
         await broker.publish("b", "in")
-        first, second = await subscriber.get_one(timeout=30), await subscriber.get_one(timeout=30)
+        first, second = await subscriber.get_one(timeout=PATIENCE_S), await subscriber.get_one(timeout=PATIENCE_S)
         assert [await first.decode(), await second.decode()] == ["a", "b"]
         await subscriber.stop()
         other = broker.subscriber("in")
         async for message in other:
             assert await message.decode() == "a"
             break
-        assert await (await other.get_one(timeout=30)).decode() == "b"
+        assert await (await other.get_one(timeout=PATIENCE_S)).decode() == "b"
 
 
 @on_asyncio
@@ -349,7 +351,7 @@ async def test_an_app_runs_and_ends(memory):
         await broker.publish(5, "in")
 
     running = asyncio.create_task(app.run())
-    await calls.wait(1)
+    await calls.reach(1)
     app.exit()
     await running
     assert calls.bodies == [5]
@@ -365,6 +367,36 @@ async def test_a_cluster_that_is_not_there_is_named(memory):
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
         async with TpcBroker("127.0.0.1:1", client={"retry_seconds": 0.01}):
             pass
+
+
+def test_an_app_on_a_broker_of_processes(shared_broker):
+    names = "faststream-in", "faststream-out"
+    broker, calls = TpcBroker(shared_broker.bootstrap), Calls()
+
+    @broker.subscriber(names[0], group="faststream", retry_seconds=0.001, concurrency=8)
+    @broker.publisher(names[1])
+    async def handle(body: int, message: TpcMessage):
+        if calls.add(body) % 3 == 0:
+            raise NackMessage
+        return TpcResponse(body + 1, key=message.raw_message.key)
+
+    async def main():
+        async with connect(shared_broker.bootstrap) as client:
+            for name in names:
+                await client.admin.topics.create(name, partitions=2)
+            async with broker:
+                await broker.start()
+                for number in range(20):
+                    await broker.publish(number, names[0], key=str(number % 5))
+                async with client.read(names[1]) as stream:
+                    found = [await anext(stream) for _number in range(20)]
+            for name in names:
+                await client.admin.topics.delete(name)
+        for key in range(5):
+            of_key = [int(record.value) for record in found if record.key == b"%d" % key]
+            assert of_key == list(range(key + 1, 21, 5)), "in the order of the key, whatever was nacked"
+
+    anyio.run(main, backend="asyncio")
 
 
 def test_what_a_subscriber_cannot_be():

@@ -24,7 +24,8 @@ import importlib, pathlib, pkgutil, sys
 import tpc_broker
 assert pathlib.Path(sys.argv[1]) not in pathlib.Path(tpc_broker.__file__).parents, tpc_broker.__file__
 names = [module.name for module in pkgutil.walk_packages(tpc_broker.__path__, "tpc_broker.")]
-EXTRAS = {"pyspark", "pyarrow", "matplotlib"}  # optional dependencies; nothing else may be missing
+EXTRAS = {"pyspark", "pyarrow", "matplotlib", "jwt", "fastavro", "jsonschema_rs", "httpx2", "msgspec", "faststream"}
+# optional dependencies; nothing else may be missing
 for name in names:
     try:
         importlib.import_module(name)

@@ -14,10 +14,13 @@ import trio.testing
 from tests.log.log_batches import batch
 from tests.support.both_loops import on_both_loops
 from tests.support.dialogue import Dialogue
+from tests.support.kept_security import ACCESS
 from tpc_broker.client import connect
+from tpc_broker.client.acls import Acl
 from tpc_broker.client.coordinators import CoordinatorKind
-from tpc_broker.client.errors import UnreachableError
+from tpc_broker.client.errors import AuthenticationError, ClientError, UnreachableError
 from tpc_broker.client.requests import Node, TopicPartition
+from tpc_broker.client.security import Mechanism, SaslSettings
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.metadata.config_types import ConfigError
@@ -44,11 +47,11 @@ async def test_a_program_sends_and_reads():
         async with client.read("orders", group="billing") as stream:
             while len(read) < 20:
                 async with stream.work() as batch:
-                    read += [int(record.value) for record in batch]
+                    read += [int(record.value) for record in batch.records]
         assert sorted(read) == list(range(20))
         await client.send("orders", b"later", headers={"a": b"1"})
         async with client.read("orders", group="billing") as stream, stream.work() as batch:
-            assert [(record.value, record.headers) for record in batch] == [(b"later", (("a", b"1"),))]
+            assert [(record.value, record.headers) for record in batch.records] == [(b"later", (("a", b"1"),))]
 
 
 @on_both_loops
@@ -176,13 +179,49 @@ async def test_brokers_side_by_side_have_nothing_in_common():
 
 
 @on_both_loops
-async def test_who_logs_in_is_known():
-    """A stranger is asked to, where logins are wanted."""
-    async with MemoryBroker() as broker:
-        assert broker.login.bootstrap != broker.bootstrap
+async def test_who_logs_in_may_do_what_the_rules_say():
+    """Passwords, rights of reading and writing, and what a stranger is told."""
+    async with MemoryBroker(topics={"orders": 1}, settings=ACCESS) as broker, connect(broker) as admin:
+        await admin.admin.users.set("alice", "pass", iterations=4096)
+        await admin.admin.acls.add(Acl("topic", "orders", "literal", "User:alice", "*", "WRITE", "ALLOW"))
+        await admin.admin.acls.add(Acl("cluster", "kafka-cluster", "literal", "User:alice", "*", "ALL", "ALLOW"))
+        alice = SaslSettings(Mechanism.SCRAM_SHA_512, "alice", "pass")
+        async with connect(broker.login, auth=alice) as client:
+            assert (await client.send("orders", b"a")).offset == 0
+            with pytest.raises(ClientError, match="AUTHORIZATION"):
+                async with client.read("orders") as stream:
+                    await anext(stream)
+        wrong = SaslSettings(Mechanism.SCRAM_SHA_512, "alice", "other")
+        async with connect(broker.login, auth=wrong) as client:
+            with pytest.raises(AuthenticationError):
+                await client.fleet.broker_ids()
         async with connect(broker.login) as client:
-            with pytest.raises(UnreachableError):
-                await Dialogue(client, "any").ask(messages.DescribeClusterRequest(), 1)
+            with pytest.raises(ClientError):
+                await client.fleet.answered(lambda: client.fleet.metadata_once([]), 0.01)
+
+
+@on_both_loops
+async def test_a_transaction_is_read_when_it_is_committed():
+    async with MemoryBroker(topics={"orders": 1, "bills": 1}, brokers=2) as broker, connect(broker) as client:
+        for number in range(3):
+            await client.send("orders", b"%d" % number)
+        async with (
+            client.read("orders", group="billing") as stream, stream.work(commit=False) as batch,
+            client.transaction("billing-1") as tx,
+        ):  # fmt: skip
+            for record in batch.records:
+                await tx.send("bills", record.value)
+            tx.done(batch)
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction("billing-1") as tx:
+                await tx.send("bills", b"never")
+                raise ZeroDivisionError
+        await client.send("bills", b"end")
+        async with client.read("bills") as stream:
+            assert [(await anext(stream)).value for _number in range(4)] == [b"0", b"1", b"2", b"end"]
+        async with client.read("orders", group="billing", start="latest") as stream:
+            await client.send("orders", b"3")
+            assert (await anext(stream)).value == b"3"
 
 
 @on_both_loops

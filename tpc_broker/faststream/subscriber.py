@@ -114,7 +114,7 @@ class TpcSubscriber(TasksMixin):
         """Committed first, then handled, ``concurrency`` at a time."""
         while not self._ends.is_set():
             async with stream.work(max_records=AT_MOST_ONCE_RECORDS) as batch:
-                records = list(batch)
+                records = batch.records
             limiter = anyio.CapacityLimiter(self._config.concurrency)
             async with anyio.create_task_group() as tasks:
                 for record in records:

@@ -31,8 +31,14 @@ if TYPE_CHECKING:
     from tpc_broker.testing.hosting import CallSoon
 
 CREATE_TIMEOUT_MS: Final = 10_000
-GROUPS_PARTITIONS: Final = 1
-"""Of the topics of groups and transactions, unless a setting says something else: fewer are made sooner."""
+DEFAULTS: Final[dict[str, object]] = {
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+    "group.consumer.assignment.interval.ms": 0,
+}
+"""Unless a setting says something else: what is made once in a broker's life is made for each test here, and nobody
+waits to join together with others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,9 @@ class MemoryBroker:
 
     ``topics``: created at once, with so many partitions. Others are made by `Client.admin`, and on their first use by
     clients that ask for that, which this package's does not. ``settings``: the broker's, by name, such as
-    ``{"auto.create.topics.enable": False}``.
-    ``brokers``: how many a client sees; partitions and groups are spread over them. ``seed``: of all that is left to
-    chance, such as ids of topics and members; a run can be repeated.
+    ``{"auto.create.topics.enable": False}``; unless they say otherwise, topics of groups and transactions have one
+    partition, and groups assign at once. ``brokers``: how many a client sees; partitions and groups are spread over
+    them. ``seed``: of all that is left to chance, such as ids of topics and members; a run can be repeated.
 
     `ValueError`: of a setting that is none, when it is made; of a topic that cannot be created, when the block begins.
 
@@ -86,11 +92,7 @@ class MemoryBroker:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there is at least one")
         self._topics = dict(topics or {})
-        self._settings = [
-            f"offsets.topic.num.partitions={GROUPS_PARTITIONS}",
-            f"transaction.state.log.num.partitions={GROUPS_PARTITIONS}",
-            *(f"{name}={_text(value)}" for name, value in (settings or {}).items()),
-        ]
+        self._settings = [f"{name}={_text(value)}" for name, value in (DEFAULTS | dict(settings or {})).items()]
         load_settings("", self._settings)
         self._brokers, self._seed = brokers, seed
         self._fault: ValueError | None = None
