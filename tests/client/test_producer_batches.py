@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +86,36 @@ def test_one_lane_gets_half_of_the_budget_and_two_a_third_each():
     assert lanes[1].bytes_held == 300
     budget.release(lanes[0], 600)
     assert budget.try_take(lanes[0], 900)
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_large_record_gets_room_beside_busy_lanes(is_given_up):
+    """They would take whatever becomes free for ever; and they go on when it has its room, or waits no longer."""
+    budget = Budget(1000)
+    large, *lanes = [Story().lane for _lane in range(7)]
+    held = deque()
+
+    def fill():
+        for lane in lanes:
+            while budget.try_take(lane, 10):
+                held.append(lane)
+
+    fill()
+    waiter = budget.wait(large, 500)
+    for _ in range(1000):
+        if waiter.is_admitted:
+            break
+        budget.release(held.popleft(), 10)
+        if is_given_up and len(held) < 70:
+            budget.give_up(large, waiter)
+            break
+        fill()
+    assert waiter.is_admitted != is_given_up
+    if waiter.is_admitted:
+        budget.release(large, 500)
+    before = len(held)
+    fill()
+    assert len(held) > before
 
 
 @settings(max_examples=200, deadline=None)

@@ -105,6 +105,30 @@ def test_nothing_new_is_sealed_while_batches_have_to_be_sent_again():
     assert len(story.leader.log) == 4
 
 
+def test_a_batch_in_doubt_is_not_pushed_out_of_what_brokers_recognise():
+    """Others behind it may be in the log already: what is sent beside it then could be one too many."""
+    story = Story(batch_bytes=1)
+    story.post()
+    story.settle()
+    for _ in range(5):
+        story.post()
+    story.send()
+    story.carry_out(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    for _ in range(4):
+        story.carry_out()
+    for _ in range(5):
+        story.answer()
+        story.post()
+    story.pass_time(1.0)
+    story.send()
+    while story.requests:
+        story.carry_out()
+    story.cut()
+    story.settle()
+    story.check_end()
+    assert {batch.fate_of(row) for batch, row, _value in story.posted} == {Fate.DELIVERED}
+
+
 def test_a_refused_batch_leaves_no_gap_and_costs_no_epoch():
     story = proven()
     for text in ("a", "bad", "b"):

@@ -10,6 +10,7 @@ hand control to the loop.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass
@@ -78,3 +79,32 @@ async def at_each_await(make: Callable[[], Awaitable[Any]]) -> AsyncIterator[Can
         if found.is_done:
             return
     raise AssertionError(f"more than {AWAITS_MAX} awaits")
+
+
+async def natively_cancelled_at_each_await(make: Callable[[], Awaitable[Any]]) -> AsyncIterator[asyncio.Task[Any]]:
+    """A task of asyncio's own, cancelled at each await in turn with its `cancel`, until one ends before that. Each is
+    done when it is given; one that was cancelled and ended as if nothing had been fails the test.
+    """
+    for place in range(1, AWAITS_MAX):
+        task, has_reached = _natively_cancelled_at(place, make)
+        await asyncio.wait([task])
+        assert not has_reached or task.cancelled() or task.exception(), f"await {place}: the cancellation was lost"
+        yield task
+        if not has_reached:
+            return
+    raise AssertionError(f"more than {AWAITS_MAX} awaits")
+
+
+def _natively_cancelled_at(place: int, make: Callable[[], Awaitable[Any]]) -> tuple[asyncio.Task[Any], list[bool]]:
+    """The list is empty until the await is reached."""
+    has_reached: list[bool] = []
+
+    def cancel() -> None:
+        has_reached.append(True)
+        task.cancel()
+
+    async def watched() -> Any:
+        return await _Watched(make(), place, cancel)
+
+    task = asyncio.ensure_future(watched())
+    return task, has_reached

@@ -6,17 +6,16 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload
 
+from tpc_broker.client.errors import ClosedError
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
 from tpc_broker.client.net.settings import fleet_settings
 from tpc_broker.client.net.tasks import background_tasks
-from tpc_broker.client.producer.front import Producer
+from tpc_broker.client.producer.front import CLOSED, Producer
 from tpc_broker.client.producer.settings import ProducerSettings, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from contextlib import AbstractAsyncContextManager
-
-    from anyio.abc import TaskGroup
 
     from tpc_broker.client.admin import Admin
     from tpc_broker.client.codecs.codec import Codec
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.membership.settings import GroupSettings
     from tpc_broker.client.net.fleet import Dial
     from tpc_broker.client.net.settings import AuthSettings
+    from tpc_broker.client.net.tasks import Background
     from tpc_broker.client.producer.bulk import Records, Sent
     from tpc_broker.client.producer.settings import CompressionName, Partitioner
     from tpc_broker.client.producer.slip import Slip
@@ -51,17 +51,19 @@ class Reachable(Protocol):
 class Client:
     """Made by `connect`. All of its tasks belong to one event loop."""
 
-    def __init__(self, fleet: Fleet, tasks: TaskGroup, producer_settings: ProducerSettings | None = None) -> None:
+    def __init__(self, fleet: Fleet, tasks: Background, producer_settings: ProducerSettings | None = None) -> None:
         self.fleet = fleet
         self._tasks = tasks
         self._producer_settings = producer_settings or ProducerSettings()
         self._producer: Producer | None = None
         self._streams: list[Stream] = []
+        self._is_left = False
 
     @property
     def producer(self) -> Producer:
-        """What `send` and its kin use; made when it is first asked for."""
+        """What `send` and its kin use; made when it is first asked for. `ClosedError`: the block has been left."""
         if self._producer is None:
+            self._check_open()
             self._producer = Producer(self.fleet, self._tasks, self._producer_settings)
         return self._producer
 
@@ -282,6 +284,7 @@ class Client:
         `TransactionInDoubtError` when the coordinator did not say within ``retry_seconds`` whether a commit was carried
         out, or what the coordinator said.
         """
+        self._check_open()
         return self._transactors.begin(transactional_id, timeout_seconds, self._streams)
 
     @cached_property
@@ -292,14 +295,28 @@ class Client:
 
     async def leave(self) -> None:
         """The block has ended well."""
-        if self._producer is not None:
-            await self._producer.leave()
+        try:
+            if self._producer is not None:
+                await self._producer.leave()
+        finally:
+            self._close()
 
     def abandon(self, error: BaseException) -> None:
         """The block has ended by an error: nothing is waited for."""
         if self._producer is not None:
             self._producer.abandon("the client's block was left by an error")
             self._producer.note_losses(error)
+        self._close()
+
+    def _close(self) -> None:
+        """Transactions that other tasks have open still are aborted by those, whose waiting ends now."""
+        self._is_left = True
+        if "_transactors" in self.__dict__:
+            self._transactors.abandon("the client was left while the transaction was open")
+
+    def _check_open(self) -> None:
+        if self._is_left:
+            raise ClosedError(CLOSED)
 
 
 def _of_record(

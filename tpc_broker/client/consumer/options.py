@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from tpc_broker.client.consumer.fetching import FetchSettings
 from tpc_broker.client.consumer.reader import StreamReader
@@ -17,15 +18,15 @@ from tpc_broker.client.membership.by_hand import HandMembership
 from tpc_broker.client.membership.group import GroupMembership
 from tpc_broker.client.membership.settings import GroupSettings, checked_subscription
 from tpc_broker.client.producer.settings import bytes_of
+from tpc_broker.client.requests import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable
 
     from tpc_broker.client.consumer.ports import Membership, Position
     from tpc_broker.client.consumer.stream import Stream
     from tpc_broker.client.membership.settings import Subscription
     from tpc_broker.client.net.fleet import Fleet
-    from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.work.policies import Send
 
 AssignmentLike: TypeAlias = "Mapping[TopicPartition, Position | int | Literal['earliest', 'latest'] | None]"
@@ -101,11 +102,26 @@ class Chosen(NamedTuple):
             raise ValueError("either topics or an assignment")
         settings = self.settings(options)
         if self.assignment is not None:
-            positions = {where: position_of(said) for where, said in self.assignment.items()}
+            positions = {_place(where): position_of(said) for where, said in _rows(self.assignment)}
             return HandMembership(fleet, reader, positions, settings)
         if settings is not None:
             return GroupMembership(fleet, reader, self.subscription(), settings)
         return HandMembership(fleet, reader, self.subscription(), None, options.topics_seconds)
+
+
+def _rows(assignment: Any) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(assignment, Mapping):
+        kind = type(assignment).__name__
+        raise TypeError(f"an assignment is a mapping of partitions to where each begins, not {kind}")
+    return assignment.items()
+
+
+def _place(where: Any) -> TopicPartition:
+    """Pairs of a name and a number will do."""
+    match where:
+        case (str() as topic, int() as partition):
+            return TopicPartition(topic, partition)
+    raise TypeError(f"an assignment is of TopicPartition(name, number), not {where!r}")
 
 
 @asynccontextmanager

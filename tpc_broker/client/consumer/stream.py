@@ -316,26 +316,6 @@ class Stream:
         self._piece, self._records, self._given = None, iter(()), None
 
 
-class _Life:
-    """A membership that runs until `end`, whatever is cancelled around it."""
-
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
-        self._scope: anyio.CancelScope | None = None
-        self._is_over = False
-
-    async def run(self) -> None:
-        if self._is_over:
-            return
-        with anyio.CancelScope(shield=True) as self._scope:
-            await self._membership.run()
-
-    def end(self) -> None:
-        self._is_over = True
-        if self._scope is not None:
-            self._scope.cancel()
-
-
 class Batches:
     """The batches of a stream, as an asynchronous iterator."""
 
@@ -357,24 +337,20 @@ async def streaming(
     """A stream that runs while the block does. Leaving commits what is finished, and takes at most ``leave_seconds``
     for that and as many for saying goodbye to the group.
 
-    A block that is cancelled is a member until it has left: handlers that end what they have may take their time, and
-    the last commit may have to wait for the group's next round.
+    A block that is cancelled is a member until it has left, as background tasks go on till then: handlers that end what
+    they have may take their time, and the last commit may have to wait for the group's next round.
     """
     reader.membership = membership
     stream = Stream(reader, membership, send)
-    life = _Life(membership)
     try:
         async with background_tasks() as tasks:
             tasks.start_soon(reader.run)
-            tasks.start_soon(life.run)
+            tasks.start_soon(membership.run)
             if membership.identity is not None:
                 tasks.start_soon(stream._commit_at_times, commit_seconds)  # noqa: SLF001 - of this module
             try:
                 yield stream
             finally:
-                try:
-                    await stream._leave(leave_seconds)  # noqa: SLF001
-                finally:
-                    life.end()
+                await stream._leave(leave_seconds)  # noqa: SLF001
     finally:
         await stream._say_goodbye(leave_seconds)  # noqa: SLF001

@@ -80,7 +80,10 @@ class GroupSettings:
 
 
 def checked_subscription(names: tuple[str, ...], pattern: str | None) -> Subscription:
-    """`ValueError`: both or neither, or an expression that is none."""
+    """`ValueError`: both or neither, or an expression that is none; `TypeError`: a name that is none."""
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a topic is str, not {type(name).__name__}")
     if bool(names) == (pattern is not None):
         raise ValueError("either names of topics or an expression")
     if pattern is not None:

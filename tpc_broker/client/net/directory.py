@@ -18,7 +18,7 @@ from tpc_broker.client.requests import ClusterFacts, Node, TopicFacts
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
-    from anyio.abc import TaskGroup
+    from tpc_broker.client.net.tasks import Background
 
 QUIET_SECONDS: Final = 0.1
 """Between two questions about what is known."""
@@ -40,7 +40,7 @@ class Directory:
     """``ask`` puts one question to the cluster: about these topics, or None, all. `close` ends all waiting."""
 
     def __init__(
-        self, ask: Callable[[list[str] | None], Awaitable[ClusterFacts]], tasks: TaskGroup, max_age_seconds: float
+        self, ask: Callable[[list[str] | None], Awaitable[ClusterFacts]], tasks: Background, max_age_seconds: float
     ) -> None:
         self.nodes: dict[int, Node] = {}
         self._topics: dict[str, TopicFacts] = {}

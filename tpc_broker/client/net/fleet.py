@@ -38,9 +38,8 @@ from tpc_broker.kafka import ApiKey, ErrorCode, messages
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from anyio.abc import TaskGroup
-
     from tpc_broker.client.coordinators import CoordinatorKind
+    from tpc_broker.client.net.tasks import Background
     from tpc_broker.client.net.wires import Wire
     from tpc_broker.client.requests import Node, TopicFacts, TopicPartition
     from tpc_broker.client.sasl import Login
@@ -87,7 +86,7 @@ class _Unreached(NamedTuple):
 class Fleet:
     """``tasks`` runs the channels; its owner ends them. ``dial``: another way to the brokers than the network."""
 
-    def __init__(self, settings: FleetSettings, tasks: TaskGroup, dial: Dial = connect_plain) -> None:
+    def __init__(self, settings: FleetSettings, tasks: Background, dial: Dial = connect_plain) -> None:
         self.settings = settings
         self._tls = None if settings.tls is None else tls_context(settings.tls)
         self._dial = dial

@@ -11,7 +11,7 @@ from tpc_broker.client.errors import ClientError, ClosedError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
-    from anyio.abc import TaskGroup
+    from tpc_broker.client.net.tasks import Background
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class _Flight(Generic[T]):
 class Flights(Generic[T]):
     """Each is a task of ``tasks``: who is cancelled only stops waiting, and takes nothing away from the others."""
 
-    def __init__(self, tasks: TaskGroup) -> None:
+    def __init__(self, tasks: Background) -> None:
         self._tasks = tasks
         self._flights: dict[Hashable, _Flight[T]] = {}
         self._is_closed = False

@@ -3,32 +3,68 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from anyio.abc import TaskGroup
+
+class Background(Protocol):
+    """What may be asked to run something beside its caller: `Tasks`, or a task group."""
+
+    def start_soon(self, work: Callable[..., Awaitable[Any]], /, *arguments: Any) -> None: ...
+
+
+class Tasks:
+    """Of a block. They go on while it is being cancelled, and until it is left: what it does on its way out may need
+    them.
+    """
+
+    def __init__(self, start: Callable[..., object]) -> None:
+        self._start = start
+        self._scopes: set[anyio.CancelScope] = set()
+        self._is_over = False
+
+    def start_soon(self, work: Callable[..., Awaitable[Any]], /, *arguments: Any) -> None:
+        """`RuntimeError`: the block has been left."""
+        self._start(self._carry_out, work, arguments)
+
+    async def _carry_out(self, work: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> None:
+        with anyio.CancelScope(shield=True) as scope:
+            if self._is_over:
+                scope.cancel()
+            self._scopes.add(scope)
+            try:
+                await work(*arguments)
+            finally:
+                self._scopes.discard(scope)
+
+    def end(self) -> None:
+        self._is_over = True
+        for scope in list(self._scopes):
+            scope.cancel()
 
 
 @asynccontextmanager
-async def background_tasks() -> AsyncIterator[TaskGroup]:
+async def background_tasks() -> AsyncIterator[Tasks]:
     """Tasks that end with the block. What the block raises is raised as it is, without a group around it, and a note of
     what tasks raised beside it; a task that fails cancels the block, and its error is raised the same way when it is
     the only one.
     """
     raised: BaseException | None = None
     try:
-        async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as group_of_tasks:
+            tasks = Tasks(group_of_tasks.start_soon)
             try:
                 yield tasks
             except BaseException as error:
                 raised = error
                 raise
             finally:
-                tasks.cancel_scope.cancel()
+                tasks.end()
+                group_of_tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         others = [error for error in _leaves(group, raised) if not _is_cancellation(error)]
         if raised is not None and not _is_cancellation(raised):

@@ -297,6 +297,15 @@ def as_cell(what: str, value: Any) -> bytes | None:
     raise TypeError(f"the {what} of a record is bytes or None, not {type(value).__name__}")
 
 
+def as_timestamp(timestamp: Any) -> int:
+    """`TypeError`, `ValueError` for what is no time stamp: in a batch it would be every other record's trouble."""
+    if not isinstance(timestamp, int):
+        raise TypeError(f"the time stamp of a record is an int, ms since 1970, not {type(timestamp).__name__}")
+    if not 0 <= timestamp < 2**63:
+        raise ValueError(f"the time stamp of a record is in ms since 1970, not {timestamp}")
+    return timestamp
+
+
 def _lengths(column: list[bytes | None] | None) -> Any:
     if column is None:
         return _NO_LENGTHS

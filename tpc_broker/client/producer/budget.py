@@ -2,6 +2,9 @@
 
 A partition may hold as much as is free (dynamic thresholds: Choudhury and Hahne, 1998): one slow partition alone gets
 half of everything, two a third each, so that some is always left for others. Nobody has to count partitions.
+
+A large record may never find enough free at once while others take what becomes free. So a lane that holds nothing, and
+whose next record has not fitted while as much as the whole budget was given back, goes before all others.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ if TYPE_CHECKING:
 class Waiter:
     """Who waits for room. ``admitted`` is called once: the room is taken then."""
 
-    __slots__ = ("is_admitted", "notify", "size")
+    __slots__ = ("is_admitted", "notify", "size", "starves_since")
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.starves_since = -1
+        """How much had been given back when it alone was what its lane waited for; -1: that is not so."""
         self.is_admitted = False
         self.notify = _nobody
 
@@ -35,6 +40,9 @@ class Budget:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._waiting: dict[Lane, deque[Waiter]] = {}
+        self._bytes_released = 0
+        self._starved: Lane | None = None
+        """Nobody else is admitted before it."""
 
     @property
     def waiting_count(self) -> int:
@@ -44,7 +52,9 @@ class Budget:
         """Room for a record of a lane; False: there is none, or others of the lane wait already."""
         free = self.bytes_max - self.bytes_used
         held = lane.bytes_held
-        if (size > free or (held and held + size > free)) or (self._waiting and lane in self._waiting):
+        if (size > free or (held and held + size > free)) or (
+            self._waiting and (lane in self._waiting or self._starved is not None)
+        ):
             return False
         self.bytes_used += size
         lane.bytes_held = held + size
@@ -64,10 +74,13 @@ class Budget:
         waiters.remove(waiter)
         if not waiters:
             del self._waiting[lane]
+        if lane is self._starved:
+            self._starved = None
         self._admit()
 
     def release(self, lane: Lane, size: int) -> None:
         self.bytes_used -= size
+        self._bytes_released += size
         lane.bytes_held -= size
         assert self.bytes_used >= 0 <= lane.bytes_held, (self.bytes_used, lane.bytes_held)
         if self._waiting:
@@ -79,11 +92,16 @@ class Budget:
         while is_moving:
             is_moving = False
             for lane in list(self._waiting):
+                if self._starved is not None and lane is not self._starved:
+                    continue
                 waiters = self._waiting[lane]
                 size = waiters[0].size
                 free = self.bytes_max - self.bytes_used
                 if size > free or (lane.bytes_held and lane.bytes_held + size > free):
+                    self._starve(lane, waiters[0])
                     continue
+                if lane is self._starved:
+                    self._starved = None
                 waiter = waiters.popleft()
                 del self._waiting[lane]
                 if waiters:
@@ -92,3 +110,11 @@ class Budget:
                 lane.bytes_held += size
                 waiter.is_admitted = is_moving = True
                 waiter.notify()
+
+    def _starve(self, lane: Lane, waiter: Waiter) -> None:
+        if lane.bytes_held or self._starved is not None:
+            return
+        if waiter.starves_since < 0:
+            waiter.starves_since = self._bytes_released
+        elif self._bytes_released - waiter.starves_since >= self.bytes_max:
+            self._starved = lane

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import anyio.lowlevel
 
 from tpc_broker.client.errors import UndeliveredError
-from tpc_broker.client.producer.batch import RECORD_BYTES, Batch, as_cell, header_pairs, record_size
+from tpc_broker.client.producer.batch import RECORD_BYTES, Batch, as_cell, as_timestamp, header_pairs, record_size
 from tpc_broker.client.producer.partitioning import key_partitions
 from tpc_broker.client.producer.slip import decided
 from tpc_broker.client.values import Fate, Record
@@ -115,16 +115,16 @@ class Bulk:
         if self._lane is not None:
             return await self._put_column(self._lane, keys, values)
         lanes = self._topic.lanes
-        groups: dict[int, tuple[list[bytes], list[bytes]]] = {}
+        groups: dict[int, tuple[Lane, list[bytes], list[bytes]]] = {}
         for place, key, value in zip(key_partitions(keys, len(lanes)), keys, values, strict=True):
             group = groups.get(place)
             if group is None:
-                group = groups[place] = ([], [])
-            group[0].append(key)
-            group[1].append(value)
+                group = groups[place] = (lanes[place], [], [])
+            group[1].append(key)
+            group[2].append(value)
         used = 0
-        for place, (some_keys, some_values) in groups.items():
-            used += await self._put_column(lanes[place], some_keys, some_values)
+        for lane, some_keys, some_values in groups.values():
+            used += await self._put_column(lane, some_keys, some_values)
         return used
 
     async def _put_column(self, lane: Lane | None, keys: list[bytes] | None, values: list[bytes]) -> int:
@@ -206,7 +206,8 @@ class Bulk:
 def _parts(item: Any) -> tuple[bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...], int]:
     """Key, value, headers, time stamp (-1: now)."""
     if isinstance(item, Record):
-        return item.key, item.value, header_pairs(item.headers), item.timestamp
+        timestamp = -1 if item.timestamp == -1 else as_timestamp(item.timestamp)
+        return as_cell("key", item.key), as_cell("value", item.value), header_pairs(item.headers), timestamp
     if isinstance(item, tuple):
         if len(item) != 2:
             raise TypeError(f"a value, (key, value) or Record is expected, not a tuple of {len(item)}")

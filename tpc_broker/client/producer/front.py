@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from tpc_broker.client.errors import ClientError, ClosedError, DeliveryError, RecordTooLargeError, UndeliveredError
-from tpc_broker.client.producer.batch import Batch, Failure, as_cell, header_pairs, record_size
+from tpc_broker.client.producer.batch import Batch, Failure, as_cell, as_timestamp, header_pairs, record_size
 from tpc_broker.client.producer.budget import Budget
 from tpc_broker.client.producer.bulk import Bulk
 from tpc_broker.client.producer.lane import Lane
@@ -24,10 +24,9 @@ from tpc_broker.client.values import Delivered, Fate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from anyio.abc import TaskGroup
-
     from tpc_broker.client.batches import ProducerIdentity
     from tpc_broker.client.net.fleet import Fleet
+    from tpc_broker.client.net.tasks import Background
     from tpc_broker.client.producer.bulk import Records, Sent
     from tpc_broker.client.producer.session import TransactionPort
     from tpc_broker.client.producer.settings import ProducerSettings
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
 TURN_BYTES: Final = 64 * 1024
 """Posted in one go: then other tasks have their turn."""
+
+CLOSED: Final = "the client is closed: its block has been left"
 
 
 class ProducerStatistics(NamedTuple):
@@ -60,7 +61,7 @@ class Producer:
     def __init__(  # noqa: PLR0913 - most of them have defaults
         self,
         fleet: Fleet,
-        tasks: TaskGroup,
+        tasks: Background,
         settings: ProducerSettings,
         *,
         transaction: TransactionPort | None = None,
@@ -98,6 +99,8 @@ class Producer:
             value = as_cell("value", value)
         if key is not None and key.__class__ is not bytes:
             key = as_cell("key", key)
+        if timestamp is not None:
+            timestamp = as_timestamp(timestamp)
         size = record_size(key, value, pairs)
         lane = self._lane_nowait(topic, key, partition, size) or await self._lane(topic, key, partition, size)
         if not self.budget.try_take(lane, size):
@@ -131,6 +134,8 @@ class Producer:
             value = as_cell("value", value)
         if key is not None and key.__class__ is not bytes:
             key = as_cell("key", key)
+        if timestamp is not None:
+            timestamp = as_timestamp(timestamp)
         size = record_size(key, value, pairs)
         self._turn_bytes += size
         if self._turn_bytes > TURN_BYTES:
@@ -180,6 +185,8 @@ class Producer:
 
     async def topic(self, name: str) -> TopicLanes:
         """`UnknownTopicError` when it does not exist."""
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a topic is str, not {type(name).__name__}")
         known = self._topics.get(name)
         if known is None:
             facts = await self._fleet.topic(name)
@@ -187,19 +194,28 @@ class Producer:
             if known is None:
                 lanes = [self._new_lane(name, partition) for partition in range(len(facts.leaders))]
                 known = TopicLanes(name, lanes, self.settings.partitioner, self._choose)
+                known.topic_id = facts.topic_id
                 self._topics[name] = known
         return known
 
     def _new_lane(self, topic: str, partition: int) -> Lane:
+        """One that there was before goes on: what it has under way is to be followed up."""
         where = TopicPartition(topic, partition)
-        lane = self._lanes[where] = Lane(where, self.session, self.budget, self._ended)
+        lane = self._lanes.get(where)
+        if lane is None:
+            lane = self._lanes[where] = Lane(where, self.session, self.budget, self._ended)
         return lane
 
     def _grow(self) -> list[str]:
-        """Partitions that topics have got since; gives the topics."""
+        """Partitions that topics have got since, or lost as they were created again; gives the topics."""
         for name, known in self._topics.items():
             facts = self._fleet.topic_nowait(name)
-            for partition in range(len(known.lanes), 0 if facts is None else len(facts.leaders)):
+            if facts is None:
+                continue
+            count = len(facts.leaders)
+            for lane in known.cut_off(count, facts.topic_id):
+                lane.give_up(Failure(f"the topic was deleted and created again with {count} partitions"))
+            for partition in range(len(known.lanes), count):
                 known.lanes.append(self._new_lane(name, partition))
         return list(self._topics)
 
@@ -317,7 +333,7 @@ class Producer:
 
     def abandon(self, why: str) -> None:
         """Whatever is not delivered yet fails, and nothing more is taken."""
-        self._closed = why
+        self._closed = CLOSED
         for lane in self._lanes.values():
             lane.give_up(Failure(why))
 

@@ -16,6 +16,9 @@ Sequence numbers are taken back only where that cannot lead to a repetition in t
   forgot the producer), those that are in doubt fail with the fate UNKNOWN, the others get a new epoch.
 Within a transaction there is no other epoch: what cannot go on spoils the transaction, and `on_spoiled` is told.
 
+A batch in doubt is sent again alone: brokers recognise it among the last `IN_FLIGHT_MAX` that they have appended, and
+others behind it, should its answer be lost once more, would push it out of these.
+
 Until the first batch of an identity is acknowledged only one is under way: a broker that does not know a producer takes
 any first sequence number, so a second batch could get in front of the first.
 """
@@ -153,6 +156,8 @@ class Lane:
 
     def can_send(self, now: float) -> bool:
         if now < self.not_before or self.flying_count >= (IN_FLIGHT_MAX if self.is_proven else 1):
+            return False
+        if self.flying_count and any(batch.in_doubt for batch in self._unresolved):
             return False
         if self._resend:
             return True

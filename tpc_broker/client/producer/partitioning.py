@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.errors import UnknownTopicError
+from tpc_broker.client.requests import NO_TOPIC_ID
 from tpc_broker.native_bytes import ffi, lib
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class TopicLanes:
         self, topic: str, lanes: Sequence[Lane], partitioner: Partitioner | None, choose: Callable[[int], int]
     ) -> None:
         self.topic = topic
+        self.topic_id = NO_TOPIC_ID
         self.lanes = list(lanes)
         self._partitioner = partitioner
         self._choose = choose
@@ -50,6 +52,19 @@ class TopicLanes:
     @property
     def has_own_partitioner(self) -> bool:
         return self._partitioner is not None
+
+    def cut_off(self, count: int, topic_id: bytes) -> list[Lane]:
+        """The lanes of partitions that a topic of this id, which was created again, has no more. By its count alone
+        nothing is cut off: a broker may not have heard yet of partitions that were added.
+        """
+        before, self.topic_id = self.topic_id, topic_id
+        if before == topic_id or NO_TOPIC_ID in {before, topic_id} or not 0 < count < len(self.lanes):
+            return []
+        gone = self.lanes[count:]
+        del self.lanes[count:]
+        if self.sticky in gone:
+            self.move_on(0)
+        return gone
 
     def given(self, partition: int) -> Lane:
         """`UnknownTopicError` when there is no such partition."""

@@ -24,10 +24,9 @@ from tpc_broker.kafka import ApiKey, ErrorCode, messages
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
-    from anyio.abc import TaskGroup
-
     from tpc_broker.client.net.channel import Channel
     from tpc_broker.client.net.fleet import Fleet
+    from tpc_broker.client.net.tasks import Background
     from tpc_broker.client.producer.batch import Batch
     from tpc_broker.client.producer.lane import Lane
     from tpc_broker.client.producer.session import Session
@@ -74,7 +73,7 @@ class Sender:
     """``tasks`` runs its errands, and `run`. ``on_metadata`` is called when topics may have changed."""
 
     def __init__(
-        self, fleet: Fleet, tasks: TaskGroup, session: Session, on_metadata: Callable[[], Iterable[str]]
+        self, fleet: Fleet, tasks: Background, session: Session, on_metadata: Callable[[], Iterable[str]]
     ) -> None:
         self._fleet = fleet
         self._tasks = tasks

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import anyio
-import anyio.lowlevel
 
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.conversation import VERSION_MAX
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Coroutine
     from contextlib import AbstractAsyncContextManager
 
-    from anyio.abc import TaskGroup
-
     from tpc_broker.client.net.fleet import Fleet
+    from tpc_broker.client.net.tasks import Background
     from tpc_broker.client.producer.budget import Budget
     from tpc_broker.client.producer.bulk import Records, Sent
     from tpc_broker.client.producer.settings import ProducerSettings
@@ -180,7 +178,7 @@ class Transactor:
     """One transactional id's transactions in a client, one after the other. A `TransactionPort` of its producer."""
 
     def __init__(
-        self, fleet: Fleet, tasks: TaskGroup, settings: ProducerSettings, budget: Budget, transactional_id: str
+        self, fleet: Fleet, tasks: Background, settings: ProducerSettings, budget: Budget, transactional_id: str
     ) -> None:
         self.transactional_id = transactional_id
         self._owner = Owner(fleet, transactional_id)
@@ -257,7 +255,7 @@ class Transactor:
             readings.aborted()
         if refusal is not None:
             raise refusal
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._owner.raise_cancellation()
 
     async def _commit_offsets(self, stream: Readable, held: dict[TopicPartition, Held]) -> None:
         assert self._identity is not None
@@ -298,9 +296,14 @@ class Transactor:
 class Transactors:
     """Of a client, by transactional id, and the streams that what is done in them comes from."""
 
-    def __init__(self, fleet: Fleet, tasks: TaskGroup, settings: ProducerSettings, budget: Budget) -> None:
+    def __init__(self, fleet: Fleet, tasks: Background, settings: ProducerSettings, budget: Budget) -> None:
         self._making = fleet, tasks, settings, budget
         self._made: dict[str, Transactor] = {}
+
+    def abandon(self, why: str) -> None:
+        """Nothing more is sent in any of them."""
+        for transactor in self._made.values():
+            transactor.producer.abandon(why)
 
     def begin(
         self, transactional_id: str, timeout_seconds: float, streams: Collection[Readable]

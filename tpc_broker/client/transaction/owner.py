@@ -52,6 +52,7 @@ class Owner:
         self._is_doubtful = True
         self._timeout_ms = 0
         self._fenced: FencedError | None = None
+        self._cancellation: BaseException | None = None
 
     @property
     def is_announcing(self) -> bool:
@@ -101,16 +102,24 @@ class Owner:
 
     async def commit(self) -> tuple[Outcome, TransactionError | RefusedError | None]:
         """Whether it is committed, and if not, why. Cancelled, it waits `END_SECONDS` more for that, and the caller is
-        to raise the cancellation then (`anyio.lowlevel.checkpoint`).
+        to raise the cancellation then (`raise_cancellation`).
         """
+        self._cancellation = None
         ending = _Ending(self)
         try:
             return await ending.commit()
-        except anyio.get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class() as cancellation:
+            self._cancellation = cancellation
             ending.is_unanswered = True
         with anyio.move_on_after(END_SECONDS, shield=True):
             return await ending.commit()
         return ending.in_doubt(f"no answer within {END_SECONDS:g} s after the cancellation")
+
+    def raise_cancellation(self) -> None:
+        """That the last `commit` has put off. asyncio's own `Task.cancel` comes once: no later await would raise it."""
+        cancellation, self._cancellation = self._cancellation, None
+        if cancellation is not None:
+            raise cancellation
 
     async def abort(self) -> TransactionError | None:
         """Within `END_SECONDS`, whatever is cancelled. What is not aborted then is when its time is over. Given is what
