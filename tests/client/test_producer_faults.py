@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.producer_logs import TOPIC, Logs, answer_of, logged_client, refusing
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.scripted_broker import CLOSE, NO_ANSWER, Behind, Cut, Raw, Twice, size_of
 from tpc_broker.client.errors import DeliveryError, RecordRefusedError, UndeliveredError
 from tpc_broker.client.values import Fate
@@ -29,8 +29,7 @@ def expected(partition, partitions):
     return RECORDS[partition::partitions]
 
 
-@pytest.mark.parametrize("fault", ["lost answer", "lost request", "cut", "twice", "behind", "garbage", "huge"])
-@on_both_loops
+@on_loops_in_turn("fault", ["lost answer", "lost request", "cut", "twice", "behind", "garbage", "huge"])
 async def test_each_record_is_there_once_and_in_order_when_connections_break(fault):
     logs = Logs()
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.cancelled import at_each_await
 from tests.support.scripted_broker import CLOSE, NO_ANSWER, Bytewise, Cut, Twice, scripted_client
 from tests.support.scripted_log import ScriptedLog
@@ -36,11 +36,10 @@ async def read_all(client: Any, count: int = COUNT, **options: Any) -> list[int]
     return [record.offset for record in records]
 
 
-@pytest.mark.parametrize(
+@on_loops_in_turn(
     "instead",
     [NO_ANSWER, CLOSE, Bytewise, Twice, *(lambda answer, count=count: Cut(answer, count) for count in (0, 30))],
 )
-@on_both_loops
 async def test_an_answer_that_is_none(instead: Any) -> None:
     log = a_log()
 
@@ -54,14 +53,13 @@ async def test_an_answer_that_is_none(instead: Any) -> None:
         assert await read_all(client, partition_bytes=100, wait_seconds=0.05) == list(range(COUNT))
 
 
-@pytest.mark.parametrize(
+@on_loops_in_turn(
     "code",
     [
         ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )  # fmt: skip
-@on_both_loops
 async def test_what_a_partition_is_refused_with_for_a_while(code: int) -> None:
     log = a_log()
 
@@ -79,14 +77,13 @@ async def test_what_a_partition_is_refused_with_for_a_while(code: int) -> None:
         assert await read_all(client, partition_bytes=100) == list(range(COUNT))
 
 
-@pytest.mark.parametrize(
+@on_loops_in_turn(
     "code",
     [
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )  # fmt: skip
-@on_both_loops
 async def test_a_whole_fetch_that_is_refused(code: int) -> None:
     log = a_log()
 
@@ -135,8 +132,7 @@ async def test_a_retry_has_an_end_that_names_the_setting() -> None:
             await read_all(client)
 
 
-@pytest.mark.parametrize("versions", [(4, 4), (4, 6), (7, 8), (4, 11), (12, 12), (13, 13)])
-@on_both_loops
+@on_loops_in_turn("versions", [(4, 4), (4, 6), (7, 8), (4, 11), (12, 12), (13, 13)])
 async def test_old_brokers(versions: tuple[int, int]) -> None:
     log = a_log()
     offered = {ApiKey.FETCH: versions, ApiKey.OFFSET_FOR_LEADER_EPOCH: None}

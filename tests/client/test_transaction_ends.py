@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.cancelled import at_each_await, cancelled_at
 from tests.support.scripted_transactions import Lost, modelled_client
 from tpc_broker.client.consumer.ports import GroupIdentity, Position
@@ -59,8 +59,7 @@ async def test_one_id_is_used_again_without_asking_anew(level):
 
 @LEVELS
 @pytest.mark.parametrize("lost", Lost)
-@pytest.mark.parametrize("commits", [True, False])
-@on_both_loops
+@on_loops_in_turn("commits", [True, False])
 async def test_an_end_whose_answer_is_lost_is_asked_for_again(level, lost, commits):
     async with modelled_client(level) as (client, model):
         owner = await opened(client)

@@ -7,14 +7,13 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tpc_broker.client import GroupSettings, connect
 from tpc_broker.client.errors import FencedError
 from tpc_broker.client.requests import TopicPartition
 from tpc_broker.client.transaction.owner import Outcome
 
 COUNT = 9
-PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 @pytest.fixture
@@ -46,8 +45,7 @@ async def read(client, topic, count, **options):
     raise AssertionError
 
 
-@PROTOCOLS
-@on_both_loops
+@on_loops_in_turn("protocol", ["classic", "consumer"])
 async def test_what_was_read_is_written_once(broker, protocol):
     """Every second transaction is aborted, and its batch is read again."""
     async with connect(broker.bootstrap) as client, topics_of(client, "eos-in", "eos-out"):

@@ -24,8 +24,9 @@ OWN: Final = {"client", "kafka", "native_bytes", "_bytes", "error_codes", "error
 """Parts of the package."""
 WITH_EXTRAS: Final = {
     "columns": "pyarrow", "codecs.avro": "fastavro", "codecs.json_schema": "jsonschema_rs", "codecs.protobuf": "google",
+    "net.trio_wire": "trio",
 }  # fmt: skip
-"""Modules that need a package of an extra, which is asked for by whoever imports them."""
+"""Modules that need a package of an extra, which is asked for by whoever imports them, or runs on trio."""
 
 LOOK = """
 import importlib, json, pkgutil, sys

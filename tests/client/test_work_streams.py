@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tpc_broker.client import (
     Client,
     GroupSettings,
@@ -268,8 +268,7 @@ async def test_a_handler_that_is_stuck_is_named_and_its_records_are_read_again(
     assert f"a handler works at {name}-0 at offset 3 for" in caplog.text
 
 
-@pytest.mark.parametrize("way", ["work", "for_each", "for_each_partition"])
-@on_both_loops
+@on_loops_in_turn("way", ["work", "for_each", "for_each_partition"])
 async def test_within_transactions_every_record_is_written_once(broker: Any, name: str, way: str) -> None:
     """Every third transaction is aborted, and what was read in it is worked on again."""
     count = 12
