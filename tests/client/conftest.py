@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.waiting import ShiftedClock
+
 PAUSES: Final[tuple[tuple[str, str, Any], ...]] = (
     ("net.fleet", "BACKOFF_SECONDS_FIRST", 0.002),
     ("net.fleet", "AGE_CHECK_SECONDS", 0.02),
@@ -20,6 +22,19 @@ PAUSES: Final[tuple[tuple[str, str, Any], ...]] = (
     ("codecs.registry", "BACKOFF_SECONDS", (0.002, 1.0)),
 )
 """Module of the client, name, and what it is in tests. The longest pauses stay as they are."""
+
+
+CLOCKS: Final = ("net.fleet", "producer.front", "producer.sender", "consumer.fetching", "transaction.coordination")
+"""Modules of the client whose deadlines `clock` lets pass."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
+    """Of deadlines that nothing ends but the test, by ``clock.passes(seconds)``."""
+    made = ShiftedClock()
+    for module in CLOCKS:
+        monkeypatch.setattr(f"tpc_broker.client.{module}.time", made)
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -141,8 +141,14 @@ async def test_metadata_grow_old(quick):
             await anyio.sleep(0.001)
 
 
+async def no_topic_v(client):
+    with pytest.raises(UnknownTopicError, match="there is no topic 'v'"):
+        await client.fleet.topic("v")
+
+
 @on_both_loops
-async def test_a_partition_or_topic_that_is_made_later_is_seen(quick):
+async def test_a_partition_or_topic_that_is_made_later_is_seen(quick, clock, monkeypatch):
+    monkeypatch.setattr(fleet, "MISSING_TOPIC_SECONDS", 1000)
     async with scripted_client(topics={"t": 1}) as (client, brokers):
         await client.fleet.topic("t")
         with pytest.raises(UnknownTopicError, match="t has no partition 3; it has 1"):
@@ -150,11 +156,15 @@ async def test_a_partition_or_topic_that_is_made_later_is_seen(quick):
         brokers.topics["t"] = 4
         assert (await client.fleet.leader(TopicPartition("t", 3))).broker_id == 0
         async with anyio.create_task_group() as tasks:
+            asked_count = len(brokers.asked_of(ApiKey.METADATA))
             tasks.start_soon(client.fleet.topic, "u")
-            await brokers.wait_asked(ApiKey.METADATA, 4)
+            await brokers.wait_asked(ApiKey.METADATA, asked_count + 2)
             brokers.topics["u"] = 1
-        with pytest.raises(UnknownTopicError, match="there is no topic 'v'"):
-            await client.fleet.topic("v")
+        async with anyio.create_task_group() as tasks:
+            asked_count = len(brokers.asked_of(ApiKey.METADATA))
+            tasks.start_soon(no_topic_v, client)
+            await brokers.wait_asked(ApiKey.METADATA, asked_count + 2)
+            clock.passes(1001)
 
 
 @on_both_loops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from tests.client.producer_logs import TOPIC, Logs, answer_of, logged_client, refusing
@@ -134,27 +135,31 @@ async def test_a_broker_that_forgot_the_producer_sees_another_epoch(code):
 
 
 @on_both_loops
-async def test_after_the_deadline_the_error_says_what_is_known():
+async def test_after_the_deadline_the_error_says_what_is_known(clock):
     logs = Logs()
 
     async def instead(_asked):
+        clock.passes(1000)
         return NO_ANSWER
 
     logs.instead = instead
-    async with logged_client(logs, delivery_seconds=0.2, leave_seconds=0.0) as (client, _brokers):
-        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=0.2") as told:
+    async with logged_client(logs, delivery_seconds=1000, leave_seconds=0.0) as (client, _brokers):
+        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=1000") as told:
             await client.send(TOPIC, b"v")
         assert told.value.fate is Fate.UNKNOWN
 
 
 @on_both_loops
-async def test_what_no_broker_could_be_given_is_certainly_not_there():
+async def test_what_no_broker_could_be_given_is_certainly_not_there(clock):
     logs = Logs()
-    async with logged_client(logs, delivery_seconds=0.3, brokers_count=2) as (client, brokers):
+    async with logged_client(logs, delivery_seconds=1000, brokers_count=2) as (client, brokers):
         brokers.leaders[TOPIC, 0] = 1
         brokers.refused.add(1)
         slip = await client.post(TOPIC, b"v")
-        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=0.3.*scripted:9093.*refused") as told:
+        while len(brokers.dials) < 4:
+            await anyio.sleep(0.001)
+        clock.passes(1000)
+        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=1000.*scripted:9093.*refused") as told:
             await slip
         assert told.value.fate is slip.fate is Fate.REFUSED
 
