@@ -4,6 +4,7 @@ happens after them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -24,16 +25,16 @@ PAUSES: Final[tuple[tuple[str, str, Any], ...]] = (
 """Module of the client, name, and what it is in tests. The longest pauses stay as they are."""
 
 
-CLOCKS: Final = ("net.fleet", "producer.front", "producer.sender", "consumer.fetching", "transaction.coordination")
-"""Modules of the client whose deadlines `clock` lets pass."""
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
-    """Of deadlines that nothing ends but the test, by ``clock.passes(seconds)``."""
-    made = ShiftedClock()
-    for module in CLOCKS:
-        monkeypatch.setattr(f"tpc_broker.client.{module}.time", made)
+def clock_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShiftedClock]:
+    """``clock = clock_of("net.fleet")``: a deadline there is ended by the test, with ``clock.passes(seconds)``."""
+
+    def made(*modules: str) -> ShiftedClock:
+        clock = ShiftedClock()
+        for module in modules:
+            monkeypatch.setattr(f"tpc_broker.client.{module}.time", clock)
+        return clock
+
     return made
 
 

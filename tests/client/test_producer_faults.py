@@ -135,7 +135,8 @@ async def test_a_broker_that_forgot_the_producer_sees_another_epoch(code):
 
 
 @on_both_loops
-async def test_after_the_deadline_the_error_says_what_is_known(clock):
+async def test_after_the_deadline_the_error_says_what_is_known(clock_of):
+    clock = clock_of("producer.front", "producer.sender")
     logs = Logs()
 
     async def instead(_asked):
@@ -150,7 +151,8 @@ async def test_after_the_deadline_the_error_says_what_is_known(clock):
 
 
 @on_both_loops
-async def test_what_no_broker_could_be_given_is_certainly_not_there(clock):
+async def test_what_no_broker_could_be_given_is_certainly_not_there(clock_of):
+    clock = clock_of("producer.front", "producer.sender")
     logs = Logs()
     async with logged_client(logs, delivery_seconds=1000, brokers_count=2) as (client, brokers):
         brokers.leaders[TOPIC, 0] = 1

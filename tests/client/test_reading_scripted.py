@@ -119,8 +119,8 @@ async def test_what_cannot_be_mended_names_topic_partition_and_broker() -> None:
 
 
 @on_both_loops
-async def test_a_retry_has_an_end_that_names_the_setting(clock: Any) -> None:
-    log = a_log()
+async def test_a_retry_has_an_end_that_names_the_setting(clock_of: Any) -> None:
+    log, clock = a_log(), clock_of("consumer.fetching")
 
     async def fault(asked: Any) -> Any:
         is_it = asked.key == ApiKey.FETCH
@@ -371,7 +371,7 @@ async def test_a_slow_reader_does_not_let_memory_grow() -> None:
         most = 0
         for _ in range(80):
             await anext(stream)
-            await anyio.sleep(0.005)  # to read as much ahead as it does
+            await anyio.wait_all_tasks_blocked()  # until it has read as much ahead as it does
             most = max(most, stream.held_bytes)
         assert 16 * 1024 < most <= 64 * 1024 + 21_000
         assert stream.held_bytes == 0

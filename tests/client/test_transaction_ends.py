@@ -78,7 +78,8 @@ async def test_an_end_whose_answer_is_lost_is_asked_for_again(level, lost, commi
 
 @LEVELS
 @on_both_loops
-async def test_a_commit_that_is_never_answered_is_in_doubt(level, clock):
+async def test_a_commit_that_is_never_answered_is_in_doubt(level, clock_of):
+    clock = clock_of("net.fleet", "net.channel", "transaction.coordination")
     async with modelled_client(level, retry_seconds=1000) as (client, model), anyio.create_task_group() as tasks:
         owner = await opened(client)
         model.lose = {(ApiKey.END_TXN, number): Lost.AFTER for number in range(99)}
