@@ -183,7 +183,9 @@ def test_a_refusal_that_comes_as_patience_ends_is_sent_again_at_once(run, broker
     assert list(broker.values.values()) == [b"v"]
 
 
-@pytest.mark.parametrize(("code", "text"), [(10, "t-4: MESSAGE_TOO_LARGE"), (9999, "t-4: error 9999")])
+@pytest.mark.parametrize(
+    ("code", "text"), [(10, "t-4: MESSAGE_TOO_LARGE (the topic's max.message.bytes)"), (9999, "t-4: error 9999")]
+)
 def test_what_is_refused_for_good_is_told(run, broker, code, text):
     broker.judge = lambda _request, _times: code
 

@@ -23,8 +23,8 @@ THEIRS: Final = {"_cffi_backend", "idna", "sniffio", "typing_extensions", "excep
 OWN: Final = {"client", "kafka", "native_bytes", "_bytes", "error_codes", "errors", "host_port", "limits", "model"}
 """Parts of the package."""
 WITH_EXTRAS: Final = {
-    "columns": "pyarrow", "codecs.avro": "fastavro", "codecs.json_schema": "jsonschema_rs", "codecs.protobuf": "google",
-    "net.trio_wire": "trio",
+    "columns": "pyarrow", "net.trio_wire": "trio", "codecs.avro": "fastavro", "codecs.json_schema": "jsonschema_rs",
+    "codecs.protobuf": "google",
 }  # fmt: skip
 """Modules that need a package of an extra, which is asked for by whoever imports them, or runs on trio."""
 
