@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import datagrams
 from tpc_broker.client.datagrams import (
     Answer,
@@ -210,7 +211,7 @@ def test_without_an_answer_it_gives_up(run, broker):
         broker.judge = lambda _request, _times: 6
         refused = pytest.raises(RefusedError, match=r"t-0, tried for 0\.3 s: NOT_LEADER_OR_FOLLOWER")
         async with DatagramProducer(broker.host, broker.port, settings) as producer:
-            with refused, anyio.fail_after(60):
+            with refused, anyio.fail_after(PATIENCE_S):
                 while True:
                     with suppress(UnreachableError):  # on a busy machine no answer may come within 0.3 s
                         await producer.send("t", 0, b"v")

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 import pytest
 
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_loops_in_turn
 from tests.support.schema_registry import fake_registry
 from tests.support.tls_proxy import Proxy, server_context
 from tpc_broker.client import Client, GroupSettings, connect
@@ -86,8 +86,7 @@ def loaded(example: Example, code: str, monkeypatch: pytest.MonkeyPatch) -> tupl
     return module.__dict__["main"], lines
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.title} (line {example.line})")
-@on_both_loops
+@on_loops_in_turn("example", EXAMPLES, ids=lambda example: f"{example.title} (line {example.line})")
 async def test_the_programs_of_the_page(
     example: Example, shared_broker: Any, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

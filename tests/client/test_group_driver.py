@@ -278,8 +278,15 @@ async def test_what_cannot_be_mended_names_group_coordinator_and_setting(protoco
 
 
 @on_both_loops
-async def test_who_was_never_a_member_gives_up_in_the_end():
-    async with grouped_client({"t": 4}, retry_seconds=0.3) as (client, groups):
+async def test_who_was_never_a_member_gives_up_in_the_end(clock_of):
+    clock = clock_of("membership.line")
+
+    async def be_over(groups):
+        await groups.brokers.wait_asked(ApiKey.CONSUMER_GROUP_HEARTBEAT, 2)
+        clock.passes(1001)
+
+    async with grouped_client({"t": 4}, retry_seconds=1000) as (client, groups), anyio.create_task_group() as tasks:
+        tasks.start_soon(be_over, groups)
         groups.refusals[ApiKey.CONSUMER_GROUP_HEARTBEAT] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 100
         _reader, made = membership(client, settings("consumer"))
         with pytest.raises(RefusedError, match="COORDINATOR_NOT_AVAILABLE"):

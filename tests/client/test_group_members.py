@@ -150,7 +150,10 @@ async def beside_librdkafka(bootstrap, name, kind):
 
 
 @pytest.mark.parametrize(("kind", "backend"), [
-    ("range", "trio"), ("cooperative", "asyncio"), ("unsaid", "trio"), ("consumer", "trio"),
+    ("range", "trio"), *(
+        pytest.param(kind, backend, marks=pytest.mark.clients)
+        for kind, backend in (("cooperative", "asyncio"), ("unsaid", "trio"), ("consumer", "trio"))
+    ),
 ])  # fmt: skip
 def test_beside_members_that_are_librdkafka(shared_broker, name, kind, backend):
     anyio.run(beside_librdkafka, shared_broker.bootstrap, name, kind, backend=backend)
@@ -183,6 +186,7 @@ async def test_streams_share_a_topic_and_go_on_where_the_group_is(shared_broker,
         assert sorted(seen) == sorted([*sent, seen[6]])
 
 
+@pytest.mark.clients
 @on_both_loops
 async def test_who_works_too_long_at_a_record_reads_on_as_a_new_member(shared_broker, name):
     settings = GroupSettings(name, max_work_seconds=0.3)

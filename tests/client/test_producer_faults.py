@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from tests.client.producer_logs import TOPIC, Logs, answer_of, logged_client, refusing
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.scripted_broker import CLOSE, NO_ANSWER, Behind, Cut, Raw, Twice, size_of
 from tpc_broker.client.errors import DeliveryError, RecordRefusedError, UndeliveredError
 from tpc_broker.client.values import Fate
@@ -29,8 +30,7 @@ def expected(partition, partitions):
     return RECORDS[partition::partitions]
 
 
-@pytest.mark.parametrize("fault", ["lost answer", "lost request", "cut", "twice", "behind", "garbage", "huge"])
-@on_both_loops
+@on_loops_in_turn("fault", ["lost answer", "lost request", "cut", "twice", "behind", "garbage", "huge"])
 async def test_each_record_is_there_once_and_in_order_when_connections_break(fault):
     logs = Logs()
 
@@ -135,27 +135,33 @@ async def test_a_broker_that_forgot_the_producer_sees_another_epoch(code):
 
 
 @on_both_loops
-async def test_after_the_deadline_the_error_says_what_is_known():
+async def test_after_the_deadline_the_error_says_what_is_known(clock_of):
+    clock = clock_of("producer.front", "producer.sender")
     logs = Logs()
 
     async def instead(_asked):
+        clock.passes(1000)
         return NO_ANSWER
 
     logs.instead = instead
-    async with logged_client(logs, delivery_seconds=0.2, leave_seconds=0.0) as (client, _brokers):
-        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=0.2") as told:
+    async with logged_client(logs, delivery_seconds=1000, leave_seconds=0.0) as (client, _brokers):
+        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=1000") as told:
             await client.send(TOPIC, b"v")
         assert told.value.fate is Fate.UNKNOWN
 
 
 @on_both_loops
-async def test_what_no_broker_could_be_given_is_certainly_not_there():
+async def test_what_no_broker_could_be_given_is_certainly_not_there(clock_of):
+    clock = clock_of("producer.front", "producer.sender")
     logs = Logs()
-    async with logged_client(logs, delivery_seconds=0.3, brokers_count=2) as (client, brokers):
+    async with logged_client(logs, delivery_seconds=1000, brokers_count=2) as (client, brokers):
         brokers.leaders[TOPIC, 0] = 1
         brokers.refused.add(1)
         slip = await client.post(TOPIC, b"v")
-        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=0.3.*scripted:9093.*refused") as told:
+        while len(brokers.dials) < 4:
+            await anyio.sleep(0.001)
+        clock.passes(1000)
+        with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=1000.*scripted:9093.*refused") as told:
             await slip
         assert told.value.fate is slip.fate is Fate.REFUSED
 

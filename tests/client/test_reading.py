@@ -178,13 +178,13 @@ async def test_offsets_that_are_missing(shared_broker: Any) -> None:
 
 @on_both_loops
 async def test_what_cannot_be_read(shared_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("consumer.fetching", "net.fleet"):
-        monkeypatch.setattr(f"tpc_broker.client.{module}.MISSING_TOPIC_SECONDS", 0.1)
     async with connect(shared_broker.bootstrap) as client:
+        name = await made_topic(client, here("reading-cannot"))
+        for module in ("consumer.fetching", "net.fleet"):
+            monkeypatch.setattr(f"tpc_broker.client.{module}.MISSING_TOPIC_SECONDS", 0.1)
         with pytest.raises(UnknownTopicError, match="no-such-topic"):
             async with client.read("no-such-topic") as stream:
                 await anext(stream)
-        name = await made_topic(client, here("reading-cannot"))
         with pytest.raises(UnknownTopicError, match="has no partition 7; it has 1"):
             async with client.read(assignment={TopicPartition(name, 7): 0}) as stream:
                 await anext(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.cancelled import at_each_await
 from tests.support.scripted_transactions import Lost, modelled_client
 from tpc_broker.client.consumer.ports import GroupIdentity
@@ -239,8 +239,7 @@ async def test_what_another_member_has_by_now_aborts(level):
 
 @LEVELS
 @pytest.mark.parametrize("lost", Lost)
-@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN])
-@on_both_loops
+@on_loops_in_turn("key", [ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN])
 async def test_each_lost_answer_changes_nothing(level, lost, key):
     async with modelled_client(level) as (client, model):
         model.lose = {(key, 0): lost}

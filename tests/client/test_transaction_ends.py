@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
-from tests.support.both_loops import on_both_loops
+from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.cancelled import at_each_await, cancelled_at
 from tests.support.scripted_transactions import Lost, modelled_client
 from tpc_broker.client.consumer.ports import GroupIdentity, Position
@@ -59,8 +60,7 @@ async def test_one_id_is_used_again_without_asking_anew(level):
 
 @LEVELS
 @pytest.mark.parametrize("lost", Lost)
-@pytest.mark.parametrize("commits", [True, False])
-@on_both_loops
+@on_loops_in_turn("commits", [True, False])
 async def test_an_end_whose_answer_is_lost_is_asked_for_again(level, lost, commits):
     async with modelled_client(level) as (client, model):
         owner = await opened(client)
@@ -78,10 +78,17 @@ async def test_an_end_whose_answer_is_lost_is_asked_for_again(level, lost, commi
 
 @LEVELS
 @on_both_loops
-async def test_a_commit_that_is_never_answered_is_in_doubt(level):
-    async with modelled_client(level, retry_seconds=0.1) as (client, model):
+async def test_a_commit_that_is_never_answered_is_in_doubt(level, clock_of):
+    clock = clock_of("net.fleet", "net.channel", "transaction.coordination")
+    async with modelled_client(level, retry_seconds=1000) as (client, model), anyio.create_task_group() as tasks:
         owner = await opened(client)
         model.lose = {(ApiKey.END_TXN, number): Lost.AFTER for number in range(99)}
+
+        async def be_over():
+            await model.brokers.wait_asked(ApiKey.END_TXN, 2)
+            clock.passes(1001)
+
+        tasks.start_soon(be_over)
         outcome, error = await owner.commit()
         assert outcome is Outcome.UNKNOWN
         assert isinstance(error, TransactionInDoubtError)

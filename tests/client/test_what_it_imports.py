@@ -26,7 +26,7 @@ WITH_EXTRAS: Final = {
     "columns": "pyarrow", "net.trio_wire": "trio", "codecs.avro": "fastavro", "codecs.json_schema": "jsonschema_rs",
     "codecs.protobuf": "google",
 }  # fmt: skip
-"""Modules that need a package of an extra, which is asked for by whoever imports them."""
+"""Modules that need a package of an extra, which is asked for by whoever imports them, or runs on trio."""
 
 LOOK = """
 import importlib, json, pkgutil, sys

@@ -121,8 +121,9 @@ async def test_addresses_are_tried_one_after_the_other(monkeypatch):
 async def test_who_cannot_be_reached_is_named():
     port = free_port_range(1)
     async with connect(f"127.0.0.1:{port}", retry_seconds=0.1) as client:
-        with pytest.raises(UnreachableError, match=rf"no connection to 127\.0\.0\.1:{port}: .*refused.*retry_seconds"):
+        with pytest.raises(UnreachableError, match=rf"no connection to 127\.0\.0\.1:{port}: .*refused") as told:
             await client.fleet.topic("t")
+        assert "(retry_seconds)" in str(told.value)
     async with connect("no-such-host.invalid:9092") as client:
         with pytest.raises(UnreachableError, match=r"no connection to no-such-host\.invalid:9092: "):
             await client.fleet.any_channel()

@@ -27,7 +27,6 @@ from tpc_broker.client.values import Fate
 from tpc_broker.faststream import AckPolicy, TestTpcBroker, TpcBroker, TpcMessage, TpcResponse, TpcRouter
 from tpc_broker.testing import MemoryBroker
 
-TEST_SECONDS = 60
 PASSES_S = 0.05
 TOPICS = {"in": 1, "out": 1, "dead": 1, "many": 3}
 GROUP = "some"
@@ -39,7 +38,7 @@ def on_asyncio(test):
     @functools.wraps(test)
     def run(**arguments):
         async def main():
-            with anyio.fail_after(TEST_SECONDS):
+            with anyio.fail_after(PATIENCE_S):
                 async with MemoryBroker(topics=TOPICS) as memory:
                     await test(memory, **arguments)
 

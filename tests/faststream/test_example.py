@@ -10,8 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 PAGE = Path(__file__).parents[2] / "docs" / "faststream.md"
-TEST_SECONDS = 60
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def example(tmp_path):
 @pytest.mark.parametrize("name", ["test_bills", "test_bills_as_in_service"])
 def test_the_page(example, name):
     async def main():
-        with anyio.fail_after(TEST_SECONDS):
+        with anyio.fail_after(PATIENCE_S):
             await getattr(example, name)()
 
     anyio.run(main, backend="asyncio")

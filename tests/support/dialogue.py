@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.coordinators import CoordinatorKind
 from tpc_broker.client.errors import ClientError
 from tpc_broker.client.requests import TopicPartition
@@ -81,7 +82,7 @@ class Dialogue:
     async def ask(self, message, version=None, *, on=None, is_kept=True):
         key = ApiKey[api_name(message)]
         channel = await self.fleet.any_channel() if on is None else on
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while (answer := await _answer(channel, key, version, message)) and _is_early(answer):
                 await anyio.sleep(0.01)
         if is_kept:

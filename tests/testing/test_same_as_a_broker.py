@@ -9,6 +9,7 @@ import anyio
 from tests.log.log_batches import batch, record
 from tests.support.both_loops import on_both_loops
 from tests.support.dialogue import FULL, NO_SESSION, NOW_MS, Dialogue
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import connect
 from tpc_broker.client.coordinators import CoordinatorKind
 from tpc_broker.error_codes import ErrorCode
@@ -164,7 +165,7 @@ async def transactions(dialogue):
         ), 5, on=coordinator)  # fmt: skip
         epoch, sequence = answer.producer_epoch, 0
     offset = 0
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while True:
             found = await dialogue.fetch(offset, isolation=READ_COMMITTED, wait_ms=1000, is_kept=False)
             part = found.responses[0].partitions[0]
@@ -192,7 +193,7 @@ async def offsets_in_a_transaction(dialogue):
     await dialogue.ask(messages.EndTxnRequest(
         transactional_id=name, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch, committed=True,
     ), 5, on=coordinator)  # fmt: skip
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         asked = messages.OffsetFetchRequest
         topics = [asked.OffsetFetchRequestTopics(name=dialogue.topic, partition_indexes=[0])]
         message = asked(groups=[asked.OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=True)

@@ -35,14 +35,18 @@ class Asker:
         self._controller_id: int | None = None
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
+        missing_until: float | None = None
 
         async def bounded() -> T:
+            nonlocal missing_until
             try:
                 return await ask()
             except RefusedError as error:
-                if error.code in _MISSING and time.monotonic() >= missing_until:
-                    raise UnknownTopicError(str(error)) from error
+                if error.code in _MISSING:
+                    now = time.monotonic()
+                    missing_until = missing_until or now + MISSING_TOPIC_SECONDS
+                    if now > missing_until:
+                        raise UnknownTopicError(str(error)) from error
                 raise
 
         return await self.fleet.answered(bounded)

@@ -187,13 +187,14 @@ class Fleet:
         return self._directory.usable(name)
 
     async def refresh(self, names: Iterable[str] | None) -> requests.ClusterFacts:
-        """Ask for topics anew (None: for all). `UnknownTopicError` when one is missing for `MISSING_TOPIC_SECONDS`. The
-        answer may tell of others as well.
+        """Ask for topics anew (None: for all). `UnknownTopicError` when one is missing for `MISSING_TOPIC_SECONDS`,
+        from the first answer on that says so. The answer may tell of others as well.
         """
         asked = None if names is None else list(names)
-        missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
+        missing_until: float | None = None
 
         async def ask() -> requests.ClusterFacts:
+            nonlocal missing_until
             facts = await self._directory.ask(asked)
             for name in asked or ():
                 if name in facts.errors:
@@ -201,7 +202,9 @@ class Fleet:
             missing = sorted(facts.missing.intersection(asked or ()))
             if missing:
                 text = f"there is no topic {', '.join(map(repr, missing))}"
-                raise (UnknownTopicError(text) if time.monotonic() > missing_until else UnreachableError(text))
+                now = time.monotonic()
+                missing_until = missing_until or now + MISSING_TOPIC_SECONDS
+                raise (UnknownTopicError(text) if now > missing_until else UnreachableError(text))
             return facts
 
         return await self.answered(ask, doubts=False)
