@@ -15,7 +15,7 @@ def may_name_a_host(host: str) -> bool:
         host.encode("idna")
     except UnicodeError:
         return False
-    return "\0" not in host
+    return not {"\0", "/"} & set(host)  # a slash is that of an address on the web
 
 
 def is_loopback(host: str) -> bool:

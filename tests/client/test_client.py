@@ -198,6 +198,8 @@ def test_nobody_there():
         cluster.topic_names()
     with pytest.raises(ValueError, match="no host:port: 'here'"):
         parse_bootstrap("127.0.0.1:9092, here")
+    with pytest.raises(ValueError, match="'http://here:9092': no host has such a name"):
+        parse_bootstrap("http://here:9092")
     with pytest.raises(ValueError, match="no host has such a name"):
         parse_bootstrap("127.0.0.1:9092, a..b:9092")
 
