@@ -1,5 +1,5 @@
-"""Pauses of the asynchronous client between attempts are short here: no test waits for them, and what is tested is what
-happens after them.
+"""Pauses of the asynchronous client between attempts are short in the gate: no test waits for them, and what is tested
+is what happens after them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.tiers import parts_of
 from tests.support.waiting import ShiftedClock
 
 PAUSES: Final[tuple[tuple[str, str, Any], ...]] = (
@@ -39,6 +40,8 @@ def clock_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ShiftedClock]:
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if parts_of(request.node):  # the long tier has the pauses that users have
+        return
     for module, name, value in PAUSES:
         monkeypatch.setattr(f"tpc_broker.client.{module}.{name}", value)
