@@ -239,14 +239,16 @@ def test_an_image_that_was_lost_before_it_was_named_is_asked_for_again(tmp_path)
         for number in range(SHIPPED_KEPT_MAX):
             group.take_shipped(Position(91, number), image.to_bytes())
         group.receive(frame)
-        assert told == [Reject(GROUP, VOTERS[0], leader, 90, position, START)]
+        refusal = Reject(GROUP, VOTERS[0], leader, 90, position, START)
+        assert told == [refusal]
         await nodes.stop(1)
         await nodes.start(1)
         assert nodes.groups[1].applied < position, "nothing of it is in the file"
         group = nodes.groups[1]
         group._send = keep
+        told.clear()  # what it had written before may have been durable, and told, before it was stopped
         group.receive(frame)
-        assert told[1:] == told[:1]
+        assert told == [refusal]
         group.take_shipped(position, image.to_bytes())
         group.receive(frame)
         while group.core.durable_sequence < group.core.sequence:
