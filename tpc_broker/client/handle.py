@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from tpc_broker.client.errors import ClosedError
 from tpc_broker.client.net.fleet import Fleet, FleetSettings
 from tpc_broker.client.net.settings import fleet_settings
 from tpc_broker.client.net.tasks import background_tasks
 from tpc_broker.client.producer.front import CLOSED, Producer
+from tpc_broker.client.producer.sending import Sending
 from tpc_broker.client.producer.settings import ProducerSettings, bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from tpc_broker.client.admin import Admin
@@ -27,14 +28,10 @@ if TYPE_CHECKING:
     from tpc_broker.client.net.fleet import Dial
     from tpc_broker.client.net.settings import AuthSettings
     from tpc_broker.client.net.tasks import Background
-    from tpc_broker.client.producer.bulk import Records, Sent
     from tpc_broker.client.producer.settings import CompressionName, Partitioner
-    from tpc_broker.client.producer.slip import Slip
     from tpc_broker.client.security import TlsSettings
     from tpc_broker.client.transaction.front import Transaction, Transactors
-    from tpc_broker.client.values import Delivered, HeadersLike, Record
 
-_NOTHING: Final[Any] = object()
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -48,7 +45,7 @@ class Reachable(Protocol):
     def dial(self) -> Dial: ...
 
 
-class Client:
+class Client(Sending):
     """Made by `connect`. All of its tasks belong to one event loop."""
 
     def __init__(self, fleet: Fleet, tasks: Background, producer_settings: ProducerSettings | None = None) -> None:
@@ -66,97 +63,6 @@ class Client:
             self._check_open()
             self._producer = Producer(self.fleet, self._tasks, self._producer_settings)
         return self._producer
-
-    @overload
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> Coroutine[Any, Any, Delivered]: ...
-    @overload
-    def send(
-        self, topic: str, *, record: Record, partition: int | None = None, timestamp: int | None = None
-    ) -> Coroutine[Any, Any, Delivered]: ...
-    def send(  # noqa: PLR0913 - what a record has
-        self,
-        topic: str,
-        value: bytes | None = _NOTHING,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-        record: Record | None = None,
-    ) -> Coroutine[Any, Any, Delivered]:
-        """Send one record and wait until it is in the log: gives where.
-
-        ``key`` None: no key; b"" is a key. ``headers``: a mapping, or pairs of name and value, of which a name may have
-        several. ``partition`` None: by the key as Java's clients choose it, or wherever there is most room.
-        ``timestamp`` in ms since 1970, None: now. ``record``: one that was read, sent on with its key, value, headers
-        and time stamp; its partition is chosen anew.
-
-        `DeliveryError` after ``delivery_seconds``, or at once when the broker refuses it for good
-        (`RecordRefusedError`); its ``fate`` says whether the record may be in the log. `UnknownTopicError`,
-        `RecordTooLargeError`: it was not taken. Cancelled before its batch is sealed, the record was certainly not
-        sent; later only the waiting ends.
-        """
-        if record is not None:
-            return self.producer.send(topic, *_of_record(record, timestamp, partition))
-        if value is _NOTHING:
-            raise TypeError("send() needs a value (None for a null one) or record=")
-        return self.producer.send(topic, value, key, headers, partition, timestamp)
-
-    @overload
-    def post(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> Coroutine[Any, Any, Slip]: ...
-    @overload
-    def post(
-        self, topic: str, *, record: Record, partition: int | None = None, timestamp: int | None = None
-    ) -> Coroutine[Any, Any, Slip]: ...
-    def post(  # noqa: PLR0913 - what a record has
-        self,
-        topic: str,
-        value: bytes | None = _NOTHING,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-        record: Record | None = None,
-    ) -> Coroutine[Any, Any, Slip]:
-        """Hand over one record, as `send` has it, and wait only for room in the client's memory for records.
-
-        The slip is awaitable, tells the record's ``fate`` at any time and can ``withdraw`` it. A slip may be dropped:
-        what is not delivered then is told by `flush`, and when the client's block is left.
-        """
-        if record is not None:
-            return self.producer.post(topic, *_of_record(record, timestamp, partition))
-        if value is _NOTHING:
-            raise TypeError("post() needs a value (None for a null one) or record=")
-        return self.producer.post(topic, value, key, headers, partition, timestamp)
-
-    async def send_all(self, topic: str, records: Records, *, partition: int | None = None) -> Sent:
-        """Send what an iterable, or an asynchronous one, gives, and wait until all of it is in the log: gives how many
-        records there are in which partition, and their first and last offset.
-
-        An item is a value, a pair of key and value, or a `Record` that was read. In each partition they keep their
-        order. Not more is taken from the iterable than there is room for. `UndeliveredError`: some were not delivered;
-        no more was taken once that was known. Cancelled, what is not in a sealed batch is withdrawn.
-        """
-        return await self.producer.send_all(topic, records, partition)
 
     async def flush(self) -> None:
         """Wait until everything that was handed over before is delivered or has failed. Nothing lingers meanwhile.
@@ -317,14 +223,6 @@ class Client:
     def _check_open(self) -> None:
         if self._is_left:
             raise ClosedError(CLOSED)
-
-
-def _of_record(
-    record: Record, timestamp: int | None, partition: int | None
-) -> tuple[bytes | None, bytes | None, HeadersLike, int | None, int | None]:
-    if timestamp is None and record.timestamp >= 0:
-        timestamp = record.timestamp
-    return record.value, record.key, record.headers, partition, timestamp
 
 
 @asynccontextmanager

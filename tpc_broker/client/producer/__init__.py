@@ -10,6 +10,7 @@ Modules
     `session`       whose batches they are: an idempotent producer, or one of a transaction
     `sender`        links lanes to the brokers' channels
     `front`         `Producer`: send, post, send_all, flush
+    `sending`       the same as a client and a transaction offer it
 
 Invariants: batches of a partition reach its log in the order in which they were filled, and once, whatever is lost on
 the way, as long as the producer is idempotent. A batch that may be in a log is never sent under other sequence numbers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -21,25 +21,23 @@ from tpc_broker.client.errors import (
     TransactionInUseError,
 )
 from tpc_broker.client.producer.front import Producer
+from tpc_broker.client.producer.sending import Sending
 from tpc_broker.client.transaction.coordination import ANNOUNCED_VERSIONS
 from tpc_broker.client.transaction.owner import END_SECONDS, Outcome, Owner
 from tpc_broker.client.transaction.reading import Readings
 from tpc_broker.kafka import ApiKey, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Coroutine
+    from collections.abc import AsyncIterator, Collection
     from contextlib import AbstractAsyncContextManager
 
     from tpc_broker.client.net.fleet import Fleet
     from tpc_broker.client.net.tasks import Background
     from tpc_broker.client.producer.budget import Budget
-    from tpc_broker.client.producer.bulk import Records, Sent
     from tpc_broker.client.producer.settings import ProducerSettings
-    from tpc_broker.client.producer.slip import Slip
     from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.transacting import OpenTransaction
     from tpc_broker.client.transaction.reading import Doable, Held, Readable
-    from tpc_broker.client.values import Delivered, HeadersLike, Record
 
 NEXT_GENERATION_SECONDS: Final = 10.0
 """How long a group may take to tell its member the next generation while a commit waits for it."""
@@ -47,12 +45,14 @@ NEXT_GENERATION_PAUSE_SECONDS: Final = 0.05
 _OLD_GENERATION: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
 )
-_NOTHING: Final[Any] = object()
 
 
-class Transaction:
+class Transaction(Sending):
     """Made by `Client.transaction`. What is sent in it is seen by readers of committed records when the block has ended
     well, all of it or nothing.
+
+    A record that is not delivered spoils the transaction: `TransactionAbortedError` at the next call and at the block's
+    end. Slips need not be awaited: the block's end waits for all of them.
     """
 
     def __init__(self, transactor: Transactor, readings: Readings) -> None:
@@ -63,7 +63,7 @@ class Transaction:
         self._readings = readings
 
     @property
-    def _producer(self) -> Producer:
+    def producer(self) -> Producer:
         """`TransactionAbortedError`: it can only be aborted."""
         self._check()
         return self._transactor.producer
@@ -74,72 +74,6 @@ class Transaction:
         failure = self._transactor.producer.session.failure
         if failure is not None:
             raise TransactionAbortedError(self.transactional_id, f"it can only be aborted: {failure.text}")
-
-    @overload
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> Coroutine[Any, Any, Delivered]: ...
-    @overload
-    def send(
-        self, topic: str, *, record: Record, partition: int | None = None, timestamp: int | None = None
-    ) -> Coroutine[Any, Any, Delivered]: ...
-    def send(  # noqa: PLR0913 - what a record has
-        self,
-        topic: str,
-        value: bytes | None = _NOTHING,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-        record: Record | None = None,
-    ) -> Coroutine[Any, Any, Delivered]:
-        """As `Client.send`. A record that is not delivered spoils the transaction: `TransactionAbortedError` at the
-        next call and at the block's end.
-        """
-        row = record_row("send", value, key, headers, partition, timestamp, record)
-        return self._producer.send(topic, *row)
-
-    @overload
-    def post(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> Coroutine[Any, Any, Slip]: ...
-    @overload
-    def post(
-        self, topic: str, *, record: Record, partition: int | None = None, timestamp: int | None = None
-    ) -> Coroutine[Any, Any, Slip]: ...
-    def post(  # noqa: PLR0913 - what a record has
-        self,
-        topic: str,
-        value: bytes | None = _NOTHING,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-        record: Record | None = None,
-    ) -> Coroutine[Any, Any, Slip]:
-        """As `Client.post`. Slips need not be awaited: the block's end waits for all of them."""
-        row = record_row("post", value, key, headers, partition, timestamp, record)
-        return self._producer.post(topic, *row)
-
-    async def send_all(self, topic: str, records: Records, *, partition: int | None = None) -> Sent:
-        """As `Client.send_all`."""
-        return await self._producer.send_all(topic, records, partition)
 
     def done(self, *what: Doable, stream: Readable | None = None) -> None:
         """The group has read this when the transaction is committed, and reads it again when it is aborted: batches,
@@ -153,25 +87,6 @@ class Transaction:
         self._check()
         for one in what:
             self._readings.done(one, stream)
-
-
-def record_row(  # noqa: PLR0913 - what a record has
-    name: str,
-    value: bytes | None,
-    key: bytes | None,
-    headers: HeadersLike,
-    partition: int | None,
-    timestamp: int | None,
-    record: Record | None,
-) -> tuple[bytes | None, bytes | None, HeadersLike, int | None, int | None]:
-    """What `Producer.send` takes, of a value or a record that was read."""
-    if record is not None:
-        if timestamp is None and record.timestamp >= 0:
-            timestamp = record.timestamp
-        return record.value, record.key, record.headers, partition, timestamp
-    if value is _NOTHING:
-        raise TypeError(f"{name}() needs a value (None for a null one) or record=")
-    return value, key, headers, partition, timestamp
 
 
 class Transactor:
