@@ -39,7 +39,7 @@ class Line:
         """One attempt. `ClientError`: the coordinator is not known, or cannot be reached."""
         async with self._opening:
             found = self._channel
-            if found is not None and not found.is_closed and time.monotonic() < found.expires_at:
+            if found is not None and not found.is_closed:
                 return found
             self.close()
             shared = await self._fleet.coordinator(CoordinatorKind.GROUP, self._group)

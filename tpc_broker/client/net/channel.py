@@ -88,8 +88,6 @@ class Channel:
         """-1: it is not known, the address is one that was given to begin with."""
         self.used_at = time.monotonic()
         """When something was last sent or received."""
-        self.expires_at = FOREVER
-        """On `time.monotonic`. Sessions are renewed in place: a channel that is not closed may be used."""
         self._wire = wire
         self._conversation = Conversation(client_id)
         self._request_seconds = request_seconds

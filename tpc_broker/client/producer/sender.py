@@ -66,7 +66,7 @@ class Link:
 
     @property
     def is_usable(self) -> bool:
-        return not self.channel.is_closed and time.monotonic() < self.channel.expires_at
+        return not self.channel.is_closed
 
 
 class Sender:
