@@ -3,6 +3,7 @@
  */
 #include "connection_state.h"
 #include "latency.h"
+#include "io.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -198,7 +199,7 @@ void connection_begin_close(connection *it, int reason, int error) {
     identity_closing(it);
     if (it->carrier == NULL) {
         make_close_abortive(it);
-        shutdown(it->descriptor, SHUT_RDWR);
+        tpc_io.shut(it->descriptor);
     }
     connection_let_go(it);
 }
@@ -217,7 +218,7 @@ static bool came_to_a_listener(const connection *it) { return !is_of_links(it) &
 static void finish_close(connection *it) {
     tpc_connections *connections = it->owner;
     if (came_to_a_listener(it)) add_to_listener(&connections->listeners[it->listener].ended, it);
-    if (it->carrier == NULL) close(it->descriptor);
+    if (it->carrier == NULL) tpc_io.close(it->descriptor);
     if (it->link != NULL || it->carrier != NULL) links_connection_gone(it);
     if (it->sink->gone != NULL) it->sink->gone(it);
     if (!is_of_links(it)) {

@@ -7,6 +7,7 @@
  * one event per attempt says so.
  */
 #include "connection_state.h"
+#include "io.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -78,7 +79,7 @@ static void accepted(tpc_connections *connections, const listener *it, int descr
         if (result == -EUSERS) connections->statistics.refused_per_ip++;
         connections->listeners[number].ended.refused++;
     }
-    close(descriptor);
+    tpc_io.close(descriptor);
 }
 
 static void failed(tpc_connections *connections, listener *it, int error) {

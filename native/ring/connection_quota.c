@@ -12,6 +12,7 @@
  * Which quotas count for a client is looked up when its client id, its user or the quotas change; without any quota a request
  * costs one compare.
  */
+#include "io.h"
 #include "connection_state.h"
 
 #include <errno.h>

@@ -32,6 +32,7 @@
 #include <sys/socket.h>
 
 #include "bytes.h"
+#include "io.h"
 
 /* ------------------------------------------------------------------------------------------------ shared buffers */
 
@@ -494,9 +495,9 @@ static bool receive_once(connection *it) {
         into = it->partial->data + it->partial->length;
         room = it->partial->capacity - it->partial->length;
     }
-    ssize_t received = recv(it->descriptor, into, room, MSG_DONTWAIT);
+    int64_t received = tpc_io.receive(it->descriptor, into, room);
     if (received < 0) {
-        ended(it, errno);
+        ended(it, (int)-received);
         return false;
     }
     if (received == 0) {

@@ -12,6 +12,7 @@
  * A connection sends at most SEND_FILE_BYTES_PER_TURN before the others have their turn.
  */
 #include "connection_state.h"
+#include "io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,9 +80,7 @@ static int64_t send_memory(connection *it, answer *head) {
     for (; i < head->count && message.msg_iovlen < SEND_SLICES_MAX && !slices[i].frame->holds_file; i++, offset = 0)
         vector[message.msg_iovlen++] =
             (struct iovec){.iov_base = (void *)(slices[i].data + offset), .iov_len = slices[i].length - offset};
-    int more = i < head->count ? MSG_MORE : 0;
-    ssize_t sent = sendmsg(it->descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL | more);
-    return sent < 0 ? -errno : sent;
+    return tpc_io.send(it->descriptor, &message, i < head->count);
 }
 
 static bool wait_writable(connection *it) {

@@ -15,6 +15,7 @@
  * A handshake costs up to a millisecond, and a thousand clients may come at once: a turn spends HANDSHAKE_NS_PER_TURN on them,
  * and who comes later waits for the next turn, with what it has sent in its backlog.
  */
+#include "io.h"
 #include "connection_state.h"
 
 #include <errno.h>

@@ -29,6 +29,7 @@
 
 #include "fetch.h"
 #include "keyed_hash.h"
+#include "io.h"
 
 enum { EPOCH_FINAL = -1, EPOCH_INITIAL = 0, SESSION_BUCKETS_MIN = 8, SESSIONS_BUCKETS = 1024, SLOTS_DEFAULT = 1000 };
 
@@ -309,7 +310,7 @@ int tpc_fetch_sessions_init(tpc_fetch_sessions *sessions) {
         .buckets_count = SESSIONS_BUCKETS, .slots_max = SLOTS_DEFAULT, .bytes_max = TPC_FETCH_SESSION_BYTES_MAX};
     sessions->buckets = calloc(SESSIONS_BUCKETS, sizeof(tpc_fetch_session *));
     if (!sessions->buckets) return -ENOMEM;
-    if (getrandom(&sessions->chance, sizeof sessions->chance, GRND_NONBLOCK) < 0 || !sessions->chance)
+    if (tpc_io.draw(&sessions->chance, sizeof sessions->chance) < 0 || !sessions->chance)
         sessions->chance = (uint64_t)(uintptr_t)sessions | 1;
     return 0;
 }

@@ -13,6 +13,7 @@
 #include "journal_format.h"
 #include "plane.h"
 #include "recorder.h"
+#include "io.h"
 
 enum { BLOCK_BYTES = TPC_IN_PLACE_BLOCK_BYTES, PAYLOAD_BYTES_MAX = 32 + 2 * BLOCK_BYTES, HEADER_BYTES = 61 };
 
@@ -20,7 +21,7 @@ enum { BLOCK_BYTES = TPC_IN_PLACE_BLOCK_BYTES, PAYLOAD_BYTES_MAX = 32 + 2 * BLOC
 
 tpc_in_place_file *tpc_in_place_file_new(int descriptor) {
     tpc_in_place_file *file = malloc(sizeof *file);
-    int own = file ? fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : -1;
+    int own = file ? (int)tpc_io.duplicate(descriptor) : -1;
     if (own < 0) {
         free(file);
         return NULL;
@@ -31,7 +32,7 @@ tpc_in_place_file *tpc_in_place_file_new(int descriptor) {
 
 void tpc_in_place_file_release(tpc_in_place_file *file) {
     if (--file->references > 0) return;
-    close(file->descriptor);
+    tpc_io.close(file->descriptor);
     free(file);
 }
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 
+#include "io.h"
 #include "recorder.h"
 
 /* The two completions of a linked write and fdatasync are told apart by the low bit of the index. In-place writes follow. */
@@ -15,12 +15,6 @@ enum { PACE_COUNTED_NS_MIN = 1000000 }; /* shorter ones are no longer than the c
 enum { PART_WRITE = 0, PART_FLUSH = 1, IN_PLACE_INDEX = 2 * TPC_JOURNAL_COMMITS_MAX };
 
 /* ---- sealing and submission ---- */
-
-static uint64_t wall_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static void seal(tpc_journal *journal, uint64_t sequence) {
     commit *sealed = journal_commit_of(journal, sequence);
@@ -31,7 +25,7 @@ static void seal(tpc_journal *journal, uint64_t sequence) {
                                         .run_id = journal->params.run_id,
                                         .sequence = sequence,
                                         .durable_sequence = journal->sequence_first - 1,
-                                        .submitted_ms = wall_ms(),
+                                        .submitted_ms = (uint64_t)tpc_io.wall_ms(),
                                         .previous_crc = journal->crc_sealed,
                                         .commit_bytes = sealed->bytes,
                                         .entries_count = sealed->entries_count};

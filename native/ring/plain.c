@@ -1,6 +1,10 @@
 #define _GNU_SOURCE /* accept4 */
 /*
- * Entries, sockets, readiness and cancels without io_uring; see plain.h.
+ * The same entries without io_uring: what a ring does on a host that refuses it. Entries, sockets, readiness and cancels.
+ *
+ * An entry is interpreted when it is submitted. Sockets and readiness: at once and without waiting, and where that would wait,
+ * again when epoll says so. Files: by a few threads, and by one of its own for what is the journal's (plain_files.c). Results
+ * are kept until they are harvested, so handlers run where they run with io_uring.
  *
  * Readiness. Every descriptor that somebody waits for is in one epoll set, for one event (EPOLLONESHOT) of any of those who
  * wait for it; who is left is armed again after it. A descriptor that is closed leaves the set by itself, and its number comes
@@ -26,6 +30,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "io.h"
 #include "plain_state.h"
 
 enum {
@@ -49,7 +54,8 @@ typedef struct plain_chunk {
     plain_operation operations[OPERATIONS_PER_CHUNK];
 } plain_chunk;
 
-struct tpc_plain {
+typedef struct {
+    tpc_substitute substitute;
     unsigned entries;
     plain_list queued, complete;
     plain_operation *free;
@@ -61,7 +67,10 @@ struct tpc_plain {
     int held_file; /* -1: none */
     bool has_pwait2;
     plain_files files;
-};
+} tpc_plain;
+
+static tpc_plain *plain_of(tpc_substitute *substitute) { return (tpc_plain *)substitute; }
+static const tpc_plain *plain_seen(const tpc_substitute *substitute) { return (const tpc_plain *)substitute; }
 
 /* ------------------------------------------------------------------------------------------------ entries */
 
@@ -77,7 +86,8 @@ static bool grow(tpc_plain *plain) {
     return true;
 }
 
-struct io_uring_sqe *tpc_plain_entry(tpc_plain *plain) {
+static struct io_uring_sqe *plain_entry(tpc_substitute *substitute) {
+    tpc_plain *plain = plain_of(substitute);
     if (plain->queued.count == plain->entries || (!plain->free && !grow(plain))) return NULL;
     plain_operation *taken = plain->free;
     plain->free = taken->next;
@@ -86,8 +96,11 @@ struct io_uring_sqe *tpc_plain_entry(tpc_plain *plain) {
     return &taken->entry;
 }
 
-unsigned tpc_plain_queued(const tpc_plain *plain) { return plain->queued.count; }
-unsigned tpc_plain_space_left(const tpc_plain *plain) { return plain->entries - plain->queued.count; }
+static unsigned plain_queued(const tpc_substitute *substitute) { return plain_seen(substitute)->queued.count; }
+
+static unsigned plain_space_left(const tpc_substitute *substitute) {
+    return plain_seen(substitute)->entries - plain_seen(substitute)->queued.count;
+}
 
 /* ------------------------------------------------------------------------------------------------ completions */
 
@@ -124,12 +137,13 @@ static void complete_chain(tpc_plain *plain, plain_operation *head) {
     }
 }
 
-unsigned tpc_plain_completed(const tpc_plain *plain) { return plain->complete.count; }
+static unsigned plain_completed(const tpc_substitute *substitute) { return plain_seen(substitute)->complete.count; }
 
-bool tpc_plain_next(tpc_plain *plain, tpc_plain_completion *completion) {
+static bool plain_next(tpc_substitute *substitute, tpc_substitute_completion *completion) {
+    tpc_plain *plain = plain_of(substitute);
     plain_operation *done = plain_list_take(&plain->complete);
     if (!done) return false;
-    *completion = (tpc_plain_completion){.user_data = done->entry.user_data, .result = done->result};
+    *completion = (tpc_substitute_completion){.user_data = done->entry.user_data, .result = done->result};
     done->next = plain->free;
     plain->free = done;
     return true;
@@ -266,7 +280,8 @@ static bool has_descriptor(tpc_plain *plain, int number) {
     return true;
 }
 
-void tpc_plain_keep_nothing(tpc_plain *plain) {
+static void plain_keep_nothing(tpc_substitute *substitute) {
+    tpc_plain *plain = plain_of(substitute);
     for (uint32_t i = 0; i < plain->descriptors_count; i++)
         if (plain->descriptors[i].keeper) plain->descriptors[i].keeper = KEPT_FOR_NOBODY;
 }
@@ -395,7 +410,8 @@ static void begin(tpc_plain *plain, plain_operation *operation) {
         complete(plain, operation, result);
 }
 
-unsigned tpc_plain_submit(tpc_plain *plain) {
+static unsigned plain_submit(tpc_substitute *substitute) {
+    tpc_plain *plain = plain_of(substitute);
     unsigned count = 0;
     for (plain_operation *first; (first = plain_list_take(&plain->queued)); count++) {
         plain_operation *last = first;
@@ -440,7 +456,8 @@ static void take_reports(tpc_plain *plain) {
 
 /* Rule: A buffer of an operation in a thread is left alone until its result is in, also after a cancel. See also
  * native/ring/plain_files.c. Held by tests/runtime/test_plain_ring.py, tests/runtime/test_sanitizers.py. */
-int tpc_plain_wait(tpc_plain *plain, bool waits, int64_t timeout_ns) {
+static int plain_wait(tpc_substitute *substitute, bool waits, int64_t timeout_ns) {
+    tpc_plain *plain = plain_of(substitute);
     struct epoll_event events[EPOLL_EVENTS_MAX];
     int64_t until_ns = waits && timeout_ns >= 0 ? tpc_monotonic_ns() + timeout_ns : 0;
     for (int64_t left_ns = timeout_ns;;) {
@@ -462,9 +479,32 @@ int tpc_plain_wait(tpc_plain *plain, bool waits, int64_t timeout_ns) {
 
 /* ------------------------------------------------------------------------------------------------ life */
 
-int tpc_plain_new(unsigned entries, tpc_plain **out) {
+static void plain_free(tpc_substitute *substitute) {
+    tpc_plain *plain = plain_of(substitute);
+    plain_files_free(&plain->files);
+    close(plain->epoll_fd);
+    if (plain->held_file >= 0) close(plain->held_file);
+    for (plain_chunk *each = plain->chunks, *next; each; each = next) {
+        next = each->next;
+        free(each);
+    }
+    free(plain->descriptors);
+    free(plain);
+}
+
+static int plain_hold_file(tpc_substitute *substitute, int descriptor) {
+    tpc_plain *plain = plain_of(substitute);
+    if (plain->held_file >= 0) return -EBUSY;
+    plain->held_file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    return plain->held_file < 0 ? -errno : 0;
+}
+
+int tpc_plain_new(unsigned entries, tpc_substitute **out) {
     tpc_plain *plain = calloc(1, sizeof *plain);
     if (!plain) return -ENOMEM;
+    plain->substitute =
+        (tpc_substitute){plain_free, plain_entry,     plain_queued, plain_space_left,   plain_submit,
+                         plain_wait, plain_completed, plain_next,   plain_keep_nothing, plain_hold_file};
     plain->entries = entries;
     plain->held_file = -1;
     plain->has_pwait2 = true;
@@ -478,28 +518,10 @@ int tpc_plain_new(unsigned entries, tpc_plain **out) {
         plain_files_free(&plain->files);
         goto failed;
     }
-    *out = plain;
+    *out = &plain->substitute;
     return 0;
 failed:
     if (plain->epoll_fd >= 0) close(plain->epoll_fd);
     free(plain);
     return result;
-}
-
-void tpc_plain_free(tpc_plain *plain) {
-    plain_files_free(&plain->files);
-    close(plain->epoll_fd);
-    if (plain->held_file >= 0) close(plain->held_file);
-    for (plain_chunk *each = plain->chunks, *next; each; each = next) {
-        next = each->next;
-        free(each);
-    }
-    free(plain->descriptors);
-    free(plain);
-}
-
-int tpc_plain_hold_file(tpc_plain *plain, int descriptor) {
-    if (plain->held_file >= 0) return -EBUSY;
-    plain->held_file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    return plain->held_file < 0 ? -errno : 0;
 }

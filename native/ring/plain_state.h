@@ -5,7 +5,7 @@
 #include <liburing.h>
 #include <pthread.h>
 
-#include "plain.h"
+#include "substitute.h"
 #include "ring_state.h"
 
 enum { PLAIN_CREW_THREADS_MAX = 4 };

@@ -8,6 +8,7 @@
 
 #include "forward.h"
 #include "steady.h"
+#include "io.h"
 
 #define PRODUCE_PARTITIONS_DEFAULT 10000
 
@@ -16,9 +17,7 @@ int64_t tpc_plane_now_ms(tpc_plane *plane) {
     if (plane->clock_ms >= 0) return plane->clock_ms;
     int64_t ring_ns = tpc_ring_now_ns(plane->ring);
     if (ring_ns != plane->now_of_ns) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        plane->now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+        plane->now_ms = tpc_io.wall_ms();
         plane->now_of_ns = ring_ns;
     }
     return plane->now_ms;

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "io.h"
 #include "ring_state.h"
 #include "cdef/26_prefault.h"
 

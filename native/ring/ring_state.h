@@ -42,11 +42,12 @@ typedef struct {
     pthread_cond_t stop_wanted;
 } tpc_stall_watch;
 
-struct tpc_plain;
+struct tpc_substitute;
 
 struct tpc_ring {
     struct io_uring uring;
-    struct tpc_plain *plain; /* NULL: io_uring */
+    struct tpc_substitute *substitute; /* NULL: io_uring */
+    bool is_simulated;
     uint32_t setup_flags;
     uint32_t features; /* usable: what the kernel has, less `hidden` */
     uint32_t hidden;
@@ -76,6 +77,7 @@ struct tpc_ring {
     struct __kernel_timespec timer_value;
 
     int64_t now_ns;
+    int64_t hooks_until_ns; /* when the turn hooks want to be called at the latest, as they said last */
     struct tpc_operations *operations;
     tpc_stall_watch stall;
     int64_t python_ns_before_turn; /* of the statistics, when the last wait began */
@@ -85,8 +87,6 @@ struct tpc_ring {
     int64_t beat_next_ns;
     tpc_ring_statistics statistics;
 };
-
-int64_t tpc_monotonic_ns(void);
 
 /* A condition whose timed waits end by that clock. */
 void tpc_monotonic_condition_init(pthread_cond_t *condition);

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* preadv2(2) with RWF_NOWAIT, kernel 4.14 */
 
 #include "segment_window.h"
 
@@ -11,6 +10,7 @@
 
 #include "fetch.h"
 #include "wire.h"
+#include "io.h"
 
 enum {
     WINDOWS_MAX = 256,
@@ -26,7 +26,7 @@ enum {
 
 static tpc_segment_file *file_new(int descriptor) {
     tpc_segment_file *file = malloc(sizeof *file);
-    int own = file ? fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : -1;
+    int own = file ? (int)tpc_io.duplicate(descriptor) : -1;
     if (own < 0) {
         free(file);
         return NULL;
@@ -38,7 +38,7 @@ static tpc_segment_file *file_new(int descriptor) {
 static void file_release(void *released) {
     tpc_segment_file *file = released;
     if (--file->references > 0) return;
-    close(file->descriptor);
+    tpc_io.close(file->descriptor);
     free(file);
 }
 
@@ -179,9 +179,8 @@ static int header_at(tpc_windows *windows, const tpc_segment_window *window, int
                  position + HEADER_BYTES <= windows->headers_position + windows->headers_bytes;
     if (!known) {
         int64_t left_bytes = window->end_position - position;
-        struct iovec into = {.iov_base = windows->headers, .iov_len = sizeof windows->headers};
-        if (left_bytes < (int64_t)into.iov_len) into.iov_len = (size_t)left_bytes;
-        ssize_t count = preadv2(window->file->descriptor, &into, 1, position, RWF_NOWAIT);
+        int64_t bytes = left_bytes < (int64_t)sizeof windows->headers ? left_bytes : (int64_t)sizeof windows->headers;
+        int64_t count = tpc_io.read_cached(window->file->descriptor, windows->headers, (uint64_t)bytes, position);
         windows->headers_file = NULL;
         if (count < HEADER_BYTES) return -EAGAIN;
         windows->headers_file = window->file;

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "io.h"
 #include "ring_state.h"
 #include "cdef/23_stall.h"
 

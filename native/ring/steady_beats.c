@@ -11,24 +11,10 @@
 #include "steady_state.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <unistd.h>
 
-enum { NS_OF_MS = 1000000, SCHEDSTAT_BYTES_MAX = 96 };
+#include "io.h"
 
-/* What this thread has run and waited for a CPU (proc(5): schedstat, since 2.6.9); -1: the kernel does not tell. */
-static int64_t busy_ns(tpc_steady_links *all) {
-    char text[SCHEDSTAT_BYTES_MAX];
-    int64_t ran_ns, waited_ns;
-    if (!all->is_schedstat_opened) all->schedstat_fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
-    all->is_schedstat_opened = true;
-    ssize_t length = all->schedstat_fd < 0 ? -1 : pread(all->schedstat_fd, text, sizeof text - 1, 0);
-    if (length <= 0) return -1;
-    text[length] = 0;
-    return sscanf(text, "%" SCNd64 " %" SCNd64, &ran_ns, &waited_ns) == 2 ? ran_ns + waited_ns : -1;
-}
+enum { NS_OF_MS = 1000000 };
 
 /*
  * This thread stood still, and heard nobody either. Of a time in which it neither ran nor waited for a CPU it was stopped (SIGSTOP, a
@@ -36,7 +22,7 @@ static int64_t busy_ns(tpc_steady_links *all) {
  */
 static void note_late(tpc_steady_links *all, int64_t late_ns) {
     int64_t before_ns = all->busy_ns;
-    all->busy_ns = busy_ns(all);
+    all->busy_ns = tpc_io.busy_ns();
     if (all->busy_ns >= 0 && all->busy_ns - before_ns < late_ns) late_ns = all->busy_ns - before_ns;
     for (uint32_t machine = 0; machine < TPC_STEADY_MACHINES; machine++)
         if (late_ns > all->late_ns[machine]) all->late_ns[machine] = late_ns;

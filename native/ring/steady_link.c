@@ -435,7 +435,6 @@ void tpc_steady_end(tpc_plane *plane) {
             it->plane = NULL;
         }
     }
-    if (all->is_schedstat_opened && all->schedstat_fd >= 0) close(all->schedstat_fd);
     free(all);
     plane->steady = NULL;
 }

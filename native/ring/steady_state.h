@@ -103,9 +103,7 @@ struct tpc_steady_links {
     int64_t beat_ns;                      /* when the next beats leave, of all links together */
     int64_t late_ns[TPC_STEADY_MACHINES]; /* how late they left at worst, since a machine asked */
     int64_t busy_ns;                      /* what this thread had run and waited for a CPU when they left last */
-    int schedstat_fd;                     /* which tells that, once it is opened */
-    bool is_schedstat_opened;
-    uint32_t links_count; /* slots that were ever used */
+    uint32_t links_count;                 /* slots that were ever used */
     uint64_t lives;
     node sending, telling, busy, wanting, holding;
     steady_message *messages_first, *messages_last;

@@ -16,8 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "plain.h"
+#include "io.h"
 #include "ring_state.h"
+#include "substitute.h"
 
 static bool hides(uint32_t hidden, enum tpc_feature feature) { return (hidden >> feature) & 1u; }
 
@@ -137,12 +138,24 @@ static int begin_io_uring(tpc_ring *ring, unsigned entries) {
 
 static int begin_plain(tpc_ring *ring, unsigned entries) {
     plain_features(ring);
-    return tpc_plain_new(entries, &ring->plain);
+    return tpc_plain_new(entries, &ring->substitute);
+}
+
+/* As a kernel 5.8 with what the simulation does itself: receives begin with readiness, and what is in the page cache is not asked. */
+static int begin_simulated(tpc_ring *ring, unsigned entries) {
+    ring->features = 1u << TPC_FEATURE_EXT_ARG | 1u << TPC_FEATURE_CANCEL_ANY;
+    ring->is_simulated = true;
+    return tpc_simulated_new(entries, &ring->substitute);
+}
+
+static int begin(tpc_ring *ring, enum tpc_backend backend, unsigned entries) {
+    if (backend == TPC_BACKEND_SIMULATED) return begin_simulated(ring, entries);
+    return backend == TPC_BACKEND_PLAIN ? begin_plain(ring, entries) : begin_io_uring(ring, entries);
 }
 
 static void end_backend(tpc_ring *ring) {
-    if (ring->plain)
-        tpc_plain_free(ring->plain);
+    if (ring->substitute)
+        ring->substitute->free(ring->substitute);
     else
         io_uring_queue_exit(&ring->uring);
 }
@@ -153,7 +166,7 @@ int tpc_ring_new(unsigned entries, uint32_t hidden, enum tpc_backend backend, tp
     ring->hidden = hidden;
     ring->timer_until_ns = INT64_MAX;
     entries = entries < 64 ? 64 : entries;
-    int result = backend == TPC_BACKEND_PLAIN ? begin_plain(ring, entries) : begin_io_uring(ring, entries);
+    int result = begin(ring, backend, entries);
     if (result < 0) goto free_memory;
     ring->beat_fd = -1;
     ring->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -194,15 +207,14 @@ static struct __kernel_timespec timespec_of(int64_t ns) {
     return (struct __kernel_timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
 }
 
-/* One epoll_pwait2(2), and what it takes to begin the operations. */
-static int enter_plain(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
+static int enter_substitute(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
     ring->statistics.enters++;
-    ring->statistics.submissions += tpc_plain_submit(ring->plain);
-    return tpc_plain_wait(ring->plain, wait_count > 0, timeout_ns);
+    ring->statistics.submissions += ring->substitute->submit(ring->substitute);
+    return ring->substitute->wait(ring->substitute, wait_count > 0, timeout_ns);
 }
 
 int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
-    if (ring->plain) return enter_plain(ring, wait_count, timeout_ns);
+    if (ring->substitute) return enter_substitute(ring, wait_count, timeout_ns);
     struct io_uring *uring = &ring->uring;
     unsigned to_submit = flush_entries(uring);
     unsigned flags = IORING_ENTER_GETEVENTS | ring->enter_flags;
@@ -225,8 +237,8 @@ int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
 }
 
 int tpc_ring_submit(tpc_ring *ring) {
-    if (ring->plain) {
-        ring->statistics.submissions += tpc_plain_submit(ring->plain);
+    if (ring->substitute) {
+        ring->statistics.submissions += ring->substitute->submit(ring->substitute);
         return 0;
     }
     unsigned to_submit = flush_entries(&ring->uring);
@@ -243,7 +255,7 @@ int tpc_ring_submit(tpc_ring *ring) {
 }
 
 static struct io_uring_sqe *take_entry(tpc_ring *ring) {
-    return ring->plain ? tpc_plain_entry(ring->plain) : io_uring_get_sqe(&ring->uring);
+    return ring->substitute ? ring->substitute->entry(ring->substitute) : io_uring_get_sqe(&ring->uring);
 }
 
 struct io_uring_sqe *tpc_ring_sqe(tpc_ring *ring, uint64_t user_data) {
@@ -260,7 +272,7 @@ struct io_uring_sqe *tpc_ring_sqe(tpc_ring *ring, uint64_t user_data) {
 }
 
 static unsigned space_left(const tpc_ring *ring) {
-    return ring->plain ? tpc_plain_space_left(ring->plain) : io_uring_sq_space_left(&ring->uring);
+    return ring->substitute ? ring->substitute->space_left(ring->substitute) : io_uring_sq_space_left(&ring->uring);
 }
 
 int tpc_ring_reserve(tpc_ring *ring, unsigned entries) {
@@ -272,7 +284,7 @@ int tpc_ring_reserve(tpc_ring *ring, unsigned entries) {
 }
 
 bool tpc_ring_queued(const tpc_ring *ring) {
-    return ring->plain ? tpc_plain_queued(ring->plain) > 0 : io_uring_sq_ready(&ring->uring) > 0;
+    return ring->substitute ? ring->substitute->queued(ring->substitute) > 0 : io_uring_sq_ready(&ring->uring) > 0;
 }
 
 /* ------------------------------------------------------------------------------------------------ modules */
@@ -280,7 +292,7 @@ bool tpc_ring_queued(const tpc_ring *ring) {
 int tpc_ring_handle(tpc_ring *ring, enum tpc_kind kind, tpc_completion_handler handler, void *context) {
     if ((unsigned)kind >= TPC_KINDS_MAX) return -EINVAL;
     ring->handlers[kind] = (tpc_handler_entry){handler, context};
-    if (ring->plain) tpc_plain_keep_nothing(ring->plain);
+    if (ring->substitute) ring->substitute->keep_nothing(ring->substitute);
     return 0;
 }
 
@@ -343,7 +355,7 @@ uint32_t tpc_ring_features(const tpc_ring *ring) { return ring->features; }
 
 void tpc_ring_get_statistics(const tpc_ring *ring, tpc_ring_statistics *statistics) {
     *statistics = ring->statistics;
-    statistics->overflows = ring->plain ? 0 : *ring->uring.cq.koverflow;
+    statistics->overflows = ring->substitute ? 0 : *ring->uring.cq.koverflow;
 }
 
 const tpc_ring_statistics *tpc_ring_live_statistics(const tpc_ring *ring) { return &ring->statistics; }
@@ -390,6 +402,6 @@ int tpc_ring_close(tpc_ring *ring, int64_t timeout_ns) {
 }
 
 int tpc_ring_hold_file(tpc_ring *ring, int descriptor) {
-    if (ring->plain) return tpc_plain_hold_file(ring->plain, descriptor);
+    if (ring->substitute) return ring->substitute->hold_file(ring->substitute, descriptor);
     return io_uring_register_files(&ring->uring, &descriptor, 1);
 }

@@ -10,13 +10,14 @@
 #include <poll.h>
 #include <string.h>
 
-#include "plain.h"
+#include "io.h"
 #include "ring_state.h"
+#include "substitute.h"
 
 enum { HOT_WORK_NS_MAX = 10000000, SERVED_EVENTS_MAX = 1024 };
 
 static void arm_wake(tpc_ring *ring) {
-    if (ring->wake_armed) return;
+    if (ring->wake_armed || ring->is_simulated) return;
     struct io_uring_sqe *sqe = tpc_ring_sqe(ring, tpc_user_data(TPC_KIND_WAKE, 0, 0));
     if (!sqe) return;
     io_uring_prep_poll_add(sqe, ring->wake_fd, POLLIN);
@@ -29,6 +30,7 @@ static int64_t run_hooks(tpc_ring *ring) {
         int64_t wanted = ring->hooks[i].hook(ring->hooks[i].context, ring->now_ns);
         if (wanted < earliest) earliest = wanted;
     }
+    ring->hooks_until_ns = earliest;
     return earliest;
 }
 
@@ -49,7 +51,7 @@ static void arm_timer(tpc_ring *ring, int64_t until_ns) {
 }
 
 static bool is_ready(const tpc_ring *ring) {
-    return ring->plain ? tpc_plain_completed(ring->plain) > 0 : io_uring_cq_ready(&ring->uring) > 0;
+    return ring->substitute ? ring->substitute->completed(ring->substitute) > 0 : io_uring_cq_ready(&ring->uring) > 0;
 }
 
 /* Whether it counts as work. */
@@ -63,18 +65,19 @@ static bool handle(tpc_ring *ring, uint64_t user_data, int32_t result, uint32_t 
 }
 
 /* Those that are there now: what handlers complete at once waits for the next time, as with io_uring. */
-static unsigned harvest_plain(tpc_ring *ring, unsigned events_max) {
+static unsigned harvest_substitute(tpc_ring *ring, unsigned events_max) {
     unsigned worked = 0;
-    tpc_plain_completion done;
-    for (unsigned left = tpc_plain_completed(ring->plain); left > 0; left--) {
-        if (tpc_ring_events_pending(ring) >= events_max || !tpc_plain_next(ring->plain, &done)) break;
+    tpc_substitute_completion done;
+    tpc_substitute *substitute = ring->substitute;
+    for (unsigned left = substitute->completed(substitute); left > 0; left--) {
+        if (tpc_ring_events_pending(ring) >= events_max || !substitute->next(substitute, &done)) break;
         worked += handle(ring, done.user_data, done.result, 0);
     }
     return worked;
 }
 
 unsigned tpc_ring_harvest(tpc_ring *ring, unsigned events_max) {
-    if (ring->plain) return harvest_plain(ring, events_max);
+    if (ring->substitute) return harvest_substitute(ring, events_max);
     struct io_uring *uring = &ring->uring;
     struct io_uring_cq *cq = &uring->cq;
     unsigned worked = 0;

@@ -21,7 +21,8 @@ enum tpc_feature {
 /* How entries are carried out. Nothing above the ring knows. */
 enum tpc_backend {
     TPC_BACKEND_IO_URING = 0,
-    TPC_BACKEND_PLAIN = 1, /* epoll, non-blocking calls and threads (native/ring/plain.h) */
+    TPC_BACKEND_PLAIN = 1,     /* epoll, non-blocking calls and threads (native/ring/plain.c) */
+    TPC_BACKEND_SIMULATED = 2, /* a test carries them out (22_simulated.h) */
 };
 
 /* What tpc_ring_wait() reports to Python, in the order it happened. */
