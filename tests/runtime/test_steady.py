@@ -1,4 +1,4 @@
-"""The steady state of replication in C (`native/ring/steady.h`), beside the machine that it is held equal to: random
+"""The steady state of replication in C (`native/replication/steady.h`), beside the machine that it is held equal to: random
 schedules over both, frame by frame, and frames that are none.
 """
 

@@ -19,6 +19,16 @@ C_COMPONENTS = {
                 "steady_lag", "steady_link", "tail", "verification"},
 }  # fmt: skip
 """Files that may call each other in a circle, with the header that the rest uses of them."""
+C_ROOMS = {
+    "io": set(),
+    "tls": {"io"},
+    "net": {"io", "tls"},
+    "journal": {"io"},
+    "log": {"io", "journal"},
+    "replication": {"io", "net", "journal", "log"},
+    "requests": {"io", "tls", "net", "journal", "log", "replication"},
+}
+"""Rooms of `native/`, and whose functions those of each may use besides `bytes`."""
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
@@ -101,7 +111,7 @@ def test_the_check_finds_a_circle(tmp_path: Path) -> None:
 def c_calls() -> dict[str, set[str]]:
     """Which file of C uses functions and tables of which others."""
     texts = {path.stem: re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
-             for folder in ("ring", "bytes") for path in sorted((ROOT / "native" / folder).glob("*.c"))}  # fmt: skip
+             for room in (*C_ROOMS, "bytes") for path in sorted((ROOT / "native" / room).glob("*.c"))}  # fmt: skip
     places = {}
     for file, text in texts.items():
         for form in (r"^(?!static)[a-z][\w *]*?\b(\w+)\([^;{]*?\)\s*\{", r"^(?!static)const [\w ]+ (\w+) = \{"):
@@ -121,3 +131,16 @@ def test_files_of_c_call_each_other_in_a_circle_only_within_a_component() -> Non
         assert any(circle <= files for files in C_COMPONENTS.values()), sorted(circle)
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert all(f"`{header}`" in text for header in C_COMPONENTS)
+
+
+def test_rooms_of_c_use_what_stands_below_them() -> None:
+    rooms = {path.stem: path.parent.name for room in C_ROOMS for path in (ROOT / "native" / room).glob("*.c")}
+    assert rooms["journal_writer"] == "journal"
+    used = [(file, other) for file, others in c_calls().items() if file in rooms for other in others if other in rooms]
+    assert ("append", "journal_queue") in used, "the check finds calls"
+    wrong = [
+        f"{rooms[file]}/{file}.c uses {rooms[other]}/{other}.c"
+        for file, other in used
+        if rooms[file] != rooms[other] and rooms[other] not in C_ROOMS[rooms[file]]
+    ]
+    assert sorted(wrong) == []
