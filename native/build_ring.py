@@ -1,7 +1,7 @@
 """cffi build of ``tpc_broker._ring``: the ring, connections, the journal and the partition table of one core.
 
-Sources are every ``*.c`` of the rooms (`ROOMS`) and, linked in once more, every ``native/bytes/*.c`` (the hot path calls
-them without leaving C); the Python face is every ``cdef/*.h`` of the rooms.
+Sources are every ``*.c`` of the rooms (`ROOMS`) and, linked in once more, every ``native/bytes/*.c`` (the hot path
+calls them without leaving C); the Python face is every ``cdef/*.h`` of the rooms.
 
 TLS is the system's OpenSSL, 3.0 or later, the same library that Python's own ``ssl`` is linked to. Without its headers
 everything is built all the same, and listeners with TLS are refused; ``TPC_TLS=off`` builds so on purpose. Without

@@ -165,7 +165,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     use_room(plane, partition, batch->bytes);
     tpc_partition_verify(partition);
     if (partition->is_replicated && partition->role == TPC_ROLE_LEADER)
-        tpc_replica_appended(plane, partition, batch->bytes);
+        plane->replication->appended(plane, partition, batch->bytes);
     plane->statistics.appends++;
     plane->statistics.append_bytes += batch->bytes;
     partition->use.appends++;
@@ -222,7 +222,7 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
     uint32_t count = 0;
     *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
     result->error_code = tpc_append_check_batches(batches, bytes, &count);
-    if (!result->error_code) result->error_code = tpc_replica_refusal(partition, TPC_ACKS_ALL);
+    if (!result->error_code) result->error_code = plane->replication->refusal(partition, TPC_ACKS_ALL);
     if (result->error_code) return 0;
     if (partition->bytes_admitted < bytes) return -ENOSPC;
     int error = tpc_append_fits_journal(plane, batches, bytes, count);

@@ -101,7 +101,7 @@ void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t d
     if (!partition->is_replicated)
         tpc_partition_committed(plane, partition, durable_offset);
     else
-        tpc_steady_durable(plane, partition);
+        plane->replication->durable(plane, partition);
 }
 
 int tpc_partition_set_replicated(tpc_plane *plane, uint64_t handle, int on) {
@@ -110,7 +110,7 @@ int tpc_partition_set_replicated(tpc_plane *plane, uint64_t handle, int on) {
     partition->is_replicated = on != 0;
     partition->told_offset = partition->log_end_offset;
     if (on) return 0;
-    tpc_replica_forget_appended(plane, partition);
+    plane->replication->forget_appended(plane, partition);
     tpc_partition_committed(plane, partition, partition->durable_offset);
     tpc_plane_publish_advanced(plane);
     return 0;

@@ -113,7 +113,7 @@ int tpc_partition_set_log_start(tpc_plane *plane, uint64_t handle, int64_t log_s
     if (!partition) return -ENOENT;
     if (log_start_offset < partition->log_start_offset || log_start_offset > partition->high_watermark) return -EINVAL;
     partition->log_start_offset = log_start_offset;
-    tpc_windows_close_below(&plane->fetches->windows, partition, log_start_offset);
+    tpc_windows_close_below(&plane->windows, partition, log_start_offset);
     tpc_aborted_delete(plane, partition);
     tpc_partition_verify(partition);
     return 0;
@@ -321,9 +321,9 @@ void tpc_partitions_free(tpc_plane *plane) {
     for (uint32_t slot = 0; slot < plane->slots_count; slot++) {
         tpc_partition *partition = plane->slots[slot].partition;
         if (!partition) continue;
-        tpc_windows_close_all(&plane->fetches->windows, partition);
+        tpc_windows_close_all(&plane->windows, partition);
         tpc_tail_drop(plane, partition);
-        tpc_steady_forget(plane, partition);
+        plane->replication->forget(plane, partition);
         partition_free(partition);
     }
     free(plane->slots), free(plane->by_name), free(plane->by_id);
@@ -337,12 +337,11 @@ int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t t
     bool known = role == TPC_ROLE_LEADER || (role == TPC_ROLE_FOLLOWER && partition->is_replicated);
     if (!known || term < partition->leader_epoch) return -EINVAL;
     if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;
-    tpc_steady_stop(plane, partition);
+    plane->replication->stop(plane, partition);
     if (role == TPC_ROLE_FOLLOWER) tpc_partition_disarm(plane, handle, false);
     if (partition->role != TPC_ROLE_LEADER) partition->told_offset = partition->log_end_offset;
     bool begins_to_lead = role == TPC_ROLE_LEADER && partition->role != TPC_ROLE_LEADER;
-    if (begins_to_lead && (partition->is_replicated || partition->producers.count)) /* one that is new lacks nothing */
-        tpc_produce_refused(plane, 0, partition, TPC_ERROR_NOT_LEADER_OR_FOLLOWER); /* while it was not led here */
+    if (begins_to_lead) tpc_plane_publish_leads(plane, partition);
     partition->role = role;
     partition->leader_epoch = term;
     return 0;
@@ -353,9 +352,9 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
     if (!partition) return -ENOENT;
     bool may_be_read = partition->role != TPC_ROLE_NONE;
     partition->role = TPC_ROLE_NONE;
-    tpc_steady_stop(plane, partition);
+    plane->replication->stop(plane, partition);
     tpc_in_place_window_close(partition);
-    tpc_replica_forget_appended(plane, partition);
+    plane->replication->forget_appended(plane, partition);
     tpc_verifications_forget(&partition->producers.transactions);
     if (!keep_waits) tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     if (may_be_read) tpc_plane_publish_disarmed(plane, partition);
@@ -375,8 +374,8 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     plane->slots[slot].free_next = plane->slot_free;
     plane->slot_free = slot;
     plane->statistics.partitions--;
-    tpc_steady_forget(plane, partition);
-    tpc_replica_forget_appended(plane, partition);
+    plane->replication->forget(plane, partition);
+    plane->replication->forget_appended(plane, partition);
     tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_withdrawn(plane, partition);
     tpc_aborted_release(plane, partition);

@@ -166,14 +166,10 @@ void tpc_commit_waits_fail(tpc_plane *plane, tpc_partition *partition, int64_t o
 void tpc_python_waits_forget(tpc_plane *plane);
 
 /* replica.c */
-/* A leader has appended so many bytes: Python is told, once for all that come before it looks, unless C carries it. */
-void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
 /* Kafka's error code for an append with such acks; 0: it is taken. */
 int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks);
 /* Whether a leader takes no record now, whatever its acks, and takes some again by itself or leads no more. */
 bool tpc_replica_takes_nothing(const tpc_partition *partition);
-/* Its role has ended: what was not taken is not told any more. */
-void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition);
 
 /* tail.c. Reserve comes before, and makes add infallible. */
 int tpc_tail_reserve(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);

@@ -9,9 +9,11 @@
 #define TPC_PLANE_H
 
 #include "connection.h"
+#include "in_place_window.h"
 #include "partition.h"
 #include "pool.h"
 #include "prepared.h"
+#include "segment_window.h"
 #include "cdef/58_grants.h"
 
 /* Members may be NULL. None of them may append. */
@@ -24,6 +26,10 @@ typedef struct tpc_plane_observer {
     void (*advanced)(tpc_plane *plane);
     /* Who may read or write what is other than it was (grants.h): whoever waits is asked about now. */
     void (*rights_changed)(tpc_plane *plane);
+    /* Readers of committed records may see more, or others. */
+    void (*looks_changed)(tpc_plane *plane, tpc_partition *partition);
+    /* It begins to be led here; it was not before. */
+    void (*leads)(tpc_plane *plane, tpc_partition *partition);
     /* The partition has no role any more. */
     void (*disarmed)(tpc_plane *plane, tpc_partition *partition);
     /* The partition is in the table no more, and about to be freed. It was disarmed before. */
@@ -31,6 +37,24 @@ typedef struct tpc_plane_observer {
 } tpc_plane_observer;
 
 enum { TPC_PLANE_OBSERVERS_MAX = 4 };
+
+/* What the log tells and asks whoever copies it to other nodes (native/replication). */
+typedef struct {
+    /* A leader's replicated log has grown by so many bytes. */
+    void (*appended)(tpc_plane *plane, tpc_partition *partition, uint32_t bytes);
+    /* durable_offset of a replicated one has moved. */
+    void (*durable)(tpc_plane *plane, tpc_partition *partition);
+    /* Its appends are nobody's to take any more. */
+    void (*forget_appended)(tpc_plane *plane, tpc_partition *partition);
+    /* Its role ends, or is about to be another one. */
+    void (*stop)(tpc_plane *plane, tpc_partition *partition);
+    /* It is about to be freed. */
+    void (*forget)(tpc_plane *plane, tpc_partition *partition);
+    /* Kafka's error code for what would be appended with these acks. */
+    int16_t (*refusal)(const tpc_partition *partition, int16_t acks);
+    /* Whether a replica still needs from memory what is below an offset. */
+    bool (*is_lacked)(const tpc_plane *plane, const tpc_partition *partition, int64_t offset);
+} tpc_plane_replication;
 
 typedef struct {
     tpc_partition *partition; /* NULL: free */
@@ -56,10 +80,9 @@ void tpc_produce_scratch_free(tpc_produce_scratch *scratch);
 
 /* produce.c, for handlers.c: a Produce that lies in borrowed memory (1: carried out, 0: left) ... */
 int tpc_produce_borrowed(tpc_plane *plane, tpc_request *request);
+extern const tpc_plane_observer tpc_produce_observer; /* produce_errors.c */
 /* NULL: there is none here. */
 tpc_partition *tpc_produce_partition_of(tpc_plane *plane, const tpc_produce_part *part, int16_t version);
-/* in_place.c: where a batch has to lie in memory that will be written directly from its request's frame to its segment. */
-bool tpc_produce_alignment(tpc_plane *plane, const uint8_t *bytes, size_t have, uint32_t subject, uint32_t *residue);
 
 /* A log that a replica has ended earlier: a cut, should the journal fail before its entry is durable. */
 typedef struct tpc_truncation {
@@ -139,6 +162,7 @@ struct tpc_plane {
 
     struct tpc_forwarding *forwarding; /* forward.h; NULL: nothing is sent to other cores */
 
+    tpc_windows windows;         /* of all partitions */
     struct tpc_fetches *fetches; /* sessions, parked fetches: fetch.h */
 
     struct tpc_pending *pending_first, *pending_last; /* as they came */
@@ -148,6 +172,7 @@ struct tpc_plane {
     struct tpc_steady_links *steady;                  /* steady.h */
     tpc_plane_statistics statistics;
 
+    const tpc_plane_replication *replication;
     const tpc_plane_observer *observers[TPC_PLANE_OBSERVERS_MAX];
     uint32_t observers_count;
 };
@@ -161,6 +186,8 @@ void tpc_plane_publish_partition_durable(tpc_plane *plane, tpc_partition *partit
 void tpc_plane_publish_partition_committed(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_advanced(tpc_plane *plane);
 void tpc_plane_publish_rights_changed(tpc_plane *plane);
+void tpc_plane_publish_looks_changed(tpc_plane *plane, tpc_partition *partition);
+void tpc_plane_publish_leads(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_disarmed(tpc_plane *plane, tpc_partition *partition);
 void tpc_plane_publish_withdrawn(tpc_plane *plane, tpc_partition *partition);
 

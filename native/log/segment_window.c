@@ -105,15 +105,14 @@ int tpc_partition_wants_window(tpc_plane *plane, uint64_t handle, int64_t offset
     int64_t position;
     int64_t next_offset;
     uint64_t bytes;
-    return partition &&
-           tpc_window_find(&plane->fetches->windows, partition, offset, bytes_max, partition->high_watermark, true,
-                           &window, &position, &bytes, &next_offset) == -ENOENT;
+    return partition && tpc_window_find(&plane->windows, partition, offset, bytes_max, partition->high_watermark, true,
+                                        &window, &position, &bytes, &next_offset) == -ENOENT;
 }
 
 int tpc_partition_close_windows(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
-    tpc_windows_close_all(&plane->fetches->windows, partition);
+    tpc_windows_close_all(&plane->windows, partition);
     tpc_aborted_forget(plane, partition);
     return 0;
 }
@@ -122,7 +121,7 @@ int tpc_partition_replaced(tpc_plane *plane, uint64_t handle, int64_t upto_offse
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
     if (upto_offset > partition->written_offset) return -EINVAL;
-    tpc_windows_close_all(&plane->fetches->windows, partition);
+    tpc_windows_close_all(&plane->windows, partition);
     tpc_aborted_forget(plane, partition);
     tpc_tail_drop_clean(plane, partition, upto_offset);
     return 0;
@@ -130,7 +129,7 @@ int tpc_partition_replaced(tpc_plane *plane, uint64_t handle, int64_t upto_offse
 
 int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_window_params *params) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
-    tpc_windows *windows = &plane->fetches->windows;
+    tpc_windows *windows = &plane->windows;
     if (!partition) return -ENOENT;
     if (params->from_offset < params->segment_base_offset || params->upto_offset <= params->from_offset ||
         params->from_position < 0 || params->end_position <= params->from_position)

@@ -509,7 +509,7 @@ static uint64_t oldest_clean(const tpc_plane *plane) {
 static bool is_lacked(const tpc_plane *plane) {
     const tpc_partition *partition = tpc_partition_of(plane, oldest_clean(plane));
     return partition && partition->tail_clean &&
-           tpc_steady_is_lacked(plane, partition, tail_at(partition, 0)->next_offset);
+           plane->replication->is_lacked(plane, partition, tail_at(partition, 0)->next_offset);
 }
 
 static bool begins_untold(const tpc_partition *partition) {

@@ -29,7 +29,8 @@ int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks) {
     return acks == TPC_ACKS_ALL || partition->refuses_all_acks ? partition->refusal : TPC_ERROR_NONE;
 }
 
-void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
+/* Python is told once for all that come before it looks, unless C carries the group. */
+static void appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     if (partition->is_appended || tpc_steady_appended(plane, partition, bytes)) return;
     if (!plane->appended_first) tpc_ring_push_event(plane->ring, TPC_EVENT_APPENDED, 0, 0, 0, NULL);
     partition->is_appended = true;
@@ -38,7 +39,7 @@ void tpc_replica_appended(tpc_plane *plane, tpc_partition *partition, uint32_t b
     plane->appended_last = partition;
 }
 
-void tpc_replica_forget_appended(tpc_plane *plane, tpc_partition *partition) {
+static void forget_appended(tpc_plane *plane, tpc_partition *partition) {
     if (!partition->is_appended) return;
     tpc_partition *before = NULL;
     for (tpc_partition *at = plane->appended_first; at != partition; at = at->appended_next) before = at;
@@ -193,7 +194,7 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     plane->truncations = truncation;
     int64_t unwritten_bytes = partition->unwritten_bytes;
     tpc_in_place_window_close(partition);
-    tpc_windows_close_all(&plane->fetches->windows, partition);
+    tpc_windows_close_all(&plane->windows, partition);
     tpc_commit_waits_fail(plane, partition, offset, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_tail_truncate(plane, partition, offset);
     partition->log_end_offset = partition->durable_offset = offset;
@@ -240,6 +241,14 @@ int tpc_partition_reset_producers(tpc_plane *plane, uint64_t handle, const uint8
     tpc_aborted_bound(plane, partition);
     tpc_transactions_settle(&partition->producers.transactions, partition->high_watermark);
     tpc_partition_verify(partition);
-    tpc_fetch_look_again(plane, partition); /* readers of committed records may see more */
+    tpc_plane_publish_looks_changed(plane, partition);
     return 0;
 }
+
+const tpc_plane_replication tpc_replication = {.appended = appended,
+                                               .durable = tpc_steady_durable,
+                                               .forget_appended = forget_appended,
+                                               .stop = tpc_steady_stop,
+                                               .forget = tpc_steady_forget,
+                                               .refusal = tpc_replica_refusal,
+                                               .is_lacked = tpc_steady_is_lacked};

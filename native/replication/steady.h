@@ -24,6 +24,9 @@
 
 typedef struct tpc_steady_links tpc_steady_links;
 
+/* Of replicated partitions, for tpc_plane_new(). */
+extern const tpc_plane_replication tpc_replication;
+
 int tpc_steady_begin(tpc_plane *plane);
 void tpc_steady_end(tpc_plane *plane);
 

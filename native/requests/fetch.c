@@ -222,7 +222,7 @@ static enum tpc_fetch_fallback read_records(tpc_plane *plane, int64_t offset, in
     int result = read_tail(fetches, offset, bytes_max, upto, may_exceed, reading);
     *next_offset = reading->tail.next_offset;
     if (result == 0) return TPC_FETCH_FALLBACK_NONE;
-    result = tpc_window_find(&fetches->windows, partition, offset, bytes_max, upto, may_exceed, &reading->window,
+    result = tpc_window_find(&plane->windows, partition, offset, bytes_max, upto, may_exceed, &reading->window,
                              &reading->position, &reading->bytes, next_offset);
     if (result == 0) return TPC_FETCH_FALLBACK_NONE;
     return result == -EAGAIN ? TPC_FETCH_FALLBACK_COLD : TPC_FETCH_FALLBACK_SEGMENT;

@@ -113,7 +113,6 @@ typedef struct tpc_fetches {
     tpc_slice *pieces;
     uint32_t pieces_capacity;
 
-    tpc_windows windows;
     tpc_fetch **parked_by_slot; /* of their connections; only kept when links can release them */
     uint32_t parked_slots;
     tpc_fetch *wheel[TPC_FETCH_WHEEL_SLOTS];

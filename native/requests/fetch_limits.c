@@ -39,7 +39,7 @@ void tpc_plane_set_fetch_seed(tpc_plane *plane, uint64_t seed) { plane->fetches-
 void tpc_plane_get_fetch_statistics(const tpc_plane *plane, tpc_fetch_statistics *statistics) {
     const tpc_fetches *fetches = plane->fetches;
     *statistics = fetches->statistics;
-    statistics->windows = fetches->windows.count;
+    statistics->windows = plane->windows.count;
     statistics->sessions = fetches->sessions.count;
     statistics->session_partitions = fetches->sessions.parts_count;
     statistics->sessions_evicted = fetches->sessions.evicted;

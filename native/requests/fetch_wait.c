@@ -238,7 +238,7 @@ static void withdrawn(tpc_plane *plane, tpc_partition *partition) {
     wake_watching(plane, partition);
     while (partition->fetch_waits) unwatch(partition->fetch_waits);
     attempt_woken(plane);
-    tpc_windows_close_all(&plane->fetches->windows, partition);
+    tpc_windows_close_all(&plane->windows, partition);
 }
 
 void tpc_fetch_release(tpc_plane *plane, uint64_t connection) {
@@ -251,6 +251,7 @@ void tpc_fetch_release(tpc_plane *plane, uint64_t connection) {
 const tpc_plane_observer tpc_fetch_observer = {.partition_committed = partition_committed,
                                                .advanced = attempt_woken,
                                                .rights_changed = rights_changed,
+                                               .looks_changed = tpc_fetch_look_again,
                                                .disarmed = tpc_fetch_look_again,
                                                .withdrawn = withdrawn};
 

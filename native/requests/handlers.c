@@ -3,7 +3,10 @@
  * that lies whole where it was received, the hot handler about one with a frame of its own, the alignment handler about a large
  * one that has begun to come. What none of them takes goes to Python.
  */
+#include "bytes.h"
 #include "fetch.h"
+#include "grants.h"
+#include "in_place_window.h"
 #include "plane.h"
 #include "prepared.h"
 
@@ -33,8 +36,23 @@ static int borrowed_handler(void *context, tpc_request *request) {
     return request->api_key != TPC_API_FETCH && tpc_prepared_answer(context, request);
 }
 
+/* Rule: What comes from whoever may not write, or of whom that is not known, does not say where others' batches will lie. Held by
+ * tests/runtime/test_grants_in_place.py. */
 static bool alignment_handler(void *context, const uint8_t *bytes, size_t have, uint32_t subject, uint32_t *residue) {
-    return tpc_produce_alignment(context, bytes, have, subject, residue);
+    tpc_plane *plane = context;
+    tpc_request_header header;
+    tpc_produce_part part;
+    if (tpc_request_header_decode(bytes, have, &header) < 0 || header.api_key != TPC_API_PRODUCE) return false;
+    const uint8_t *body = bytes + header.body_position;
+    if (tpc_produce_peek(body, have - (uint32_t)header.body_position, header.api_version, &part) < 0) return false;
+    tpc_partition *partition = tpc_produce_partition_of(plane, &part, header.api_version);
+    int64_t position;
+    if (!partition) return false;
+    if (tpc_grants_count(plane) && tpc_grants_ask(plane, partition, subject, TPC_RIGHT_WRITE) != TPC_GRANT_ALLOWED)
+        return false;
+    if (!tpc_in_place_window_expect(partition, (uint32_t)part.records_bytes, &position)) return false;
+    *residue = (uint32_t)(position - (part.records - bytes)) % TPC_IN_PLACE_BLOCK_BYTES;
+    return true;
 }
 
 void tpc_plane_set_hot(tpc_plane *plane, int on) {

@@ -38,3 +38,11 @@ void tpc_produce_tell_keyless(const tpc_produce_verdict *verdict, const tpc_part
     result->record_errors = errors;
     result->record_errors_count = verdict->keyless_count;
 }
+
+/* What its clients sent while it was not led here was refused elsewhere. One that is new lacks nothing. */
+static void leads(tpc_plane *plane, tpc_partition *partition) {
+    if (partition->is_replicated || partition->producers.count)
+        tpc_produce_refused(plane, 0, partition, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
+}
+
+const tpc_plane_observer tpc_produce_observer = {.leads = leads};

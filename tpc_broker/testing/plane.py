@@ -404,7 +404,7 @@ class MemoryPlane:
             timestamp_ms=self._now_ms(),
         ))  # fmt: skip
 
-    # -- GrantsPort: as `native/requests/grants.c`, for Produce ------------------------------------------------------------
+    # -- GrantsPort: as `native/requests/grants.c`, for Produce --------------------------------------------------------
 
     def begin_grants(self, generation: int) -> None:
         self.grants, self.generation = {}, generation
