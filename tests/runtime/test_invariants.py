@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from native.build_ring import FOLDERS
 from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ int poke(tpc_partition *partition, const char *field, int64_t value) {
 def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
     source = tmp_path / "poke.c"
     source.write_text(POKE)
-    include = [f"-I{ROOT / 'native' / part}" for part in ("ring", "tls", "bytes")]
+    include = [f"-I{folder}" for folder in FOLDERS]
     subprocess.run(["cc", "-shared", "-fPIC", *include, str(source), "-o", str(tmp_path / "poke.so")], check=True)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), field, str(value)],
