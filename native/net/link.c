@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bytes.h"
-#include "connection_state.h"
+#include "link_state.h"
 
 enum {
     LENGTH_BYTES = 4,
@@ -14,9 +14,6 @@ enum {
     HELLO_FRAME_BYTES = FRAME_HEADER_BYTES + TPC_LINK_HELLO_BYTES,
     COPIED_BYTES_MAX = 200, /* of a frame: they lie behind its header, and leave in one piece */
     FEW_SLICES = 8,
-    PAGE_BITS = 8,
-    PAGE_STREAMS = 1 << PAGE_BITS,
-    CORES_MAX = 1024,
     SHARE_BYTES = 64 << 20,
     DATAGRAMS_LEVEL = 2,
     SUBJECTS_LEVEL = 3,
@@ -25,47 +22,10 @@ enum {
 
 _Static_assert(FRAME_HEADER_BYTES + LENGTH_BYTES + COPIED_BYTES_MAX <= ANSWER_ROOM_BYTES_MIN, "room for a small frame");
 
-/* A client at one end of a link, by the slot of its connection there. */
-typedef struct {
-    uint64_t client;             /* 0: none */
-    connection *connection;      /* where requests are taken */
-    tpc_link_call *first, *last; /* where they come from: under way, in order */
-    uint32_t sequence;           /* of the next one that is sent */
-} link_stream;
-
-/* The streams of neighbouring slots; there is one only where there is a stream. */
-typedef struct {
-    uint32_t used;
-    link_stream streams[PAGE_STREAMS];
-} link_page;
-
-typedef struct link {
-    struct link *next;
-    struct links *owner;
-    connection *connection;
-    uint32_t core; /* at the other end */
-    bool dialled;  /* this core sends requests over it */
-    bool is_up;    /* the other end has said who it is */
-    uint64_t life;
-    uint16_t feature_level; /* what both understand */
-    link_page **pages;
-    uint32_t pages_capacity;
-    uint64_t held_bytes;
-} link;
-
-typedef struct links {
-    tpc_connections *connections;
-    uint32_t core;
-    uint64_t life;
-    uint64_t share_bytes;
-    tpc_link_listener listener;
-    void (*take_datagram)(void *context, const uint8_t *bytes, uint32_t count);
-    void *datagram_context;
-    link *first;
-    link *dialled[CORES_MAX];
-    uint32_t connections_count; /* links and streams */
-    tpc_link_statistics statistics;
-} links;
+/* Requests go one way on a link, answers the other; nothing but a HELLO before its other end has said who it is. */
+static bool may_say(const link *it, uint8_t kind) {
+    return it->is_up && (kind == TPC_LINK_CLOSE || it->dialled == (kind != TPC_LINK_ANSWER));
+}
 
 static void release_all(const tpc_slice *slices, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) tpc_frame_release(slices[i].frame);
@@ -79,7 +39,11 @@ static int push(link *it, tpc_link_frame *frame, bool with_length, const tpc_sli
     tpc_slice few[FEW_SLICES + 1], *all = count <= FEW_SLICES ? few : malloc((count + 1) * sizeof *all);
     uint32_t room_bytes, head_bytes = FRAME_HEADER_BYTES, bytes = 0;
     tpc_frame *chunk;
+    TPC_INVARIANT(may_say(it, frame->kind), "a frame of kind %u to core %u, dialled %d", frame->kind, it->core,
+                  it->dialled);
+    TPC_HOLDS(count > 0 || !with_length);
     for (uint32_t i = 0; i < count; i++) bytes += slices[i].length;
+    TPC_HOLDS(bytes <= INT32_MAX);
     uint8_t *room = all ? tpc_answer_room(connections, connection_id(it->connection), &room_bytes, &chunk) : NULL;
     if (!room) {
         release_all(slices, count);
@@ -87,6 +51,7 @@ static int push(link *it, tpc_link_frame *frame, bool with_length, const tpc_sli
         connection_begin_close(it->connection, TPC_CLOSE_BUDGET, ENOMEM);
         return -ENOMEM;
     }
+    TPC_HOLDS(room_bytes >= ANSWER_ROOM_BYTES_MIN);
     frame->payload_bytes = bytes + (with_length ? LENGTH_BYTES : 0);
     tpc_link_frame_header(frame, room);
     if (with_length) {
@@ -100,6 +65,7 @@ static int push(link *it, tpc_link_frame *frame, bool with_length, const tpc_sli
         memcpy(room + head_bytes, slices[i].data, slices[i].length);
         head_bytes += slices[i].length;
     }
+    TPC_HOLDS(!copied || head_bytes == FRAME_HEADER_BYTES + frame->payload_bytes);
     all[0] = tpc_answer_take(chunk, head_bytes);
     if (copied)
         release_all(slices, count);
@@ -118,6 +84,7 @@ static int push_control(link *it, uint8_t kind, uint64_t stream, uint32_t sequen
 static int push_hello(link *it) {
     uint32_t room_bytes;
     tpc_frame *chunk;
+    TPC_HOLDS(!it->is_up && it->connection->next_sequence == 0); /* the first that is said */
     uint8_t *room = tpc_answer_room(it->owner->connections, connection_id(it->connection), &room_bytes, &chunk);
     if (!room) return -ENOMEM;
     tpc_link_hello(it->owner->core, it->owner->life, room);
@@ -127,55 +94,14 @@ static int push_hello(link *it) {
 
 /* ---- streams ---- */
 
-static link_stream *find_slot(const link *it, uint64_t client) {
-    uint32_t slot = (uint32_t)client, page = slot >> PAGE_BITS;
-    return page < it->pages_capacity && it->pages[page] ? &it->pages[page]->streams[slot % PAGE_STREAMS] : NULL;
-}
-
-static link_stream *find_stream(const link *it, uint64_t client) {
-    link_stream *stream = find_slot(it, client);
-    return stream && stream->client == client ? stream : NULL;
-}
-
-/* The client's own from now on, whoever had the place before. NULL: no memory, or no core has so many clients. */
-static link_stream *begin_stream(link *it, uint64_t client) {
-    uint32_t slot = (uint32_t)client, page = slot >> PAGE_BITS, capacity = it->pages_capacity ? it->pages_capacity : 1;
-    if (!client || slot >= TPC_LINK_PLACES_MAX) return NULL;
-    while (capacity <= page) capacity *= 2;
-    if (capacity > it->pages_capacity) {
-        link_page **pages = realloc(it->pages, capacity * sizeof *pages);
-        if (!pages) return NULL;
-        memset(pages + it->pages_capacity, 0, (capacity - it->pages_capacity) * sizeof *pages);
-        it->pages = pages;
-        it->pages_capacity = capacity;
-    }
-    if (!it->pages[page]) {
-        it->pages[page] = calloc(1, sizeof **it->pages);
-        if (!it->pages[page]) return NULL;
-        it->owner->statistics.pages++;
-    }
-    link_stream *stream = &it->pages[page]->streams[slot % PAGE_STREAMS];
-    it->pages[page]->used += !stream->client;
-    *stream = (link_stream){.client = client};
-    return stream;
-}
-
-/* Its place is gone then. While the link closes somebody may look through the pages, which go with the link. */
-static void end_stream(link *it, link_stream *stream) {
-    link_page **page = &it->pages[(uint32_t)stream->client >> PAGE_BITS];
-    *stream = (link_stream){0};
-    if (--(*page)->used || it->connection->state == CONNECTION_CLOSING) return;
-    free(*page);
-    *page = NULL;
-    it->owner->statistics.pages--;
-}
-
 /* All calls of a client are over, and so is its stream. */
 static void fail_calls(link *it, link_stream *stream, enum tpc_link_outcome first_outcome) {
     links *owner = it->owner;
     enum tpc_link_outcome outcome = first_outcome;
     tpc_link_call *call = stream->first;
-    end_stream(it, stream);
+    TPC_HOLDS(it->dialled && !stream->connection);
+    TPC_HOLDS(!call || owner->listener.done);
+    link_end_stream(it, stream);
     for (tpc_link_call *next; call; call = next, outcome = TPC_LINK_LOST) {
         next = call->next;
         owner->statistics.failed++;
@@ -187,6 +113,7 @@ static void give_back(connection *stream, uint64_t bytes) {
     link *carrier = stream->carrier;
     bool is_idle = !stream->requests_unanswered && !stream->backlog && !stream->deferred && !stream->partial;
     if (bytes > stream->carried_bytes || is_idle) bytes = stream->carried_bytes;
+    TPC_HOLDS(stream->carried_bytes <= carrier->held_bytes);
     stream->carried_bytes -= bytes;
     carrier->held_bytes -= bytes;
     if (carrier->connection->paused && carrier->held_bytes <= carrier->owner->share_bytes / 2)
@@ -196,9 +123,11 @@ static void give_back(connection *stream, uint64_t bytes) {
 bool links_send_answers(connection *it) {
     answer taken;
     bool any = false;
+    TPC_HOLDS(it->carrier && !it->carrier->dialled);
     while (it->state != CONNECTION_CLOSING && send_take_answer(it, &taken)) {
         tpc_link_frame frame = {
             .kind = TPC_LINK_ANSWER, .stream = it->client, .sequence = (uint32_t)it->first_sequence - 1};
+        TPC_HOLDS(it->first_sequence > 0);
         give_back(it, taken.request_bytes);
         push(it->carrier, &frame, false, answer_slices(&taken), taken.count);
         free(taken.slices);
@@ -217,6 +146,7 @@ static connection *open_stream(link *it, const tpc_link_frame *frame, tpc_frame 
     made->named = named;
     identity_begin(made);
     made->carrier = it;
+    TPC_HOLDS(!it->dialled && it->is_up && frame->stream);
     made->client = frame->stream;
     made->client_core = it->core;
     if (connection_announce(made) < 0) return NULL;
@@ -235,6 +165,8 @@ static bool take_in_its_frame(connection *stream, const tpc_link_frame *said, tp
     memcpy(&length, said->payload, sizeof length);
     length = __builtin_bswap32(length);
     if (length != said->payload_bytes - LENGTH_BYTES || length > stream->owner->limits.request_bytes_max) return false;
+    TPC_HOLDS(said->payload > frame->data && said->payload + LENGTH_BYTES - frame->data <= UINT8_MAX);
+    TPC_HOLDS(said->payload + said->payload_bytes <= frame->data + frame->length);
     stream->lead = (uint8_t)(said->payload + LENGTH_BYTES - frame->data);
     stream->sink->take_frame(stream, tpc_frame_retain(frame));
     return true;
@@ -244,19 +176,27 @@ static bool may_be_of_a_stream(const link *it, const tpc_link_frame *said) {
     return !it->dialled && said->stream && (uint32_t)said->stream < TPC_LINK_PLACES_MAX;
 }
 
+/* Where requests are taken: the client's connection at this end. */
+static connection *taker_of(const link *it, const link_stream *stream) {
+    TPC_HOLDS(!it->dialled && !stream->first);
+    TPC_HOLDS(stream->connection && stream->connection->carrier == it);
+    TPC_HOLDS(stream->connection->client == stream->client);
+    return stream->connection;
+}
+
 /* The one whose client had this client's place: it may have something left to do. */
 static void end_one_before(link *it, uint64_t client) {
-    link_stream *place = find_slot(it, client);
+    link_stream *place = link_find_slot(it, client);
     connection *before = place ? place->connection : NULL;
     if (!before) return;
-    end_stream(it, place);
+    link_end_stream(it, place);
     receive_end_of_file(before);
 }
 
 /* NULL: no memory. */
 static link_stream *place_stream(link *it, const tpc_link_frame *said, tpc_frame *named) {
     connection *made = open_stream(it, said, named);
-    link_stream *place = made ? begin_stream(it, said->stream) : NULL;
+    link_stream *place = made ? link_begin_stream(it, said->stream) : NULL;
     if (!place && made) connection_begin_close(made, TPC_CLOSE_BUDGET, ENOMEM);
     if (place) place->connection = made;
     return place;
@@ -275,10 +215,10 @@ static void refuse_stream(link *it, const tpc_link_frame *said) {
 static bool take_subject(link *it, const tpc_link_frame *said) {
     tpc_link_subject_names names;
     if (!may_be_of_a_stream(it, said)) return false;
-    const link_stream *opened = find_stream(it, said->stream);
+    const link_stream *opened = link_find_stream(it, said->stream);
     if (opened) {
         it->owner->statistics.refused++;
-        connection_begin_close(opened->connection, TPC_CLOSE_AUTHENTICATION, 0);
+        connection_begin_close(taker_of(it, opened), TPC_CLOSE_AUTHENTICATION, 0);
         return true;
     }
     end_one_before(it, said->stream);
@@ -298,7 +238,7 @@ static bool take_subject(link *it, const tpc_link_frame *said) {
 /* False: the other end does not keep to the protocol. `frame`: NULL when the bytes are only lent. */
 static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame) {
     if (!may_be_of_a_stream(it, said)) return false;
-    link_stream *place = find_stream(it, said->stream);
+    link_stream *place = link_find_stream(it, said->stream);
     if (!place) {
         end_one_before(it, said->stream);
         if (said->sequence) return true; /* this end has closed it, and the other will hear of that */
@@ -309,7 +249,7 @@ static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame)
         place = place_stream(it, said, NULL);
         if (!place) return false;
     }
-    connection *stream = place->connection;
+    connection *stream = taker_of(it, place);
     if (said->sequence != stream->carried) return false;
     stream->carried++;
     stream->carried_bytes += said->payload_bytes;
@@ -325,11 +265,13 @@ static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame)
 
 static bool take_answer(link *it, const tpc_link_frame *said, tpc_frame *frame) {
     links *owner = it->owner;
-    link_stream *stream = it->dialled ? find_stream(it, said->stream) : NULL;
+    link_stream *stream = it->dialled ? link_find_stream(it, said->stream) : NULL;
     if (!stream) return it->dialled; /* its client has gone */
     tpc_link_call *call = stream->first;
     if (!owner->listener.done) return true;
     if (!call || call->sequence != said->sequence) return false;
+    TPC_HOLDS(call->next ? call->next->sequence == call->sequence + 1 : stream->last == call);
+    TPC_HOLDS(owner->statistics.answered < owner->statistics.forwarded);
     stream->first = call->next;
     if (!stream->first) stream->last = NULL;
     tpc_slice bytes = {.frame = frame, .data = said->payload, .length = said->payload_bytes};
@@ -348,28 +290,29 @@ static bool is_of_the_client(uint16_t reason) {
  * still wait for Python to hear for whom it is. See also tpc_broker/broker/dispatch.py. Held by
  * tests/runtime/test_link_subjects.py, tests/broker/test_dispatch.py. */
 static void take_close(link *it, const tpc_link_frame *said) {
-    link_stream *stream = find_stream(it, said->stream);
+    link_stream *stream = link_find_stream(it, said->stream);
     if (!stream) return;
     if (it->dialled)
         fail_calls(it, stream, is_of_the_client(said->detail) ? TPC_LINK_REFUSED : TPC_LINK_LOST);
     else
-        receive_end_of_file(stream->connection);
+        receive_end_of_file(taker_of(it, stream));
 }
 
 static void take_release(link *it, const tpc_link_frame *said) {
-    link_stream *stream = it->dialled ? NULL : find_stream(it, said->stream);
+    link_stream *stream = it->dialled ? NULL : link_find_stream(it, said->stream);
     if (!stream) return;
-    if (said->sequence + 1 > stream->connection->released) stream->connection->released = said->sequence + 1;
-    if (it->owner->listener.release)
-        it->owner->listener.release(it->owner->listener.context, connection_id(stream->connection));
+    connection *taker = taker_of(it, stream);
+    if (said->sequence + 1 > taker->released) taker->released = said->sequence + 1;
+    if (it->owner->listener.release) it->owner->listener.release(it->owner->listener.context, connection_id(taker));
 }
 
 static bool take_hello(link *it, const tpc_link_frame *said) {
-    if (it->is_up || said->core >= CORES_MAX || (it->dialled && said->core != it->core)) return false;
+    if (it->is_up || said->core >= LINK_CORES_MAX || (it->dialled && said->core != it->core)) return false;
     it->core = said->core;
     it->life = said->life;
     it->feature_level =
         said->feature_level < TPC_LINK_FEATURE_LEVEL ? said->feature_level : (uint16_t)TPC_LINK_FEATURE_LEVEL;
+    TPC_HOLDS(!it->dialled || it->owner->dialled[it->core] == it);
     it->is_up = true;
     it->owner->statistics.links_up++;
     return tpc_ring_push_event(it->owner->connections->ring, TPC_EVENT_LINK, it->core, 1, it->dialled, NULL) == 0;
@@ -403,6 +346,7 @@ static bool take(link *it, const tpc_link_frame *said, tpc_frame *frame) {
 
 static void take_frame_bytes(connection *it, const uint8_t *bytes, uint32_t length, tpc_frame *frame) {
     tpc_link_frame said;
+    TPC_HOLDS(it->link->connection == it && it->link->owner == it->owner->links);
     receive_note_size(it, length);
     if (tpc_link_frame_decode(bytes, length, &said) < 0 || !take(it->link, &said, frame))
         connection_begin_close(it, TPC_CLOSE_REQUEST_INVALID, EPROTO);
@@ -434,7 +378,8 @@ static bool link_aligns(connection *it, const uint8_t *data, size_t bytes, uint3
     enum { BEFORE_BYTES = TPC_LINK_HEADER_BYTES + LENGTH_BYTES, PAGE_BYTES = 4096 };
     tpc_link_frame said;
     if (connections->alignment == NULL || bytes <= BEFORE_BYTES || data[1] != TPC_LINK_FORWARD_PRODUCE) return false;
-    const link_stream *of = tpc_link_frame_decode(data, bytes, &said) < 0 ? NULL : find_stream(it->link, said.stream);
+    const link_stream *of =
+        tpc_link_frame_decode(data, bytes, &said) < 0 ? NULL : link_find_stream(it->link, said.stream);
     uint32_t subject = of && of->connection ? of->connection->subject : 0;
     if (!connections->alignment(connections->alignment_context, data + BEFORE_BYTES, bytes - BEFORE_BYTES, subject,
                                 residue))
@@ -464,6 +409,8 @@ static bool may_be_told(const link *it, const connection *from) {
 static bool tell_subject(link *it, const connection *from) {
     tpc_link_frame frame = {.kind = TPC_LINK_SUBJECT, .stream = connection_id(from), .detail = from->listener};
     if (!is_told(it, from)) return true;
+    TPC_HOLDS(from->subject && !from->carrier);
+    TPC_HOLDS(from->named->length > 0 && from->named->length <= TPC_LINK_SUBJECT_BYTES_MAX);
     const tpc_slice names = tpc_slice_of(from->named, from->named->data, from->named->length);
     return push(it, &frame, false, &names, 1) == 0;
 }
@@ -472,9 +419,9 @@ int tpc_link_send(tpc_connections *connections, uint32_t core, uint64_t client, 
                   const tpc_slice *slices, uint32_t count, tpc_link_call *call) {
     link *it = tpc_link_is_up(connections, core) ? connections->links->dialled[core] : NULL;
     connection *from = connection_find(connections, client);
-    link_stream *stream = it && from ? find_stream(it, client) : NULL;
+    link_stream *stream = it && from ? link_find_stream(it, client) : NULL;
     if (!stream && it && from && from->state != CONNECTION_CLOSING) {
-        stream = may_be_told(it, from) ? begin_stream(it, client) : NULL;
+        stream = may_be_told(it, from) ? link_begin_stream(it, client) : NULL;
         if (stream && !tell_subject(it, from)) stream = NULL; /* it has closed, and the stream with it */
     }
     if (!stream || from->state == CONNECTION_CLOSING) {
@@ -482,6 +429,10 @@ int tpc_link_send(tpc_connections *connections, uint32_t core, uint64_t client, 
         if (connections->links) connections->links->statistics.failed++;
         return -ENOTCONN;
     }
+    TPC_HOLDS(!from->carrier); /* what another core has sent stays here */
+    TPC_HOLDS(kind == TPC_LINK_FORWARD_PRODUCE || kind == TPC_LINK_FORWARD_FETCH);
+    TPC_HOLDS((stream->first == NULL) == (stream->last == NULL));
+    TPC_HOLDS(!stream->last || stream->last->sequence + 1 == stream->sequence);
     from->forwards = true;
     call->next = NULL;
     call->sequence = stream->sequence++;
@@ -522,7 +473,7 @@ void tpc_links_on_datagram(tpc_connections *connections,
 
 int tpc_link_is_up(const tpc_connections *connections, uint32_t core) {
     const links *all = connections->links;
-    return all && core < CORES_MAX && all->dialled[core] && all->dialled[core]->is_up;
+    return all && core < LINK_CORES_MAX && all->dialled[core] && all->dialled[core]->is_up;
 }
 
 bool tpc_connection_is_stream(tpc_connections *connections, uint64_t id) {
@@ -554,7 +505,7 @@ void tpc_links_listen(tpc_connections *connections, tpc_link_listener listener) 
     all->listener = listener;
     for (link *it = listener.done ? NULL : all->first; it; it = it->next) /* nobody is left to be told */
         for (uint32_t page = 0; page < it->pages_capacity; page++)
-            for (uint32_t i = 0; i < PAGE_STREAMS && it->pages[page]; i++)
+            for (uint32_t i = 0; i < LINK_PAGE_STREAMS && it->pages[page]; i++)
                 it->pages[page]->streams[i].first = it->pages[page]->streams[i].last = NULL;
 }
 
@@ -564,7 +515,7 @@ void tpc_links_set_share(tpc_connections *connections, uint64_t bytes_max) {
 
 int tpc_link_adopt(tpc_connections *connections, int descriptor, uint32_t core, int dialled) {
     links *owner = connections->links;
-    if (!owner || core >= CORES_MAX) return -EINVAL;
+    if (!owner || core >= LINK_CORES_MAX) return -EINVAL;
     if (dialled && owner->dialled[core]) return -EEXIST;
     link *it = calloc(1, sizeof *it);
     connection *made = it ? connection_make(connections, descriptor, 0, &link_sink) : NULL;
@@ -592,11 +543,14 @@ static void close_streams(link *it) {
 }
 
 static void fail_page(link *it, link_page *page) {
-    for (uint32_t i = 0; i < PAGE_STREAMS; i++)
+    for (uint32_t i = 0; i < LINK_PAGE_STREAMS; i++)
         if (page->streams[i].client) fail_calls(it, &page->streams[i], TPC_LINK_LOST);
+    TPC_HOLDS(page->used == 0);
 }
 
 static void link_closing(link *it) {
+    TPC_HOLDS(!it->dialled || it->owner->dialled[it->core] == it);
+    TPC_HOLDS(it->owner->statistics.links_up >= it->is_up);
     if (it->dialled) it->owner->dialled[it->core] = NULL;
     it->owner->statistics.links_up -= it->is_up;
     it->owner->statistics.lost++;
@@ -607,11 +561,13 @@ static void link_closing(link *it) {
 
 static void stream_closing(connection *it) {
     link *carrier = it->carrier;
-    link_stream *place = find_stream(carrier, it->client);
+    link_stream *place = link_find_stream(carrier, it->client);
+    TPC_HOLDS(it->carried_bytes <= carrier->held_bytes);
+    TPC_HOLDS(it->owner->links->statistics.streams > 0);
     carrier->held_bytes -= it->carried_bytes;
     it->carried_bytes = 0;
     it->owner->links->statistics.streams--;
-    if (place && place->connection == it) end_stream(carrier, place);
+    if (place && place->connection == it) link_end_stream(carrier, place);
     if (carrier->connection->state == CONNECTION_CLOSING) return;
     if (carrier->connection->paused) connection_needs_attention(carrier->connection);
     push_control(carrier, TPC_LINK_CLOSE, it->client, 0, it->reason);
@@ -620,7 +576,7 @@ static void stream_closing(connection *it) {
 static void client_closing(connection *it) {
     for (link *at = it->owner->links->first, *next; at; at = next) {
         next = at->next;
-        link_stream *stream = at->dialled ? find_stream(at, connection_id(it)) : NULL;
+        link_stream *stream = at->dialled ? link_find_stream(at, connection_id(it)) : NULL;
         if (!stream) continue;
         fail_calls(at, stream, TPC_LINK_LOST);
         if (at->connection->state != CONNECTION_CLOSING)
@@ -640,8 +596,10 @@ void links_connection_closing(connection *it) {
 void links_connection_gone(connection *it) {
     links *owner = it->owner->links;
     link *gone = it->link;
+    TPC_HOLDS(owner->connections_count > 0);
     owner->connections_count--;
     if (!gone) return;
+    TPC_HOLDS(gone->held_bytes == 0); /* its streams closed with it */
     link **at = &owner->first;
     while (*at != gone) at = &(*at)->next;
     *at = gone->next;
