@@ -10,6 +10,9 @@
 #include "steady_state.h"
 #include "journal_format.h"
 
+/* Its group is driven by the machine or by C, never by both. */
+static bool is_pythons(const tpc_partition *partition) { return !partition->steady || partition->steady->is_stopped; }
+
 /* ---- a leader's appends ---- */
 
 int tpc_partition_refuse(tpc_plane *plane, uint64_t handle, int16_t error_code, int all_acks) {
@@ -31,7 +34,10 @@ int16_t tpc_replica_refusal(const tpc_partition *partition, int16_t acks) {
 
 /* Python is told once for all that come before it looks, unless C carries the group. */
 static void appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
+    TPC_PARTITION_INVARIANT(partition, partition->is_replicated && partition->role == TPC_ROLE_LEADER);
+    TPC_PARTITION_INVARIANT(partition, partition->told_offset < partition->log_end_offset);
     if (partition->is_appended || tpc_steady_appended(plane, partition, bytes)) return;
+    TPC_HOLDS((plane->appended_first == NULL) == (plane->appended_last == NULL));
     if (!plane->appended_first) tpc_ring_push_event(plane->ring, TPC_EVENT_APPENDED, 0, 0, 0, NULL);
     partition->is_appended = true;
     partition->appended_next = NULL;
@@ -42,6 +48,7 @@ static void appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes)
 static void forget_appended(tpc_plane *plane, tpc_partition *partition) {
     if (!partition->is_appended) return;
     tpc_partition *before = NULL;
+    TPC_HOLDS(plane->appended_first && plane->appended_last);
     for (tpc_partition *at = plane->appended_first; at != partition; at = at->appended_next) before = at;
     *(before ? &before->appended_next : &plane->appended_first) = partition->appended_next;
     if (plane->appended_last == partition) plane->appended_last = before;
@@ -56,11 +63,15 @@ uint32_t tpc_plane_take_appended(tpc_plane *plane, tpc_appended_range *ranges, u
         plane->appended_first = partition->appended_next;
         if (!plane->appended_first) plane->appended_last = NULL;
         partition->is_appended = false;
+        const tpc_tail_batch *newest = tpc_tail_newest(partition);
         TPC_PARTITION_INVARIANT(partition, partition->told_offset < partition->log_end_offset);
+        TPC_PARTITION_INVARIANT(partition, partition->is_replicated && partition->role == TPC_ROLE_LEADER);
+        TPC_PARTITION_INVARIANT(partition, is_pythons(partition));
+        TPC_PARTITION_INVARIANT(partition, newest && newest->next_offset == partition->log_end_offset);
         ranges[count++] = (tpc_appended_range){.handle = partition->handle,
                                                .base_offset = partition->told_offset,
                                                .next_offset = partition->log_end_offset,
-                                               .sequence = tpc_tail_newest(partition)->sequence,
+                                               .sequence = newest->sequence,
                                                .leader_epoch = partition->leader_epoch};
         partition->told_offset = partition->log_end_offset;
     }
@@ -93,6 +104,9 @@ static int append_batches(tpc_plane *plane, tpc_partition *partition, tpc_frame 
     for (uint32_t position = 0; position < bytes && error == 0;) {
         tpc_batch_header header;
         tpc_batch_header_read(batches + position, bytes - position, &header);
+        TPC_PARTITION_INVARIANT(partition, header.base_offset == partition->log_end_offset); /* follow() */
+        TPC_PARTITION_INVARIANT(partition, header.partition_leader_epoch <= partition->leader_epoch);
+        TPC_HOLDS((uint32_t)header.batch_bytes <= bytes - position);
         tpc_control_marker marker;
         tpc_append_batch batch = {.frame = frame,
                                   .batch = batches + position,
@@ -113,6 +127,7 @@ int tpc_partition_append_replica(tpc_plane *plane, uint64_t handle, int32_t term
     if (!partition) return -ENOENT;
     if (partition->role != TPC_ROLE_FOLLOWER) return -EPERM;
     if (term != partition->leader_epoch) return -ESTALE;
+    TPC_PARTITION_INVARIANT(partition, is_pythons(partition));
     uint32_t count = 0;
     *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
     result->error_code = tpc_append_check_batches(batches, bytes, &count);
@@ -147,6 +162,7 @@ int tpc_replica_append_steady(tpc_plane *plane, tpc_partition *partition, tpc_fr
     uint32_t count = 0;
     bool keeps;
     tpc_append_result result;
+    TPC_PARTITION_INVARIANT(partition, !is_pythons(partition));
     if (partition->role != TPC_ROLE_FOLLOWER) return -EPERM;
     if (tpc_append_check_batches(batches, bytes, &count) != TPC_ERROR_NONE) return -EBADMSG;
     if (!continues(partition, batches, bytes, &keeps)) return -EBADMSG;
@@ -178,6 +194,7 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     if (offset < partition->commit_offset || offset > partition->log_end_offset) return -EINVAL;
     if (!tpc_tail_begins_at(partition, offset)) return -EINVAL;
     if (partition->appends_undurable) return -EBUSY;
+    TPC_PARTITION_INVARIANT(partition, is_pythons(partition));
     tpc_truncation *truncation = malloc(sizeof *truncation);
     if (!truncation) return -ENOMEM;
     int error = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, partition->topic_id, partition->index, offset,
@@ -186,6 +203,7 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
         free(truncation);
         return error;
     }
+    TPC_PARTITION_INVARIANT(partition, *sequence > tpc_journal_durable_sequence(plane->journal));
     *truncation =
         (tpc_truncation){.next = plane->truncations,
                          .sequence = *sequence,
@@ -205,6 +223,8 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     if (partition->aborted_from_offset > offset) partition->aborted_from_offset = offset;
     if (partition->bytes_admitted != INT64_MAX)
         partition->bytes_admitted += unwritten_bytes - partition->unwritten_bytes;
+    const tpc_tail_batch *newest = tpc_tail_newest(partition);
+    TPC_PARTITION_INVARIANT(partition, !newest || newest->next_offset == offset);
     tpc_partition_verify(partition);
     return 0;
 }

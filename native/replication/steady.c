@@ -13,6 +13,8 @@
 
 static void marks_add(steady_marks *marks, int64_t end_offset, int64_t bytes) {
     bool is_new = marks->count < STEADY_MARKS;
+    TPC_HOLDS(bytes > 0);
+    TPC_HOLDS(!marks->count || marks->marks[(marks->first + marks->count - 1) % STEADY_MARKS].end_offset < end_offset);
     uint32_t at = (marks->first + (is_new ? marks->count++ : STEADY_MARKS - 1)) % STEADY_MARKS;
     if (is_new) marks->marks[at].bytes = 0;
     marks->marks[at].end_offset = end_offset;
@@ -29,6 +31,7 @@ static int64_t marks_drop(steady_marks *marks, int64_t offset) {
         marks->count--;
     }
     marks->bytes -= dropped;
+    TPC_HOLDS(marks->count ? marks->bytes > 0 : marks->bytes == 0);
     return dropped;
 }
 
@@ -76,9 +79,22 @@ static int64_t majority_offset(const tpc_steady *it) {
     return count ? have[(count - 1) / 2] : -1;
 }
 
+/* Counted anew: whether a majority of the voters has what ends there, or a follower's leader has said so. */
+static bool is_agreed(const tpc_steady *it, int64_t offset) {
+    if (!it->is_leader) return offset <= it->leader_commit_offset;
+    uint32_t voters = it->own_votes, have = it->own_votes && it->partition->durable_offset >= offset;
+    for (uint32_t i = 0; i < it->peers_count; i++) {
+        voters += it->peers[i].votes;
+        have += it->peers[i].votes && it->peers[i].match_offset >= offset;
+    }
+    return 2 * have > voters;
+}
+
 static void raise_commit(tpc_plane *plane, tpc_steady *it, int64_t offset) {
     if (offset > it->partition->durable_offset) offset = it->partition->durable_offset;
     if (offset <= it->partition->commit_offset) return;
+    steady_verify(it);
+    TPC_PARTITION_INVARIANT(it->partition, is_agreed(it, offset));
     plane->steady->statistics.commits++;
     tpc_partition_committed(plane, it->partition, offset);
 }
@@ -88,6 +104,8 @@ static void advance(tpc_plane *plane, tpc_steady *it) {
     raise_commit(plane, it, majority_offset(it));
     if (it->partition->commit_offset == before) return;
     marks_drop(&it->uncommitted, it->partition->commit_offset);
+    bool has_all = it->partition->commit_offset == it->partition->log_end_offset;
+    TPC_PARTITION_INVARIANT(it->partition, !has_all || !it->uncommitted.count);
     if (node_linked(&it->telling)) return;
     it->tell_ns = tpc_ring_now_ns(plane->ring) + TELL_AFTER_NS;
     node_to_tail(&plane->steady->telling, &it->telling);
@@ -96,6 +114,8 @@ static void advance(tpc_plane *plane, tpc_steady *it) {
 bool tpc_steady_appended(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     tpc_steady *it = partition->steady;
     if (!it || it->is_stopped || !it->is_leader) return false;
+    steady_verify(it);
+    TPC_PARTITION_INVARIANT(partition, partition->told_offset < partition->log_end_offset);
     partition->told_offset = partition->log_end_offset;
     marks_add(&it->uncommitted, partition->log_end_offset, bytes);
     if (!node_linked(&it->sending)) node_to_tail(&plane->steady->sending, &it->sending);
@@ -127,6 +147,9 @@ bool steady_has_room(const steady_link *to, const steady_peer *peer) {
 
 void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to, int64_t end_offset,
                  uint32_t bytes) {
+    TPC_HOLDS(peer->link == to->id);
+    STEADY_PEER_HOLDS(it, peer, end_offset >= peer->next_offset && end_offset <= it->partition->log_end_offset);
+    STEADY_PEER_HOLDS(it, peer, (end_offset > peer->next_offset) == (bytes > 0));
     peer->told_offset = it->partition->commit_offset;
     if (end_offset > peer->next_offset) {
         peer->next_offset = end_offset;
@@ -134,6 +157,7 @@ void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
         marks_add(&peer->unacked, end_offset, bytes);
         to->unacked_bytes += bytes;
     }
+    steady_verify_peer(it, peer);
     look_at_busy(plane, it);
 }
 
@@ -148,6 +172,7 @@ static steady_peer *peer_at(tpc_steady *it, const steady_link *from, uint64_t in
 /* With bytes that are its own; NULL: no memory, as if it had been lost on the way. */
 static steady_message *keep(tpc_plane *plane, const steady_link *from, const tpc_steady_entry *entry,
                             tpc_frame *frame) {
+    TPC_HOLDS((entry->batches != NULL) == (entry->batches_bytes > 0));
     steady_message *made = calloc(1, sizeof *made);
     if (made && entry->batches_bytes) {
         made->said.batches = entry->batches;
@@ -176,6 +201,8 @@ static steady_message *keep(tpc_plane *plane, const steady_link *from, const tpc
 
 static void push_message(tpc_plane *plane, steady_message *made) {
     tpc_steady_links *all = plane->steady;
+    TPC_HOLDS(!made->next);
+    TPC_HOLDS((all->messages_first == NULL) == (all->messages_last == NULL));
     all->statistics.unsteady++;
     if (!all->messages_first) tpc_ring_push_event(plane->ring, TPC_EVENT_STEADY, 0, 0, 0, NULL);
     *(all->messages_last ? &all->messages_last->next : &all->messages_first) = made;
@@ -203,6 +230,9 @@ static void ask_for_room(tpc_plane *plane, tpc_steady *it) {
 static void hold(tpc_plane *plane, tpc_steady *it, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame) {
     steady_message *made = keep(plane, from, entry, frame);
     if (!made) return;
+    TPC_HOLDS(!it->is_leader && !it->is_stopped);
+    TPC_HOLDS((it->held_first == NULL) == (it->held_last == NULL));
+    TPC_HOLDS((it->held_first == NULL) == !node_linked(&it->holding));
     if (!it->held_first) {
         it->held_ns = tpc_ring_now_ns(plane->ring);
         it->held_bytes_admitted = -1;
@@ -217,6 +247,7 @@ static void hold(tpc_plane *plane, tpc_steady *it, steady_link *from, const tpc_
 static steady_message *take_first_held(tpc_steady *it) {
     steady_message *first = it->held_first;
     if (!first) return NULL;
+    TPC_HOLDS(node_linked(&it->holding) && it->held_last);
     it->held_first = first->next;
     if (!first->next) {
         it->held_last = NULL;
@@ -230,14 +261,21 @@ static steady_message *take_first_held(tpc_steady *it) {
 static void stop(tpc_plane *plane, tpc_steady *it) {
     it->is_stopped = true;
     for (steady_message *held; (held = take_first_held(it));) push_message(plane, held);
+    TPC_HOLDS(!it->held_last && !node_linked(&it->holding));
 }
 
 /* ---- what peers say ---- */
 
-static void follow_commit(tpc_plane *plane, tpc_steady *it) { raise_commit(plane, it, it->leader_commit_offset); }
+/* raft-rules 3.4: only with the marker of the term durable here is the log a prefix of the leader's. */
+static void follow_commit(tpc_plane *plane, tpc_steady *it) {
+    TPC_HOLDS(!it->is_leader);
+    TPC_PARTITION_INVARIANT(it->partition, it->start_offset <= it->partition->durable_offset);
+    raise_commit(plane, it, it->leader_commit_offset);
+}
 
 static void owe_ack(tpc_plane *plane, tpc_steady *it) {
     steady_link *to = steady_link_find(plane, it->leader_link);
+    TPC_HOLDS(!it->is_leader && !it->is_stopped);
     if (to && !node_linked(&it->acks)) node_to_tail(&to->acks, &it->acks);
 }
 
@@ -249,16 +287,20 @@ static bool follows(const tpc_steady *it, const steady_link *from, const tpc_ste
 /* Rows RECEIVE of the table. 0, or nothing has changed: -EAGAIN: there is no room now. */
 static int take_steady_append(tpc_plane *plane, tpc_steady *it, const tpc_steady_entry *entry, tpc_frame *frame) {
     tpc_partition *partition = it->partition;
+    steady_verify(it);
     if (!entry->batches_bytes)
         return it->start_offset <= entry->offset && entry->offset <= partition->log_end_offset ? 0 : -EINVAL;
     if (entry->offset != partition->log_end_offset) return -EINVAL;
     int result = tpc_replica_append_steady(plane, partition, frame, (uint8_t *)entry->batches, entry->batches_bytes);
+    TPC_PARTITION_INVARIANT(partition, result < 0 || partition->log_end_offset > entry->offset);
+    TPC_PARTITION_INVARIANT(partition, partition->durable_offset <= entry->offset); /* so no ack can tell of it yet */
     return result == -ENOSPC ? -EAGAIN : result;
 }
 
 static void took_append(tpc_plane *plane, tpc_steady *it, uint64_t link, const tpc_steady_entry *entry) {
     plane->steady->statistics.appends_taken += entry->batches_bytes != 0;
     plane->steady->statistics.append_bytes_taken += entry->batches_bytes;
+    TPC_HOLDS(!it->is_leader && !it->is_stopped);
     if (it->leader_link != link) node_remove(&it->acks);
     it->leader_link = link;
     if (entry->commit_offset > it->leader_commit_offset) it->leader_commit_offset = entry->commit_offset;
@@ -297,6 +339,7 @@ static int take_held(tpc_plane *plane, tpc_steady *it) {
     int result = take_steady_append(plane, it, &entry, said->frame);
     if (result < 0) return result;
     steady_message *first = take_first_held(it);
+    TPC_HOLDS(first && &first->said == said);
     took_append(plane, it, said->link, &entry);
     tpc_frame_release(first->said.frame);
     free(first);
@@ -307,6 +350,7 @@ int64_t steady_take_held(tpc_plane *plane, int64_t now_ns) {
     int64_t until_ns = INT64_MAX;
     for (node *at = plane->steady->holding.next, *next; at != &plane->steady->holding; at = next) {
         tpc_steady *it = NODE_OWNER(at, tpc_steady, holding);
+        TPC_HOLDS(it->held_first && !it->is_stopped);
         next = at->next;
         int result = 0;
         while (it->held_first && (result = take_held(plane, it)) == 0) {
@@ -333,6 +377,8 @@ static void send_behind_match(steady_peer *peer, steady_link *to) {
 /* Row ACK of the table. */
 static void acknowledged(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *from, int64_t offset,
                          int64_t commit_offset) {
+    TPC_HOLDS(peer->link == from->id);
+    STEADY_PEER_HOLDS(it, peer, offset <= peer->sent_offset);
     plane->steady->statistics.acks_taken++;
     it->progress_ns = tpc_ring_now_ns(plane->ring);
     if (commit_offset > peer->known_offset || offset > peer->match_offset) {
@@ -341,11 +387,13 @@ static void acknowledged(tpc_plane *plane, tpc_steady *it, steady_peer *peer, st
     }
     if (commit_offset > peer->known_offset) peer->known_offset = commit_offset;
     from->unacked_bytes -= marks_drop(&peer->unacked, offset);
+    TPC_HOLDS(from->unacked_bytes >= peer->unacked.bytes);
     if (offset > peer->match_offset) {
         peer->match_offset = offset;
         if (offset > peer->next_offset) send_behind_match(peer, from);
         advance(plane, it);
     }
+    steady_verify_peer(it, peer);
     if (peer->next_offset < it->partition->log_end_offset && !node_linked(&it->sending))
         node_to_tail(&plane->steady->sending, &it->sending);
     look_at_busy(plane, it);
@@ -416,12 +464,13 @@ static tpc_steady *arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t 
              : start_offset < 0 || start_offset > partition->durable_offset ? -EINVAL
                                                                             : 0;
     if (*error) return NULL;
+    tpc_partition_verify(partition);
     tpc_steady *it = calloc(1, sizeof *it);
     if (!it) {
         *error = -ENOMEM;
         return NULL;
     }
-    *it = (tpc_steady){.partition = partition, .term = term, .start_offset = start_offset};
+    *it = (tpc_steady){.partition = partition, .term = term, .start_offset = start_offset, .acked_offset = -1};
     it->is_leader = role == TPC_ROLE_LEADER;
     node_init(&it->sending), node_init(&it->telling), node_init(&it->busy), node_init(&it->acks);
     node_init(&it->wanting), node_init(&it->holding);
@@ -446,6 +495,7 @@ int tpc_steady_lead(tpc_plane *plane, uint64_t handle, uint64_t own_incarnation,
     int error;
     tpc_steady *it = arm(plane, handle, TPC_ROLE_LEADER, term, start_offset, &error);
     if (!it) return error;
+    TPC_PARTITION_INVARIANT(partition, partition->told_offset == partition->log_end_offset);
     it->own_incarnation = own_incarnation;
     it->own_votes = own_votes != 0;
     it->uncommitted_bytes_max = uncommitted_bytes_max;
@@ -459,6 +509,7 @@ int tpc_steady_lead(tpc_plane *plane, uint64_t handle, uint64_t own_incarnation,
                                      .sent_offset = peers[i].match_offset,
                                      .told_offset = peers[i].known_offset,
                                      .known_offset = peers[i].known_offset};
+    for (uint32_t i = 0; i < count; i++) steady_verify_peer(it, &it->peers[i]);
     partition->steady = it;
     plane->steady->statistics.leaders++;
     node_to_tail(&plane->steady->sending, &it->sending);
@@ -510,9 +561,12 @@ void tpc_steady_forget(tpc_plane *plane, tpc_partition *partition) {
     for (uint32_t i = 0; i < it->peers_count; i++) {
         steady_link *to = steady_link_find(plane, it->peers[i].link);
         if (to) to->unacked_bytes -= it->peers[i].unacked.bytes;
+        TPC_HOLDS(!to || to->unacked_bytes >= 0);
         steady_want_nothing(&it->peers[i], to);
     }
-    *(it->is_leader ? &plane->steady->statistics.leaders : &plane->steady->statistics.followers) -= 1;
+    uint64_t *armed = it->is_leader ? &plane->steady->statistics.leaders : &plane->steady->statistics.followers;
+    TPC_HOLDS(*armed > 0);
+    --*armed;
     partition->steady = NULL;
     free(it);
 }
@@ -552,6 +606,7 @@ uint32_t tpc_steady_stalled(tpc_plane *plane, int64_t since_ns, uint64_t *handle
     uint32_t count = 0;
     for (node *at = plane->steady->busy.next; at != &plane->steady->busy && count < handles_max; at = at->next) {
         const tpc_steady *it = NODE_OWNER(at, tpc_steady, busy);
+        TPC_HOLDS(it->is_leader && !it->is_stopped);
         if (it->progress_ns < since_ns) handles[count++] = it->partition->handle;
     }
     return count;
@@ -560,12 +615,16 @@ uint32_t tpc_steady_stalled(tpc_plane *plane, int64_t since_ns, uint64_t *handle
 /* Row SILENT of the table. Whether it is sent records again. */
 static bool ask_again(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to, int64_t now_ns) {
     bool lacks = peer->match_offset < peer->next_offset;
+    TPC_HOLDS(it->is_leader && !it->is_stopped);
+    TPC_HOLDS(peer->link == to->id);
     plane->steady->statistics.asked_again++;
     peer->told_offset = peer->known_offset;
     peer->waits_ns = 0; /* from the next message on */
     if (peer->asked < ASKED_MAX) peer->asked++;
     to->unacked_bytes -= marks_drop(&peer->unacked, INT64_MAX);
+    TPC_HOLDS(to->unacked_bytes >= 0);
     if (lacks) send_behind_match(peer, to);
+    steady_verify_peer(it, peer);
     if (!node_linked(&it->sending)) node_to_tail(&plane->steady->sending, &it->sending);
     if (!node_linked(&it->telling)) {
         it->tell_ns = now_ns;

@@ -36,6 +36,7 @@ int64_t steady_beat_all(tpc_plane *plane, int64_t now_ns) {
     for (uint32_t i = 0; i < all->links_count; i++) {
         steady_link *it = all->links[i];
         if (!it || !it->connection || !(it->beats | it->beats_said)) continue;
+        TPC_HOLDS(it->plane == plane);
         all->beat_ns = now_ns + (int64_t)TPC_STEADY_BEAT_MS * NS_OF_MS;
         all->statistics.beats_sent++;
         it->beats_said = it->beats;
@@ -45,6 +46,7 @@ int64_t steady_beat_all(tpc_plane *plane, int64_t now_ns) {
 }
 
 void steady_take_beat(tpc_plane *plane, const steady_link *from, uint32_t machines) {
+    TPC_HOLDS(plane->steady->heard[from->id & (STEADY_LINKS_MAX - 1)].link == from->id); /* not of another link's end */
     plane->steady->heard[from->id & (STEADY_LINKS_MAX - 1)].machines = machines;
     plane->steady->statistics.beats_taken++;
     steady_hear(plane, from);
@@ -53,8 +55,11 @@ void steady_take_beat(tpc_plane *plane, const steady_link *from, uint32_t machin
 void steady_hear(tpc_plane *plane, const steady_link *from) {
     steady_heard *heard = &plane->steady->heard[from->id & (STEADY_LINKS_MAX - 1)];
     int64_t now_ns = tpc_ring_now_ns(plane->ring);
+    TPC_HOLDS(heard->link == from->id);
     for (uint32_t machine = 0; machine < TPC_STEADY_MACHINES; machine++) {
         if (!(heard->machines >> machine & 1)) continue;
+        TPC_HOLDS(heard->since_ns[machine] <= heard->last_ns[machine]);
+        TPC_HOLDS(heard->last_ns[machine] <= now_ns);
         bool is_gap = now_ns - heard->last_ns[machine] >= (int64_t)TPC_STEADY_GAP_MS * NS_OF_MS;
         if (is_gap) heard->since_ns[machine] = now_ns;
         heard->last_ns[machine] = now_ns;
@@ -71,6 +76,7 @@ int tpc_steady_beat(tpc_plane *plane, uint64_t link, uint32_t machine, int is_sa
     if (!it) return -ENOENT;
     uint32_t before = it->beats, bit = 1U << machine;
     it->beats = is_said ? before | bit : before & ~bit;
+    TPC_HOLDS(it->beats < 1U << TPC_STEADY_MACHINES);
     if (it->beats != before) plane->steady->beat_ns = 0;
     return 0;
 }
@@ -78,6 +84,7 @@ int tpc_steady_beat(tpc_plane *plane, uint64_t link, uint32_t machine, int is_sa
 int64_t tpc_steady_take_late(tpc_plane *plane, uint32_t machine) {
     if (machine >= TPC_STEADY_MACHINES) return -EINVAL;
     int64_t late_ns = plane->steady->late_ns[machine];
+    TPC_HOLDS(late_ns >= 0);
     plane->steady->late_ns[machine] = 0;
     return late_ns;
 }
@@ -86,6 +93,7 @@ int tpc_steady_heard(const tpc_plane *plane, uint64_t link, uint32_t machine, in
     const steady_heard *heard = &plane->steady->heard[link & (STEADY_LINKS_MAX - 1)];
     if (machine >= TPC_STEADY_MACHINES) return -EINVAL;
     if (!link || heard->link != link) return -ENOENT;
+    TPC_HOLDS(heard->since_ns[machine] <= heard->last_ns[machine]);
     *since_ns = heard->since_ns[machine];
     *last_ns = heard->last_ns[machine];
     return 0;

@@ -12,6 +12,10 @@
 
 bool steady_want(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to) {
     tpc_steady_links *all = plane->steady;
+    TPC_HOLDS(it->is_leader && !it->is_stopped);
+    TPC_HOLDS(peer->want == STEADY_WANTS_NOTHING && peer->link == to->id);
+    STEADY_PEER_HOLDS(it, peer, peer->next_offset < it->partition->log_end_offset);
+    TPC_HOLDS(to->wants <= STEADY_LINK_WANTS_MAX);
     if (to->wants == STEADY_LINK_WANTS_MAX) return false;
     to->wants++;
     peer->want = STEADY_WANTS;
@@ -22,6 +26,7 @@ bool steady_want(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
 }
 
 void steady_want_nothing(steady_peer *peer, steady_link *to) {
+    TPC_HOLDS(peer->want == STEADY_WANTS_NOTHING || !to || to->wants > 0);
     if (peer->want != STEADY_WANTS_NOTHING && to) to->wants--;
     peer->want = STEADY_WANTS_NOTHING;
 }
@@ -30,6 +35,7 @@ int tpc_steady_take_want(tpc_plane *plane, tpc_steady_want *want) {
     node *head = &plane->steady->wanting;
     while (node_linked(head)) {
         tpc_steady *it = NODE_OWNER(head->next, tpc_steady, wanting);
+        TPC_HOLDS(it->is_leader && !it->is_stopped);
         for (uint32_t i = 0; i < it->peers_count; i++) {
             steady_peer *peer = &it->peers[i];
             if (peer->want != STEADY_WANTS) continue;
@@ -87,10 +93,12 @@ int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t
     for (uint32_t at = 0, part; at < bytes; at += part)
         if (!(part = stretch_of(it, batches + at, bytes - at, &offset))) return -EBADMSG;
     if (!bytes) return -EBADMSG;
+    STEADY_PEER_HOLDS(it, peer, offset > peer->next_offset && offset <= it->partition->log_end_offset);
     steady_want_nothing(peer, to);
     for (uint32_t at = 0, part; at < bytes && to->connection; at += part) {
         offset = peer->next_offset;
         part = stretch_of(it, batches + at, bytes - at, &offset);
+        TPC_HOLDS(part > 0 && part <= bytes - at); /* as it was found before */
         if (!steady_send_read(to, it, peer, batches + at, part)) break;
         plane->steady->statistics.given_bytes += part;
         steady_sent(plane, it, peer, to, offset, part);

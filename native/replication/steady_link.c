@@ -28,6 +28,8 @@ steady_link *steady_link_find(const tpc_plane *plane, uint64_t id) {
 /* ---- frames out ---- */
 
 static void push(steady_link *it, const tpc_slice *slices, uint32_t count) {
+    TPC_HOLDS(it->connection && it->connection->steady == it);
+    TPC_HOLDS(count > 0 && slices[0].length >= HEAD_BYTES);
     tpc_steady_statistics *statistics = &it->plane->steady->statistics;
     statistics->frames_sent++;
     for (uint32_t i = 0; i < count; i++) statistics->sent_bytes += slices[i].length;
@@ -39,6 +41,9 @@ static void flush(steady_link *it, uint32_t kind) {
     tpc_frame *frame = it->gathered;
     uint32_t count = it->gathered_count;
     if (!frame) return;
+    TPC_HOLDS(kind == it->gathered_kind); /* its other end reads all entries of a frame as one kind */
+    TPC_INVARIANT(count > 0 && frame->length > HEAD_BYTES && frame->length <= GATHERED_BYTES,
+                  "%u entries in a frame of %u bytes", count, frame->length);
     it->gathered = NULL;
     it->gathered_count = 0;
     tpc_steady_frame_header(kind, count, frame->length - HEAD_BYTES, frame->data);
@@ -54,7 +59,10 @@ static uint8_t *room(steady_link *it, uint32_t kind, uint32_t bytes) {
         it->gathered = tpc_frame_new_forced(it->plane->budget, GATHERED_BYTES);
         if (!it->gathered) return NULL;
         it->gathered->length = HEAD_BYTES;
+        it->gathered_kind = kind;
     }
+    TPC_HOLDS(kind == it->gathered_kind);
+    TPC_HOLDS(bytes > 0 && it->gathered->length + bytes <= it->gathered->capacity);
     uint8_t *at = it->gathered->data + it->gathered->length;
     it->gathered->length += bytes;
     it->gathered_count++;
@@ -63,6 +71,11 @@ static uint8_t *room(steady_link *it, uint32_t kind, uint32_t bytes) {
 
 static tpc_steady_entry append_entry(const tpc_steady *it, const steady_peer *peer, uint32_t bytes) {
     int64_t commit_offset = it->partition->commit_offset;
+    TPC_HOLDS(it->is_leader);
+    steady_verify(it);
+    STEADY_PEER_HOLDS(it, peer, peer->link && peer->next_offset >= 0);
+    STEADY_PEER_HOLDS(it, peer, peer->next_offset <= it->partition->log_end_offset);
+    STEADY_PEER_HOLDS(it, peer, bytes == 0 || peer->next_offset < it->partition->log_end_offset);
     return (tpc_steady_entry){.topic_id = it->partition->topic_id,
                               .partition = it->partition->index,
                               .term = it->term,
@@ -86,12 +99,15 @@ static bool send_copied(steady_link *to, const tpc_steady_entry *entry, const tp
         at += piece.length;
         left_bytes -= piece.length;
     }
+    TPC_HOLDS(left_bytes == 0); /* as much follows the entry as it says */
+    TPC_HOLDS(at == to->gathered->data + to->gathered->length);
     return true;
 }
 
 static bool send_as_it_lies(steady_link *to, const tpc_steady_entry *entry, const tpc_partition *partition,
                             const tpc_tail_stretch *stretch) {
     tpc_slice slices[SLICES_MAX + 1];
+    TPC_HOLDS(stretch->count > 0 && stretch->count <= SLICES_MAX);
     flush(to, TPC_STEADY_APPEND);
     tpc_frame *head =
         to->connection ? tpc_frame_new_forced(to->plane->budget, HEAD_BYTES + TPC_STEADY_APPEND_BYTES) : NULL;
@@ -105,12 +121,14 @@ static bool send_as_it_lies(steady_link *to, const tpc_steady_entry *entry, cons
         tpc_frame_retain(slices[i + 1].frame);
         left_bytes -= slices[i + 1].length;
     }
+    TPC_HOLDS(left_bytes == 0);
     push(to, slices, stretch->count + 1);
     return true;
 }
 
 bool steady_send_read(steady_link *to, const tpc_steady *it, const steady_peer *peer, const uint8_t *batches,
                       uint32_t bytes) {
+    TPC_HOLDS(bytes > 0);
     tpc_steady_entry entry = append_entry(it, peer, bytes);
     flush(to, TPC_STEADY_APPEND);
     tpc_frame *frame =
@@ -123,7 +141,8 @@ bool steady_send_read(steady_link *to, const tpc_steady *it, const steady_peer *
     return true;
 }
 
-static int64_t stretch_end(const tpc_partition *partition, const tpc_tail_stretch *stretch) {
+static int64_t stretch_end(const tpc_steady *it, const tpc_tail_stretch *stretch) {
+    const tpc_partition *partition = it->partition;
     uint64_t left_bytes = stretch->bytes;
     tpc_slice last = {0};
     for (uint32_t i = 0; i < stretch->count; i++) {
@@ -133,7 +152,11 @@ static int64_t stretch_end(const tpc_partition *partition, const tpc_tail_stretc
     int64_t end_offset = -1;
     for (uint32_t position = 0; position < last.length;) {
         tpc_batch_header header;
-        tpc_batch_header_read(last.data + position, last.length - position, &header);
+        int result = tpc_batch_header_read(last.data + position, last.length - position, &header);
+        TPC_PARTITION_INVARIANT(partition, result == 0 && (uint32_t)header.batch_bytes <= last.length - position);
+        bool is_of_term = header.partition_leader_epoch == it->term || header.base_offset < it->start_offset;
+        TPC_PARTITION_INVARIANT(partition, is_of_term); /* only what is of its term a leader sends as such */
+        TPC_PARTITION_INVARIANT(partition, header.last_offset_delta >= 0 && header.base_offset >= end_offset);
         end_offset = header.base_offset + header.last_offset_delta + 1;
         position += (uint32_t)header.batch_bytes;
     }
@@ -145,6 +168,7 @@ static bool send_items(tpc_plane *plane, tpc_steady *it, steady_peer *peer, stea
     tpc_partition *partition = it->partition;
     while (peer->next_offset < partition->log_end_offset) {
         if (peer->want != STEADY_WANTS_NOTHING) return false;
+        TPC_HOLDS(peer->link == to->id);
         if (!to->connection || !steady_has_room(to, peer)) return true;
         tpc_tail_stretch stretch;
         uint32_t most = peer->asked ? COPIED_BYTES_MAX : STEADY_APPEND_BYTES_MAX;
@@ -155,7 +179,8 @@ static bool send_items(tpc_plane *plane, tpc_steady *it, steady_peer *peer, stea
         }
         tpc_steady_entry entry = append_entry(it, peer, (uint32_t)stretch.bytes);
         bool is_small = stretch.bytes <= COPIED_BYTES_MAX;
-        int64_t end_offset = stretch_end(partition, &stretch);
+        int64_t end_offset = stretch_end(it, &stretch);
+        STEADY_PEER_HOLDS(it, peer, end_offset > peer->next_offset && end_offset <= partition->log_end_offset);
         if (!(is_small ? send_copied : send_as_it_lies)(to, &entry, partition, &stretch)) return true;
         plane->steady->statistics.appends_sent++;
         plane->steady->statistics.append_bytes_sent += stretch.bytes;
@@ -171,6 +196,7 @@ static void send_all(tpc_plane *plane) {
     while (node_linked(&list)) {
         tpc_steady *it = NODE_OWNER(list.next, tpc_steady, sending);
         bool is_more = false;
+        TPC_HOLDS(it->is_leader && !it->is_stopped);
         node_remove(&it->sending);
         for (uint32_t i = 0; i < it->peers_count; i++) {
             steady_link *to = steady_link_find(plane, it->peers[i].link);
@@ -186,6 +212,7 @@ static int64_t tell_commits(tpc_plane *plane, int64_t now_ns) {
     while (node_linked(head)) {
         tpc_steady *it = NODE_OWNER(head->next, tpc_steady, telling);
         if (it->tell_ns > now_ns) return it->tell_ns;
+        TPC_HOLDS(it->is_leader && !it->is_stopped);
         node_remove(&it->telling);
         for (uint32_t i = 0; i < it->peers_count; i++) {
             steady_peer *peer = &it->peers[i];
@@ -209,6 +236,12 @@ static void send_acks(steady_link *it) {
         if (!at) return;
         node_remove(&of->acks);
         const tpc_partition *partition = of->partition;
+        TPC_HOLDS(!of->is_leader && of->leader_link == it->id);
+        TPC_PARTITION_INVARIANT(partition, partition->role == TPC_ROLE_FOLLOWER && partition->leader_epoch == of->term);
+        TPC_PARTITION_INVARIANT(partition, partition->durable_offset >= of->start_offset);
+        TPC_PARTITION_INVARIANT(partition, partition->durable_offset >= of->acked_offset); /* what it said stays so */
+        TPC_PARTITION_INVARIANT(partition, partition->commit_offset <= partition->durable_offset);
+        of->acked_offset = partition->durable_offset;
         bool is_known = partition->commit_offset >= of->start_offset;
         tpc_steady_entry entry = {.topic_id = partition->topic_id,
                                   .partition = partition->index,
@@ -225,6 +258,7 @@ static void send_acks(steady_link *it) {
 }
 
 void steady_send_beat(steady_link *to, uint32_t machines) {
+    TPC_HOLDS(machines < 1U << TPC_STEADY_MACHINES);
     tpc_frame *frame = tpc_frame_new_forced(to->plane->budget, HEAD_BYTES + TPC_STEADY_BEAT_BYTES);
     if (!frame) return; /* as if it had been lost on the way */
     tpc_steady_frame_header(TPC_STEADY_BEAT, 1, TPC_STEADY_BEAT_BYTES, frame->data);
@@ -244,6 +278,7 @@ int64_t steady_turn(void *context, int64_t now_ns) {
         if (!it) continue;
         if (it->connection) flush(it, TPC_STEADY_APPEND);
         if (it->connection) send_acks(it);
+        TPC_HOLDS(!it->gathered); /* nothing waits for the next turn */
     }
     return until_ns;
 }
@@ -253,6 +288,7 @@ int64_t steady_turn(void *context, int64_t now_ns) {
 static void take(connection *it, const uint8_t *bytes, uint32_t length, tpc_frame *frame) {
     steady_link *from = it->steady;
     tpc_plane *plane = from->plane;
+    TPC_HOLDS(from->connection == it && plane);
     uint32_t kind = 0;
     size_t position = TPC_STEADY_HEADER_BYTES;
     int64_t count = tpc_steady_frame_decode(bytes, length, &kind);
@@ -322,10 +358,12 @@ static bool aligns_append(connection *it, const uint8_t *data, size_t bytes, uin
 
 static void steady_link_closing(connection *of) {
     steady_link *it = of->steady;
+    TPC_HOLDS(it->connection == of && it->plane);
     it->connection = NULL;
     tpc_frame_release(it->gathered);
     it->gathered = NULL;
     while (node_linked(&it->acks)) node_remove(it->acks.next);
+    TPC_HOLDS(it->plane->steady->statistics.links_up > 0);
     it->plane->steady->statistics.links_up--;
     it->plane->steady->statistics.links_lost++;
 }
@@ -333,8 +371,11 @@ static void steady_link_closing(connection *of) {
 static void steady_link_gone(connection *of) {
     steady_link *it = of->steady;
     tpc_plane *plane = it->plane;
+    TPC_HOLDS(!it->connection && !it->gathered && !node_linked(&it->acks));
+    TPC_HOLDS(of->owner->steady_links > 0);
     of->owner->steady_links--;
     if (plane) {
+        TPC_HOLDS(plane->steady->links[it->id & (STEADY_LINKS_MAX - 1)] == it);
         plane->steady->links[it->id & (STEADY_LINKS_MAX - 1)] = NULL;
         tpc_ring_push_event(plane->ring, TPC_EVENT_STEADY_LINK, it->id, 0, 0, NULL);
     }
@@ -372,6 +413,7 @@ int tpc_steady_adopt(tpc_plane *plane, int descriptor, int32_t node, tpc_tls_ses
     it->node = node;
     node_init(&it->acks);
     made->steady = it;
+    TPC_HOLDS(steady_link_find(plane, it->id) == NULL);
     all->links[slot] = it;
     steady_unheard(plane, it->id);
     if (slot == all->links_count) all->links_count++;
@@ -390,6 +432,7 @@ void tpc_steady_close(tpc_plane *plane, uint64_t link) {
 int tpc_steady_take(tpc_plane *plane, tpc_steady_message *message) {
     steady_message *first = plane->steady->messages_first;
     if (!first) return 0;
+    TPC_HOLDS(plane->steady->messages_last && !plane->steady->messages_last->next);
     plane->steady->messages_first = first->next;
     if (!first->next) plane->steady->messages_last = NULL;
     *message = first->said;
@@ -420,6 +463,9 @@ void tpc_steady_end(tpc_plane *plane) {
     tpc_steady_links *all = plane->steady;
     tpc_steady_message message;
     if (!all) return;
+    TPC_HOLDS(!all->statistics.leaders && !all->statistics.followers); /* their partitions went before */
+    TPC_HOLDS(!node_linked(&all->sending) && !node_linked(&all->telling) && !node_linked(&all->busy));
+    TPC_HOLDS(!node_linked(&all->wanting) && !node_linked(&all->holding));
     tpc_ring_remove_turn_hook(plane->ring, steady_turn, plane);
     while (tpc_steady_take(plane, &message)) tpc_frame_release(message.frame);
     for (uint32_t i = 0; i < all->links_count; i++) {

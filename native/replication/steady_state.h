@@ -66,6 +66,7 @@ typedef struct tpc_steady {
     int32_t leader_node;
     int64_t leader_commit_offset;
     uint64_t leader_link; /* where it was last heard */
+    int64_t acked_offset; /* what its leader was told to be durable here; -1: nothing */
     struct steady_message *held_first, *held_last;
     int64_t held_ns;             /* since when */
     int64_t held_bytes_admitted; /* when room was asked for last; -1: it was not */
@@ -82,7 +83,7 @@ typedef struct steady_link {
     uint32_t beats_said; /* the same, as the last BEAT has said */
     node acks;           /* followers that owe its other end an answer */
     tpc_frame *gathered; /* entries of small appends that leave together; NULL: none */
-    uint32_t gathered_count;
+    uint32_t gathered_count, gathered_kind;
 } steady_link;
 
 typedef struct steady_message {
@@ -109,6 +110,30 @@ struct tpc_steady_links {
     steady_message *messages_first, *messages_last;
     tpc_steady_statistics statistics;
 };
+
+/* Of a group that is C's, and not stopped: only in the term and the role in which it was given. */
+static inline void steady_verify(const tpc_steady *it) {
+    TPC_PARTITION_INVARIANT(it->partition, !it->is_stopped && it->partition->steady == it);
+    TPC_PARTITION_INVARIANT(it->partition, it->partition->leader_epoch == it->term);
+    TPC_PARTITION_INVARIANT(it->partition,
+                            it->partition->role == (it->is_leader ? TPC_ROLE_LEADER : TPC_ROLE_FOLLOWER));
+}
+
+#define STEADY_PEER_HOLDS(it, peer, condition)                                                                  \
+    TPC_INVARIANT(condition,                                                                                    \
+                  "%s-%d in term %d, which ends at %lld: a replica has %lld, is sent what begins at %lld, was " \
+                  "sent %lld, %lld bytes of it without an answer",                                              \
+                  (const char *)(it)->partition->topic_name, (it)->partition->index, (it)->term,                \
+                  (long long)(it)->partition->log_end_offset, (long long)(peer)->match_offset,                  \
+                  (long long)(peer)->next_offset, (long long)(peer)->sent_offset, (long long)(peer)->unacked.bytes)
+
+/* Of a leader's peer: it has no more than it was ever sent, which is no more than there is. */
+static inline void steady_verify_peer(const tpc_steady *it, const steady_peer *peer) {
+    STEADY_PEER_HOLDS(it, peer, peer->match_offset <= peer->next_offset);
+    STEADY_PEER_HOLDS(it, peer, peer->next_offset <= peer->sent_offset);
+    STEADY_PEER_HOLDS(it, peer, peer->sent_offset <= it->partition->log_end_offset);
+    STEADY_PEER_HOLDS(it, peer, (peer->unacked.count == 0) == (peer->unacked.bytes == 0));
+}
 
 /* steady.c */
 void steady_take_append(tpc_plane *plane, steady_link *from, const tpc_steady_entry *entry, tpc_frame *frame);
