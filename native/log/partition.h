@@ -284,7 +284,7 @@ bool tpc_produce_lacks_verification(const tpc_partition *partition, const tpc_pr
 int16_t tpc_produce_transaction_refusal(const tpc_partition *partition, const tpc_produce_records *records,
                                         const tpc_batch_header *header);
 
-/* Records would have been acknowledged at offsets where they are not: counted, and told. The error code in place of that. */
+/* produce_errors.c: records would have been acknowledged at offsets where they are not: counted, and told. The error code in place of that. */
 int16_t tpc_produce_doubted(tpc_plane *plane, const tpc_partition *partition, int64_t base_offset, int64_t next_offset);
 
 /* A batch was refused: with an error after which it is tried again, those that its client has sent behind it are too. The

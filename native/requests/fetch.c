@@ -19,21 +19,10 @@ enum {
     VERSION_WITH_FOLLOWERS = 11,
     DECODED_CAPACITY_MIN = 64,
     DECODED_CAPACITY_MAX = 1 << 20,
-    RESPONSE_BYTES_MAX_DEFAULT = 55 * 1024 * 1024,
     COPIED_BYTES_MAX = 8192
 };
 
 /* ---- scratch ---- */
-
-tpc_fetches *tpc_fetches_new(void) {
-    tpc_fetches *fetches = calloc(1, sizeof *fetches);
-    if (!fetches) return NULL;
-    fetches->response_bytes_max = RESPONSE_BYTES_MAX_DEFAULT;
-    fetches->waiting_bytes_max = TPC_FETCH_SESSION_BYTES_MAX;
-    if (tpc_fetch_sessions_init(&fetches->sessions) == 0) return fetches;
-    free(fetches);
-    return NULL;
-}
 
 void tpc_fetches_free(tpc_plane *plane) {
     tpc_fetches *fetches = plane->fetches;
@@ -142,6 +131,8 @@ static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
 }
 
 void tpc_fetch_free(tpc_plane *plane, tpc_fetch *fetch) {
+    TPC_HOLDS(fetch->state != TPC_FETCH_PARKED && !fetch->woken); /* no list of waiting ones has it */
+    TPC_HOLDS(fetch->waiting_bytes >= 0 && fetch->waiting_bytes <= plane->fetches->waiting_bytes);
     tpc_fetch_forget_context(&plane->fetches->sessions, fetch);
     plane->fetches->waiting_bytes -= fetch->waiting_bytes;
     tpc_frame_release(fetch->frame);
@@ -239,6 +230,11 @@ static enum tpc_fetch_fallback read_visible(tpc_plane *plane, const tpc_fetch *f
     if (offset >= upto || (bytes_max <= 0 && !may_exceed)) return TPC_FETCH_FALLBACK_NONE;
     if (committed && offset < reading->partition->aborted_from_offset) return TPC_FETCH_FALLBACK_TRANSACTIONS;
     enum tpc_fetch_fallback reason = read_records(plane, offset, bytes_max, upto, may_exceed, reading, &next_offset);
+    const tpc_partition *partition = reading->partition;
+    bool is_read = !reason && reading->bytes;
+    TPC_PARTITION_INVARIANT(partition, !is_read || (next_offset > offset && next_offset <= upto)); /* visible all */
+    TPC_PARTITION_INVARIANT(partition, upto <= partition->high_watermark);
+    TPC_PARTITION_INVARIANT(partition, !is_read || may_exceed || (int64_t)reading->bytes <= bytes_max);
     if (reason || !committed || !reading->bytes) return reason;
     return tpc_fetch_tell_aborted(plane->fetches, reading, offset, next_offset) < 0 ? TPC_FETCH_FALLBACK_NO_MEMORY
                                                                                     : TPC_FETCH_FALLBACK_NONE;
@@ -276,6 +272,8 @@ static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetc
     reading->high_watermark = partition->high_watermark;
     reading->last_stable_offset = tpc_partition_last_stable_offset(partition);
     reading->log_start_offset = partition->log_start_offset;
+    TPC_PARTITION_INVARIANT(partition, reading->last_stable_offset <= reading->high_watermark);
+    TPC_PARTITION_INVARIANT(partition, reading->log_start_offset <= reading->last_stable_offset);
     if (asked->fetch_offset < partition->log_start_offset || asked->fetch_offset > partition->log_end_offset)
         return out_of_range(reading);
     int64_t bytes_max = asked->bytes_max < left_bytes ? asked->bytes_max : left_bytes;
@@ -477,6 +475,7 @@ static int add_records(tpc_plane *plane, layout *to, const tpc_fetch_reading *re
         else
             add_reference(to, &piece);
     }
+    TPC_HOLDS(left_bytes == 0 && reading->bytes == reading->tail.bytes); /* as many as the answer says */
     return 0;
 }
 
@@ -507,6 +506,7 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     uint32_t done = 0;
     int result = 0;
     for (int32_t i = 0; i < results_count && result == 0; i++) {
+        TPC_HOLDS(fetches->splits[i] >= done && fetches->splits[i] <= header_bytes);
         add_copy(&to, fetches->header + done, fetches->splits[i] - done);
         result = add_records(plane, &to, &fetches->readings[places[i]]);
         done = fetches->splits[i];
@@ -518,6 +518,8 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
         }
     }
     add_copy(&to, fetches->header + done, (uint32_t)header_bytes - done);
+    TPC_HOLDS(to.count <= fetches->pieces_capacity);
+    TPC_HOLDS(result < 0 || to.end == frame->data + frame->length); /* all that it was made for, and nothing else */
     tpc_frame_release(frame);
     if (places != few) free(places);
     if (result < 0) tpc_slices_release(fetches->pieces, to.count);
@@ -527,6 +529,7 @@ static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
 /* Takes the fetch and its request: lays out what was chosen, and ends them. */
 static void answer_chosen(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
+    TPC_HOLDS(fetch->state == TPC_FETCH_FRESH && fetch->request);
     int count = lay_out(plane, fetch);
     if (count < 0)
         tpc_connection_close(plane->connections, fetch->connection, TPC_CLOSE_BUDGET, TPC_CLOSE_NOW);
@@ -579,6 +582,7 @@ static tpc_fetch **left_bucket(tpc_fetches *fetches, uint64_t connection) {
 /* Python will ask for it by connection and sequence, which no other request ever has. */
 static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
     tpc_fetch **bucket = left_bucket(fetches, fetch->connection);
+    TPC_HOLDS(fetch->state == TPC_FETCH_FRESH && fetch->request && !fetch->woken);
     fetches->statistics.left[reason]++;
     tpc_fetch_charge_python(fetches, fetch);
     fetch->state = TPC_FETCH_IN_PYTHON;
@@ -649,6 +653,7 @@ int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
 }
 
 static void unlink_left(tpc_fetches *fetches, tpc_fetch *fetch) {
+    TPC_HOLDS(fetch->state == TPC_FETCH_IN_PYTHON && fetches->left_count > 0);
     *(fetch->previous ? &fetch->previous->next : left_bucket(fetches, fetch->connection)) = fetch->next;
     if (fetch->next) fetch->next->previous = fetch->previous;
     fetches->left_count--;

@@ -148,8 +148,9 @@ static inline int64_t tpc_fetch_upto(const tpc_fetch *fetch, const tpc_partition
 /* aborted.c: those that reach into what was read, [offset, upto). 0 or -ENOMEM. */
 int tpc_fetch_tell_aborted(tpc_fetches *fetches, tpc_fetch_reading *reading, int64_t offset, int64_t upto);
 
-/* fetch.c */
+/* fetch_limits.c: none yet, with the bounds that hold before any are set. */
 tpc_fetches *tpc_fetches_new(void);
+/* fetch.c */
 void tpc_fetches_free(tpc_plane *plane);
 enum tpc_fetch_outcome_kind { TPC_FETCH_ANSWERED, TPC_FETCH_TOO_LITTLE, TPC_FETCH_NOT_HERE };
 /* Reads, and answers when there is enough or `last`; then the fetch is gone. *reason: why it is not to be had here. */

@@ -2,6 +2,19 @@
 #include "fetch.h"
 
 #include <errno.h>
+#include <stdlib.h>
+
+enum { RESPONSE_BYTES_MAX_DEFAULT = 55 * 1024 * 1024 };
+
+tpc_fetches *tpc_fetches_new(void) {
+    tpc_fetches *fetches = calloc(1, sizeof *fetches);
+    if (!fetches) return NULL;
+    fetches->response_bytes_max = RESPONSE_BYTES_MAX_DEFAULT;
+    fetches->waiting_bytes_max = TPC_FETCH_SESSION_BYTES_MAX;
+    if (tpc_fetch_sessions_init(&fetches->sessions) == 0) return fetches;
+    free(fetches);
+    return NULL;
+}
 
 int tpc_fetch_reserve(tpc_plane *plane, tpc_fetch *fetch, int64_t *bytes_max) {
     int64_t bytes = 0, allowed_bytes;

@@ -91,8 +91,10 @@ static tpc_fetch_known *find_asked(const tpc_fetch_session *session, const tpc_f
 }
 
 static void release_known(tpc_fetch_sessions *sessions, tpc_fetch_known *known) {
+    TPC_HOLDS(known->references > 0);
     if (--known->references > 0) return;
     sessions->bytes -= bytes_of_known(known->asked.topic_name, known->asked.topic_name_bytes);
+    TPC_HOLDS(sessions->bytes >= 0);
     free(known);
 }
 
@@ -159,6 +161,7 @@ static tpc_fetch_known *known_new(tpc_fetch_sessions *sessions, const tpc_fetch_
 
 /* There is room in the buckets. Takes the reference. */
 static void session_add(tpc_fetch_session *session, tpc_fetch_known *known) {
+    TPC_HOLDS(!known->in_session && session->parts_count < session->buckets_count);
     known->in_session = true;
     chain(session, known);
     order_append(session, known);
@@ -167,6 +170,8 @@ static void session_add(tpc_fetch_session *session, tpc_fetch_known *known) {
 }
 
 static void session_remove(tpc_fetch_session *session, tpc_fetch_known *known) {
+    TPC_HOLDS(known->in_session && session->parts_count > 0);
+    TPC_HOLDS(session->owner->parts_count >= session->parts_count);
     known->in_session = false;
     unchain(session, known);
     order_remove(session, known);
@@ -177,6 +182,7 @@ static void session_remove(tpc_fetch_session *session, tpc_fetch_known *known) {
 
 /* A newer object takes the place of an older one with the same key. Takes the reference. */
 static void session_replace(tpc_fetch_session *session, tpc_fetch_known *older, tpc_fetch_known *newer) {
+    TPC_HOLDS(older->in_session && !newer->in_session);
     unchain(session, older);
     chain(session, newer);
     newer->in_session = true;
@@ -213,8 +219,11 @@ static tpc_fetch_session *find_own(const tpc_fetch_sessions *sessions, int32_t s
 }
 
 static void release_session(tpc_fetch_session *session) {
+    TPC_HOLDS(session->references > 0);
     if (--session->references > 0) return;
+    TPC_HOLDS(!session->first && !session->last);
     session->owner->bytes -= bytes_of_session(session->buckets_count);
+    TPC_HOLDS(session->owner->bytes >= 0);
     free(session->buckets);
     free(session);
 }
@@ -237,6 +246,7 @@ static void end_session(tpc_fetch_sessions *sessions, tpc_fetch_session *session
     while (*at != session) at = &(*at)->bucket_next;
     *at = session->bucket_next;
     recency_remove(sessions, session);
+    TPC_HOLDS(sessions->count > 0 && sessions->parts_count >= session->parts_count);
     sessions->count--;
     if (session->references == 1) {
         while (session->first) session_remove(session, session->first);
@@ -379,6 +389,7 @@ static int full(tpc_fetch_sessions *sessions, const tpc_fetch_part *asked, int32
     *bucket_of(sessions, session_id) = session;
     recency_append(sessions, session);
     sessions->count++;
+    TPC_HOLDS(sessions->count <= sessions->slots_max && session->parts_count <= (uint32_t)count);
     hold(fetch, session);
     return 0;
 no_memory:
@@ -447,6 +458,7 @@ static int incremental(tpc_fetch_sessions *sessions, tpc_fetch_session *session,
     session->expected_epoch = session->expected_epoch == INT32_MAX ? 1 : session->expected_epoch + 1;
     hold(fetch, session);
     for (tpc_fetch_known *at = session->first; at; at = at->next) hold_part(fetch, at);
+    TPC_HOLDS((uint32_t)fetch->parts_count == session->parts_count); /* each of them, once */
     return 0;
 }
 

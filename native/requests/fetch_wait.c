@@ -42,6 +42,7 @@ static bool charge(tpc_fetches *fetches, tpc_fetch *fetch, int64_t bytes, bool e
         fetch->deadline_ns = 0;
         if (!even_so) return false;
     }
+    TPC_HOLDS(bytes >= 0 && fetch->waiting_bytes <= fetches->waiting_bytes);
     fetch->waiting_bytes += bytes;
     fetches->waiting_bytes += bytes;
     return fits;
@@ -74,6 +75,8 @@ static void wheel_link(tpc_fetches *fetches, tpc_fetch *fetch) {
 
 static void wheel_unlink(tpc_fetches *fetches, tpc_fetch *fetch) {
     uint32_t slot = slot_of(fetch);
+    TPC_HOLDS(fetch->previous || fetches->wheel[slot] == fetch); /* its deadline is what it was when it was linked */
+    TPC_HOLDS(fetches->wheel_used[slot / WORD_BITS] >> slot % WORD_BITS & 1);
     *(fetch->previous ? &fetch->previous->next : &fetches->wheel[slot]) = fetch->next;
     if (fetch->next) fetch->next->previous = fetch->previous;
     if (!fetches->wheel[slot]) fetches->wheel_used[slot / WORD_BITS] &= ~(1ull << slot % WORD_BITS);
@@ -94,6 +97,7 @@ static int32_t next_used(const tpc_fetches *fetches, uint32_t slot) {
 /* ---- lists of partitions ---- */
 
 static void watch(tpc_fetch_wait *wait, tpc_partition *partition) {
+    TPC_HOLDS(!wait->partition && partition); /* in one list, once */
     wait->partition = partition;
     wait->upto_offset = tpc_fetch_upto(wait->fetch, partition);
     wait->previous = NULL;
@@ -104,13 +108,16 @@ static void watch(tpc_fetch_wait *wait, tpc_partition *partition) {
 
 static void unwatch(tpc_fetch_wait *wait) {
     if (!wait->partition) return;
+    TPC_HOLDS(wait->previous ? wait->previous->next == wait : wait->partition->fetch_waits == wait);
     *(wait->previous ? &wait->previous->next : &wait->partition->fetch_waits) = wait->next;
     if (wait->next) wait->next->previous = wait->previous;
     wait->partition = NULL;
 }
 
 static void mark(tpc_fetches *fetches, tpc_fetch *fetch) {
+    TPC_HOLDS(fetch->state == TPC_FETCH_PARKED);
     if (fetch->woken) return;
+    TPC_HOLDS((fetches->woken_first == NULL) == (fetches->woken_last == NULL));
     fetch->woken = 1;
     fetch->woken_next = NULL;
     *(fetches->woken_last ? &fetches->woken_last->woken_next : &fetches->woken_first) = fetch;
@@ -137,6 +144,8 @@ static void note_parked(tpc_plane *plane, tpc_fetch *fetch) {
 
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
+    TPC_HOLDS(fetch->state == TPC_FETCH_FRESH && !fetch->woken);
+    TPC_HOLDS(fetch->request && fetch->parts_count > 0);
     if (!fetch->waits) /* what comes back from Python has them */
         fetch->waits = calloc((size_t)fetch->parts_count, sizeof *fetch->waits);
     if (!fetch->waits) return -ENOMEM;
@@ -157,6 +166,8 @@ int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch) {
 static void unpark(tpc_plane *plane, tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
     uint32_t slot = (uint32_t)fetch->connection;
+    TPC_HOLDS(fetch->state == TPC_FETCH_PARKED && !fetch->woken);
+    TPC_HOLDS(fetches->statistics.parked_now > 0);
     if (slot < fetches->parked_slots && fetches->parked_by_slot[slot] == fetch) fetches->parked_by_slot[slot] = NULL;
     for (int32_t i = 0; i < fetch->parts_count; i++) unwatch(&fetch->waits[i]);
     wheel_unlink(fetches, fetch);
@@ -165,6 +176,7 @@ static void unpark(tpc_plane *plane, tpc_fetch *fetch) {
 }
 
 static void park_again(tpc_fetches *fetches, tpc_plane *plane, tpc_fetch *fetch) {
+    TPC_HOLDS(fetch->state == TPC_FETCH_FRESH && !fetch->woken);
     for (int32_t i = 0; i < fetch->parts_count; i++) {
         tpc_partition *partition = tpc_fetch_partition_of(plane, fetch->parts[i]);
         if (partition) watch(&fetch->waits[i], partition);
@@ -208,6 +220,7 @@ static void attempt_woken(tpc_plane *plane) {
         tpc_fetch *fetch = fetches->woken_first;
         fetches->woken_first = fetch->woken_next;
         if (!fetches->woken_first) fetches->woken_last = NULL;
+        TPC_HOLDS(fetch->woken && fetch->state == TPC_FETCH_PARKED);
         fetch->woken = 0;
         fetches->statistics.woken++;
         attempt_again(plane, fetch, false);
@@ -297,6 +310,7 @@ int64_t tpc_fetch_turn(void *context, int64_t now_ns) {
     tpc_fetches *fetches = plane->fetches;
     int64_t now_ms = now_ns / NS_PER_MS;
     bool answered = false;
+    TPC_HOLDS(!fetches->woken_first); /* whoever was woken has looked again, in the call that did it */
     if (!fetches->statistics.parked_now) {
         if (fetches->left_count && now_ms - fetches->wheel_ms > TPC_FETCH_WHEEL_SLOTS) {
             fetches->wheel_ms = now_ms;

@@ -87,6 +87,7 @@ int tpc_forward_longest_chain(const tpc_plane *plane) {
 tpc_forwarded *tpc_forwarded_new(tpc_plane *plane, const tpc_request *request, int32_t asked_count,
                                  uint32_t parts_count) {
     uint32_t request_bytes = request->header_bytes + request->body_bytes;
+    TPC_HOLDS(asked_count > 0 && parts_count > 0 && parts_count <= (uint32_t)asked_count);
     const uint8_t *begin = request->body - request->header_bytes;
     tpc_forwarded *it = calloc(1, sizeof *it + parts_count * sizeof it->parts[0]);
     tpc_frame *frame = !it              ? NULL
@@ -114,6 +115,8 @@ tpc_forwarded *tpc_forwarded_new(tpc_plane *plane, const tpc_request *request, i
 
 void tpc_forwarded_free(tpc_forwarded *it) {
     tpc_forwarding *forwarding = it->plane->forwarding;
+    TPC_HOLDS(it->previous ? it->previous->next == it : forwarding->first == it);
+    TPC_HOLDS(forwarding->statistics.under_way > 0);
     *(it->previous ? &it->previous->next : &forwarding->first) = it->next;
     if (it->next) it->next->previous = it->previous;
     forwarding->statistics.under_way--;
@@ -131,6 +134,7 @@ uint32_t tpc_forwarded_cores(const uint16_t *cores, int32_t count, uint16_t *dis
     for (int32_t i = 0; i < count; i++) {
         uint32_t at = 0;
         while (at < found && distinct[at] != cores[i]) at++;
+        TPC_HOLDS(at < CORES_MAX);
         if (at == found) distinct[found++] = cores[i];
     }
     return found;
@@ -138,12 +142,15 @@ uint32_t tpc_forwarded_cores(const uint16_t *cores, int32_t count, uint16_t *dis
 
 tpc_forwarded_part *tpc_forwarded_part_of(tpc_forwarded *it, uint16_t core) {
     tpc_forwarded_part *at = it->parts;
-    while (at->core != core) at++;
+    while (at < it->parts + it->parts_count && at->core != core) at++;
+    TPC_HOLDS(at < it->parts + it->parts_count);
     return at;
 }
 
 void tpc_forwarded_send(tpc_forwarded *it, tpc_forwarded_part *part, uint8_t kind, const tpc_slice *slices,
                         uint32_t count) {
+    TPC_HOLDS(it->is_sending && !part->whole && !part->is_done); /* once */
+    TPC_HOLDS(part->asked_count > 0 && it->open < it->parts_count);
     part->whole = it;
     it->open++;
     it->plane->forwarding->statistics.parts++;
@@ -158,6 +165,7 @@ void tpc_forwarded_send(tpc_forwarded *it, tpc_forwarded_part *part, uint8_t kin
 static void finish_produce(tpc_forwarded *it);
 
 static void finish(tpc_forwarded *it) {
+    TPC_HOLDS(it->open == 0 && !it->is_sending);
     if (it->fetch)
         tpc_forward_fetch_finish(it);
     else
@@ -165,6 +173,7 @@ static void finish(tpc_forwarded *it) {
 }
 
 void tpc_forwarded_sent(tpc_forwarded *it) {
+    TPC_HOLDS(it->is_sending);
     it->is_sending = false;
     if (it->open == 0) finish(it);
 }
@@ -194,6 +203,8 @@ static void part_done(void *context, tpc_link_call *call, enum tpc_link_outcome 
     tpc_plane *plane = context;
     tpc_forwarded_part *part = (tpc_forwarded_part *)(void *)call;
     tpc_forwarded *it = part->whole;
+    TPC_HOLDS(it && it->plane == plane && !part->is_done); /* of a call that was sent, once */
+    TPC_HOLDS(it->open > 0 && it->open <= it->parts_count);
     part->is_done = true;
     part->outcome = (uint8_t)outcome;
     it->open--;
@@ -282,6 +293,7 @@ static bool send_part(tpc_forwarded *it, tpc_forwarded_part *part, const tpc_pro
             slices[count++] = tpc_slice_of(it->frame, parts[i].records, (uint32_t)parts[i].records_bytes);
         done = end;
     }
+    TPC_HOLDS(done <= frame->length && count <= 2 * (uint32_t)part->asked_count);
     uint32_t rest = header_bytes + (uint32_t)bytes - done;
     if (rest) slices[count++] = tpc_slice_of(frame, frame->data + done, rest);
     tpc_frame_release(frame);
@@ -357,6 +369,7 @@ void tpc_forwarded_read(tpc_forwarded *it) {
         if (part->entries)
             found = (it->fetch ? tpc_fetch_answer_entries : tpc_produce_answer_entries)(
                 it->request.api_version, part->answer.data, part->answer.length, part->entries, part->asked_count);
+        TPC_HOLDS(part->is_done && (part->whole || part->outcome == TPC_LINK_LOST));
         if (found == part->asked_count) {
             part->entries_count = found;
         } else {
@@ -416,7 +429,8 @@ static void answer_produce(tpc_forwarded *it) {
         size_t bytes = parts ? put_answer(it, &asked, parts, NULL, 0) : 0;
         answer.frame = parts ? tpc_frame_new_forced(plane->budget, (uint32_t)bytes) : NULL;
         if (answer.frame) {
-            put_answer(it, &asked, parts, answer.frame->data, bytes);
+            size_t put_bytes = put_answer(it, &asked, parts, answer.frame->data, bytes);
+            TPC_INVARIANT(put_bytes == bytes, "an answer of %zu bytes, which was to have %zu", put_bytes, bytes);
             answer.data = answer.frame->data;
             answer.length = (uint32_t)bytes;
         }

@@ -44,6 +44,7 @@ static bool send_part(tpc_forwarded *it, tpc_forwarded_part *part, const tpc_fet
         if (it->cores[i] == part->core) ask_part(fetch->parts[it->order[i]], topic_index, &parts[part->asked_count++]);
         topic_index += it->topics_end[i];
     }
+    TPC_HOLDS(part->asked_count > 0 && part->asked_count <= it->asked_count);
     int64_t bytes = tpc_fetch_request_encode(it->request.api_version, asked, parts, part->asked_count, NULL, 0);
     tpc_frame *frame = tpc_frame_new_forced(it->plane->budget, header_bytes + (uint32_t)bytes);
     if (!frame) return false;
@@ -122,6 +123,7 @@ bool tpc_forward_fetch(tpc_plane *plane, tpc_fetch *fetch) {
 
 void tpc_forward_fetch_progressed(tpc_forwarded *it, const tpc_forwarded_part *part) {
     (void)part; /* its owner has waited, or need not; whoever else is asked waits for nothing any more */
+    TPC_HOLDS(it->fetch && it->open > 0);
     if (it->is_released) return;
     it->is_released = true;
     for (uint32_t i = 0; i < it->parts_count; i++)
@@ -142,6 +144,8 @@ typedef struct {
 static void match(tpc_forwarded *it, told *all) {
     for (int32_t i = 0; i < it->asked_count; i++) {
         tpc_forwarded_part *part = tpc_forwarded_part_of(it, it->cores[i]);
+        TPC_HOLDS(it->order[i] >= 0 && it->order[i] < it->asked_count);
+        TPC_HOLDS(part->is_done && part->entries_at <= part->entries_count);
         all[it->order[i]] = (told){.part = part};
         if (part->entries_at == part->entries_count) continue;
         const tpc_answer_entry *entry = &part->entries[part->entries_at++];
@@ -276,6 +280,8 @@ static void compose(composition *to, const tpc_forwarded *it, const told *all, c
     }
     wire_put_no_tags(&to->writer, flexible);
     end_piece(to);
+    TPC_HOLDS(to->begin == to->writer.bytes && to->count <= 2 * (uint32_t)it->asked_count + 1);
+    TPC_HOLDS(to->bytes >= sizeof(uint32_t) && to->bytes <= INT32_MAX);
     wire_set_u32(to->frame->data, (uint32_t)to->bytes - 4);
 }
 
@@ -314,6 +320,7 @@ void tpc_forward_fetch_finish(tpc_forwarded *it) {
     tpc_plane *plane = it->plane;
     tpc_fetch *fetch = it->fetch;
     bool refused = false;
+    TPC_HOLDS(fetch->state == TPC_FETCH_FRESH && fetch->request && !fetch->woken);
     for (uint32_t i = 0; i < it->parts_count; i++) refused |= it->parts[i].outcome == TPC_LINK_REFUSED;
     if (refused)
         tpc_connection_close(plane->connections, fetch->connection, TPC_CLOSE_REQUEST_INVALID,

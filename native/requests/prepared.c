@@ -54,6 +54,8 @@ int tpc_plane_prepare_answer(tpc_plane *plane, const tpc_request *request, const
     if (!place) return -ENOBUFS;
     tpc_frame *frame = tpc_frame_new(plane->budget, answer_bytes);
     if (!frame) return -ENOBUFS;
+    TPC_HOLDS(answer_bytes > 0 && place >= plane->prepared && place < plane->prepared + TPC_PREPARED_MAX);
+    TPC_HOLDS(!place->frame || place->api_key == request->api_key); /* none of another API gives way */
     memcpy(frame->data, answer, answer_bytes);
     drop(place);
     *place = (tpc_prepared){.frame = frame,
@@ -98,6 +100,8 @@ bool tpc_prepared_answer(tpc_plane *plane, const tpc_request *request) {
         tpc_answer_none(plane->connections, request->connection, request->sequence); /* counted as void */
         return true;
     }
+    TPC_HOLDS(room_bytes >= HEADER_BYTES);
+    TPC_HOLDS(found->number <= plane->prepared_count && found->api_version == request->api_version);
     put_int32(header, 4 + found->frame->length);
     put_int32(header + 4, (uint32_t)request->correlation_id);
     const tpc_slice slices[2] = {tpc_answer_take(chunk, HEADER_BYTES),

@@ -98,21 +98,6 @@ static int16_t refusal_by_sequence(tpc_plane *plane, tpc_partition *partition, c
     return records->gap_code;
 }
 
-int16_t tpc_produce_doubted(tpc_plane *plane, const tpc_partition *partition, int64_t base_offset,
-                            int64_t next_offset) {
-    uint64_t count = ++plane->statistics.answers_doubted;
-    if ((count & (count - 1)) == 0) /* a client tries again and again */
-        fprintf(
-            stderr,
-            "%s-%d in leader epoch %d: refused, instead of acknowledged at [%lld, %lld), where it is not; %llu before; "
-            "log_start_offset %lld, commit_offset %lld, log_end_offset %lld, %s\n",
-            (const char *)partition->topic_name, partition->index, partition->leader_epoch, (long long)base_offset,
-            (long long)next_offset, (unsigned long long)count - 1, (long long)partition->log_start_offset,
-            (long long)partition->commit_offset, (long long)partition->log_end_offset,
-            partition->producers_stale ? "its producers are those of before a cut" : "its log was not cut lately");
-    return TPC_ERROR_KAFKA_STORAGE_ERROR;
-}
-
 /* Whether the log has the batch that a producer is to be told of, as far as that can be seen in memory. */
 static bool is_there(const tpc_partition *partition, const tpc_batch_header *header,
                      const tpc_producer_batch *earlier) {
@@ -166,8 +151,11 @@ static int judge_producer(tpc_plane *plane, const tpc_partition *partition, cons
                                   .next_offset = earlier.last_offset + 1,
                                   .append_ms = earlier.timestamp_ms,
                                   .duplicate = 1};
-    if (earlier.base_offset >= partition->durable_offset)
-        result->sequence = tpc_tail_find(partition, earlier.base_offset)->sequence;
+    if (earlier.base_offset >= partition->durable_offset) {
+        const tpc_tail_batch *run = tpc_tail_find(partition, earlier.base_offset);
+        TPC_PARTITION_INVARIANT(partition, run); /* what is not durable is in memory */
+        result->sequence = run->sequence;
+    }
     plane->statistics.duplicates++;
     return 1;
 }
@@ -181,7 +169,11 @@ static int append_valid(tpc_plane *plane, tpc_partition *partition, const tpc_pr
                               .set_max_timestamp = (report->flags & TPC_BATCH_MAX_TIMESTAMP_WRONG) != 0,
                               .max_timestamp = report->records_max_timestamp,
                               .now_ms = records->now_ms};
-    return tpc_append_batch_to(plane, partition, &batch, &report->header, result);
+    TPC_PARTITION_INVARIANT(partition, !tpc_replica_refusal(partition, records->acks));
+    int error = tpc_append_batch_to(plane, partition, &batch, &report->header, result);
+    TPC_PARTITION_INVARIANT(partition, error < 0 || result->next_offset == partition->log_end_offset);
+    TPC_PARTITION_INVARIANT(partition, error < 0 || partition->high_watermark <= result->base_offset);
+    return error;
 }
 
 int tpc_produce_to(tpc_plane *plane, tpc_partition *partition, const tpc_produce_records *records,
@@ -323,6 +315,7 @@ static __attribute__((noinline)) void recall_decoded(tpc_plane *plane, const tpc
                   "what is kept of a Produce was read from %u bytes at %p, its body has %u at %p", kept->body_bytes,
                   (const void *)kept->body, request->body_bytes, (const void *)request->body);
     *out = kept->request;
+    TPC_HOLDS(out->parts_count >= 0 && out->parts_count <= plane->scratch.capacity);
     memcpy(plane->scratch.parts, kept->parts, (size_t)out->parts_count * sizeof kept->parts[0]);
 }
 
@@ -530,7 +523,9 @@ static void produce_part(tpc_plane *plane, const tpc_request *request, tpc_pendi
     }
     result->base_offset = appended.base_offset;
     result->log_append_time_ms = appended.append_ms;
+    TPC_PARTITION_INVARIANT(partition, !appended.relaxed || partition->flags & TPC_PARTITION_RELAXED);
     if (appended.relaxed) return;
+    TPC_HOLDS(!pending->waits[i].partition && i < pending->parts_count);
     pending->waits[i].partition = partition; /* a duplicate, too: it shares the fate of the first one */
     pending->waits[i].end_offset = appended.next_offset;
 }
@@ -593,6 +588,9 @@ static void produce_parts(tpc_plane *plane, const tpc_request *request, tpc_pend
             tpc_produce_refused(plane, request->connection, scratch->partitions[i], scratch->results[i].error_code);
         else
             produce_part(plane, request, pending, i, about);
+        const tpc_produce_result *told = &scratch->results[i]; /* an offset, or an error, and never both */
+        TPC_HOLDS((told->error_code == TPC_ERROR_NONE) == (told->base_offset >= 0));
+        TPC_HOLDS(!pending->waits[i].partition || told->base_offset < pending->waits[i].end_offset);
     }
 }
 
@@ -607,6 +605,7 @@ static void answer(tpc_plane *plane, const tpc_request *request, tpc_pending *pe
         tpc_pending_free(plane, pending);
         return;
     }
+    TPC_HOLDS(pending->parts_count == about->request.parts_count && pending->waits_left == 0);
     int64_t timeout_ns = (int64_t)about->request.timeout_ms * 1000000;
     pending->deadline_ns = tpc_ring_now_ns(plane->ring) + (timeout_ns > TIMEOUT_NS_MIN ? timeout_ns : TIMEOUT_NS_MIN);
     bool is_early = about->request.acks == 1 && !about->has_transactional;
