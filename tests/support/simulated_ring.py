@@ -1,9 +1,9 @@
 """Rings whose entries a test carries out, on a clock, a disk and a network of its own.
 
-C (native/ring/cdef/22_simulated.h) does not know: journal, logs, replication and connections run as in production. `SimulatedSystem` has what a
-kernel has for them: descriptors, each of which stands for a `Device`, the time, and chance. An entry of a ring becomes
-an `Operation`, which the device of its descriptor begins, now, and completes whenever it wants; `SimulatedRing.turn`
-is the wait that production has at the end of each turn.
+C (native/ring/cdef/22_simulated.h) does not know: journal, logs, replication and connections run as in production.
+`SimulatedSystem` has what a kernel has for them: descriptors, each of which stands for a `Device`, the time, and
+chance. An entry of a ring becomes an `Operation`, which the device of its descriptor begins, now, and completes
+whenever it wants; `SimulatedRing.turn` is the wait that production has at the end of each turn.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class Operation:
         assert not self.is_done, self
         self.is_done = True
         self.ring.completed(self, result)
+
+    @property
+    def is_under_way(self):
+        """Its ring is there, and with it what it reads from or writes to."""
+        return self.number in self.ring._under_way
 
     def memory(self):
         """What it reads from or writes to, while it is under way."""
@@ -149,6 +154,10 @@ class SimulatedSystem:
         if device not in self._devices.values():
             device.close()
         return 0
+
+    def forget(self, device):
+        """Whoever had it is gone, and with it all its descriptors; what becomes of the device is known already."""
+        self._devices = {number: one for number, one in self._devices.items() if one is not device}
 
     # -- what C asks beside the entries of a ring ----------------------------------------------------------------------
 
