@@ -73,7 +73,9 @@ class SimulatedNetwork:
         self._stuck: list[Socket] = []
 
     def host(self, name):
-        return self._hosts.setdefault(name, _Host(self, name))
+        if name not in self._hosts:
+            self._hosts[name] = _Host(self, name, f"10.0.0.{len(self._hosts) + 1}")
+        return self._hosts[name]
 
     def block(self, source, target, kinds=(TCP, UDP)):
         self._blocked.update((source, target, kind) for kind in kinds)
@@ -125,12 +127,13 @@ class SimulatedNetwork:
 class _Host:
     """A machine, with a process for each of its cores. `is_silent`: it is gone itself."""
 
-    def __init__(self, network, name):
-        self.network, self.name = network, name
+    def __init__(self, network, name, address):
+        self.network, self.name, self.address = network, name, address
         self.is_silent = False
         self.listening: dict[int, _Listening] = {}
         self.bound: dict[int, _Datagrams] = {}
         self.ends: set[Socket] = set()
+        self._ports = count(30_000)
 
     def take_datagram(self, port, data, source):
         if port in self.bound:
@@ -147,7 +150,10 @@ class _Host:
         if listening is None:
             cause = ExceptionGroup("nobody listens", [ConnectionRefusedError()])
             raise OSError(f"{there.name}:{port} refuses") from cause
-        ends = Socket(self, there, core, gives_up_s), Socket(there, self, listening.core, gives_up_s)
+        ends = (
+            Socket(self, there, core, next(self._ports), gives_up_s),
+            Socket(there, self, listening.core, port, gives_up_s),
+        )
         ends[0].other, ends[1].other = ends[1], ends[0]
         listening.put(ends[1])
         return ends[0]

@@ -99,6 +99,13 @@ class Device:
     def shut(self):
         return -errno.ENOTSOCK
 
+    def abandon(self):
+        return -errno.ENOTSOCK
+
+    def peer(self):
+        """A struct sockaddr as bytes; or -errno."""
+        return -errno.ENOTSOCK
+
     def receive(self, bytes_max):
         """Bytes; or -errno."""
         return -errno.ENOTSOCK
@@ -178,6 +185,14 @@ class SimulatedSystem:
     def _shut(self, descriptor):
         device = self._devices.get(descriptor)
         return -errno.EBADF if device is None else device.shut()
+
+    def _abandon(self, descriptor):
+        device = self._devices.get(descriptor)
+        return -errno.EBADF if device is None else device.abandon()
+
+    def _peer(self, descriptor, into, _size):
+        device = self._devices.get(descriptor)
+        return self._given(into, -errno.EBADF if device is None else device.peer())
 
     def _receive(self, descriptor, into, size):
         device = self._devices.get(descriptor)

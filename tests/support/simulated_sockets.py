@@ -13,6 +13,8 @@ from __future__ import annotations
 import errno
 import os
 import select
+import socket
+import struct
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
@@ -59,9 +61,10 @@ class Socket(Device):
 
     numbers = count()
 
-    def __init__(self, here, there, core, gives_up_s=UNACKNOWLEDGED_S):
+    def __init__(self, here, there, core, port, gives_up_s=UNACKNOWLEDGED_S):
         self.number = next(self.numbers)
         self.here, self.there, self.core, self.gives_up_s = here, there, core, gives_up_s
+        self.address = here.address, port
         self.other: Socket
         self.is_gone = False
         """Its host is; nobody hears of that."""
@@ -71,6 +74,7 @@ class Socket(Device):
         """By whoever had it; for sending, and for receiving, by this end; by the other one, behind what has come."""
         self._error = 0
         """Told once."""
+        self._is_abandoned = False
         self._outgoing: deque[tuple[float, bytes | None]] = deque()
         """By when it arrives at the earliest. None: the end."""
         self._outgoing_bytes = self._inbox_bytes = 0
@@ -132,6 +136,14 @@ class Socket(Device):
         self.end_sending()
         return 0
 
+    def abandon(self):
+        self._is_abandoned = True
+        return 0
+
+    def peer(self):
+        address = b"".join(int(part).to_bytes() for part in self.other.address[0].split("."))
+        return struct.pack("=H", socket.AF_INET) + self.other.address[1].to_bytes(2) + address + bytes(8)
+
     def end_sending(self):
         """As shutdown(2) for writing."""
         if not self.is_shut and not self.is_over:
@@ -144,7 +156,7 @@ class Socket(Device):
         if self.is_closed:
             return
         self.is_closed = True
-        if self._inbox and not self.is_over:
+        if (self._inbox or self._is_abandoned) and not self.is_over:
             self.reset()
         else:
             self.end_sending()
