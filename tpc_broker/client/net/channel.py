@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.requests import Node
     from tpc_broker.client.sasl import Login
     from tpc_broker.kafka import ApiKey
+    from tpc_broker.kafka.protocol import BlobRequest
 
     MakeLogin: TypeAlias = Callable[[], Awaitable[Login]]
 
@@ -151,6 +152,10 @@ class Channel:
             self._held.append(waiting._replace(message=message))
         else:
             self._send(waiting, message)
+
+    def prepare(self, key: ApiKey, version: int, make: Callable[[bytes], Any]) -> BlobRequest:
+        """For `start`, in a `Prepared` message: requests that differ in their records alone."""
+        return self._conversation.prepare(key, version, make)
 
     async def call(
         self, key: ApiKey, make: Callable[[int], Any], version_max: int | None = None, *, wait_seconds: float = 0.0

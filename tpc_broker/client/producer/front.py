@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from tpc_broker.client.errors import ClientError, ClosedError, DeliveryError, RecordTooLargeError, UndeliveredError
+from tpc_broker.client.net.loops import event_maker
 from tpc_broker.client.producer.batch import Batch, Failure, as_cell, as_timestamp, header_pairs, record_size
 from tpc_broker.client.producer.budget import Budget
 from tpc_broker.client.producer.bulk import Bulk
@@ -79,6 +80,7 @@ class Producer:
         self._losses: dict[tuple[TopicPartition, Fate], int] = {}
         self._reasons: dict[TopicPartition, str] = {}
         self._turn_bytes = 0
+        self.make_event = event_maker()
         self._closed: str | None = None
         tasks.start_soon(self._sender.run)
 
@@ -112,7 +114,7 @@ class Producer:
             self._sender.send_now(lane)
         try:
             if not batch.is_decided:
-                await decided(batch)
+                await decided(batch, self.make_event)
         except BaseException:
             if not self.withdraw(batch, row):
                 self.unsee(batch, row)
@@ -240,7 +242,7 @@ class Producer:
             if self.budget.try_take(lane, size):
                 return lane
         waiter = self.budget.wait(lane, size)
-        admitted = anyio.Event()
+        admitted = self.make_event()
         waiter.notify = admitted.set
         try:
             await admitted.wait()
@@ -318,7 +320,7 @@ class Producer:
             self._sender.hurry()
             for batch in batches:
                 if not batch.is_decided:
-                    await decided(batch)
+                    await decided(batch, self.make_event)
         finally:
             self._sender.flushes_count -= 1
         self.raise_losses()
@@ -372,7 +374,7 @@ class Producer:
             self._sender.hurry()
             for batch in batches:
                 if not batch.is_decided:
-                    await decided(batch)
+                    await decided(batch, self.make_event)
         finally:
             self._sender.flushes_count -= 1
         if self.session.failure is not None:

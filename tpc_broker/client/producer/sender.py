@@ -17,6 +17,7 @@ import anyio
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.cluster import is_retriable
+from tpc_broker.client.conversation import Prepared
 from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, UnsupportedError
 from tpc_broker.client.producer.batch import Failure
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.lane import Lane
     from tpc_broker.client.producer.session import Session
     from tpc_broker.client.requests import TopicPartition
+    from tpc_broker.kafka.protocol import BlobRequest
 
 REQUESTS_MAX: Final = 5
 """Under way on one channel."""
@@ -53,7 +55,7 @@ FOREVER: Final = float("inf")
 
 
 class Link:
-    __slots__ = ("channel", "not_before", "ready", "requests_count", "version")
+    __slots__ = ("_prepared", "channel", "not_before", "ready", "requests_count", "version")
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -63,10 +65,19 @@ class Link:
         """Under way, to all brokers."""
         self.not_before = 0.0
         """The broker's quota wants no request earlier."""
+        self._prepared: dict[tuple[Lane, int], BlobRequest] = {}
 
     @property
     def is_usable(self) -> bool:
         return not self.channel.is_closed
+
+    def request(self, lane: Lane, records: bytes | bytearray, version: int, make: Callable[..., Any]) -> Prepared:
+        """Of one batch. What lies around it is the same each time."""
+        found = self._prepared.get((lane, version))
+        if found is None:
+            found = self.channel.prepare(ApiKey.PRODUCE, version, lambda blob: make({lane.where: blob}))
+            self._prepared[lane, version] = found
+        return Prepared(found, records)
 
 
 class Sender:
@@ -267,17 +278,24 @@ class Sender:
         return True
 
     def _start(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]]) -> None:
-        session = self.session
-        batches: dict[TopicPartition, Any] = {lane.where: batch.data for lane, batch in taken.values()}
-        acks = session.settings.acks_number
-        request = requests.produce_request(batches, self._timeout_ms, session.transactional_id, acks)
+        version = min(link.version, self.session.version_max)
+        if len(taken) == 1:
+            ((lane, batch),) = taken.values()
+            assert batch.data is not None
+            request: Any = link.request(lane, batch.data, version, self._request)
+        else:
+            request = self._request({lane.where: batch.data for lane, batch in taken.values()})
         link.requests_count += 1
         self.requests_count += 1
         try:
-            version = min(link.version, session.version_max)
             link.channel.start(ApiKey.PRODUCE, version, request, lambda answer: self._answered(link, taken, answer))
         except ClientError as error:
             self._answered(link, taken, error)
+
+    def _request(self, batches: dict[TopicPartition, Any]) -> Any:
+        session = self.session
+        acks = session.settings.acks_number
+        return requests.produce_request(batches, self._timeout_ms, session.transactional_id, acks)
 
     def _answered(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]], answer: Any) -> None:
         link.requests_count -= 1
@@ -295,7 +313,8 @@ class Sender:
         if answer.throttle_time_ms:
             link.not_before = now + answer.throttle_time_ms / 1000
             self._event.set()
-        self._pump(link, now)
+        if link.ready:
+            self._pump(link, now)
         if self._later or self._homeless:
             self._event.set()
 
