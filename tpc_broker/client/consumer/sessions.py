@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): what a broker has been told of, so that only what changed is sent. No I/O.
 
 The first request of a session names every partition; later ones those whose row is another than before, and those that
-are not wanted any more. A session ends with any failure, and the next request begins another. Brokers have room for so many
-of them: one that is over is said to be.
+are not wanted any more. A session ends with any failure, and the next request begins another. Brokers have room for a
+number of them: of one that is over they are told.
 """
 
 from __future__ import annotations

@@ -333,6 +333,11 @@ class Producer:
         self.abandon(f"the client was left, and leave_seconds={seconds:g} were not enough")
         self.raise_losses()
 
+    def close(self) -> None:
+        """Nothing is under way, and nothing more comes."""
+        self._closed = CLOSED
+        self._sender.close()
+
     def abandon(self, why: str) -> None:
         """Whatever is not delivered yet fails, and nothing more is taken."""
         self._closed = CLOSED

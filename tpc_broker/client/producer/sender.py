@@ -101,7 +101,7 @@ class Sender:
         self._active: dict[Lane, None] = {}
         self._errands: set[object] = set()
         self._event = anyio.Event()
-        self._is_timed = False
+        self._is_timed = self._is_closed = False
         self._swept_at = 0.0
         self._metadata_at = time.monotonic()
         self._timeout_ms = round(FOLLOWERS_SHARE * 1000 * fleet.settings.request_seconds)
@@ -126,6 +126,11 @@ class Sender:
             self._event.set()
         if link is not None and not link.requests_count:
             self._pump(link, time.monotonic())
+
+    def close(self) -> None:
+        """`run` ends."""
+        self._is_closed = True
+        self._event.set()
 
     async def landed(self) -> None:
         """Until no request is under way. The channels bound how long that takes."""
@@ -155,8 +160,8 @@ class Sender:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
+        """Until closed or cancelled."""
+        while not self._is_closed:
             self._event = anyio.Event()
             now = time.monotonic()
             if now >= self._swept_at + self._sweep_seconds:
