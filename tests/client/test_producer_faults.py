@@ -9,6 +9,7 @@ from tests.client.producer_logs import TOPIC, Logs, answer_of, logged_client, re
 from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.scripted_broker import CLOSE, NO_ANSWER, Behind, Cut, Raw, Twice, size_of
 from tpc_broker.client.errors import DeliveryError, RecordRefusedError, UndeliveredError
+from tpc_broker.client.producer import sender
 from tpc_broker.client.values import Fate
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -164,6 +165,38 @@ async def test_what_no_broker_could_be_given_is_certainly_not_there(clock_of):
         with pytest.raises(DeliveryError, match=r"t-0: .*delivery_seconds=1000.*scripted:9093.*refused") as told:
             await slip
         assert told.value.fate is slip.fate is Fate.REFUSED
+
+
+@on_both_loops
+async def test_records_for_a_topic_that_was_deleted_fail_before_their_deadline(clock_of):
+    clock = clock_of("producer.sender")
+    logs = Logs()
+    async with logged_client(logs, delivery_seconds=1000, fleet={"retry_seconds": 1000.0}) as (client, brokers):
+
+        async def instead(asked):
+            return None if TOPIC in brokers.topics else refusing(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+        async def asked_again():
+            await brokers.wait_asked(ApiKey.METADATA, len(brokers.asked_of(ApiKey.METADATA)) + 2)
+
+        logs.instead = instead
+        await client.send(TOPIC, b"before")
+        del brokers.topics[TOPIC]
+        slip = await client.post(TOPIC, b"a")
+        await asked_again()
+        brokers.topics[TOPIC] = 1  # in time
+        assert (await slip).offset == 1
+        del brokers.topics[TOPIC]
+        slip = await client.post(TOPIC, b"b")
+        await asked_again()
+        clock.passes(sender.GONE_SECONDS)
+        with pytest.raises(RecordRefusedError, match="t-0: there is no topic 't' any more, for 10 s") as told:
+            await slip
+        assert told.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert told.value.fate is Fate.REFUSED
+        brokers.topics[TOPIC] = 1
+        await client.send(TOPIC, b"after")
+        assert logs.values() == [b"before", b"a", b"after"]
 
 
 @on_both_loops

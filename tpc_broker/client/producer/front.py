@@ -74,7 +74,7 @@ class Producer:
         self.session = Session(settings, transaction)
         self._fleet = fleet
         self._choose = choose
-        self._sender = Sender(fleet, tasks, self.session, self._grow)
+        self._sender = Sender(fleet, tasks, self.session, self._grow, self._give_up_topic)
         self._lanes: dict[TopicPartition, Lane] = {}
         self._topics: dict[str, TopicLanes] = {}
         self._losses: dict[tuple[TopicPartition, Fate], int] = {}
@@ -221,6 +221,12 @@ class Producer:
                 known.lanes.append(self._new_lane(name, partition))
         return list(self._topics)
 
+    def _give_up_topic(self, name: str, failure: Failure) -> None:
+        """It was deleted. Who sends to it from now on asks for it anew."""
+        known = self._topics.pop(name, None)
+        for lane in () if known is None else known.lanes:
+            lane.give_up(failure)
+
     async def take(self, lane: Lane, size: int, *, is_free: bool) -> Lane:
         """Room in the budget, taken, now or later."""
         self._check_open()
@@ -236,8 +242,8 @@ class Producer:
         if size > self.budget.bytes_max:
             text = f"{lane.where}: a record of {size} bytes is larger than the client's memory of"
             raise RecordTooLargeError(f"{text} {self.budget.bytes_max} bytes for records (memory=)")
-        if is_free:
-            known = self._topics[lane.where.topic]
+        known = self._topics.get(lane.where.topic) if is_free else None
+        if known is not None:
             lane = known.move_on(size)
             if self.budget.try_take(lane, size):
                 return lane

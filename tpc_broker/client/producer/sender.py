@@ -41,6 +41,10 @@ FOLLOWERS_SHARE: Final = 0.8
 SWEEP_SECONDS: Final = 0.5
 METADATA_SECONDS: Final = 300.0
 """Topics that are written to are asked for anew so often: they may have got more partitions."""
+GONE_SECONDS: Final = 10.0
+"""After which a topic that was written to, and that every answer since says is not there, is taken for deleted. Longer
+than a reader waits, as what fails here is lost; and one that is created again within that time has its records.
+"""
 _OTHER_LEADER: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -81,15 +85,24 @@ class Link:
 
 
 class Sender:
-    """``tasks`` runs its errands, and `run`. ``on_metadata`` is called when topics may have changed."""
+    """``tasks`` runs its errands, and `run`. ``on_metadata`` is called when topics may have changed, ``on_gone`` when
+    one was deleted.
+    """
 
     def __init__(
-        self, fleet: Fleet, tasks: Background, session: Session, on_metadata: Callable[[], Iterable[str]]
+        self,
+        fleet: Fleet,
+        tasks: Background,
+        session: Session,
+        on_metadata: Callable[[], Iterable[str]],
+        on_gone: Callable[[str, Failure], None],
     ) -> None:
         self._fleet = fleet
         self._tasks = tasks
         self.session = session
         self._on_metadata = on_metadata
+        self._on_gone = on_gone
+        self._missing_since: dict[str, float] = {}
         self._links: dict[Channel, Link] = {}
         self._homes: dict[Lane, Link] = {}
         self._homeless: dict[Lane, None] = {}
@@ -426,15 +439,26 @@ class Sender:
     async def _locate(self, topics: set[str]) -> None:
         for names in [sorted(topics)] if len(topics) == 1 else [sorted(topics), *([name] for name in sorted(topics))]:
             try:
-                await self._fleet.metadata_once(names)
+                facts = await self._fleet.metadata_once(names)
             except ClientError as error:
                 if len(names) == 1:
                     self._failed([lane for lane in self._homeless if lane.where.topic == names[0]], error)
             else:
+                self._look_for_gone(names, facts.missing)
                 self._located(names)
                 if len(names) > 1:
                     break
         self._on_metadata()
+
+    def _look_for_gone(self, names: Collection[str], missing: Collection[str]) -> None:
+        now = time.monotonic()
+        for name in names:
+            if name not in missing:
+                self._missing_since.pop(name, None)
+            elif now > self._missing_since.setdefault(name, now) + GONE_SECONDS:
+                del self._missing_since[name]
+                text = f"there is no topic {name!r} any more, for {GONE_SECONDS:g} s"
+                self._on_gone(name, Failure(text, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
     def _located(self, names: Collection[str]) -> None:
         leaderless = []
