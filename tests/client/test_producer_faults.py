@@ -352,6 +352,30 @@ async def test_without_idempotence_one_batch_of_a_partition_is_under_way():
 
 
 @on_both_loops
+async def test_nothing_is_sealed_for_a_broker_that_is_to_be_left_alone():
+    logs = Logs()
+    asked_at = []
+
+    async def instead(asked):
+        asked_at.append(anyio.current_time())
+        answer = logs.produce(asked)
+        answer.throttle_time_ms = 80 if len(asked_at) == 1 else 0
+        return answer
+
+    logs.instead = instead
+    async with logged_client(logs) as (client, _brokers):
+        await client.send(TOPIC, b"a")
+        slips = [await client.post(TOPIC, value) for value in (b"b", b"c", b"d")]
+        await anyio.wait_all_tasks_blocked()
+        assert {slip.fate for slip in slips} == {Fate.WAITING}
+        assert slips[1].withdraw()
+        await slips[0]
+        assert logs.values() == [b"a", b"b", b"d"]
+        assert asked_at[1] - asked_at[0] >= 0.079
+        assert len(asked_at) == 2
+
+
+@on_both_loops
 async def test_an_answer_that_lacks_a_partition_is_none():
     logs = Logs()
 

@@ -59,7 +59,7 @@ FOREVER: Final = float("inf")
 
 
 class Link:
-    __slots__ = ("_prepared", "channel", "not_before", "ready", "requests_count", "version")
+    __slots__ = ("_prepared", "channel", "ready", "requests_count", "version")
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -67,8 +67,6 @@ class Link:
         self.ready: OrderedDict[Lane, None] = OrderedDict()
         self.requests_count = 0
         """Under way, to all brokers."""
-        self.not_before = 0.0
-        """The broker's quota wants no request earlier."""
         self._prepared: dict[tuple[Lane, int], BlobRequest] = {}
 
     @property
@@ -197,7 +195,8 @@ class Sender:
         at = min(self._later.values(), default=FOREVER)
         if self._is_timed:
             at = min(at, self._swept_at + self._sweep_seconds)
-        at = min([at, *(link.not_before for link in self._links.values() if link.not_before > now)])
+        silent = [link.channel.silent_until for link in self._links.values()]
+        at = min([at, *(until for until in silent if until > now)])
         return max(0.0, at - now)
 
     def _place_due(self, lane: Lane) -> None:
@@ -254,9 +253,12 @@ class Sender:
     # -- requests and answers ------------------------------------------------------------------------------------------
 
     def _pump(self, link: Link, now: float) -> None:
+        """Nothing is sealed for a broker that is to be left alone for a while (its quota): it may be filled and
+        withdrawn meanwhile.
+        """
         ready = link.ready
         bytes_max = self.session.settings.request_bytes
-        while ready and link.requests_count < REQUESTS_MAX and now >= link.not_before:
+        while ready and link.requests_count < REQUESTS_MAX and now >= link.channel.silent_until:
             if not link.is_usable:
                 self._lose(link)
                 return
@@ -329,7 +331,6 @@ class Sender:
             return
         self._take_rows(link, taken, answer, now)
         if answer.throttle_time_ms:
-            link.not_before = now + answer.throttle_time_ms / 1000
             self._event.set()
         if link.ready:
             self._pump(link, now)
