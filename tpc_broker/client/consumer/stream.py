@@ -56,7 +56,8 @@ class Stream:
         """What is under way at most, and is finished when the next item is asked for."""
         self._is_waiting = False
         self._is_closed = False
-        self._fronts = Fronts(reader, send, lambda: membership.identity)
+        memory_bytes = reader.stock.limits.memory_bytes
+        self._fronts = Fronts(reader, send, lambda: membership.identity, memory_bytes)
         reader.front = self
 
     # ---- Records and batches
