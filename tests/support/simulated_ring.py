@@ -150,6 +150,10 @@ class SimulatedSystem:
             device.close()
         return 0
 
+    def drop(self, is_gone):
+        """Descriptors of those devices, whose process is gone."""
+        self._devices = {number: device for number, device in self._devices.items() if not is_gone(device)}
+
     # -- what C asks beside the entries of a ring ----------------------------------------------------------------------
 
     def _busy_ns(self):
