@@ -40,7 +40,9 @@ BRINGING = {"durable", "fdatasync", "fsync", "syncfs"}
 LABELS_KEPT = 200
 LOCK_LOOKS_S = 0.01
 OWNER: ContextVar[object] = ContextVar("owner", default=None)
-"""Whose is what tasks open: set by whoever has several processes on a disk, and kills them one by one."""
+"""Of which process tasks are, for those who begin it (before its tasks), and end it. Nothing that tasks of a process do
+that has ended reaches the disk.
+"""
 
 
 class SparseInode(Inode):
@@ -139,6 +141,10 @@ class SimulatedDisk(FakeDisk):
         self._under_way: dict[UnderWay, None] = {}
         self._held: list[UnderWay] = []
         self._dead: set[UnderWay] = set()
+        self._ended: set[object] = set()
+        """Owners."""
+        self._left: set[int] = set()
+        """Descriptors that ended with their process."""
 
     # -- descriptors ---------------------------------------------------------------------------------------------------
 
@@ -151,6 +157,9 @@ class SimulatedDisk(FakeDisk):
 
     def drop_descriptor(self, fd):
         self.system.close(fd)
+
+    def is_left(self, fd):
+        return fd in self._left
 
     def _is_own(self, device):
         return isinstance(device, OpenFile) and device.disk is self
@@ -185,7 +194,12 @@ class SimulatedDisk(FakeDisk):
         for one in held:
             self._plan(one)
 
+    def _check_owner(self):
+        if OWNER.get() in self._ended:
+            raise error_of(errno.ESHUTDOWN)
+
     def effect(self, change):
+        self._check_owner()
         kind = change.label.partition(" ")[0]
         if kind in BRINGING or kind == "write":
             if self.fails_in is not None:
@@ -206,7 +220,7 @@ class SimulatedDisk(FakeDisk):
         self._held.clear()
         self._dead.clear()
         super().crash(rng or self._chance)
-        self.system.drop(self._is_own)
+        self._drop(lambda _device: True)
 
     def kill(self, owner=None):
         """A process is gone; None: all are. What it has under way is the kernel's."""
@@ -215,7 +229,12 @@ class SimulatedDisk(FakeDisk):
                 self._over(one)
             one.tell, one.memory = _nobody, []
         self._dead.update(one for one in self._under_way if owner in (None, one.owner))
-        self.system.drop(lambda device: self._is_own(device) and owner in (None, device.owner))
+        self._drop(lambda device: owner in (None, device.owner))
+
+    def _drop(self, is_gone):
+        dropped = self.system.drop(lambda device: self._is_own(device) and is_gone(device))
+        self._left.update(dropped)
+        self._ended.update(device.owner for device in dropped.values() if device.owner is not None)
 
     async def wait_landed(self, _fd=None):
         """As the journal's lock is waited for: nothing of a process that was killed is under way then.
@@ -277,6 +296,7 @@ class SimulatedDisk(FakeDisk):
             self.watch.end(number)
 
     async def _landed(self, change, memory):
+        self._check_owner()
         task = trio.lowlevel.current_task()
 
         def tell(error):
