@@ -243,6 +243,8 @@ class FakeDisk(Operations, ManyOneByOne):
             names[path] = other
         elif kind == "remove":
             names.pop(path, None)
+        elif names.get(path) is not None:
+            names[other] = names.pop(path)
         else:
             moved = {name: inode for name, inode in names.items() if name == path or path in name.parents}
             for name in moved:
@@ -263,6 +265,9 @@ class FakeDisk(Operations, ManyOneByOne):
 
     def _pending_move(self, source, target):
         """What is not durable yet inside of a folder stays that folder's, and is not the next one's of its old name."""
+
+        if self.names[target] is not None:
+            return
 
         def moved(path):
             inside = isinstance(path, Path) and (path == source or source in path.parents)
