@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from itertools import count
 
 import trio
@@ -15,10 +16,10 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 
-VALUE_BYTES = (10, 300, 3000, 7000, 20_000, 60_000)
-SEGMENT_BYTES = 200_000
+VALUE_BYTES = (10, 300, 3000, 7000, 12_000, 20_000, 40_000)
+SEGMENT_BYTES = 300_000
 READ_BYTES = 30_000
-REST_S = 0.004
+REST_S = 0.002
 AFTER_REFUSAL_S = 0.02
 MAY_BE_TOLD = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE}
 IDEMPOTENT, TRANSACTIONAL = 7, 8
@@ -40,13 +41,24 @@ class Load:
         self._numbers = count(1000)
         self.config = config_of_topics()
         self.truths = [self._new(f"topic{number}") for number in range(partitions)]
-        self.counts = dict.fromkeys(("acknowledged", "refused", "repeated", "read"), 0)
+        self.counts = Counter(acknowledged=0)
         self.is_stopping = False
         self.handles = {}
 
     def _new(self, topic):
         key = TopicPartition(TopicId(uuid.UUID(int=next(self._numbers))), PartitionIndex(0))
         return PartitionTruth(topic, key)
+
+    def count(self, life):
+        """What it has come to."""
+        journal, kept = life.plane.journal_statistics(), life.storage.counters()
+        self.counts["written in place"] += journal["in_place_bytes_written"]
+        self.counts["commits"] += journal["commits_durable"]
+        self.counts["commits failed"] += journal["commits_failed"]
+        self.counts["refused for want of journal"] += journal["refused_full"]
+        self.counts["checkpoints"] += kept["checkpoints"]
+        self.counts["full"] += kept["disk_full_refusals"]
+        self.counts["segments"] += sum(len(files.segments) for files in life.recovered.storages.values())
 
     # -- a life --------------------------------------------------------------------------------------------------------
 

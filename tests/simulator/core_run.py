@@ -49,6 +49,8 @@ SHRINK_RUNS_MAX = 60
 START_AGAIN_S = 0.05
 AT_LAST_S = 0.1
 """With a disk that is well."""
+LASTS_S_MAX = 60
+"""Of the run's time."""
 SMALLER = (
     (journal, "JOURNAL_BYTES_MIN", JOURNAL_BYTES), (checkpoint, "BALLAST_BYTES", 4096),
     (in_place_windows, "IN_PLACE_BATCH_BYTES_MIN", 8192), (in_place_windows, "IN_PLACE_BYTES_MIN_OPEN", 1),
@@ -59,23 +61,26 @@ SMALLER = (
 """What a short run has to come to."""
 
 
+DOWN_MS, A_WHILE_MS = (0, 0, 5, 50), (3, 10, 10, 30, 100, 700)
+ARGUMENTS = {
+    "lose_power": DOWN_MS, "kill": DOWN_MS, "fail": range(1, 20), "fail_for": (1, 5, 30, 100), "hang": A_WHILE_MS,
+    "stick": A_WHILE_MS, "fill": A_WHILE_MS,
+}  # fmt: skip
+PAUSES_US = ((1, (1_000, 15_000)), (3, (20_000, 100_000)))
+
+
 def plan(seed, steps) -> Schedule:
     random, at_us, schedule = Random(f"{seed} plan"), 0, []
-    names, weights = [name for _weight, name in EVENTS], [weight for weight, _name in EVENTS]
     for _ in range(steps):
-        at_us += random.randrange(1_000, 60_000)
-        name = random.choices(names, weights)[0]
-        arguments = {
-            "lose_power": (random.choice((0, 5, 50)),),
-            "kill": (random.choice((0, 5, 50)),),
-            "fail": (random.randint(1, 20),),
-            "fail_for": (random.choice((1, 30, 300)),),
-            "hang": (random.choice((10, 100, 1500)),),
-            "stick": (random.choice((10, 100)),),
-            "fill": (random.choice((20, 200, 700)),),
-        }
-        schedule.append(Step(at_us, name, arguments.get(name, ())))
+        at_us += random.randrange(*_one_of(random, PAUSES_US))
+        name = _one_of(random, EVENTS)
+        arguments = [random.choice(ARGUMENTS[name])] if name in ARGUMENTS else []
+        schedule.append(Step(at_us, name, tuple(arguments)))
     return schedule
+
+
+def _one_of(random, weighted):
+    return random.choices([one for _weight, one in weighted], [weight for weight, _one in weighted])[0]
 
 
 class Story:
@@ -104,11 +109,13 @@ class Story:
         with self.system:
             trio.lowlevel.add_instrument(self.turns)
             try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self.wire.run)
-                    nursery.start_soon(self._disturb, schedule)
-                    await self._lives()
-                    nursery.cancel_scope.cancel()
+                with trio.move_on_after(LASTS_S_MAX) as scope:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self.wire.run)
+                        nursery.start_soon(self._disturb, schedule)
+                        await self._lives()
+                        nursery.cancel_scope.cancel()
+                assert not scope.cancelled_caught, "it does not come to its end"
             finally:
                 trio.lowlevel.remove_instrument(self.turns)
                 if self.life is not None and not self.life.is_over:
