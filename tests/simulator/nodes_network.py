@@ -145,6 +145,7 @@ class _End:
         self._inbox: deque[bytes] = deque()
         self._came = trio.Event()
         self.socket = SimpleNamespace(getpeername=lambda: (there.name, 0))
+        self.on_news = lambda: None
         here.ends.add(self)
 
     # -- the stream ----------------------------------------------------------------------------------------------------
@@ -216,8 +217,7 @@ class _End:
             self.is_ended = True
         else:
             self._inbox.append(data)
-        self._came.set()
-        self._came = trio.Event()
+        self._wake()
 
     def _break(self):
         """This end gives it up."""
@@ -236,6 +236,7 @@ class _End:
         self._wake()
 
     def _wake(self):
+        self.on_news()
         self._came.set()
         self._came = trio.Event()
 
