@@ -32,7 +32,7 @@ from tests.simulator.nodes_core import PORT, CoreLife, hand_over
 from tests.simulator.nodes_disk import LifeDisk
 from tests.simulator.nodes_logs import logs_of
 from tests.simulator.nodes_network import SimulatedNetwork, Wire
-from tests.simulator.temporary_surroundings import TemporaryDisk
+from tests.simulator.temporary_surroundings import Socket, TemporaryDisk
 from tests.support.fake_disk import PowerLoss
 from tests.support.memory_node import MemoryClock
 from tests.support.simulated_ring import SimulatedSystem
@@ -43,7 +43,6 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, TopicPartition, core_of, node_of
 from tpc_broker.limits import MIB
 from tpc_broker.log.files import partition_folder_name
-from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
 from tpc_broker.runtime.options import ClusterOptions, CoreOptions
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 
@@ -305,6 +304,7 @@ class SimulatedCluster:
         """How often replicas went from core to core, in lives that are over."""
         self.wire = Wire()
         self.network = SimulatedNetwork(self.wire, self.stream("network"))
+        self.network.detach = self._detach
         self.seeds = tuple(SeedAddress(f"node{number}", PORT) for number in range(1, founders_count + 1))
         self.promises = Promises()
         self.problems: list[str] = []
@@ -314,6 +314,10 @@ class SimulatedCluster:
             path = folder / str(number)
             path.mkdir()
             self.nodes[number] = SimulatedNode(self, number, path, chance.randint(1, cores_max))
+
+    def _detach(self, end):
+        end.aclose = trio.lowlevel.checkpoint
+        return self.system.open(Socket(end))
 
     def stream(self, name):
         return random.Random(f"{self.seed}/{name}")
@@ -433,7 +437,7 @@ def _repeatable(seed):
         mock.patch.object(trio._core._run, "_r", random.Random(seed)),
         mock.patch.object(os, "urandom", chance.randbytes),
         mock.patch.object(trio.to_thread, "run_sync", _in_turn),
-        mock.patch.object(ReplicaLinks, "offer_steady", return_value=None),
+        mock.patch.object(os, "set_blocking", return_value=None),
     ):
         yield
 

@@ -144,7 +144,7 @@ class _End:
         self._outgoing: deque[tuple[float, bytes | None]] = deque()
         self._inbox: deque[bytes] = deque()
         self._came = trio.Event()
-        self.socket = SimpleNamespace(getpeername=lambda: (there.name, 0))
+        self.socket = SimpleNamespace(getpeername=lambda: (there.name, 0), detach=lambda: here.network.detach(self))
         self.on_news = lambda: None
         here.ends.add(self)
 
