@@ -43,6 +43,7 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, TopicPartition, core_of, node_of
 from tpc_broker.limits import MIB
 from tpc_broker.log.files import partition_folder_name
+from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.options import ClusterOptions, CoreOptions
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 
@@ -141,6 +142,15 @@ class SimulatedNode:
     def has_files(self, topic, index):
         """Whether there are files of that partition on its disk."""
         return self.folder / "topics" / partition_folder_name(topic, index) in self.disk.names
+
+    def ends(self):
+        """Where the logs of its replicas end, by partition."""
+        logs = [log for life in self.lives.values() if life.is_assembled for log in logs_of(life)]
+        return {log.key: bounds.log_end_offset for log in logs if (bounds := log.bounds()) is not None}
+
+    def life_of(self, key):
+        """Which one of its replicas of a partition, one after the other, there is; 0: the first one."""
+        return max(life.replication._lives.of(group_of(key)) for life in self.lives.values() if life.is_assembled)
 
     def note_terms(self, life):
         for log in logs_of(life) if life.is_assembled else ():
