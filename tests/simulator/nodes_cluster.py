@@ -21,6 +21,7 @@ from collections import deque
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -29,10 +30,10 @@ import trio.testing
 
 from tests.simulator.nodes_clients import Promises
 from tests.simulator.nodes_core import PORT, CoreLife, hand_over
-from tests.simulator.nodes_disk import LifeDisk
+from tests.simulator.nodes_disk import LifeDisk, NodeDisk
 from tests.simulator.nodes_logs import logs_of
 from tests.simulator.nodes_network import SimulatedNetwork, Wire
-from tests.simulator.temporary_surroundings import Socket, TemporaryDisk
+from tests.simulator.temporary_surroundings import Socket
 from tests.support.fake_disk import PowerLoss
 from tests.support.memory_node import MemoryClock
 from tests.support.simulated_ring import SimulatedSystem
@@ -43,7 +44,9 @@ from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, TopicPartition, core_of, node_of
 from tpc_broker.limits import MIB
 from tpc_broker.log.files import partition_folder_name
+from tpc_broker.runtime.assembly import CannotRunError
 from tpc_broker.runtime.cluster.replication import group_of
+from tpc_broker.runtime.journal_lock import JournalLockedError
 from tpc_broker.runtime.options import ClusterOptions, CoreOptions
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 
@@ -54,7 +57,9 @@ SETTINGS = (
     "transaction.state.log.num.partitions=2",
 )  # fmt: skip
 RECOVERY_SETTINGS = (f"journal.bytes.max={4 * MIB}",)
-FOLDERS = ("", "journals", "topics", "cluster")
+AFTER_S = 1e-6
+"""A float that is a little too small would not be the instant that C waits for."""
+RESTART_S = 1.0
 STARTED_S = 1.0
 """By trio's clock: an instant of 0 is none, for C."""
 TELLS = False
@@ -114,10 +119,7 @@ class SimulatedNode:
         cluster.network.host(self.host)
 
     def _new_disk(self):
-        disk = TemporaryDisk(self.cluster, self.cluster.stream(f"disk {self.machines_count} of {self.number}"))
-        for path in (*self.folder.parents, *(self.folder / name for name in FOLDERS)):
-            disk.put_folder(path)
-        return disk
+        return NodeDisk(self.cluster, self.folder, self.cluster.stream(f"disk {self.machines_count} of {self.number}"))
 
     def options(self, core):
         own = SeedAddress(self.host, PORT)
@@ -179,18 +181,30 @@ class SimulatedNode:
         if self.cores_before == self.cores:
             return True
         scope, over = self._starting = trio.CancelScope(), trio.Event()
-        disk, is_done = LifeDisk(self.disk), False
-        token = _node.set(self.number)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hand_over_within, scope)
+        self._starting = None
+        over.set()
+        return self.cores_before == self.cores
+
+    async def _hand_over_within(self, scope):
+        _node.set(self.number)
+        disk = LifeDisk(self.disk, scope)
+        disk.begin()
         try:
             with scope:
-                await hand_over(self, disk)
-                self.cores_before, is_done = self.cores, True
+                while self.cores_before != self.cores:
+                    try:
+                        await disk.wait_landed()
+                        await hand_over(self, disk)
+                    except (CannotRunError, JournalLockedError, OSError) as error:
+                        if not self._is_disks_fault(error):
+                            raise
+                        await trio.sleep(RESTART_S)
+                    else:
+                        self.cores_before = self.cores
         finally:
-            _node.reset(token)
             disk.end()
-            self._starting = None
-            over.set()
-        return is_done
 
     async def crash(self, *, is_silent=False):
         """What was not durable is gone. With `is_silent` it is the machine, and nobody is told."""
@@ -252,12 +266,22 @@ class SimulatedNode:
                 task_status.started()
                 await life.run()
         except (Exception, PowerLoss, BaseExceptionGroup) as error:
-            if life is None or not life.is_over:
+            if life is not None and not life.is_over and self._is_disks_fault(error):
+                self._end(self.lives.pop(core))
+                self.cluster.wire.after(RESTART_S, partial(self.cluster.nursery.start_soon, self.start_core, core))
+            elif life is None or not life.is_over:
                 what = "".join(traceback.format_exception(error))
                 self.cluster.fails(f"core {core} of node {self.number} ended by itself: {what}")
         finally:
             if life is not None:
                 life.free()
+
+    def _is_disks_fault(self, error):
+        """What ends a core, whose node then is started again by people until its disk is well."""
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            (error,) = error.exceptions
+        is_refusal = isinstance(error, CannotRunError | JournalLockedError | OSError)
+        return is_refusal and self.disk.is_unwell
 
     async def kill_core(self, core):
         """As `kill -9` of its process: the others go on, and so does what the kernel has."""
@@ -376,7 +400,7 @@ class SimulatedCluster:
                 self.turning = None
             if until_ns is not None and until_ns / 1e9 != life.until_s:
                 life.until_s = until_ns / 1e9
-                self.wire.at(max(life.until_s, trio.current_time()), life.touch)
+                self.wire.at(max(life.until_s, trio.current_time()) + AFTER_S, life.touch)
 
     def broker(self, broker_id):
         return Broker(self.nodes[node_of(broker_id)], core_of(broker_id))

@@ -107,7 +107,7 @@ class CoreLife:
         self.is_over = self.is_ready = self.is_assembled = False
         self.ended = trio.Event()
         self.network = NodeNetwork(node.cluster.network, node.host, number)
-        self.disk = LifeDisk(node.disk)
+        self.disk = LifeDisk(node.disk, self)
         self.ring = LifeRing(node.cluster.system, self.touch)
         self.until_s = float("inf")
         """When the ring wants its next turn."""
@@ -125,6 +125,8 @@ class CoreLife:
 
     async def _assemble(self):
         node, options = self._node, self._node.options(self.number)
+        self.disk.begin()
+        await self.disk.wait_landed()
         recovered = await recover(options, self.disk, node.configuration.settings)
         journal = OpenJournal()
         await journal.open(self.disk, recovered.journal_file)

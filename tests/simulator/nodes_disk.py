@@ -1,11 +1,16 @@
-"""A simulated node's disk, as one life of a core has it: its operations are noted, and end with that life."""
+"""The disk of a simulated node, and as one process has it: its operations are noted, and end with that process."""
 
 from __future__ import annotations
 
+import errno
 import os
 
-from tests.support.disk_operations import OPERATIONS
-from tests.support.fake_disk import PowerLoss
+import trio
+
+from tests.support.disk_operations import OPERATIONS, error_of
+from tests.support.fake_disk import Change, PowerLoss
+from tests.support.simulated_disk import OWNER, SimulatedDisk
+from tpc_broker.log.files import journal_file_name
 from tpc_broker.storage.disk_watch import DiskWatch
 
 SHORT = frozenset({
@@ -17,21 +22,77 @@ LONG = frozenset({
     "fsync_directory", "syncfs",
 })  # fmt: skip
 """As `runtime.disk.RingDisk` notes them."""
+REFUSED_S = 1.0
+"""What was refused may be told later."""
+FOLDERS = ("journals", "topics", "cluster")
+
+
+class NodeDisk(SimulatedDisk):
+    """Of a node, for all of its lives. It begins with the folders of a data directory."""
+
+    def __init__(self, cluster, folder, chance):
+        super().__init__(cluster.system, cluster.wire.after, chance, total_bytes=1 << 40, available_bytes=1 << 39)
+        self._journals = folder / "journals"
+        self._failing: set[object] = set()
+        """Inodes of journals."""
+        self._refused_s = float("-inf")
+        for path in (*folder.parents, folder, *(folder / name for name in FOLDERS)):
+            self.put_folder(path)
+
+    @property
+    def is_unwell(self):
+        """It refuses something, or keeps it waiting, or has a moment ago."""
+        is_unwell = self.is_full or self.is_stuck or self.is_hung or self.is_failing or self._failing
+        return is_unwell or trio.current_time() - self._refused_s < REFUSED_S
+
+    def effect(self, change):
+        try:
+            super().effect(change)
+        except OSError:
+            self._refused_s = trio.current_time()
+            raise
+
+    def fail_journal(self, core):
+        """Nothing is written to it any more."""
+        inode = self.names.get(self._journals / journal_file_name(core))
+        if inode is not None:
+            self._failing.add(inode)
+
+    def mend_journals(self):
+        self._failing.clear()
+
+    def written(self, inode, position, data, *, durably=False):
+        change = super().written(inode, position, data, durably=durably)
+
+        def happens():
+            if inode in self._failing:
+                change.lost()
+                raise error_of(errno.EIO)
+            change.happens()
+
+        return change._replace(happens=happens)
+
+    async def sync(self):
+        """As long as one takes."""
+        await self.carry_out(Change("fdatasync", lambda: None))
 
 
 class LifeDisk:
-    """`Disk`. Nothing is done behind `end`, and what is under way then ends with `PowerLoss`."""
+    """`Disk` of `owner`, a process. Nothing is done behind `end`, and what is under way then ends with `PowerLoss`."""
 
-    def __init__(self, disk):
+    def __init__(self, disk, owner):
         self.whole, self.watch = disk, DiskWatch()
         self.direct_block_bytes = disk.direct_block_bytes
-        self._open, self._is_over = set(), False
+        self._owner, self._is_over = owner, False
+
+    def begin(self):
+        """In the task of which all others of the process come."""
+        OWNER.set(self._owner)
 
     def end(self):
         """The process is gone: what it has open is closed."""
         self._is_over = True
-        for descriptor in sorted(self._open):
-            self.whole.close_now(descriptor)
+        self.whole.kill(self._owner)
 
     def poll_ring(self):
         self._check()
@@ -40,42 +101,21 @@ class LifeDisk:
         if self._is_over:
             raise PowerLoss("this process is gone")
 
-    def opened(self, descriptors):
-        for descriptor in descriptors:
-            if self._is_over:
-                self.whole.close_now(descriptor)
-            else:
-                self._open.add(descriptor)
-
-    async def open(self, *arguments):
-        return await self._carry_out("open", arguments)
-
-    async def open_many(self, *arguments):
-        return await self._carry_out("open_many", arguments)
-
-    async def close(self, descriptor):
-        self._open.discard(descriptor)
-        await self._carry_out("close", (descriptor,))
-
-    async def close_many(self, descriptors):
-        self._open.difference_update(descriptors)
-        await self._carry_out("close_many", (descriptors,))
+    async def wait_landed(self):
+        await self.whole.wait_landed()
 
     async def sync(self):
-        """As long as one takes, on such a disk."""
         await self.whole.sync()
         self._check()
 
-    async def _carry_out(self, name, arguments, named=None):
+    async def _carry_out(self, name, arguments, named):
         self._check()
         number = self.watch.begin(name, arguments[0], is_long=name in LONG) if name in SHORT | LONG else 0
         try:
-            found = await getattr(self.whole, name)(*arguments, **(named or {}))
+            found = await getattr(self.whole, name)(*arguments, **named)
         finally:
             if number:
                 self.watch.end(number)
-        if name in ("open", "open_many"):
-            self.opened([found] if name == "open" else [each for each in found if isinstance(each, int)])
         self._check()
         return found
 

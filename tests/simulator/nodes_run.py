@@ -176,6 +176,7 @@ class Story:
             node.resume()
             self._mend_disk(node.disk)
             node.disk.is_full = False
+            node.disk.mend_journals()
         await self._until(
             lambda: all(len(node.lives) == node.cores or node.is_away for node in cluster.nodes.values()),
             READY_S,
@@ -329,7 +330,7 @@ class Story:
     def fail_journal(self, number, core, for_ms):
         disk = self.cluster.nodes[number].disk
         disk.fail_journal(core)
-        self._later(for_ms, partial(disk.mend_journal, core))
+        self._later(for_ms, disk.mend_journals)
 
     def _mend_disk(self, disk):
         disk.sync_s_max, disk.is_stuck = self.shape.sync_ms / 1000, False
