@@ -361,6 +361,8 @@ class tpc_io_calls(Structure):
     duplicate: Any
     close: Any
     shut: Any
+    abandon: Any
+    peer: Any
     receive: Any
     send: Any
     read_cached: Any

@@ -178,8 +178,7 @@ void connection_touch(connection *it) {
 /* A peer that takes nothing would keep what the kernel has queued, and zero-copy frames with it, for many minutes: reset. */
 static void make_close_abortive(const connection *it) {
     if (it->reason != TPC_CLOSE_SEND_DEADLINE && it->reason != TPC_CLOSE_BUDGET) return;
-    struct linger linger = {.l_onoff = 1, .l_linger = 0};
-    setsockopt(it->descriptor, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+    tpc_io.abandon(it->descriptor);
 }
 
 void connection_begin_close(connection *it, int reason, int error) {
@@ -529,9 +528,8 @@ static void write_peer(int descriptor, char *text, size_t text_bytes) {
         struct sockaddr_in6 ip6;
         struct sockaddr_storage storage;
     } peer = {0};
-    socklen_t length = sizeof peer;
     char address[INET6_ADDRSTRLEN] = "";
-    if (getpeername(descriptor, &peer.any, &length) < 0) {
+    if (tpc_io.peer(descriptor, &peer, sizeof peer) < 0) {
         snprintf(text, text_bytes, "gone");
     } else if (peer.any.sa_family == AF_INET) {
         inet_ntop(AF_INET, &peer.ip4.sin_addr, address, sizeof address);

@@ -10,6 +10,7 @@
  * Over loopback the kernel copies all the same, and the notification comes on top (docs/decisions/2026-11-21-connections.md).
  */
 #include "connection_state.h"
+#include "io.h"
 #include "latency.h"
 
 #include <arpa/inet.h>
@@ -512,9 +513,9 @@ static void gather(connection *it, sending *to) {
 /* Both ends have the same address, or the peer's is 127/8: what is sent goes over loopback. */
 static bool is_local(int descriptor) {
     struct sockaddr_storage ours = {0}, theirs = {0};
-    socklen_t ours_bytes = sizeof ours, theirs_bytes = sizeof theirs;
+    socklen_t ours_bytes = sizeof ours;
     if (getsockname(descriptor, (struct sockaddr *)&ours, &ours_bytes) < 0) return true;
-    if (getpeername(descriptor, (struct sockaddr *)&theirs, &theirs_bytes) < 0) return true;
+    if (tpc_io.peer(descriptor, &theirs, sizeof theirs) < 0) return true;
     if (theirs.ss_family == AF_INET) {
         uint32_t our_address = ntohl(((struct sockaddr_in *)&ours)->sin_addr.s_addr);
         uint32_t their_address = ntohl(((struct sockaddr_in *)&theirs)->sin_addr.s_addr);

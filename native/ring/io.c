@@ -47,6 +47,16 @@ static int64_t duplicate(int descriptor) { return or_error(fcntl(descriptor, F_D
 static int64_t close_one(int descriptor) { return or_error(close(descriptor)); }
 static int64_t shut(int descriptor) { return or_error(shutdown(descriptor, SHUT_RDWR)); }
 
+static int64_t abandon(int descriptor) {
+    struct linger linger = {.l_onoff = 1, .l_linger = 0};
+    return or_error(setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+}
+
+static int64_t peer(int descriptor, void *address, uint64_t bytes) {
+    socklen_t length = (socklen_t)bytes;
+    return getpeername(descriptor, address, &length) < 0 ? -errno : (int64_t)length;
+}
+
 static int64_t receive(int descriptor, void *into, uint64_t bytes) {
     return or_error(recv(descriptor, into, bytes, MSG_DONTWAIT));
 }
@@ -61,11 +71,11 @@ static int64_t read_cached(int descriptor, void *into, uint64_t bytes, int64_t p
 }
 
 static const tpc_io_calls of_the_system = {
-    monotonic_ns, wall_ms, busy_ns, draw, duplicate, close_one, shut, receive, send_message, read_cached,
+    monotonic_ns, wall_ms, busy_ns, draw, duplicate, close_one, shut, abandon, peer, receive, send_message, read_cached,
 };
 
 tpc_io_calls tpc_io = {
-    monotonic_ns, wall_ms, busy_ns, draw, duplicate, close_one, shut, receive, send_message, read_cached,
+    monotonic_ns, wall_ms, busy_ns, draw, duplicate, close_one, shut, abandon, peer, receive, send_message, read_cached,
 };
 
 void tpc_io_replace(const tpc_io_calls *calls) { tpc_io = calls ? *calls : of_the_system; }

@@ -1,4 +1,5 @@
 #include "peer_counts.h"
+#include "io.h"
 #include "keyed_hash.h"
 
 #include <assert.h>
@@ -16,8 +17,7 @@ bool peer_address_of(int descriptor, peer_address *address) {
         struct sockaddr_in6 ip6;
         struct sockaddr_storage storage;
     } peer = {0};
-    socklen_t length = sizeof peer;
-    if (getpeername(descriptor, &peer.any, &length) < 0) return false;
+    if (tpc_io.peer(descriptor, &peer, sizeof peer) < 0) return false;
     *address = (peer_address){{[10] = 0xff, [11] = 0xff}};
     if (peer.any.sa_family == AF_INET)
         memcpy(address->bytes + 12, &peer.ip4.sin_addr, 4);

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, one after the other: what aborts there is told, with what it said, as a failure is."""
+"""Runs in processes of their own, one after the other: one that aborts is told, with what it said, as a failure is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import IO
+from typing import IO, Self
 
 from tests.simulator.schedule import SimulationFailedError
 
 RUNS_MAX = 50
 """Of one process, which then gives all of its memory back."""
 TOLD_BYTES = 4000
-ENDED, FAILED, BROKEN = "ended", "failed", "broken"
+ENDED, FAILED = "ended", "failed"
 
 
 class Child:
@@ -22,10 +22,10 @@ class Child:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (`__exit__` closes it)
         self._runs = 0
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,8 +63,8 @@ class Child:
         line = process.stdout.readline()
         if not line:
             status = self._end()
-            raise SimulationFailedError(f"its process ended with {status}: {self._last_words()}",
-                                        command_of(name, seed, steps))  # fmt: skip
+            what = f"its process ended with {status}: {self._last_words()}"
+            raise SimulationFailedError(what, command_of(name, seed, steps))
         kind, what, command = json.loads(line)
         if kind == ENDED:
             return str(what)
@@ -99,8 +99,9 @@ def serve() -> None:
             answer = ENDED, known[name](seed, steps), ""
         except Exception as error:
             verdict = error if isinstance(error, SimulationFailedError) else broken(error, name, seed, steps)
-            schedule = "".join(f"\n  {step}" for step in verdict.schedule)
-            answer = FAILED, verdict.what + (f"\nshortest schedule found:{schedule}" if schedule else ""), verdict.command
+            schedule = [f"  {step}" for step in verdict.schedule]
+            what = "\n".join([verdict.what, *(["shortest schedule found:", *schedule] if schedule else [])])
+            answer = FAILED, what, verdict.command
         print(json.dumps(answer), flush=True)
 
 

@@ -7,20 +7,17 @@ back.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict, deque
 
 import trio
 
 from tests.log.log_batches import batch
-from tests.simulator.nodes_network import NodeNetwork
+from tests.simulator.nodes_dialogues import Dialogues
 from tpc_broker.broker.handlers.reassignments import IDS_ARE_CORES_TAG
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, api
-from tpc_broker.kafka.protocol import decode_response_frame, encode_request, encode_request_header
 from tpc_broker.kafka.records import read_batches
-from tpc_broker.kafka.source import uvarint
 from tpc_broker.log.producer_state import BATCHES_PER_PRODUCER_MAX
 from tpc_broker.model import broker_id_of
 from tpc_broker.testing.node import api_name
@@ -32,15 +29,6 @@ BROKER, SET, DELETED = 4, 0, 1
 """Of alterations of settings."""
 EVERY_BROKER = ""
 LATEST = -1
-SIZE = struct.Struct(">i")
-RECEIVE_BYTES = 1 << 20
-CLIENT_ID = "a-client"
-CLIENTS_PORT = 9092
-
-
-def _tagged(body, tag):
-    """With an empty tagged field; the request ends with the number of such fields, which is none."""
-    return body if tag is None else body[:-1] + b"\1" + uvarint(tag) + b"\0"
 
 
 class Promises:
@@ -67,50 +55,17 @@ class Client:
 
     def __init__(self, cluster, name):
         self.cluster, self.chance = cluster, cluster.stream(f"client {name}")
-        self.network, self._streams = NodeNetwork(cluster.network, "clients", 0), {}
-        self._asked = 0
+        self._dialogues = Dialogues(cluster.network, name)
 
     async def ask(self, broker, message, version=None, answer_s=ANSWER_S, tag=None):
         key = ApiKey[api_name(message)]
         version = api(key).last_version if version is None else version
-        self._asked += 1
-        body = _tagged(encode_request(key, version, message), tag)
-        header = encode_request_header(int(key), version, self._asked, CLIENT_ID)
-        if broker is None or not broker.is_ready:
+        answer = None
+        if broker is not None and broker.is_ready:
+            answer = await self._dialogues.ask(broker.place, int(key), version, message, answer_s, tag)
+        if answer is None:
             await trio.sleep(AGAIN_S)
-            return None
-        with trio.move_on_after(answer_s):
-            answer = await self._exchange(broker, SIZE.pack(len(header) + len(body)) + header + body)
-            if answer is None:
-                await trio.sleep(AGAIN_S)
-                return None
-            number, message = decode_response_frame(int(key), version, answer)
-            assert number == self._asked
-            return message
-        await self._close(broker)
-        return None
-
-    async def _exchange(self, broker, request):
-        """The answer; None: the connection has ended."""
-        try:
-            if broker not in self._streams:
-                self._streams[broker] = await self.network.dial(broker.node.host, CLIENTS_PORT + broker.core)
-            stream, data = self._streams[broker], b""
-            await stream.send_all(request)
-            while len(data) < SIZE.size or len(data) < SIZE.size + SIZE.unpack_from(data)[0]:
-                more = await stream.receive_some(RECEIVE_BYTES)
-                if not more:
-                    raise trio.BrokenResourceError
-                data += more
-        except (OSError, trio.BrokenResourceError):
-            await self._close(broker)
-            return None
-        return data[SIZE.size :]
-
-    async def _close(self, broker):
-        stream = self._streams.pop(broker, None)
-        if stream is not None:
-            await stream.aclose()
+        return answer
 
     def any_broker(self):
         node = self.cluster.nodes[self.chance.choice(sorted(self.cluster.nodes))]

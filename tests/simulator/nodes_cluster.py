@@ -29,21 +29,21 @@ import trio
 import trio.testing
 
 from tests.simulator.nodes_clients import Promises
-from tests.simulator.nodes_core import PORT, CoreLife, hand_over
+from tests.simulator.nodes_core import CLIENTS_PORT, PORT, CoreLife, hand_over
 from tests.simulator.nodes_disk import LifeDisk, NodeDisk
 from tests.simulator.nodes_logs import logs_of
 from tests.simulator.nodes_network import SimulatedNetwork, Wire
-from tests.simulator.temporary_surroundings import Socket
 from tests.support.fake_disk import PowerLoss
 from tests.support.memory_node import MemoryClock
 from tests.support.simulated_ring import SimulatedSystem
+from tests.support.simulated_sockets import handed_over
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.limits import MIB
+from tpc_broker.log.files import partition_folder_name
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, TopicPartition, core_of, node_of
-from tpc_broker.limits import MIB
-from tpc_broker.log.files import partition_folder_name
 from tpc_broker.runtime.assembly import CannotRunError
 from tpc_broker.runtime.cluster.replication import group_of
 from tpc_broker.runtime.journal_lock import JournalLockedError
@@ -321,6 +321,10 @@ class Broker:
         return self.node.lives.get(self.core)
 
     @property
+    def place(self):
+        return self.node.host, CLIENTS_PORT + self.core
+
+    @property
     def is_ready(self):
         return self.life is not None and self.life.is_ready
 
@@ -338,7 +342,7 @@ class SimulatedCluster:
         """How often replicas went from core to core, in lives that are over."""
         self.wire = Wire()
         self.network = SimulatedNetwork(self.wire, self.stream("network"))
-        self.network.detach = self._detach
+        self.network.system = system
         self.seeds = tuple(SeedAddress(f"node{number}", PORT) for number in range(1, founders_count + 1))
         self.promises = Promises()
         self.problems: list[str] = []
@@ -348,10 +352,6 @@ class SimulatedCluster:
             path = folder / str(number)
             path.mkdir()
             self.nodes[number] = SimulatedNode(self, number, path, chance.randint(1, cores_max))
-
-    def _detach(self, end):
-        end.aclose = trio.lowlevel.checkpoint
-        return self.system.open(Socket(end))
 
     def stream(self, name):
         return random.Random(f"{self.seed}/{name}")
@@ -430,9 +430,10 @@ def simulate(seed, story, *, nodes_count=3, founders_count=3, cores_max=1):
         runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
         queue.extend(runner.runq)
         runner.runq = queue
-        chance, cluster = random.Random(f"{seed}/system"), None
-        system = SimulatedSystem(lambda: round(trio.current_time() * 1e9), lambda: cluster.wall_ms(), chance)
-        with tempfile.TemporaryDirectory(dir=_memory_folder()) as name, system:
+        chance = random.Random(f"{seed}/system")
+        wall_ms = lambda: turns.cluster.wall_ms()  # noqa: E731, PLW0108 (it is there later)
+        system = SimulatedSystem(lambda: round(trio.current_time() * 1e9), wall_ms, chance)
+        with tempfile.TemporaryDirectory(dir=_memory_folder()) as name, system, handed_over(system):
             cluster = turns.cluster = SimulatedCluster(
                 seed, system, queue, Path(name), nodes_count=nodes_count, founders_count=founders_count,
                 cores_max=cores_max,
@@ -471,7 +472,6 @@ def _repeatable(seed):
         mock.patch.object(trio._core._run, "_r", random.Random(seed)),
         mock.patch.object(os, "urandom", chance.randbytes),
         mock.patch.object(trio.to_thread, "run_sync", _in_turn),
-        mock.patch.object(os, "set_blocking", return_value=None),
     ):
         yield
 

@@ -9,7 +9,6 @@ import trio
 
 from tests.simulator.nodes_disk import LifeDisk, ReadFiles
 from tests.simulator.nodes_network import NodeNetwork
-from tests.simulator.temporary_surroundings import Socket
 from tests.support.simulated_ring import SimulatedRing
 from tpc_broker._ring import lib
 from tpc_broker.broker.core import Core, CoreIdentity
@@ -103,7 +102,7 @@ class CoreLife:
     """As `runtime/core.py` and `runtime/assembly.py` put it together, in the same order."""
 
     def __init__(self, node, number, nursery):
-        self.cluster, self.nursery, self.number, self._node = node.cluster, nursery, number, node
+        self.cluster, self.nursery, self.number, self.node = node.cluster, nursery, number, node
         self.is_over = self.is_ready = self.is_assembled = False
         self.ended = trio.Event()
         self.network = NodeNetwork(node.cluster.network, node.host, number)
@@ -121,10 +120,10 @@ class CoreLife:
 
     @property
     def place(self):
-        return self._node.number, self.number
+        return self.node.number, self.number
 
     async def _assemble(self):
-        node, options = self._node, self._node.options(self.number)
+        node, options = self.node, self.node.options(self.number)
         self.disk.begin()
         await self.disk.wait_landed()
         recovered = await recover(options, self.disk, node.configuration.settings)
@@ -161,16 +160,13 @@ class CoreLife:
         await self.core.start()
         self.nursery.start_soon(self.storage.run_maintenance)
         self.clients.attend(self.core.dispatcher, self.core.access)
-        self._node.opened(self)
-        await self.core.cores_changed(self._node.up)
-        self.nursery.start_soon(self._accept, self.network.accepting(CLIENTS_PORT + self.number))
+        self.node.opened(self)
+        await self.core.cores_changed(self.node.up)
+        node = self.node
+        listener = node.cluster.network.host(node.host).listen(CLIENTS_PORT + self.number, self.number)
+        self.clients.serve([node.cluster.system.open(listener)])
         self.nursery.start_soon(self._follow_cores)
         self.is_ready = True
-
-    async def _accept(self, listening):
-        while True:
-            end = await listening.accept()
-            self._connections.adopt(self.cluster.system.open(Socket(end)))
 
     # -- its end -------------------------------------------------------------------------------------------------------
 
@@ -180,7 +176,7 @@ class CoreLife:
         self.ring.die()
         self.disk.end()
         self.network.end()
-        if self._node.posts.get(CoreId(self.number)) is self.mailboxes:
+        if self.node.posts.get(CoreId(self.number)) is self.mailboxes:
             self.mailboxes.close()
         self.nursery.cancel_scope.cancel()
 
@@ -207,7 +203,7 @@ class CoreLife:
         while True:
             await self._up_changed.wait()
             self._up_changed = trio.Event()
-            await self.core.cores_changed(self._node.up)
+            await self.core.cores_changed(self.node.up)
 
 
 def may_have_cores(node, cores):

@@ -95,7 +95,7 @@ class Oracle:
         if bounds is None:
             return
         label = f"{log.files.topic}-{log.key.partition} at node {node.number}"
-        if not list(bounds) == sorted(bounds):
+        if list(bounds) != sorted(bounds):
             self._fails(f"{label}: {bounds} are not in order")
         before = self._bounds.get((log.life, log.handle), bounds)
         self._bounds[log.life, log.handle] = bounds

@@ -1,9 +1,9 @@
 """Rings whose entries a test carries out, on a clock, a disk and a network of its own.
 
-C (native/ring/cdef/22_simulated.h) does not know: journal, logs, replication and connections run as in production. `SimulatedSystem` has what a
-kernel has for them: descriptors, each of which stands for a `Device`, the time, and chance. An entry of a ring becomes
-an `Operation`, which the device of its descriptor begins, now, and completes whenever it wants; `SimulatedRing.turn`
-is the wait that production has at the end of each turn.
+C (native/ring/cdef/22_simulated.h) does not know: journal, logs, replication and connections run as in production.
+`SimulatedSystem` has what a kernel has for them: descriptors, each of which stands for a `Device`, the time, and
+chance. An entry of a ring becomes an `Operation`, which the device of its descriptor begins, now, and completes
+whenever it wants; `SimulatedRing.turn` is the wait that production has at the end of each turn.
 """
 
 from __future__ import annotations
@@ -53,9 +53,14 @@ class Operation:
         self.is_done = True
         self.ring.completed(self, result)
 
+    @property
+    def is_under_way(self):
+        """Its ring is there, and with it what it reads from or writes to."""
+        return self.number in self.ring._under_way
+
     def memory(self):
         """What it reads from or writes to, while it is under way."""
-        assert self.number in self.ring._under_way, "whose memory this was is gone"
+        assert self.is_under_way, "whose memory this was is gone"
         return memoryview(ffi.buffer(ffi.cast("uint8_t *", self.address), self.length))
 
     def vector(self):
@@ -93,6 +98,13 @@ class Device:
         """Its last descriptor is closed."""
 
     def shut(self):
+        return -errno.ENOTSOCK
+
+    def abandon(self):
+        return -errno.ENOTSOCK
+
+    def peer(self):
+        """A struct sockaddr as bytes; or -errno."""
         return -errno.ENOTSOCK
 
     def receive(self, bytes_max):
@@ -158,6 +170,10 @@ class SimulatedSystem:
             del self._devices[number]
         return dropped
 
+    def forget(self, device):
+        """Whoever had it is gone, and with it all its descriptors; what becomes of the device is known already."""
+        self._devices = {number: one for number, one in self._devices.items() if one is not device}
+
     # -- what C asks beside the entries of a ring ----------------------------------------------------------------------
 
     def _busy_ns(self):
@@ -177,6 +193,14 @@ class SimulatedSystem:
     def _shut(self, descriptor):
         device = self._devices.get(descriptor)
         return -errno.EBADF if device is None else device.shut()
+
+    def _abandon(self, descriptor):
+        device = self._devices.get(descriptor)
+        return -errno.EBADF if device is None else device.abandon()
+
+    def _peer(self, descriptor, into, _size):
+        device = self._devices.get(descriptor)
+        return self._given(into, -errno.EBADF if device is None else device.peer())
 
     def _receive(self, descriptor, into, size):
         device = self._devices.get(descriptor)

@@ -10,7 +10,9 @@ typedef struct {
     int64_t (*draw)(void *into, uint64_t bytes); /* random bytes */
     int64_t (*duplicate)(int descriptor);        /* another for the same file; closed like any */
     int64_t (*close)(int descriptor);
-    int64_t (*shut)(int descriptor); /* of a socket, both ways: who waits for it is told */
+    int64_t (*shut)(int descriptor);    /* of a socket, both ways: who waits for it is told */
+    int64_t (*abandon)(int descriptor); /* of a socket: its close will be a reset */
+    int64_t (*peer)(int descriptor, void *address, uint64_t bytes); /* of a socket: the length of its sockaddr */
     int64_t (*receive)(int descriptor, void *into, uint64_t bytes);
     int64_t (*send)(int descriptor, const void *message, bool more); /* struct msghdr; `more` comes at once */
     /* What of a file is in memory; -EAGAIN: not the first byte. */
