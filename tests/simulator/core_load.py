@@ -10,7 +10,7 @@ from itertools import count
 import trio
 
 from tests.log.log_batches import batch
-from tests.simulator.core_life import CORE, REFUSALS, WALL_MS
+from tests.simulator.core_life import REFUSALS, WALL_MS
 from tests.simulator.core_truth import STAMPED_BYTES, Batch, PartitionTruth, batches_of
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode

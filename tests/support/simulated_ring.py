@@ -60,6 +60,7 @@ class Operation:
 
     def memory(self):
         """What it reads from or writes to, while it is under way."""
+        assert self.is_under_way, "whose memory this was is gone"
         return memoryview(ffi.buffer(ffi.cast("uint8_t *", self.address), self.length))
 
     def vector(self):
