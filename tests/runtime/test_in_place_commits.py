@@ -1,4 +1,4 @@
-"""A commit with batches that are written in place, at the plane: it is none before all of them are on the disk, whole."""
+"""A commit with batches that are written in place, at the plane: it waits until all of them are on the disk, whole."""
 
 import contextlib
 import errno

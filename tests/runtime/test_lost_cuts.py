@@ -1,4 +1,4 @@
-"""What the journal was told and lost is told again by the one that is opened after it: cuts, and logs that were shipped."""
+"""What the journal was told and lost is told again by the next one: cuts, and logs that were shipped."""
 
 import fcntl
 import os
