@@ -125,6 +125,27 @@ def test_a_commit_of_an_earlier_term_is_told_as_none(bench, steady, replica):
     assert [one[1:3] for one in leader.hear(peer, 1)] == [(2, NONE)]
 
 
+def test_a_leader_that_knows_of_no_majority_any_more_takes_nothing_back(bench, steady, leader):
+    """What it has committed stays so when C is given the group, with less than the machine had heard."""
+    leader.append()
+    bench.plane.take_appended()
+    bench.plane.commit(leader.handle, TERM, 1)
+    peer = steady.adopt(1)
+    leader.lead(voter(peer), ALONE)
+    leader.hear(peer, 1)
+    leader.say(peer, entry(0, 0))
+    assert leader.committed == 1
+
+
+def test_a_follower_takes_nothing_back_that_its_leader_does_not_know_of(bench, steady, replica):
+    follower = Follower(bench, steady, replica)
+    follower.say(entry(0, NONE, sent(0)))
+    bench.until(lambda: bench.plane.state(replica).durable_offset == 1)
+    bench.plane.commit(replica, TERM, 1)
+    follower.say(entry(1, 0, b""))
+    assert bench.plane.state(replica).high_watermark == 1
+
+
 # -- acknowledgements: raft-rules 3.3
 
 

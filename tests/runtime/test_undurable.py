@@ -1,4 +1,6 @@
-"""What a partition has in memory and the journal has not on the disk yet: no segment and no checkpoint has it."""
+"""What a partition has in memory and the journal has not on the disk yet: no segment and no checkpoint has it, and who
+drives its replication is told which commit it waits for.
+"""
 
 import fcntl
 import os
@@ -6,6 +8,8 @@ import os
 import pytest
 
 from tests.support.plane_bench import records_of
+from tests.support.steady_peers import OWN, TERM
+from tpc_broker._ring import ffi, lib
 
 
 @pytest.fixture
@@ -37,3 +41,22 @@ def test_a_checkpoint_has_producers_as_durable_batches_left_them(stalled, handle
     stalled.let_go()
     (known,) = stalled.plane.dump_producers(handle)
     assert [one.last_sequence for one in known.batches] == [0, 1]
+
+
+def test_the_machine_is_told_by_which_commit_an_append_is_durable(stalled, steady_of):
+    """Of what was appended while the machine had the group, and while C had it."""
+    steady = steady_of(stalled)
+    handle = stalled.lead("t", is_led=False)
+    stalled.plane.set_replicated(handle)
+    stalled.plane.arm(handle, TERM)
+    stalled.plane.append(handle, records_of(1))
+    told = ffi.new("tpc_appended_range[]", 1)
+    assert lib.tpc_plane_take_appended(stalled.plane.pointer, told, 1) == 1
+    assert (told[0].next_offset, told[0].sequence) == (1, 1)
+    assert steady.steady_lead(handle, OWN, TERM, 0, 1 << 40, [], votes=True)
+    stalled.until(lambda: stalled.plane.journal_statistics()["commits_in_flight"] == 1)
+    stalled.plane.append(handle, records_of(1))
+    assert steady.steady_state(handle).sequence == 2
+    stalled.let_go()
+    state = steady.steady_disarm(handle)
+    assert (state.durable_offset, state.sequence) == (2, 0)
