@@ -72,6 +72,18 @@ def test_a_cut_is_lost_with_its_own_commit_and_not_kept_by_the_one_before(stalle
     os.close(writing)
 
 
+def test_a_log_is_cut_where_the_first_of_the_lost_appends_began(bench):
+    """They are undone the newest first, of two producers one after the other."""
+    handle = bench.lead("t")
+    bench.plane.append(handle, records_of(1))
+    bench.settle()
+    bench.break_disk()
+    for producer in (7, 8):
+        bench.plane.append(handle, records_of(1, producer=(producer, 0, 0)))
+    bench.until(lambda: bench.failures)
+    assert reopened(bench)[0] == (CUT, 1, 0)
+
+
 def test_a_log_that_was_shipped_is_adopted_again(bench):
     sequence = ffi.new("uint64_t *")
     bench.break_disk()

@@ -43,6 +43,39 @@ def test_a_checkpoint_has_producers_as_durable_batches_left_them(stalled, handle
     assert [one.last_sequence for one in known.batches] == [0, 1]
 
 
+def test_what_is_durable_ends_with_the_commit_that_is(stalled):
+    """Also where the next one has what follows, of the same partition and of no producer."""
+    handle = stalled.lead("t")
+    for number in (1, 2):
+        stalled.plane.append(handle, records_of(1))
+        stalled.until(lambda number=number: stalled.plane.journal_statistics()["sequence_next"] == number + 1)
+        stalled.turn(1)
+    assert stalled.plane.state(handle).appends_undurable == 2
+    os.read(stalled.reading, 1 << 20)  # there is room for one of them
+    stalled.until(lambda: stalled.plane.state(handle).durable_offset > 0)
+    for _ in range(5):
+        stalled.turn(1)
+    state = stalled.plane.state(handle)
+    assert (state.durable_offset, state.high_watermark, state.log_end_offset) == (1, 1, 2)
+
+
+def test_no_checkpoint_covers_a_commit_of_which_a_segment_lacks_something(bench):
+    """A partition's oldest batch says so, whatever came after it."""
+    handle = bench.lead("t")
+    for _ in range(2):
+        bench.plane.append(handle, records_of(1))
+        bench.settle()
+
+    def lacks_of(sequence):
+        return bool(lib.tpc_plane_is_unwritten_below(bench.plane.pointer, sequence))
+
+    assert [lacks_of(sequence) for sequence in (1, 2, 3)] == [False, True, True]
+    bench.plane.write_behind_done(handle, 1)
+    assert [lacks_of(sequence) for sequence in (1, 2, 3)] == [False, False, True]
+    bench.plane.write_behind_done(handle, 2)
+    assert not lacks_of(3)
+
+
 def test_the_machine_is_told_by_which_commit_an_append_is_durable(stalled, steady_of):
     """Of what was appended while the machine had the group, and while C had it."""
     steady = steady_of(stalled)
