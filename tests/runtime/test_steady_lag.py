@@ -1,4 +1,4 @@
-"""A leader in C whose followers are not all as fast: what it keeps in memory for them (`native/ring/tail.c`), and what
+"""A leader in C whose followers are not all as fast: what it keeps in memory for them (`native/log/tail.c`), and what
 it has read for them (`steady_lag.c`).
 """
 

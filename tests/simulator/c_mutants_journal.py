@@ -6,14 +6,15 @@ from typing import Final
 
 from tests.simulator.c_mutant import Mutant
 
-JOURNAL: Final = "ring/journal.c"
-POLICY: Final = "ring/journal_policy.c"
-QUEUE: Final = "ring/journal_queue.c"
-WRITER: Final = "ring/journal_writer.c"
+JOURNAL: Final = "journal/journal.c"
+POLICY: Final = "journal/journal_policy.c"
+QUEUE: Final = "journal/journal_queue.c"
+WRITER: Final = "journal/journal_writer.c"
 SCAN: Final = "bytes/journal_scan.c"
-APPEND: Final = "ring/append.c"
-TAIL: Final = "ring/tail.c"
-IN_PLACE: Final = "ring/in_place.c"
+APPEND: Final = "log/append.c"
+TAIL: Final = "log/tail.c"
+IN_PLACE: Final = "journal/in_place.c"
+WINDOW: Final = "log/in_place_window.c"
 
 PREFIX: Final = "Only the contiguous durable prefix is acknowledged"
 POWER: Final = "Nothing acknowledged is lost by loss of power"
@@ -336,42 +337,42 @@ OF_APPENDS: Final = (
         "runtime/test_plane_produce.py::test_a_produce_is_answered_when_it_is_durable_and_readable",
     ),
     Mutant(
-        "a repeat is appended once more", TOLD, "ring/producer.c",
+        "a repeat is appended once more", TOLD, "log/producer.c",
         "            return TPC_SEQUENCE_DUPLICATE;\n", "            return TPC_SEQUENCE_NEXT;\n",
         "runtime/test_plane_partitions.py::test_sequences_of_one_producer",
     ),
     Mutant(
-        "a gap in a producer's numbers is taken", TOLD, "ring/producer.c",
+        "a gap in a producer's numbers is taken", TOLD, "log/producer.c",
         "known->sequence_lost || follows(last, header->base_sequence) ? TPC_SEQUENCE_NEXT",
         "known->sequence_lost || header->base_sequence > last ? TPC_SEQUENCE_NEXT",
         "runtime/test_plane_partitions.py::test_sequences_of_one_producer",
     ),
     Mutant(
-        "a producer that was fenced writes on", TOLD, "ring/producer.c",
+        "a producer that was fenced writes on", TOLD, "log/producer.c",
         "    if (header->producer_epoch < known->producer_epoch) return TPC_SEQUENCE_FENCED;\n", "",
         "runtime/test_plane_partitions.py::test_sequences_of_one_producer",
     ),
     Mutant(
-        "a repeat is answered before the first one is durable", WAITING, "ring/produce.c",
+        "a repeat is answered before the first one is durable", WAITING, "requests/produce.c",
         "                                  .next_offset = earlier.last_offset + 1,\n",
         "                                  .next_offset = earlier.base_offset,\n",
         "runtime/test_plane_partitions.py::test_a_duplicate_of_what_is_not_durable_shares_its_fate",
     ),
     Mutant(
-        "a handle outlives its partition", "Withdrawing a partition raises its generation", "ring/partition.c",
+        "a handle outlives its partition", "Withdrawing a partition raises its generation", "log/partition.c",
         "    plane->slots[slot].generation += plane->slots[slot].generation == UINT32_MAX ? 2 : 1; "
         "/* never 0 */\n",
         "",
         "runtime/test_plane_partitions.py::test_refusals",
     ),
     Mutant(
-        "a repeat is told a place that is not looked at", TOLD, "ring/produce.c",
+        "a repeat is told a place that is not looked at", TOLD, "requests/produce.c",
         "    if (!is_there(partition, header, &earlier)) {",
         "    if (false && !is_there(partition, header, &earlier)) {",
         "runtime/test_doubted_answers.py::test_a_repeat_is_not_acknowledged_where_the_log_has_another_batch_or_none",
     ),
     Mutant(
-        "producers of a cut log are believed", TOLD, "ring/produce.c",
+        "producers of a cut log are believed", TOLD, "requests/produce.c",
         "    if (partition->producers_stale) {\n"
         "        result->error_code = tpc_produce_doubted",
         "    if (false) {\n"
@@ -407,7 +408,7 @@ OF_MEMORY: Final = (
         "runtime/test_replicated_partitions.py::test_what_is_not_taken_stays_in_memory_whatever_the_cache_may_keep",
     ),
     Mutant(
-        "what a follower lacks leaves memory first", ORDER, "ring/steady.c",
+        "what a follower lacks leaves memory first", ORDER, "replication/steady.c",
         "if (is_in_tail && peer->next_offset < offset && steady_link_find(plane, peer->link)) return true;",
         "if (is_in_tail && peer->next_offset < 0 && steady_link_find(plane, peer->link)) return offset < 0;",
         "runtime/test_steady_lag.py::test_what_a_slow_peer_has_not_had_stays_in_memory",
@@ -424,12 +425,12 @@ OF_MEMORY: Final = (
         "runtime/test_undurable.py::test_no_checkpoint_covers_a_commit_of_which_a_segment_lacks_something",
     ),
     Mutant(
-        "a checkpoint has producers that are not durable", PREFIX, "ring/partition.c",
+        "a checkpoint has producers that are not durable", PREFIX, "log/partition.c",
         "if (partition->appends_undurable && !durable_state(plane, partition, &state)) continue;", "",
         "runtime/test_undurable.py::test_a_checkpoint_has_producers_as_durable_batches_left_them",
     ),
     Mutant(
-        "the log's start goes beyond what is committed", ORDER, "ring/partition.c",
+        "the log's start goes beyond what is committed", ORDER, "log/partition.c",
         "if (log_start_offset < partition->log_start_offset || log_start_offset > "
         "partition->high_watermark) return -EINVAL;",
         "if (log_start_offset < partition->log_start_offset) return -EINVAL;",
@@ -467,7 +468,7 @@ OF_PLACES: Final = (
         "runtime/test_in_place_commits.py::test_a_commit_waits_for_all_of_its_batches_in_place",
     ),
     Mutant(
-        "an entry does not say which bytes are in place", PLACED, IN_PLACE,
+        "an entry does not say which bytes are in place", PLACED, WINDOW,
         ".header_crc = tpc_crc32c(0, batch->batch, HEADER_BYTES)};", ".header_crc = 0};",
         "runtime/test_in_place.py::test_what_was_written_once_comes_back",
     ),
@@ -479,7 +480,7 @@ OF_PLACES: Final = (
         "runtime/test_in_place.py::test_a_write_to_the_segment_that_fails_fails_the_commit",
     ),
     Mutant(
-        "a place is opened behind a cut that is not durable", PLACED, IN_PLACE,
+        "a place is opened behind a cut that is not durable", PLACED, WINDOW,
         "if (tpc_journal_health(plane->journal) < 0 || plane->cuts_count ||",
         "if (tpc_journal_health(plane->journal) < 0 ||",
         "runtime/test_in_place_commits.py::test_nothing_is_placed_before_what_a_failure_cut_is_cut_in_the_journal",

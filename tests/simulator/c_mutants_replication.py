@@ -6,12 +6,12 @@ from typing import Final
 
 from tests.simulator.c_mutant import Mutant
 
-STEADY: Final = "ring/steady.c"
-LINK: Final = "ring/steady_link.c"
-BEATS: Final = "ring/steady_beats.c"
-COMMIT: Final = "ring/commit.c"
-REPLICA: Final = "ring/replica.c"
-PARTITION: Final = "ring/partition.c"
+STEADY: Final = "replication/steady.c"
+LINK: Final = "replication/steady_link.c"
+BEATS: Final = "replication/steady_beats.c"
+COMMIT: Final = "log/commit.c"
+REPLICA: Final = "replication/replica.c"
+PARTITION: Final = "log/partition.c"
 
 OF_LEADERS: Final = (
     Mutant(
@@ -116,13 +116,13 @@ OF_LEADERS: Final = (
         "runtime/test_steady.py::test_a_leader_does_what_the_machine_does",
     ),
     Mutant(
-        "what is read for a peer is sent at another place", "3.1", "ring/steady_lag.c",
+        "what is read for a peer is sent at another place", "3.1", "replication/steady_lag.c",
         "peer->want == STEADY_WAITS && peer->next_offset == want->offset ? peer : NULL;",
         "peer->want == STEADY_WAITS ? peer : NULL;",
         "runtime/test_steady_lag.py::test_what_was_read_too_late_goes_nowhere",
     ),
     Mutant(
-        "what is read of another epoch is sent as of this term", "3.1", "ring/steady_lag.c",
+        "what is read of another epoch is sent as of this term", "3.1", "replication/steady_lag.c",
         "end_offset > it->partition->log_end_offset || header.partition_leader_epoch != it->term)",
         "end_offset > it->partition->log_end_offset)",
         "runtime/test_steady_lag.py::test_what_was_read_too_late_goes_nowhere",
@@ -232,10 +232,7 @@ OF_FOLLOWERS: Final = (
     ),
     Mutant(
         "a follower's append of another term is taken", "3.2", REPLICA,
-        "    if (term != partition->leader_epoch) return -ESTALE;\n"
-        "    uint32_t count = 0;",
-        "    (void)term;\n"
-        "    uint32_t count = 0;",
+        "    if (term != partition->leader_epoch) return -ESTALE;\n", "    (void)term;\n",
         "runtime/test_replicated_partitions.py::test_damaged_bytes_and_strangers_are_refused",
     ),
     Mutant(
@@ -276,14 +273,14 @@ OF_ROLES: Final = (
     Mutant(
         "C drives a group on in the next term", "2", PARTITION,
         "    if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;\n"
-        "    tpc_steady_stop(plane, partition);\n",
+        "    plane->replication->stop(plane, partition);\n",
         "    if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;\n",
         "runtime/test_steady_rules.py::test_a_leadership_that_is_over_commits_nothing",
     ),
     Mutant(
         "C drives a group on that was disarmed", "2", PARTITION,
         "    partition->role = TPC_ROLE_NONE;\n"
-        "    tpc_steady_stop(plane, partition);\n",
+        "    plane->replication->stop(plane, partition);\n",
         "    partition->role = TPC_ROLE_NONE;\n",
         "runtime/test_steady_rules.py::test_a_leadership_that_is_over_commits_nothing",
     ),
@@ -301,7 +298,7 @@ OF_ROLES: Final = (
     Mutant(
         "what a leader appended is told when it leads no more", "2", PARTITION,
         "    tpc_in_place_window_close(partition);\n"
-        "    tpc_replica_forget_appended(plane, partition);\n"
+        "    plane->replication->forget_appended(plane, partition);\n"
         "    tpc_verifications_forget",
         "    tpc_in_place_window_close(partition);\n"
         "    tpc_verifications_forget",
@@ -324,7 +321,7 @@ OF_ROLES: Final = (
     ),
     Mutant(
         "what a leader appended counts as durable for the machine", "1", REPLICA,
-        ".sequence = tpc_tail_newest(partition)->sequence,", ".sequence = 0,",
+        ".sequence = newest->sequence,", ".sequence = 0,",
         "runtime/test_undurable.py::test_the_machine_is_told_by_which_commit_an_append_is_durable",
     ),
     Mutant(
@@ -361,20 +358,20 @@ OF_ANSWERS: Final = (
         "runtime/test_replicated_partitions.py::test_commits_end_waits_in_order_and_never_fall",
     ),
     Mutant(
-        "acks=all waits as acks=1", "7.4", "ring/produce.c",
+        "acks=all waits as acks=1", "7.4", "requests/produce.c",
         "is_early ? TPC_WAIT_DURABLE : TPC_WAIT_COMMITTED;",
         "is_early || true ? TPC_WAIT_DURABLE : TPC_WAIT_COMMITTED;",
         "runtime/test_replicated_partitions.py::"
         "test_acks_one_is_answered_when_it_is_durable_and_acks_all_when_it_is_committed",
     ),
     Mutant(
-        "a batch of a transaction is answered as acks=1", "7.4", "ring/produce.c",
+        "a batch of a transaction is answered as acks=1", "7.4", "requests/produce.c",
         "bool is_early = about->request.acks == 1 && !about->has_transactional;",
         "bool is_early = about->request.acks == 1;",
         "runtime/test_verification.py::test_what_is_in_a_transaction_is_told_when_it_is_committed",
     ),
     Mutant(
-        "acks=1 is answered before it is durable", "7.4", "ring/pending.c",
+        "acks=1 is answered before it is durable", "7.4", "requests/pending.c",
         "if (!wait->partition || wait->end_offset <= tpc_partition_reached(wait->partition, level)) continue;",
         "if (!wait->partition || level == TPC_WAIT_DURABLE) continue;",
         "runtime/test_plane_produce.py::test_nothing_is_answered_or_readable_while_the_write_is_under_way",
@@ -398,7 +395,7 @@ OF_ANSWERS: Final = (
         "runtime/test_steady.py::test_a_leader_takes_nothing_more_when_too_much_waits",
     ),
     Mutant(
-        "Fetch shows what is durable", "7.3", "ring/fetch.c",
+        "Fetch shows what is durable", "7.3", "requests/fetch.c",
         "int64_t upto = tpc_fetch_upto(fetch, reading->partition), next_offset = 0;\n",
         "int64_t upto = fetch->isolation_level == TPC_READ_COMMITTED ? tpc_fetch_upto(fetch, "
         "reading->partition)\n"
@@ -408,44 +405,44 @@ OF_ANSWERS: Final = (
         "runtime/test_near_reads.py::test_a_follower_answers_up_to_its_own_high_watermark_whoever_knows_of_followers",
     ),
     Mutant(
-        "Python reads what is durable", "7.3", "ring/tail.c",
+        "Python reads what is durable", "7.3", "log/tail.c",
         "    if (upto_offset > partition->high_watermark) upto_offset = partition->high_watermark;\n",
         "    if (upto_offset > partition->durable_offset) upto_offset = partition->durable_offset;\n",
         "runtime/test_replicated_partitions.py::"
         "test_acks_one_is_answered_when_it_is_durable_and_acks_all_when_it_is_committed",
     ),
     Mutant(
-        "segments show all that they have", "7.3", "ring/segment_window.c",
+        "segments show all that they have", "7.3", "log/segment_window.c",
         "    if (window->upto_offset <= upto_offset) return 0;\n",
         "    if (window->upto_offset <= upto_offset || upto_offset >= 0) return 0;\n",
         "runtime/test_plane_fetch_segments.py::test_segments_that_hold_more_than_is_committed_show_only_that",
     ),
     Mutant(
-        "a Fetch is answered with the end of the log", "7.1", "ring/fetch.c",
+        "a Fetch is answered with the end of the log", "7.1", "requests/fetch.c",
         "    reading->high_watermark = partition->high_watermark;",
         "    reading->high_watermark = partition->log_end_offset;",
         "runtime/test_near_reads.py::test_a_follower_answers_up_to_its_own_high_watermark_whoever_knows_of_followers",
     ),
     Mutant(
-        "a leader of replicas says by itself what is out of range", "7.2", "ring/fetch.c",
+        "a leader of replicas says by itself what is out of range", "7.2", "requests/fetch.c",
         "if (partition->role != TPC_ROLE_LEADER || partition->is_replicated) return TPC_FETCH_FALLBACK_OFFSET;",
         "if (partition->role != TPC_ROLE_LEADER) return TPC_FETCH_FALLBACK_OFFSET;",
         "runtime/test_near_reads.py::test_a_leader_says_that_an_offset_is_nowhere_when_a_quorum_follows_it",
     ),
     Mutant(
-        "a follower says what is out of range", "7.2", "ring/fetch.c",
+        "a follower says what is out of range", "7.2", "requests/fetch.c",
         "if (partition->role != TPC_ROLE_LEADER || partition->is_replicated) return TPC_FETCH_FALLBACK_OFFSET;",
         "if (partition->role == TPC_ROLE_LEADER && partition->is_replicated) return TPC_FETCH_FALLBACK_OFFSET;",
         "runtime/test_near_reads.py::test_a_follower_never_says_that_an_offset_is_nowhere",
     ),
     Mutant(
-        "a follower serves in a term in which it was not told to", "7.2", "ring/fetch.c",
+        "a follower serves in a term in which it was not told to", "7.2", "requests/fetch.c",
         "partition->role == TPC_ROLE_FOLLOWER && partition->read_term == partition->leader_epoch &&",
         "partition->role == TPC_ROLE_FOLLOWER && partition->read_term >= 0 &&",
         "runtime/test_near_reads.py::test_one_that_follows_in_another_term_serves_when_it_is_told_to_again",
     ),
     Mutant(
-        "readers of another epoch are served", "7.2", "ring/fetch.c",
+        "readers of another epoch are served", "7.2", "requests/fetch.c",
         "if (asked->current_leader_epoch >= 0 && asked->current_leader_epoch != partition->leader_epoch)",
         "if (asked->current_leader_epoch > partition->leader_epoch)",
         "runtime/test_plane_fetch.py::test_reasons_to_leave_are_counted",
@@ -459,7 +456,7 @@ OF_ANSWERS: Final = (
     ),
     Mutant(
         "an ended transaction is stable before its marker is committed", "A reader of committed records gets none",
-        "ring/transaction.c",
+        "log/transaction.c",
         "while (transactions->ended_first && transactions->ended_first->marker_end <= high_watermark)",
         "while (transactions->ended_first && high_watermark >= 0)",
         "runtime/test_read_committed.py::test_readers_are_woken_when_producers_are_found_out_anew",
@@ -512,7 +509,7 @@ OF_CUTS: Final = (
     ),
     Mutant(
         "what was cut is read from segments", "3.2", REPLICA,
-        "    tpc_windows_close_all(&plane->fetches->windows, partition);\n"
+        "    tpc_windows_close_all(&plane->windows, partition);\n"
         "    tpc_commit_waits_fail",
         "    tpc_commit_waits_fail",
         "runtime/test_plane_fetch_segments.py::test_segments_of_a_log_that_was_cut_are_opened_anew",

@@ -71,7 +71,7 @@ class TwinLog(MemoryLog):
         return bisect_left(self.batches, offset, key=lambda batch: decode_header(batch).last_offset)
 
     def judge(self, header):
-        """(error, base offset of what it repeats), as `native/ring/producer.c`; None: nothing."""
+        """(error, base offset of what it repeats), as `native/log/producer.c`; None: nothing."""
         if header.producer_id < 0:
             return ErrorCode.NONE, None
         error, repeated = judged(self.log_state.producers.producers.get(header.producer_id), header)

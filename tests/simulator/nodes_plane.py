@@ -105,7 +105,7 @@ class TwinPlane(MemoryPlane):
         return base_offset
 
     def produce_with(self, request, verdicts, endpoints):
-        """As `native/ring/produce.c`: what a quorum is to be asked about is left, and what is held back."""
+        """As `native/requests/produce.c`: what a quorum is to be asked about is left, and what is held back."""
         asked = self.asked(request).parts
         if any(self._is_held_back(part, verdict) for part, verdict in zip(asked, verdicts, strict=True)):
             return ProduceFallback.UNCOMMITTED
