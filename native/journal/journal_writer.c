@@ -215,7 +215,7 @@ static void drop_failed(tpc_journal *journal) {
 
 /* Rule: Only the contiguous durable prefix is acknowledged. A short write is a failure. After a failure offsets and
  * sequence numbers go back. See also native/log/append.c. Held by tests/runtime/test_journal.py,
- * tests/runtime/test_plane_produce.py. */
+ * tests/runtime/test_journal_order.py, tests/runtime/test_plane_produce.py. */
 static void advance(tpc_journal *journal) {
     bool advanced = false;
     while (journal->sequence_first < journal->sequence_submit) {

@@ -452,7 +452,8 @@ static bool waits_for_python(const tpc_plane *plane, const tpc_partition *partit
 /* Rule: A group is driven by the machine or by C, never by both. C is given what is quiet, for one term. Anything
  * that is not steady takes it back first. Why: docs/decisions/2026-11-23-steady-state-in-c.md. See also
  * tpc_broker/raft/carrying.py, tpc_broker/runtime/cluster/steady_carrier.py. Held by tests/runtime/test_steady.py (C
- * beside the machine, from seeds), tests/runtime/test_replica_driver.py, tests/raft/test_carrying.py. */
+ * beside the machine, from seeds), tests/runtime/test_steady_rules.py, tests/runtime/test_replica_driver.py,
+ * tests/raft/test_carrying.py. */
 /* A new one; NULL with *error. */
 static tpc_steady *arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term, int64_t start_offset,
                        int *error) {
