@@ -9,6 +9,9 @@
 #define TPC_INVARIANT(condition, ...) \
     (__builtin_expect(!(condition), 0) ? tpc_invariant_broken(#condition, __FILE__, __LINE__, __VA_ARGS__) : (void)0)
 
+/* For what needs no numbers to be understood: the condition, the file, the line and the function are told. */
+#define TPC_HOLDS(condition) TPC_INVARIANT(condition, "in %s", __func__)
+
 _Noreturn void tpc_invariant_broken(const char *condition, const char *file, int line, const char *format, ...)
     __attribute__((cold, format(printf, 4, 5)));
 
