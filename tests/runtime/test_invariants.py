@@ -24,23 +24,33 @@ client = bench.connect()
 assert bench.produce(client, ("t", 0, records_of(1))) == [(0, 9)]
 find = ctypes.CDLL(_ring.__file__).tpc_partition_of
 find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint64]
-partition = find(int(ffi.cast("uintptr_t", bench.plane.pointer)), handle)
+plane = int(ffi.cast("uintptr_t", bench.plane.pointer))
 poke = ctypes.CDLL(str(folder / "poke.so")).poke
-poke.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
-assert poke(partition, field.encode(), value) == 0
+poke.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
+assert poke(plane, find(plane, handle), field.encode(), value) == 0
 bench.produce(client, ("t", 0, records_of(1)))
 print("survived")
 """
 POKE = """
 #include <string.h>
-#include "partition.h"
-int poke(tpc_partition *partition, const char *field, int64_t value) {
-#define FIELD(name) if (!strcmp(field, #name)) return partition->name = value, 0
-    FIELD(log_start_offset);
-    FIELD(high_watermark);
-    FIELD(durable_offset);
-    FIELD(written_offset);
-    FIELD(dirty_bytes);
+#include "journal_state.h"
+#include "plane.h"
+int poke(tpc_plane *plane, tpc_partition *partition, const char *field, int64_t value) {
+    tpc_journal *journal = plane->journal;
+    tpc_tail_batch *run = partition->tail;
+#define FIELD(name) if (!strcmp(field, #name)) return name = value, 0
+    FIELD(partition->log_start_offset);
+    FIELD(partition->high_watermark);
+    FIELD(partition->durable_offset);
+    FIELD(partition->written_offset);
+    FIELD(partition->dirty_bytes);
+    FIELD(partition->dirty);
+    FIELD(run->next_offset);
+    FIELD(run->sequence);
+    FIELD(plane->undo_count);
+    FIELD(journal->reported);
+    FIELD(journal->durable.position);
+    FIELD(journal->position_base);
     if (!strcmp(field, "nothing")) return 0;
     return -1;
 }
@@ -51,11 +61,18 @@ int poke(tpc_partition *partition, const char *field, int64_t value) {
     ("field", "value", "told"),
     [
         ("nothing", 0, "survived"),
-        ("log_start_offset", 11, "partition->log_start_offset <= last_stable_offset; t-0 in leader epoch 0: log_start"),
-        ("high_watermark", 12, "partition->high_watermark <= partition->commit_offset; t-0 in leader epoch 0"),
-        ("durable_offset", 11, "durable_offset 11, log_end_offset 11"),
-        ("written_offset", 12, "partition->written_offset <= partition->durable_offset"),
-        ("dirty_bytes", 1 << 40, "of these durable 10995116277"),
+        ("partition->log_start_offset", 11, "log_start_offset <= last_stable_offset; t-0 in leader epoch 0: log_start"),
+        ("partition->high_watermark", 12, "partition->high_watermark <= partition->commit_offset; t-0 in leader epoch"),
+        ("partition->durable_offset", 11, "durable_offset 11, log_end_offset 10"),
+        ("partition->written_offset", 12, "partition->written_offset <= partition->durable_offset"),
+        ("partition->dirty_bytes", 1 << 40, "of these durable 10995116277"),
+        ("partition->dirty", 0, "partition->dirty == (partition->dirty_bytes > 0)"),
+        ("run->next_offset", 12, "!newest || newest->next_offset == batch->base_offset; t-0"),
+        ("run->sequence", 9, "!newest || newest->sequence <= batch->sequence; t-0"),
+        ("plane->undo_count", 1, "!plane->undo_first == !plane->undo_count; in undo_link"),
+        ("journal->reported", 1 << 40, "journal->reported < journal->sequence_first; journal: commits from 2"),
+        ("journal->durable.position", 9, "sealed->position >= journal->durable.position; journal: commits from 2"),
+        ("journal->position_base", 1 << 40, "position >= journal->position_base; journal: commits from 2"),
     ],
 )
 def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
