@@ -22,7 +22,7 @@ from tests.simulator.c_mutant import ROOT, Mutant
 
 FLAGS: Final = ("-O1", "-fPIC", "-std=gnu11", "-UNDEBUG", "-fno-semantic-interposition")
 EXTENSIONS: Final = {"_bytes": build_bytes.ffibuilder, "_ring": build_ring.ffibuilder}
-PATIENCE_S: Final = 10
+MUTANT_S_MAX: Final = 10
 """Of a test that waits for what a mutant never does; on a loaded machine one that is sound waits for a second."""
 JUDGED_S_MAX: Final = 900
 _SAID: Final = re.compile(
@@ -120,5 +120,5 @@ def tested_in(tree: Path, tests: Iterable[str], *options: str) -> Verdict:
     named = [str(ROOT / "tests" / test) for test in tests]
     ours = ("-p", "no:cacheprovider", "-o", f"pythonpath={tree} {ROOT}")
     basetemp = f"--basetemp={tree / 'tmp'}"
-    more = {"TPC_TEST_PATIENCE_S": str(PATIENCE_S)}
+    more = {"TPC_TEST_PATIENCE_S": str(MUTANT_S_MAX)}
     return run_in(tree, ["-m", "pytest", "-q", "-x", "--part=gate", *ours, basetemp, *options, *named], more)
