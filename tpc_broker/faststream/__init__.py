@@ -31,6 +31,7 @@ Modules
     `broker`       `TpcBroker`: the client's life, publishing
     `registrator`  `subscriber` and `publisher`, shared with `TpcRouter` (`router`)
     `subscriber`   a stream of the client, handed to a handler
+    `batches`      likewise, in lists
     `publisher`    commands, and what sends them
     `message`      a record as FastStream has it, and what became of it
     `annotations`  what handlers ask for by types: `TpcMessage` of this package is one of them
