@@ -16,13 +16,15 @@ from faststream.exceptions import (
     NackMessage,
     RejectMessage,
     StopConsume,
+    SubscriberNotFound,
 )
 from faststream.message import AckStatus
 from faststream.specification import AsyncAPI
 
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import Delivered, TopicPartition, connect
-from tpc_broker.client.errors import UnreachableError
+from tpc_broker.client.errors import ClosedError, UnknownTopicError, UnreachableError
+from tpc_broker.client.net import fleet
 from tpc_broker.client.values import Fate
 from tpc_broker.faststream import AckPolicy, TestTpcBroker, TpcBroker, TpcMessage, TpcResponse, TpcRouter
 from tpc_broker.testing import MemoryBroker
@@ -141,10 +143,49 @@ async def test_who_asks_for_an_answer_gets_it(memory):
         await broker.start()
         await broker.publish("a", "in", reply_to="out")
         assert (await records_of(memory, "out", 1))[0].value == b"answer to a"
-        with pytest.raises(FeatureNotSupportedException):
-            await broker.request("a", "in")
-        with pytest.raises(FeatureNotSupportedException):
-            await broker.publisher("out").request("a")
+
+
+@on_asyncio
+async def test_requests_wait_for_their_own_answers(memory):
+    broker = TpcBroker(memory)
+
+    @broker.subscriber("in", concurrency=8, order="none")
+    async def handle(number: int):
+        for _ in range(8 - number):
+            await anyio.lowlevel.checkpoint()
+        return TpcResponse({"twice": 2 * number}, headers={"by": "us"})
+
+    publisher = broker.publisher("in", reply_to="out")
+    async with broker:
+        await broker.publish("of nobody", "out")
+        await broker.start()
+        answers = await asyncio.gather(*(broker.request(n, "in", reply_to="out") for n in range(5)))
+        assert [await answer.decode() for answer in answers] == [{"twice": 2 * n} for n in range(5)]
+        assert {answer.headers["by"] for answer in answers} == {"us"}
+        assert await (await publisher.request(7, correlation_id="mine")).decode() == {"twice": 14}
+        with pytest.raises(TimeoutError):
+            await broker.request(1, "many", reply_to="out", timeout=PASSES_S)
+        with pytest.raises(ValueError, match="reply_to="):
+            await broker.publisher("in").request(1)
+        assert await (await broker.request(3, "in", reply_to="out")).decode() == {"twice": 6}
+
+
+@on_asyncio
+async def test_a_request_whose_answer_can_come_nowhere_fails(memory, monkeypatch):
+    monkeypatch.setattr(fleet, "MISSING_TOPIC_SECONDS", 0.0)
+    broker = TpcBroker(memory)
+    with pytest.raises(FeatureNotSupportedException, match="not connected"):
+        await broker.request(1, "in", reply_to="out")
+    async with broker:
+        await broker.start()
+        for _ in range(2):
+            with pytest.raises(UnknownTopicError, match="there is no topic 'nowhere'"):
+                await broker.request(1, "in", reply_to="nowhere")
+        asked = asyncio.create_task(broker.request(1, "in", reply_to="out"))
+        async with connect(memory) as client, client.read("in") as stream:
+            await anext(stream)
+    with pytest.raises(ClosedError, match="the broker was stopped"):
+        await asked
 
 
 @pytest.mark.parametrize("how", ["nack()", "NackMessage", "an error"])
@@ -528,6 +569,22 @@ def test_handlers_are_called_at_once_in_tests():
             handle.mock.assert_called_once_with("a")
             with pytest.raises(ValueError, match="b"):
                 await broker.publish("b", "in")
+
+    anyio.run(main, backend="asyncio")
+
+
+def test_requests_are_answered_at_once_in_tests():
+    broker = TpcBroker("some:9092")
+
+    @broker.subscriber("in")
+    async def handle(number: int):
+        return 2 * number
+
+    async def main():
+        async with TestTpcBroker(broker):
+            assert await (await broker.request(5, "in", reply_to="out")).decode() == 10
+            with pytest.raises(SubscriberNotFound):
+                await broker.request(5, "nobody", reply_to="out")
 
     anyio.run(main, backend="asyncio")
 
