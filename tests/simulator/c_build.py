@@ -22,7 +22,7 @@ from tests.simulator.c_mutant import ROOT, Mutant
 
 FLAGS: Final = ("-O1", "-fPIC", "-std=gnu11", "-UNDEBUG", "-fno-semantic-interposition")
 EXTENSIONS: Final = {"_bytes": build_bytes.ffibuilder, "_ring": build_ring.ffibuilder}
-PATIENCE_S: Final = 10
+MUTANT_HANGS_S: Final = 10
 """Of a test that waits for what a mutant never does; on a loaded machine one that is sound waits for a second."""
 JUDGED_S_MAX: Final = 900
 _SAID: Final = re.compile(
@@ -45,7 +45,7 @@ def _told(found: re.Match[str]) -> str:
 
 
 class Build:
-    """Objects of all sources in a folder, made when it is entered for the first time."""
+    """Objects of all sources, in a folder, and what is linked of them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -99,7 +99,9 @@ class Build:
 
 
 def run_in(tree: Path, arguments: Iterable[str], more: Mapping[str, str] | None = None) -> Verdict:
-    """Runs Python with a package's extensions: whatever fails, ends by a signal, or hangs has found the fault."""
+    """Runs Python with a package's extensions. A command that says so by its exit code 1, is ended by a signal, or hangs,
+    has found the fault.
+    """
     environment = {**os.environ, "PYTHONPATH": f"{tree}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
     try:
         done = subprocess.run(
@@ -110,6 +112,8 @@ def run_in(tree: Path, arguments: Iterable[str], more: Mapping[str, str] | None 
     except subprocess.TimeoutExpired:
         return Verdict(is_caught=True, how=f"not over after {JUDGED_S_MAX} s")
     said = done.stdout + done.stderr
+    if done.returncode > 1:  # nothing was judged: of pytest, what cannot be imported, or is not there
+        raise RuntimeError(said[-3000:])
     found = dict.fromkeys(_told(one) for one in _SAID.finditer(said))
     how = "; ".join(list(found)[:3]) or said.strip()[-300:] or f"exit code {done.returncode}"
     return Verdict(done.returncode != 0, how if done.returncode else "")
@@ -120,5 +124,5 @@ def tested_in(tree: Path, tests: Iterable[str], *options: str) -> Verdict:
     named = [str(ROOT / "tests" / test) for test in tests]
     ours = ("-p", "no:cacheprovider", "-o", f"pythonpath={tree} {ROOT}")
     basetemp = f"--basetemp={tree / 'tmp'}"
-    more = {"TPC_TEST_PATIENCE_S": str(PATIENCE_S)}
+    more = {"TPC_TEST_PATIENCE_S": str(MUTANT_HANGS_S)}
     return run_in(tree, ["-m", "pytest", "-q", "-x", "--part=gate", *ours, basetemp, *options, *named], more)
