@@ -1,5 +1,5 @@
 """Connections, and a plane on a journal of its own, with all features of the kernel, with those of 5.8 only, and
-without io_uring.
+without io_uring, or on simulated rings and sockets (`SIMULATED`).
 
 What C does differently without a feature is in how it accepts, receives and sends: the modules that look at that run
 with both sets in the gate (`DIFFER`), as do those that choose their features themselves. The others run with 5.8's in
@@ -24,9 +24,14 @@ DIFFER = {
     "test_connections", "test_connections_large", "test_datagrams", "test_links", "test_nobody_is_served", "test_tls",
 }  # fmt: skip
 PLAIN = {"test_connections", "test_datagrams", "test_plane_fetch", "test_plane_produce", "test_tls"}
-SIMULATED = {"test_connections", "test_connections_large", "test_steady"}
+SIMULATED = {
+    "test_connections", "test_connections_large", "test_links", "test_links_fetch", "test_plane_fetch",
+    "test_plane_produce", "test_steady", "test_steady_lag",
+}  # fmt: skip
 OF_THE_KERNEL = {
     "test_out_of_descriptors_accepting_rests_and_goes_on", "test_many_that_fall_idle_together_hold_up_nobody",
+    "test_the_time_is_over", "test_deadlines_on_all_sides_of_a_round_of_the_wheel",
+    "test_a_wait_that_nothing_ends_answers_more_requests_than_may_be_under_way",
     "test_how_late_beats_were_counts_what_work_took_and_not_that_the_thread_was_stopped",
 }  # fmt: skip
 """Bounds of a process; how long work takes."""

@@ -293,6 +293,9 @@ class SimulatedSocket:
     def getpeername(self):
         return self.end.other.address
 
+    def fileno(self):
+        return self._descriptor
+
     def detach(self):
         descriptor, self._descriptor = self._descriptor, -1
         return descriptor

@@ -60,6 +60,7 @@ class Operation:
 
     def memory(self):
         """What it reads from or writes to, while it is under way."""
+        assert self.is_under_way, "whose memory this was is gone"
         return memoryview(ffi.buffer(ffi.cast("uint8_t *", self.address), self.length))
 
     def vector(self):
@@ -165,6 +166,13 @@ class SimulatedSystem:
         if device not in self._devices.values():
             device.close()
         return 0
+
+    def drop(self, is_gone):
+        """Descriptors of those devices, whose process is gone; they, by their numbers."""
+        dropped = {number: device for number, device in self._devices.items() if is_gone(device)}
+        for number in dropped:
+            del self._devices[number]
+        return dropped
 
     def forget(self, device):
         """Whoever had it is gone, and with it all its descriptors; what becomes of the device is known already."""
@@ -292,6 +300,13 @@ class SimulatedRing(Ring):
             follower.complete(-errno.ECANCELED)
         else:
             self._begin(follower)
+
+    def abandon(self):
+        """Its process is gone: to C everything ends, as cancelled, and nothing more is begun."""
+        while self.wait(0) > 0 or self._under_way:
+            for number in self._under_way:
+                lib.tpc_simulated_complete(self.pointer, number, -errno.ECANCELED)
+            self._under_way.clear()
 
     def close(self, timeout_s=5.0):
         """What is under way is nobody's any more: the simulation may complete it, and nobody hears of that."""
