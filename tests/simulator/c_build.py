@@ -28,7 +28,8 @@ JUDGED_S_MAX: Final = 900
 _SAID: Final = re.compile(
     r"^(?:FAILED|ERROR) (?:\S*/)?tests/(?P<test>.+?)(?= - |$)|^\S*?(?P<invariant>[^\s/]+: broken invariant: [^;]*)"
     r"|^Fatal Python error: (?P<fatal>.*)"
-    r'|^  File "\S*/tests/(?P<where>\S+", line \d+ in test_\w+)',
+    r'|^  File "\S*/tests/(?P<where>\S+", line \d+ in test_\w+)'
+    r"|^(?P<seed>\w+ seed \d+): FAILED\n(?P<what>.*)",
     re.MULTILINE,
 )  # fmt: skip
 
@@ -41,6 +42,8 @@ class Verdict(NamedTuple):
 
 
 def _told(found: re.Match[str]) -> str:
+    if found["seed"]:
+        return f"{found['seed']}: {found['what']}"
     return re.sub(r'", line \d+ in ', "::", found[found.lastgroup or 0])
 
 
@@ -99,8 +102,8 @@ class Build:
 
 
 def run_in(tree: Path, arguments: Iterable[str], more: Mapping[str, str] | None = None) -> Verdict:
-    """Runs Python with a package's extensions. A command that says so by its exit code 1, is ended by a signal, or hangs,
-    has found the fault.
+    """Runs Python with a package's extensions. A command that says so by its exit code 1, that is ended by a signal, or
+    that hangs has found the fault.
     """
     environment = {**os.environ, "PYTHONPATH": f"{tree}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
     try:
