@@ -81,8 +81,8 @@ static void pace(tpc_journal *journal, uint32_t blocks) {
 }
 
 /* Rule: Nothing acknowledged is lost by loss of power. See also tpc_broker/storage/checkpoint.py. Held by
- * tests/durability/test_power_loss.py, tests/durability/test_crash_images.py, tests/cluster/test_disks.py (of one
- * node, a majority and all). */
+ * tests/runtime/test_flushed_writes.py, tests/durability/test_power_loss.py, tests/durability/test_crash_images.py,
+ * tests/cluster/test_disks.py (of one node, a majority and all). */
 /* 0, or -EAGAIN when the submission queue cannot take it now. */
 static int submit(tpc_journal *journal, uint64_t sequence) {
     bool linked =
