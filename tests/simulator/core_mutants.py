@@ -59,9 +59,9 @@ async def _write_superblock_cached(self: Any, superblock: Any) -> None:
 MUTANTS = [
     Mutant("no fdatasync", SimulatedDisk, "fdatasync", _nothing),
     Mutant("no sync of folders", SimulatedDisk, "fsync_directory", _nothing),
-    Mutant("an earlier life is not waited for", SimulatedDisk, "wait_landed", _nothing),
+    Mutant("an earlier life is not waited for", SimulatedDisk, "wait_landed", _nothing, first_seed=20),
     Mutant("a checkpoint before its data", Checkpointer, "_capture_and_sync", _capture_without_sync),
-    Mutant("past the page cache means durable", SegmentFolder, "write_direct", _direct_is_durable),
+    Mutant("past the page cache means durable", SegmentFolder, "write_direct", _direct_is_durable, first_seed=30),
     Mutant("a superblock in the page cache", JournalFile, "_write_superblock", _write_superblock_cached),
 ]
 
