@@ -10,7 +10,7 @@ from itertools import count
 import trio
 
 from tests.log.log_batches import batch
-from tests.simulator.core_life import CORE, REFUSALS, WALL_MS
+from tests.simulator.core_life import REFUSALS, WALL_MS
 from tests.simulator.core_truth import STAMPED_BYTES, Batch, PartitionTruth, batches_of
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode
@@ -202,7 +202,8 @@ class Load:
             if offset < plane.bounds(handle).log_start_offset:
                 return
         first = next(batches_of(data), None)
-        assert first is not None and first[0] <= offset < first[1], f"{truth.topic}: nothing is read at {offset}"
+        is_there = first is not None and first[0] <= offset < first[1]
+        assert is_there, f"{truth.topic}: nothing is read at {offset}"
         truth.shown(data)
         self.counts["read"] += 1
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.simulator.core_mutants import IN_C, MUTANTS, SEEDS_MAX, Mutant, find
+from tests.simulator.core_mutants import MUTANTS, SEEDS_MAX, Mutant, find
 from tests.simulator.core_run import execute, plan, run
 from tests.support.waiting import PATIENCE_S
 
@@ -41,7 +42,9 @@ def test_a_seed_repeats_itself_in_another_interpreter():
 
 def test_the_runs_come_to_what_they_are_for():
     """Somewhere in the gate's seeds."""
-    counts = sum((execute(seed, plan(seed, STEPS)).load.counts for seed in list(SEEDS)[:8]), start=type(told(1)[0])())
+    counts = Counter()
+    for seed in SEEDS[:8]:
+        counts.update(execute(seed, plan(seed, STEPS)).load.counts)
     assert all(counts.values()), counts
 
 
@@ -55,13 +58,3 @@ def test_the_runs_come_to_what_they_are_for():
 def test_a_planted_fault_is_found(mutant: Mutant):
     with mutant.planted():
         assert find(range(mutant.first_seed, mutant.first_seed + SEEDS_MAX), STEPS)
-
-
-@pytest.mark.sim
-@pytest.mark.parametrize("name", IN_C)
-def test_a_fault_planted_into_the_journal_is_found(built_with_mutants, name):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulator.core_mutants", name, str(STEPS)],
-        cwd=built_with_mutants, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert done.stdout.startswith("seed"), done.stderr
