@@ -46,6 +46,9 @@ class KernelWorld:
     monotonic_ns, open_descriptors = staticmethod(time.monotonic_ns), staticmethod(open_descriptors)
     is_simulated = False
 
+    def let_arrive(self):
+        """What was sent over loopback is there."""
+
     def listen(self):
         return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
 
@@ -103,6 +106,9 @@ class SimulatedWorld:
 
     def open_descriptors(self):
         return self.system.descriptors()
+
+    def let_arrive(self):
+        self.let_pass(self.network.delay_s_max)
 
     def listen(self):
         self._port += 1
