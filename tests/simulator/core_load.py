@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections import Counter
 from itertools import count
@@ -9,7 +10,7 @@ from itertools import count
 import trio
 
 from tests.log.log_batches import batch
-from tests.simulator.core_life import CORE, REFUSALS, WALL_MS
+from tests.simulator.core_life import REFUSALS, WALL_MS
 from tests.simulator.core_truth import STAMPED_BYTES, Batch, PartitionTruth, batches_of
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode
@@ -18,12 +19,13 @@ from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 
 VALUE_BYTES = (10, 300, 3000, 7000, 12_000, 20_000, 40_000)
 SEGMENT_BYTES = 300_000
+BYTES_KEPT = 400_000
 READ_BYTES = 30_000
 REST_S = 0.002
 AFTER_REFUSAL_S = 0.02
 MAY_BE_TOLD = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE}
 IDEMPOTENT, TRANSACTIONAL = 7, 8
-ACTIONS = ((5, "append"), (6, "produce"), (2, "transact"), (2, "read"), (1, "trim"))
+ACTIONS = ((5, "append"), (6, "produce"), (2, "transact"), (2, "read"), (1, "trim"), (1, "retain"))
 
 
 def config_of_topics():
@@ -212,6 +214,21 @@ class Load:
             truth.log_start_asked = max(truth.log_start_asked, offset)
             await life.storage.set_log_start(self.handles[truth.topic], offset)
             truth.log_start = max(truth.log_start, offset)
+
+    async def retain(self, life, _number, truth):
+        """As the settings of a topic that keeps little."""
+        files = self.files[truth.topic]
+        if self.chance.random() < 0.3:
+            truth.retaining += 1
+            settings, files.settings = files.settings, dataclasses.replace(files.settings, retention_bytes=BYTES_KEPT)
+            try:
+                await life.storage.retain(files, self.handles[truth.topic], WALL_MS)
+                bounds = life.plane.bounds(self.handles[truth.topic])
+            finally:
+                files.settings = settings
+            truth.retaining -= 1
+            truth.log_start_asked = max(truth.log_start_asked, bounds.high_watermark)
+            truth.log_start = max(truth.log_start, bounds.log_start_offset)
 
     async def replace(self, life):
         """The topic that is made anew again and again."""

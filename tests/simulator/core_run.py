@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import traceback
 from contextlib import ExitStack
 from random import Random
 from unittest import mock
@@ -98,7 +99,7 @@ class Story:
         self.load = Load(self, PARTITIONS)
         self.lives = 0
         self.life = None
-        self._scope = trio.CancelScope()
+        self._scope, self._tasks = trio.CancelScope(), None
         self._down_s = 0.0
         self._is_stopped = False
 
@@ -132,6 +133,7 @@ class Story:
             except* REFUSALS:  # it could not start: it is started again
                 self.disk.kill()
                 self._down_s = START_AGAIN_S
+            self._tasks = None
             self.life.end()
             await trio.sleep(self._down_s)
         await self._look_once_more()
@@ -140,6 +142,7 @@ class Story:
         await life.open(self._mutants)
         await self.load.check(life)
         async with trio.open_nursery() as nursery:
+            self._tasks = nursery
             nursery.start_soon(life.storage.run_maintenance)
             await self.load.open(life)
             async with trio.open_nursery() as actors:
@@ -147,6 +150,7 @@ class Story:
                     for truth in self.load.truths[:-1]:
                         actors.start_soon(self.load.act, life, number, truth)
                 actors.start_soon(self.load.replace, life)
+            self._tasks = None
             assert await life.stop(), "an orderly stop has not come to its end"
             nursery.cancel_scope.cancel()
         self._is_stopped = True
@@ -182,7 +186,7 @@ class Story:
         self._end_life(down_ms)
 
     def _end_life(self, down_ms):
-        self._down_s = down_ms / 1000
+        self._down_s, self._tasks = down_ms / 1000, None
         self._scope.cancel()
 
     def fail(self, number):
@@ -206,14 +210,17 @@ class Story:
 
     def checkpoint(self):
         """Whenever the core asks for none itself."""
-        if self.life.storage is not None and not self.life.is_over:
-            self.life.storage._requests.checkpoint.ask()
+        if self._tasks is not None:
+            self._tasks.start_soon(self.life.storage.checkpoint)
 
 
-def _first_of(group):
-    while isinstance(group, BaseExceptionGroup):
-        group = next((one for one in group.exceptions if isinstance(one, AssertionError)), group.exceptions[0])
-    return group
+def _first_of(error):
+    """What was found, or what nobody expected."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((one for one in error.exceptions if isinstance(one, AssertionError)), error.exceptions[0])
+    if isinstance(error, AssertionError) or not isinstance(error, Exception):
+        return error
+    return AssertionError("".join(traceback.format_exception(error)))
 
 
 def execute(seed, schedule, mutants=0) -> Story:
