@@ -69,10 +69,24 @@ class SteadyGroup:
         """At both ends."""
         return self._peer_links[follower.number - 1] in self.leader.links and follower.link in follower.links
 
+    def may_be_linked(self, follower):
+        """As drivers give a group to C: what the follower has is durable, and nothing is on its way to the others."""
+        state, leading = follower.state(), self.leader.steady.steady_state(self.leader.handle)
+        is_quiet = leading is None or all(
+            peer.match == peer.next or not self.is_linked(other)
+            for peer, other in zip(leading.peers, self.followers, strict=True)
+            if other is not follower
+        )
+        return is_quiet and state.durable_offset == state.log_end_offset
+
+    def match_of(self, follower):
+        """What a machine finds out that it has."""
+        return follower.state().log_end_offset
+
     def link(self, follower):
-        """With another connection than before. What the follower has is durable."""
-        state, leader = follower.state(), self.leader
-        assert state.durable_offset == state.log_end_offset
+        """With another connection than before."""
+        assert self.may_be_linked(follower)
+        leader = self.leader
         for member, link in ((leader, self._peer_links[follower.number - 1]), (follower, follower.link)):
             member.steady.steady_close(link)
         at_leader, at_follower = self._connect(leader.number, follower.number)
@@ -80,9 +94,9 @@ class SteadyGroup:
         follower.link = follower.adopt(at_follower, leader.number)
         before = leader.steady.steady_disarm(leader.handle)
         matches = [peer.match for peer in before.peers] if before else [0] * len(self.followers)
-        matches[follower.number - 1] = state.log_end_offset
+        matches[follower.number - 1] = self.match_of(follower)
         rows = [
-            SteadyPeerState(link, one.incarnation, match, match, 0, votes=True)
+            SteadyPeerState(link if link in leader.links else 0, one.incarnation, match, match, 0, votes=True)
             for link, one, match in zip(self._peer_links, self.followers, matches, strict=True)
         ]
         assert leader.steady.steady_lead(leader.handle, leader.incarnation, TERM, 0, UNBOUNDED, rows, votes=True)
