@@ -19,9 +19,8 @@ LEAVING_SEED = 66
 """One dies in it, and one is drained."""
 IN_THE_GATE = {
     "acknowledged before the quorum", "a leader is confirmed by its own word", "whoever was a member commits",
-    "a repeat is told another place",
 }  # fmt: skip
-"""Planted faults of replication, of who leads, of groups, and of answers, each found by a run of a second or two."""
+"""Planted faults of replication, of who leads, and of groups, each found by a run of a second or two."""
 ROOT = Path(__file__).parents[2]
 
 
