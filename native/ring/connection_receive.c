@@ -489,11 +489,11 @@ void receive_end_of_file(connection *it) {
 static bool receive_once(connection *it) {
     uint8_t *into = it->owner->scratch;
     size_t room = SCRATCH_BYTES;
-    size_t missing = it->partial != NULL ? it->announced - have_bytes(it) : 0;
-    bool direct = it->tls == NULL && missing > SCRATCH_BYTES && make_room(it, NULL, SCRATCH_BYTES) == 0;
+    size_t frame_room = it->partial != NULL ? it->partial->capacity - it->partial->length : 0;
+    bool direct = it->tls == NULL && frame_room >= SCRATCH_BYTES; /* it grows with what has come, never for what may */
     if (direct) {
         into = it->partial->data + it->partial->length;
-        room = it->partial->capacity - it->partial->length;
+        room = frame_room;
     }
     int64_t received = tpc_io.receive(it->descriptor, into, room);
     if (received < 0) {

@@ -101,7 +101,8 @@ class CoreLife:
         if self.ring is None:
             return
         self._world.turns.remove(self.ring)
-        if self.plane is not None:
+        if self.storage is not None:
+            self._world.load.count(self)
             self.ring.abandon()
             self.plane.close()
             self._connections.free()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
+from collections import Counter
 from itertools import count
 
 import trio
@@ -15,14 +17,15 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 
-VALUE_BYTES = (10, 300, 3000, 7000, 20_000, 60_000)
-SEGMENT_BYTES = 200_000
+VALUE_BYTES = (10, 300, 3000, 7000, 12_000, 20_000, 40_000)
+SEGMENT_BYTES = 300_000
+BYTES_KEPT = 400_000
 READ_BYTES = 30_000
-REST_S = 0.004
+REST_S = 0.002
 AFTER_REFUSAL_S = 0.02
 MAY_BE_TOLD = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE}
 IDEMPOTENT, TRANSACTIONAL = 7, 8
-ACTIONS = ((5, "append"), (6, "produce"), (2, "transact"), (2, "read"), (1, "trim"))
+ACTIONS = ((5, "append"), (6, "produce"), (2, "transact"), (2, "read"), (1, "trim"), (1, "retain"))
 
 
 def config_of_topics():
@@ -40,13 +43,24 @@ class Load:
         self._numbers = count(1000)
         self.config = config_of_topics()
         self.truths = [self._new(f"topic{number}") for number in range(partitions)]
-        self.counts = dict.fromkeys(("acknowledged", "refused", "repeated", "read"), 0)
+        self.counts = Counter(acknowledged=0)
         self.is_stopping = False
         self.handles = {}
 
     def _new(self, topic):
         key = TopicPartition(TopicId(uuid.UUID(int=next(self._numbers))), PartitionIndex(0))
         return PartitionTruth(topic, key)
+
+    def count(self, life):
+        """What it has come to."""
+        journal, kept = life.plane.journal_statistics(), life.storage.counters()
+        self.counts["written in place"] += journal["in_place_bytes_written"]
+        self.counts["commits"] += journal["commits_durable"]
+        self.counts["commits failed"] += journal["commits_failed"]
+        self.counts["refused for want of journal"] += journal["refused_full"]
+        self.counts["checkpoints"] += kept["checkpoints"]
+        self.counts["full"] += kept["disk_full_refusals"]
+        self.counts["segments"] += sum(len(files.segments) for files in life.recovered.storages.values())
 
     # -- a life --------------------------------------------------------------------------------------------------------
 
@@ -200,6 +214,21 @@ class Load:
             truth.log_start_asked = max(truth.log_start_asked, offset)
             await life.storage.set_log_start(self.handles[truth.topic], offset)
             truth.log_start = max(truth.log_start, offset)
+
+    async def retain(self, life, _number, truth):
+        """As the settings of a topic that keeps little."""
+        files = self.files[truth.topic]
+        if self.chance.random() < 0.3:
+            truth.retaining += 1
+            settings, files.settings = files.settings, dataclasses.replace(files.settings, retention_bytes=BYTES_KEPT)
+            try:
+                await life.storage.retain(files, self.handles[truth.topic], WALL_MS)
+                bounds = life.plane.bounds(self.handles[truth.topic])
+            finally:
+                files.settings = settings
+            truth.retaining -= 1
+            truth.log_start_asked = max(truth.log_start_asked, bounds.high_watermark)
+            truth.log_start = max(truth.log_start, bounds.log_start_offset)
 
     async def replace(self, life):
         """The topic that is made anew again and again."""

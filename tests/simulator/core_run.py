@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import traceback
 from contextlib import ExitStack
 from random import Random
 from unittest import mock
@@ -49,6 +50,8 @@ SHRINK_RUNS_MAX = 60
 START_AGAIN_S = 0.05
 AT_LAST_S = 0.1
 """With a disk that is well."""
+LASTS_S_MAX = 60
+"""Of the run's time."""
 SMALLER = (
     (journal, "JOURNAL_BYTES_MIN", JOURNAL_BYTES), (checkpoint, "BALLAST_BYTES", 4096),
     (in_place_windows, "IN_PLACE_BATCH_BYTES_MIN", 8192), (in_place_windows, "IN_PLACE_BYTES_MIN_OPEN", 1),
@@ -59,23 +62,26 @@ SMALLER = (
 """What a short run has to come to."""
 
 
+DOWN_MS, A_WHILE_MS = (0, 0, 5, 50), (3, 10, 10, 30, 100, 700)
+ARGUMENTS = {
+    "lose_power": DOWN_MS, "kill": DOWN_MS, "fail": range(1, 20), "fail_for": (1, 5, 30, 100), "hang": A_WHILE_MS,
+    "stick": A_WHILE_MS, "fill": A_WHILE_MS,
+}  # fmt: skip
+PAUSES_US = ((1, (1_000, 15_000)), (3, (20_000, 100_000)))
+
+
 def plan(seed, steps) -> Schedule:
     random, at_us, schedule = Random(f"{seed} plan"), 0, []
-    names, weights = [name for _weight, name in EVENTS], [weight for weight, _name in EVENTS]
     for _ in range(steps):
-        at_us += random.randrange(1_000, 60_000)
-        name = random.choices(names, weights)[0]
-        arguments = {
-            "lose_power": (random.choice((0, 5, 50)),),
-            "kill": (random.choice((0, 5, 50)),),
-            "fail": (random.randint(1, 20),),
-            "fail_for": (random.choice((1, 30, 300)),),
-            "hang": (random.choice((10, 100, 1500)),),
-            "stick": (random.choice((10, 100)),),
-            "fill": (random.choice((20, 200, 700)),),
-        }
-        schedule.append(Step(at_us, name, arguments.get(name, ())))
+        at_us += random.randrange(*_one_of(random, PAUSES_US))
+        name = _one_of(random, EVENTS)
+        arguments = [random.choice(ARGUMENTS[name])] if name in ARGUMENTS else []
+        schedule.append(Step(at_us, name, tuple(arguments)))
     return schedule
+
+
+def _one_of(random, weighted):
+    return random.choices([one for _weight, one in weighted], [weight for weight, _one in weighted])[0]
 
 
 class Story:
@@ -93,7 +99,7 @@ class Story:
         self.load = Load(self, PARTITIONS)
         self.lives = 0
         self.life = None
-        self._scope = trio.CancelScope()
+        self._scope, self._tasks = trio.CancelScope(), None
         self._down_s = 0.0
         self._is_stopped = False
 
@@ -104,11 +110,13 @@ class Story:
         with self.system:
             trio.lowlevel.add_instrument(self.turns)
             try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self.wire.run)
-                    nursery.start_soon(self._disturb, schedule)
-                    await self._lives()
-                    nursery.cancel_scope.cancel()
+                with trio.move_on_after(LASTS_S_MAX) as scope:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self.wire.run)
+                        nursery.start_soon(self._disturb, schedule)
+                        await self._lives()
+                        nursery.cancel_scope.cancel()
+                assert not scope.cancelled_caught, "it does not come to its end"
             finally:
                 trio.lowlevel.remove_instrument(self.turns)
                 if self.life is not None and not self.life.is_over:
@@ -125,6 +133,7 @@ class Story:
             except* REFUSALS:  # it could not start: it is started again
                 self.disk.kill()
                 self._down_s = START_AGAIN_S
+            self._tasks = None
             self.life.end()
             await trio.sleep(self._down_s)
         await self._look_once_more()
@@ -133,6 +142,7 @@ class Story:
         await life.open(self._mutants)
         await self.load.check(life)
         async with trio.open_nursery() as nursery:
+            self._tasks = nursery
             nursery.start_soon(life.storage.run_maintenance)
             await self.load.open(life)
             async with trio.open_nursery() as actors:
@@ -140,6 +150,7 @@ class Story:
                     for truth in self.load.truths[:-1]:
                         actors.start_soon(self.load.act, life, number, truth)
                 actors.start_soon(self.load.replace, life)
+            self._tasks = None
             assert await life.stop(), "an orderly stop has not come to its end"
             nursery.cancel_scope.cancel()
         self._is_stopped = True
@@ -175,7 +186,7 @@ class Story:
         self._end_life(down_ms)
 
     def _end_life(self, down_ms):
-        self._down_s = down_ms / 1000
+        self._down_s, self._tasks = down_ms / 1000, None
         self._scope.cancel()
 
     def fail(self, number):
@@ -199,14 +210,17 @@ class Story:
 
     def checkpoint(self):
         """Whenever the core asks for none itself."""
-        if self.life.storage is not None and not self.life.is_over:
-            self.life.storage._requests.checkpoint.ask()
+        if self._tasks is not None:
+            self._tasks.start_soon(self.life.storage.checkpoint)
 
 
-def _first_of(group):
-    while isinstance(group, BaseExceptionGroup):
-        group = next((one for one in group.exceptions if isinstance(one, AssertionError)), group.exceptions[0])
-    return group
+def _first_of(error):
+    """What was found, or what nobody expected."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((one for one in error.exceptions if isinstance(one, AssertionError)), error.exceptions[0])
+    if isinstance(error, AssertionError) or not isinstance(error, Exception):
+        return error
+    return AssertionError("".join(traceback.format_exception(error)))
 
 
 def execute(seed, schedule, mutants=0) -> Story:

@@ -54,6 +54,8 @@ class PartitionTruth:
     asked: dict[int, list[Batch]] = field(default_factory=dict)
     log_start: int = 0
     log_start_asked: int = 0
+    retaining: int = 0
+    """So many ask for the log's start to be wherever retention finds it."""
     high_watermark: int = 0
     is_deleted: bool = False
     unsure: dict[int, tuple[bytes, int]] = field(default_factory=dict)
@@ -92,7 +94,8 @@ class PartitionTruth:
     def check_recovered(self, data, log_start_offset, end_offset):
         """What recovery has made of it; from now on that is what was promised."""
         told = f"{self.topic}, [{log_start_offset}, {end_offset})"
-        assert self.log_start <= log_start_offset <= max(self.log_start, self.log_start_asked), told
+        most = end_offset if self.retaining else max(self.log_start, self.log_start_asked)
+        assert self.log_start <= log_start_offset <= most, told
         found, offset = {}, None
         for base_offset, next_offset, lasting in batches_of(data):
             assert offset in (None, base_offset), f"{told}: {offset} is not there"
@@ -107,7 +110,7 @@ class PartitionTruth:
         assert not lost, f"{told}: lost {lost}"
         before = {base: one for base, one in self.promised.items() if one.next_offset <= log_start_offset}
         self.promised = {**before, **found}
-        self.asked = {}
+        self.asked, self.retaining = {}, 0
         self.log_start = self.log_start_asked = log_start_offset
         self.high_watermark = max(self.high_watermark, end_offset)
 

@@ -37,6 +37,8 @@ IN_MEMORY_S = (0.00005, 0.0005)
 SYNC_S_MIN = 0.0005
 BRINGING = {"durable", "fdatasync", "fsync", "syncfs"}
 """Kinds of changes that bring something to the disk, by the first word of their labels."""
+AFTER_DEATH_S_MAX = 0.045
+"""A ring outlives its process by that."""
 LABELS_KEPT = 200
 LOCK_LOOKS_S = 0.01
 OWNER: ContextVar[object] = ContextVar("owner", default=None)
@@ -84,6 +86,7 @@ class UnderWay:
     copied: list[bytes]
     entry: Operation | None = None
     is_over: bool = False
+    is_late: bool = False
 
     @property
     def kind(self):
@@ -259,6 +262,10 @@ class SimulatedDisk(FakeDisk):
 
     def _land(self, one):
         if one.is_over:
+            return
+        if one in self._dead and not one.is_late:
+            one.is_late = True
+            self._later(self._chance.uniform(0, AFTER_DEATH_S_MAX), partial(self._land, one))
             return
         waits_for_disk = one.kind in BRINGING and (self._is_stuck or self._is_hung)
         if waits_for_disk or (one.kind == "reserve" and self._is_hung):

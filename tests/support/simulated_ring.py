@@ -152,6 +152,10 @@ class SimulatedSystem:
         self._devices[number] = device
         return number
 
+    def descriptors(self):
+        """Those that are open."""
+        return list(self._devices)
+
     def device(self, descriptor):
         return self._devices.get(descriptor)
 

@@ -28,6 +28,8 @@ from tpc_broker.runtime.cluster.surroundings import UNACKNOWLEDGED_MS_MAX
 
 UNACKNOWLEDGED_S = UNACKNOWLEDGED_MS_MAX / 1000
 POLLIN, POLLOUT, POLLERR, POLLHUP = select.POLLIN, select.POLLOUT, select.POLLERR, select.POLLHUP
+END, RESET = b"", bytearray()
+"""Of what a socket sends, beside bytes: its end; and that it knows of no connection any more."""
 SHORT, LATE = 0.2, 0.2
 """How often a call takes or gives a part only, and a send is carried out later than it was begun."""
 LATE_S_MAX = 0.001
@@ -65,6 +67,7 @@ class Socket(Device):
         self.number = next(self.numbers)
         self.here, self.there, self.core, self.gives_up_s = here, there, core, gives_up_s
         self.address = here.address, port
+        """None: of a Unix socket."""
         self.other: Socket
         self.is_gone = False
         """Its host is; nobody hears of that."""
@@ -75,8 +78,8 @@ class Socket(Device):
         self._error = 0
         """Told once."""
         self._is_abandoned = False
-        self._outgoing: deque[tuple[float, bytes | None]] = deque()
-        """By when it arrives at the earliest. None: the end."""
+        self._outgoing: deque[tuple[float, bytes]] = deque()
+        """By when it arrives at the earliest."""
         self._outgoing_bytes = self._inbox_bytes = 0
         self._buffer_bytes = here.network.buffer_bytes()
         self._stalled_since_s: float | None = None
@@ -141,6 +144,8 @@ class Socket(Device):
         return 0
 
     def peer(self):
+        if self.other.address is None:
+            return struct.pack("=H", socket.AF_UNIX)
         address = b"".join(int(part).to_bytes() for part in self.other.address[0].split("."))
         return struct.pack("=H", socket.AF_INET) + self.other.address[1].to_bytes(2) + address + bytes(8)
 
@@ -148,7 +153,7 @@ class Socket(Device):
         """As shutdown(2) for writing."""
         if not self.is_shut and not self.is_over:
             self.is_shut = True
-            self._put(None)
+            self._put(END)
         self._changed()
 
     def close(self):
@@ -177,9 +182,11 @@ class Socket(Device):
             self.close()
 
     def reset(self):
-        """This end gives the connection up, with what it has not sent, and the other one is told."""
+        """The other end is told so behind what is on the way; what is not yet is lost."""
+        on_the_way = () if self._stalled_since_s is not None else tuple(self._outgoing)
         self._is_over(0)
-        self._reset_other()
+        self._outgoing.extend(on_the_way)
+        self._put(RESET)
 
     def ready(self):
         """As poll(2)."""
@@ -269,7 +276,7 @@ class Socket(Device):
         if self._outgoing:
             when_s = max(when_s, self._outgoing[-1][0])
         self._outgoing.append((when_s, data))
-        self._outgoing_bytes += len(data or b"")
+        self._outgoing_bytes += len(data)
         network.wire.at(when_s, self.deliver)
 
     def deliver(self):
@@ -277,21 +284,23 @@ class Socket(Device):
         network, now_s = self.here.network, self.here.network.wire.now_s()
         while self._outgoing and self._outgoing[0][0] <= now_s and not self.is_gone:
             due_s, data = self._outgoing[0]
-            if not network.is_open(self.here.name, self.there.name):
-                network.stuck(self)
-                self._stall(now_s)
+            is_open = network.is_open(self.here.name, self.there.name)
+            if self.is_over and (not is_open or not self.other.has_room(data)):
+                self._outgoing.clear()  # nobody sends it again
                 return
-            if self.other.knows_nothing(data):
+            if not is_open:
+                network.stuck(self)
+            elif self.other.knows_nothing(data):
                 self._broke(errno.ECONNRESET)
                 return
-            taken = self.other.take(data)
-            if data is not None and not taken:
+            if not is_open or not self.other.has_room(data):
                 self._stall(now_s)
                 return
+            taken = self.other.take(data)
             self._stalled_since_s = None
             self._outgoing.popleft()
             self._outgoing_bytes -= taken
-            if data is not None and taken < len(data):
+            if taken < len(data):
                 self._outgoing.appendleft((due_s, data[taken:]))
             self._leave_if_done()
             if not network.is_open(self.there.name, self.here.name) and self.gives_up_s is not None:
@@ -300,20 +309,23 @@ class Socket(Device):
 
     def knows_nothing(self, data):
         """Whether what comes is answered by a reset."""
-        return self.is_gone or self.is_over or (self.is_closed and data is not None)
+        return data is not RESET and (self.is_gone or self.is_over or (self.is_closed and data is not END))
+
+    def has_room(self, data):
+        return not data or self._inbox_bytes < self._buffer_bytes
 
     def take(self, data):
         """How many bytes there is room for, which are taken."""
-        if data is None:
+        if data is RESET:
+            self.was_reset()
+        elif data is END:
             self.is_ended = True
-            self._changed()
-            return 0
-        taken = data[: max(0, self._buffer_bytes - self._inbox_bytes)]
-        if taken:
-            self._inbox.append(taken)
-            self._inbox_bytes += len(taken)
-            self._changed()
-        return len(taken)
+        else:
+            data = data[: self._buffer_bytes - self._inbox_bytes]
+            self._inbox.append(data)
+            self._inbox_bytes += len(data)
+        self._changed()
+        return len(data)
 
     def _stall(self, now_s):
         if self._stalled_since_s is None:
