@@ -126,23 +126,36 @@ def node(make_node):
 
 
 @pytest.fixture
-def steady(bench):
-    class Face(SteadyPlane):
-        _plane = bench.plane.pointer
+def steady_of():
+    """Makes the face of C's steady state of a bench's plane, with peers by hand."""
+    made = []
 
-        def adopt(self, node):
-            peers.append(Peer(self, node))
-            return peers[-1]
+    def make(bench):
+        class Face(SteadyPlane):
+            _plane = bench.plane.pointer
 
-    peers, lost = [], []
-    made = Face()
-    made._begin_steady(bench.ring)
-    made.on_steady(lambda: None, lost.append)
-    yield made
-    for peer in peers:
-        peer.socket.close()
-        made.steady_close(peer.link)
-    bench.until(lambda: len(lost) == len(peers))
+            def adopt(self, node):
+                peers.append(Peer(self, node))
+                return peers[-1]
+
+        peers, lost = [], []
+        face = Face()
+        face._begin_steady(bench.ring)
+        face.on_steady(lambda: None, lost.append)
+        made.append((bench, face, peers, lost))
+        return face
+
+    yield make
+    for bench, face, peers, lost in made:
+        for peer in peers:
+            peer.socket.close()
+            face.steady_close(peer.link)
+        bench.until(lambda lost=lost, peers=peers: len(lost) == len(peers))
+
+
+@pytest.fixture
+def steady(bench, steady_of):
+    return steady_of(bench)
 
 
 @pytest.fixture

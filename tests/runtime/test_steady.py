@@ -1,5 +1,5 @@
-"""The steady state of replication in C (`native/ring/steady.h`), beside the machine that it is held equal to: random
-schedules over both, frame by frame, and frames that are none.
+"""The steady state of replication in C (`native/replication/steady.h`), beside the machine that it is held equal to:
+random schedules over both, frame by frame, and frames that are none.
 """
 
 import random

@@ -1,6 +1,6 @@
 """Rings whose entries a test carries out, on a clock, a disk and a network of its own.
 
-C (native/ring/cdef/22_simulated.h) does not know: journal, logs, replication and connections run as in production.
+C (native/io/cdef/22_simulated.h) does not know: journal, logs, replication and connections run as in production.
 `SimulatedSystem` has what a kernel has for them: descriptors, each of which stands for a `Device`, the time, and
 chance. An entry of a ring becomes an `Operation`, which the device of its descriptor begins, now, and completes
 whenever it wants; `SimulatedRing.turn` is the wait that production has at the end of each turn.

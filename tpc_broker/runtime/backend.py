@@ -1,7 +1,7 @@
 """Which backend a broker's rings have, why, and what brings io_uring back.
 
 io_uring is how it is meant to run. Where the host refuses it, or its kernel is too old, `auto` takes the plain backend
-(native/ring/plain.c): the same answers and the same durability, with more system calls and threads for files. The
+(native/io/plain.c): the same answers and the same durability, with more system calls and threads for files. The
 supervisor decides once and gives the answer to its cores.
 """
 

@@ -103,9 +103,9 @@ class Backend(StrEnum):
 
     IO_URING = "io_uring"
     PLAIN = "plain"
-    """Where io_uring is refused: epoll, non-blocking calls and a few threads (native/ring/plain.c)."""
+    """Where io_uring is refused: epoll, non-blocking calls and a few threads (native/io/plain.c)."""
     SIMULATED = "simulated"
-    """Of tests alone, which carry the entries out themselves (native/ring/cdef/22_simulated.h)."""
+    """Of tests alone, which carry the entries out themselves (native/io/cdef/22_simulated.h)."""
 
 
 BACKEND_VARIABLE: Final = "TPC_BACKEND"
