@@ -29,12 +29,17 @@ def link_flags() -> list[str]:
     return ["-O3", "-flto=auto", "-Wl,-Bsymbolic-functions", *os.environ.get("TPC_LDFLAGS", "").split()]
 
 
-def cdef_text(folder: Path) -> str:
-    return "\n".join(path.read_text() for path in sorted((folder / "cdef").glob("*.h")))
+def _faces(folders: tuple[Path, ...]) -> list[Path]:
+    """What Python sees of them, in the order of the numbers that their names begin with."""
+    return sorted((path for folder in folders for path in (folder / "cdef").glob("*.h")), key=lambda path: path.name)
 
 
-def include_text(folder: Path) -> str:
-    return "\n".join(f'#include "cdef/{path.name}"' for path in sorted((folder / "cdef").glob("*.h")))
+def cdef_text(*folders: Path) -> str:
+    return "\n".join(path.read_text() for path in _faces(folders))
+
+
+def include_text(*folders: Path) -> str:
+    return "\n".join(f'#include "cdef/{path.name}"' for path in _faces(folders))
 
 
 ffibuilder = FFI()

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../ring/ring.h"
+#include "../io/ring.h"
 
 enum { BUFFERS = 1024, BUFFER_BYTES = 2048, GROUP = 1 };
 

@@ -75,3 +75,16 @@ void tpc_packed_header(uint8_t *batch, int64_t batch_bytes, int16_t attributes, 
     wire_set_u32(batch + 57, (uint32_t)records_count);
     wire_set_u32(batch + CRC_AT, tpc_crc32c(0, batch + CRC_FROM, (size_t)(batch_bytes - CRC_FROM)));
 }
+
+int64_t tpc_packed_one(uint8_t *batch, int64_t batch_bytes, int64_t timestamp_ms, const uint8_t *key,
+                       int32_t key_length, const uint8_t *value, int32_t value_length, int16_t attributes,
+                       int64_t producer_id, int16_t producer_epoch, int32_t base_sequence) {
+    if (batch_bytes < TPC_BATCH_HEADER_BYTES) return -ENOSPC;
+    int64_t used = tpc_packed_records(1, &timestamp_ms, value, &value_length, true, key, &key_length, false, NULL, NULL,
+                                      NULL, batch + TPC_BATCH_HEADER_BYTES, batch_bytes - TPC_BATCH_HEADER_BYTES);
+    if (used < 0) return used;
+    used += TPC_BATCH_HEADER_BYTES;
+    tpc_packed_header(batch, used, attributes, 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch,
+                      base_sequence);
+    return used;
+}

@@ -1,5 +1,5 @@
 /*
- * Mutations of known inputs through every decoder of native/bytes, to be built with the sanitizers.
+ * Mutations of known inputs through every decoder of native/bytes and a producer's encoder, to be built with the sanitizers.
  *
  *   bytes_mutations CORPUS SEED ROUNDS [canary]
  *
@@ -30,7 +30,8 @@ enum target {
     DATAGRAM = 10,
     CLEAN = 11,
     RECORD_ROWS = 12,
-    TARGETS = 13
+    PACKED = 13,
+    TARGETS = 14
 };
 enum { CASES_MAX = 4096, ROOM = 8 };
 
@@ -328,6 +329,7 @@ static int run_columns(const input *in) {
     return walk.stop == TPC_COLUMNS_END ? 0 : 1;
 }
 
+#include "packed_mutations.h"
 #include "rows_mutations.h"
 
 /* Names that were understood are all that was said, and are said in the same way again. */
@@ -542,7 +544,7 @@ static int run_clean(const input *in) {
 static void run(const input *in) {
     static int (*const runners[TARGETS])(const input *) = {
         run_produce, run_fetch,  run_header, run_batch,    run_log,   run_journal, run_columns,
-        run_link,    run_answer, run_answer, run_datagram, run_clean, run_rows};
+        run_link,    run_answer, run_answer, run_datagram, run_clean, run_rows,    run_packed};
     input exact = *in;
     uint8_t *copy = malloc(in->size);
     if (in->size) memcpy(copy, in->bytes, in->size);

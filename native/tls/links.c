@@ -1,5 +1,5 @@
 /*
- * Contexts of links between nodes: keys that both ends have, in place of certificates. See cdef/34_tls_links.h.
+ * Contexts of links between nodes: keys that both ends have, in place of certificates. See cdef/28_tls_links.h.
  *
  * One suite, so that a key belongs to one hash (RFC 8446, 4.2.11), and each handshake has a Diffie-Hellman exchange of its own:
  * whoever learns the key later cannot read what was said before.

@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cdef/33_tls.h"
-#include "cdef/34_tls_links.h"
+#include "cdef/27_tls.h"
+#include "cdef/28_tls_links.h"
 
 enum {
     TLS_RECORD_BYTES = 16384,      /* of plaintext in one record, at most */

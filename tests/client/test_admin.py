@@ -12,15 +12,22 @@ from tpc_broker.client import connect
 from tpc_broker.client.acls import Acl, AclFilter
 from tpc_broker.client.admin import asking
 from tpc_broker.client.admin.asking import gathered, raise_worst
+from tpc_broker.client.admin.cluster import Downgrade, to_update_features
 from tpc_broker.client.admin.groups import Lag
 from tpc_broker.client.admin.topics import TO_THE_END, NewTopic
 from tpc_broker.client.configs import Resource
 from tpc_broker.client.consumer.ports import Position
-from tpc_broker.client.errors import ClientError, RefusedError, UnknownTopicError, UnreachableError
+from tpc_broker.client.errors import (
+    ClientError,
+    RefusedError,
+    UnknownTopicError,
+    UnreachableError,
+    UnsupportedError,
+)
 from tpc_broker.client.quotas import USER, ClientQuota
 from tpc_broker.client.requests import EARLIEST, LATEST, TopicPartition
 from tpc_broker.client.users import User
-from tpc_broker.kafka import ErrorCode
+from tpc_broker.kafka import ApiKey, ErrorCode, messages, protocol
 
 
 @pytest.fixture
@@ -194,6 +201,45 @@ async def test_the_cluster_its_features_and_its_leaders(broker):
         assert await admin.cluster.reassignments([where]) == {}
         with pytest.raises(RefusedError, match=str(where)):
             await admin.cluster.reassign({where: None})
+
+
+@on_both_loops
+async def test_features_are_brought_to_levels(broker):
+    async with admin_of(broker) as admin:
+        levels = {one.name: one for one in await admin.cluster.features()}
+        here = levels["transaction.version"]
+        await admin.cluster.update_features({here.name: here.level})
+        await admin.cluster.update_features({here.name: here.level}, validate_only=True)
+        for level, downgrade in ((here.level_max + 1, None), (here.level - 1, None), (-1, Downgrade.SAFE)):
+            with pytest.raises(RefusedError) as told:
+                await admin.cluster.update_features({here.name: level}, downgrade=downgrade, validate_only=True)
+            assert not told.value.is_retriable
+        with pytest.raises(RefusedError):
+            await admin.cluster.update_features({"no.such.feature": 1})
+        after = {one.name: one for one in await admin.cluster.features()}
+        assert after[here.name] == here
+
+
+def test_what_is_asked_of_old_brokers_for_features():
+    def asked(version, downgrade, *, validate_only=False):
+        exchange = to_update_features({"f": 3, "g": 0}, downgrade, validate_only=validate_only)
+        made = exchange.make(version)
+        protocol.encode_request(ApiKey.UPDATE_FEATURES, version, made)
+        rows = [(row.feature, row.max_version_level, row.allow_downgrade, row.upgrade_type)
+                for row in made.feature_updates]  # fmt: skip
+        return rows, made.validate_only
+
+    assert asked(0, None) == ([("f", 3, False, 1), ("g", 0, False, 1)], False)
+    assert asked(0, Downgrade.SAFE) == ([("f", 3, True, 1), ("g", 0, True, 1)], False)
+    assert asked(1, None, validate_only=True) == ([("f", 3, False, 1), ("g", 0, False, 1)], True)
+    assert asked(1, Downgrade.UNSAFE) == ([("f", 3, False, 3), ("g", 0, False, 3)], False)
+    for downgrade, validate_only in ((Downgrade.UNSAFE, False), (None, True)):
+        with pytest.raises(UnsupportedError, match=r"Kafka 3\.3"):
+            asked(0, downgrade, validate_only=validate_only)
+    row = messages.UpdateFeaturesResponse.UpdatableFeatureResult
+    told = [row(feature="f"), row(feature="g", error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message="too high")]
+    with pytest.raises(RefusedError, match=r"feature g.*too high"):
+        to_update_features({}, None, validate_only=False).read(messages.UpdateFeaturesResponse(results=told))
 
 
 @on_both_loops

@@ -240,6 +240,26 @@ async def test_commits_are_tried_again(protocol):
 
 @PROTOCOLS
 @on_both_loops
+async def test_a_commit_that_took_long_is_no_proof_that_a_topic_stays_missing(protocol, clock_of):
+    clock = clock_of("membership.group")
+
+    class Late(list):
+        def pop(self, *place):
+            clock.passes(3)
+            return super().pop(*place)
+
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    async with grouped_client({"t": 4}) as (client, groups), member(client, settings(protocol)) as (reader, made):
+        await reader.wait_until(lambda: reader.held.keys() == PLACES)
+        groups.refusals[ApiKey.OFFSET_COMMIT] = Late([missing])
+        await made.commit({T0: Position(5)})
+        groups.refusals[ApiKey.OFFSET_COMMIT] = Late([missing, missing])
+        with pytest.raises(RefusedError, match=r"group g member .*t-0.*UNKNOWN_TOPIC_OR_PARTITION"):
+            await made.commit({T0: Position(6)})
+
+
+@PROTOCOLS
+@on_both_loops
 async def test_a_commit_that_is_tried_again_moves_no_position_back(protocol):
     async with grouped_client({"t": 4}) as (client, groups), member(client, settings(protocol)) as (reader, made):
         await reader.wait_until(lambda: reader.held.keys() == PLACES)

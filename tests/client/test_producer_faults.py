@@ -9,6 +9,7 @@ from tests.client.producer_logs import TOPIC, Logs, answer_of, logged_client, re
 from tests.support.both_loops import on_both_loops, on_loops_in_turn
 from tests.support.scripted_broker import CLOSE, NO_ANSWER, Behind, Cut, Raw, Twice, size_of
 from tpc_broker.client.errors import DeliveryError, RecordRefusedError, UndeliveredError
+from tpc_broker.client.producer import sender
 from tpc_broker.client.values import Fate
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
@@ -167,6 +168,38 @@ async def test_what_no_broker_could_be_given_is_certainly_not_there(clock_of):
 
 
 @on_both_loops
+async def test_records_for_a_topic_that_was_deleted_fail_before_their_deadline(clock_of):
+    clock = clock_of("producer.sender")
+    logs = Logs()
+    async with logged_client(logs, delivery_seconds=1000, fleet={"retry_seconds": 1000.0}) as (client, brokers):
+
+        async def instead(asked):
+            return None if TOPIC in brokers.topics else refusing(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+        async def asked_again():
+            await brokers.wait_asked(ApiKey.METADATA, len(brokers.asked_of(ApiKey.METADATA)) + 2)
+
+        logs.instead = instead
+        await client.send(TOPIC, b"before")
+        del brokers.topics[TOPIC]
+        slip = await client.post(TOPIC, b"a")
+        await asked_again()
+        brokers.topics[TOPIC] = 1  # in time
+        assert (await slip).offset == 1
+        del brokers.topics[TOPIC]
+        slip = await client.post(TOPIC, b"b")
+        await asked_again()
+        clock.passes(sender.GONE_SECONDS)
+        with pytest.raises(RecordRefusedError, match="t-0: there is no topic 't' any more, for 10 s") as told:
+            await slip
+        assert told.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert told.value.fate is Fate.REFUSED
+        brokers.topics[TOPIC] = 1
+        await client.send(TOPIC, b"after")
+        assert logs.values() == [b"before", b"a", b"after"]
+
+
+@on_both_loops
 async def test_what_is_refused_for_good_names_its_reason_and_leaves_no_gap():
     logs = Logs()
     async with logged_client(logs) as (client, _brokers):
@@ -316,6 +349,30 @@ async def test_without_idempotence_one_batch_of_a_partition_is_under_way():
         assert {one.message.acks for one in asked} == {1}
         assert not brokers.asked_of(ApiKey.INIT_PRODUCER_ID)
         assert {(batch.producer_id, batch.base_sequence) for batch in logs.headers} == {(-1, -1)}
+
+
+@on_both_loops
+async def test_nothing_is_sealed_for_a_broker_that_is_to_be_left_alone():
+    logs = Logs()
+    asked_at = []
+
+    async def instead(asked):
+        asked_at.append(anyio.current_time())
+        answer = logs.produce(asked)
+        answer.throttle_time_ms = 80 if len(asked_at) == 1 else 0
+        return answer
+
+    logs.instead = instead
+    async with logged_client(logs) as (client, _brokers):
+        await client.send(TOPIC, b"a")
+        slips = [await client.post(TOPIC, value) for value in (b"b", b"c", b"d")]
+        await anyio.wait_all_tasks_blocked()
+        assert {slip.fate for slip in slips} == {Fate.WAITING}
+        assert slips[1].withdraw()
+        await slips[0]
+        assert logs.values() == [b"a", b"b", b"d"]
+        assert asked_at[1] - asked_at[0] >= 0.079
+        assert len(asked_at) == 2
 
 
 @on_both_loops

@@ -12,6 +12,7 @@ from tests.support.cancelled import at_each_await
 from tests.support.scripted_broker import CLOSE, NO_ANSWER, Bytewise, Cut, Twice, scripted_client
 from tests.support.scripted_log import ScriptedLog
 from tpc_broker.client import Position, TopicPartition
+from tpc_broker.client.consumer import fetching
 from tpc_broker.client.errors import DamagedDataError, OffsetsMissingError, RefusedError, TopicReplacedError
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 from tpc_broker.kafka.records import Record
@@ -252,7 +253,7 @@ async def test_a_replica_nearby_is_read_from() -> None:
     log = a_log()
 
     async def fault(asked: Any) -> Any:
-        if asked.key != ApiKey.FETCH:
+        if asked.key != ApiKey.FETCH or asked.message.session_epoch < 0:
             return None
         assert asked.message.rack_id == "here"
         answer = await log.fetched(asked)
@@ -264,7 +265,7 @@ async def test_a_replica_nearby_is_read_from() -> None:
     log.fault = fault
     async with scripted_client(log.script, topics={"t": 1}, brokers_count=2, rack="here") as (client, brokers):
         assert await read_all(client, partition_bytes=100) == list(range(COUNT))
-        assert [asked.broker_id for asked in brokers.asked_of(ApiKey.FETCH)][:3] == [0, 1, 1]
+        assert [asked.broker_id for asked in brokers.asked_of(ApiKey.FETCH) if asked.message.topics][:2] == [0, 1]
 
 
 @on_both_loops
@@ -417,3 +418,39 @@ async def test_other_tasks_run_while_there_is_always_a_record() -> None:
                 await anext(stream)
             assert turns >= 5
             tasks.cancel_scope.cancel()
+
+
+def ended_sessions(brokers: Any) -> set[tuple[int, int]]:
+    """Broker and session of each fetch that says that it is the last one."""
+    return {
+        (asked.broker_id, asked.message.session_id)
+        for asked in brokers.asked
+        if asked.key == ApiKey.FETCH and asked.message.session_epoch == -1 and not asked.message.topics
+    }
+
+
+@on_both_loops
+async def test_who_leaves_ends_the_fetch_sessions() -> None:
+    """While a fetch of each is still waited for."""
+    log = a_log(T0, T1)
+    log.only = {T0: {0}, T1: {1}}
+    async with scripted_client(log.script, topics={"t": 2}, brokers_count=2) as (client, brokers):
+        async with client.read("t", wait_seconds=60.0) as stream:
+            for _ in range(2 * COUNT):
+                await anext(stream)
+        assert {broker_id for broker_id, _session in ended_sessions(brokers)} == {0, 1}
+        assert log.sessions_count() == 0
+
+
+@on_both_loops
+async def test_a_broker_that_does_not_hear_that_a_session_is_over_holds_up_nobody(monkeypatch: Any) -> None:
+    log = a_log()
+
+    async def fault(asked: Any) -> Any:
+        return NO_ANSWER if asked.key == ApiKey.FETCH and asked.message.session_epoch == -1 else None
+
+    log.fault = fault
+    monkeypatch.setattr(fetching, "GOODBYE_SECONDS", 0.01)
+    async with scripted_client(log.script, topics={"t": 1}) as (client, brokers):
+        assert await read_all(client) == list(range(COUNT))
+        assert len(ended_sessions(brokers)) == 1

@@ -16,6 +16,7 @@ from tpc_broker.client.errors import (
     TransactionInUseError,
 )
 from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.transaction import front
 from tpc_broker.client.transaction.owner import Outcome
 from tpc_broker.kafka import ApiKey, ErrorCode
 
@@ -182,6 +183,34 @@ async def test_who_was_fenced_is_told_so_and_stays_so(level):
                 model.take_over("other")
                 await tx.send("t", b"zombie", partition=0)
         assert model.shown("t", 0) == [b"before"]
+
+
+@LEVELS
+@on_both_loops
+async def test_of_many_ids_those_used_last_keep_their_producers(level, monkeypatch):
+    monkeypatch.setattr(front, "IDLE_MAX", 2)
+    async with modelled_client(level) as (client, model):
+
+        async def write(*names):
+            before = len(model.brokers.asked_of(ApiKey.INIT_PRODUCER_ID))
+            for name in names:
+                async with client.transaction(name) as tx:
+                    await tx.send("t", name.encode(), partition=0)
+            return len(model.brokers.asked_of(ApiKey.INIT_PRODUCER_ID)) - before
+
+        async with client.transaction("open") as tx:
+            await tx.send("t", b"first", partition=1)
+            assert await write("a", "b", "c") == 3
+            assert await write("b", "c") == 0
+            assert await write("a") == 1
+            await tx.send("t", b"second", partition=1)
+        await write(*"abcd")
+        assert b"".join(model.shown("t", 0)) == b"abcbcaabcd"
+        assert model.shown("t", 1) == [b"first", b"second"]
+        model.take_over("a")
+        with pytest.raises(FencedError):  # though it has no producer any more
+            async with client.transaction("a"):
+                raise AssertionError
 
 
 @LEVELS

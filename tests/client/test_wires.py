@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -127,3 +129,78 @@ async def test_who_cannot_be_reached_is_named():
     async with connect("no-such-host.invalid:9092") as client:
         with pytest.raises(UnreachableError, match=r"no connection to no-such-host\.invalid:9092: "):
             await client.fleet.any_channel()
+
+
+class CountingSocket:
+    def __init__(self, under):
+        self._under = under
+        self.reads_count = 0
+
+    def recv_into(self, buffer):
+        self.reads_count += 1
+        return self._under.recv_into(buffer)
+
+    def __getattr__(self, name):
+        return getattr(self._under, name)
+
+
+class Told:
+    """A receiver with little room; ``then`` is called with what came."""
+
+    def __init__(self, then):
+        self._buffer = memoryview(bytearray(8))
+        self._then = then
+
+    def buffer(self):
+        return self._buffer
+
+    def received(self, count):
+        self._then(bytes(self._buffer[:count]))
+
+
+@asynccontextmanager
+async def wire_and_peer():
+    """A wire as `connect_plain` makes it, whose reads are counted, and the socket at its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        wire = await wires.connect_plain(Node("127.0.0.1", listener.getsockname()[1]))
+        peer, _address = listener.accept()
+        wire._socket = CountingSocket(wire._socket)
+        with peer:
+            yield wire, peer
+        wire.close()
+
+
+@on_both_loops
+async def test_what_comes_whole_is_read_by_one_system_call():
+    """A second one would only say that there is no more, while somebody waits for the answer."""
+    got = []
+    came = anyio.Event()
+
+    def then(data):
+        got.append(data)
+        came.set()
+
+    async with wire_and_peer() as (wire, peer), anyio.create_task_group() as tasks:
+        tasks.start_soon(wires.pushed, wire, Told(then))
+        for number in range(5):
+            came = anyio.Event()
+            peer.send(b"%d" % number)
+            await came.wait()
+        assert got == [b"%d" % number for number in range(5)]
+        await anyio.wait_all_tasks_blocked()
+        assert wire._socket.reads_count == 5
+        while b"".join(got) != b"01234" + b"much" * 10:
+            came = anyio.Event()
+            if len(got) == 5:
+                peer.send(b"much" * 10)
+            await came.wait()
+        tasks.cancel_scope.cancel()
+
+
+@on_both_loops
+async def test_who_is_given_something_may_close_the_wire():
+    async with wire_and_peer() as (wire, peer):
+        peer.send(b"x" * 20)
+        with contextlib.suppress(anyio.ClosedResourceError):
+            await wires.pushed(wire, Told(lambda _data: wire.close()))
+        assert wire._socket.fileno() == -1

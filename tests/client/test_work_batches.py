@@ -388,3 +388,136 @@ async def test_what_is_out_is_told_with_its_offset():
         assert {A: 2} in [{where: at for where, (at, _) in each.under_way().items()} for each in source.watchers]
 
 
+
+
+async def forever(_record: Record) -> None:
+    await anyio.sleep_forever()
+
+
+@on_both_loops
+async def test_a_part_s_records_are_handled_side_by_side_by_key():
+    chosen = (A, B)
+    logs = {where: [record_of(where, offset, b"%d" % (offset % 2)) for offset in range(10)] for where in chosen}
+    source = MemorySource(logs)
+    source.assign(*chosen)
+    seen: list[tuple[int, int]] = []
+    under_way_max = 0
+    under_way: set[tuple[int, bytes | None]] = set()
+
+    async def handle(record: Any) -> None:
+        nonlocal under_way_max
+        key = record.partition, record.key
+        assert key not in under_way
+        under_way.add(key)
+        under_way_max = max(under_way_max, len([one for one in under_way if one[0] == record.partition]))
+        await checkpoint()
+        under_way.discard(key)
+        seen.append((record.partition, record.offset))
+
+    async def part_handler(part: Part) -> None:
+        assert (await anext(part)).offset == 0
+        assert (await anext(part)).offset == 1
+        await part.for_each(handle, concurrency=8)
+
+    fronts = Fronts(source, no_send, lambda: US)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fronts.for_each_partition, part_handler)
+        await source.wait_until_all_is_finished()
+        tasks.cancel_scope.cancel()
+    assert sorted(seen) == [(partition, offset) for partition in range(2) for offset in range(2, 10)]
+    assert under_way_max == 2
+    assert source.watchers == []
+
+
+@on_both_loops
+async def test_what_a_part_s_handlers_have_is_ended_within_the_grace_and_no_more_begun():
+    source, fronts = fronts_of(10, A, B)
+    goes_on, has_begun, rest = anyio.Event(), anyio.Event(), []
+    seen: list[Any] = []
+
+    async def handle(record: Any) -> None:
+        if record.partition == A.partition:
+            has_begun.set()
+            await goes_on.wait()
+        seen.append((record.partition, record.offset))
+
+    async def part_handler(part: Part) -> None:
+        await part.for_each(handle, concurrency=2, order="none")
+        rest.append((part.where, part.is_ending))
+        await part.for_each(handle)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fronts.for_each_partition, part_handler)
+        await has_begun.wait()
+        tasks.start_soon(source.revoke, A)
+        await anyio.wait_all_tasks_blocked()
+        assert rest == []
+        assert source.is_held(B)
+        goes_on.set()
+        await until(lambda: A in source.committed)
+        assert rest == [(A, True)]
+        assert source.committed[A] == len([1 for partition, _offset in seen if partition == A.partition]) == 2
+        source.append(record_of(B, 10))
+        await until(lambda: (B.partition, 10) in seen)
+        tasks.cancel_scope.cancel()
+
+
+@on_both_loops
+async def test_behind_the_grace_a_part_s_handlers_are_cancelled():
+    source, fronts = fronts_of(4, A)
+    has_begun = anyio.Event()
+
+    async def handle(record: Any) -> None:
+        if record.offset == 2:
+            has_begun.set()
+            await anyio.sleep_forever()
+
+    async def part_handler(part: Part) -> None:
+        await part.for_each(handle, concurrency=1)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fronts.for_each_partition, part_handler)
+        await has_begun.wait()
+        await source.revoke(A, grace_seconds=0.01)
+        assert source.committed == {A: 2}
+        tasks.cancel_scope.cancel()
+
+
+@on_both_loops
+async def test_an_error_of_a_part_s_handler_names_its_record():
+    source, fronts = fronts_of(4, A)
+
+    async def handle(record: Any) -> None:
+        if record.offset == 2:
+            raise ValueError("odd")
+
+    async def part_handler(part: Part) -> None:
+        await part.for_each(handle, concurrency=1)
+
+    with pytest.raises(HandlerError, match=r"orders-0 at offset 2 .*failed: ValueError: odd") as told:
+        await fronts.for_each_partition(part_handler)
+    assert (told.value.topic, told.value.partition, told.value.offset) == (*A, 2)
+    assert source.position(A) == 2
+
+    async with fronts.partitions() as parts, anyio.create_task_group() as tasks:
+        part = await anext(parts)
+        tasks.start_soon(part.for_each, forever)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(RuntimeError, match="orders-0 is handled by another for_each already"):
+            await part.for_each(handle)
+        tasks.cancel_scope.cancel()
+
+
+@on_both_loops
+async def test_a_part_s_for_each_says_nothing_of_other_partitions():
+    """An aborted transaction's records of another partition are handed out again by who reads that."""
+    source, fronts = fronts_of(4, A, B)
+    async with fronts.partitions() as parts, anyio.create_task_group() as tasks:
+        part = await anext(parts)
+        async with part:
+            tasks.start_soon(part.for_each, forever)
+            await until(lambda: len(source.watchers) == 3)
+            other = B if part.where == A else A
+            assert not any(watcher.taken_back(other, 0) for watcher in source.watchers)
+            assert any(watcher.taken_back(part.where, 0) for watcher in source.watchers)
+            tasks.cancel_scope.cancel()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import trio
 import trio.testing
 
-from tests.simulator.nodes_disk import NodeDisk
+from tests.support.fake_disk import FakeDisk
 from tpc_broker.cluster.founding import Founding, SeedAddress
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.model import CoreId, NodeId
 from tpc_broker.raft.items import Voter
 from tpc_broker.raft.journal import VoteEntry
 from tpc_broker.runtime.cluster import identity
-from tpc_broker.runtime.cluster.identity import IdentityFile
+from tpc_broker.runtime.cluster.identity import FOLDER, IdentityFile
 from tpc_broker.runtime.cluster.node import ClusterNodeMain
 from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile
 from tpc_broker.runtime.options import ClusterOptions, CoreOptions
@@ -24,11 +22,13 @@ OTHERS = (Voter(NodeId(1), 11), Voter(NodeId(2), 12))
 SEEDS = (SeedAddress("127.0.0.1", 9001), SeedAddress("127.0.0.1", 9002))
 
 
-class SlowDisk(NodeDisk):
+class SlowDisk(FakeDisk):
     """Some of what is asked for waits until it is let go."""
 
-    def __init__(self):
-        super().__init__(random.Random(1))
+    def __init__(self, folder):
+        super().__init__()
+        for path in (*folder.parents, folder):
+            self.put_folder(path)
         self._held: dict[tuple[str, int], trio.Event] = {}
         self._counts: dict[str, int] = {}
 
@@ -60,7 +60,7 @@ class Node:
     """Node 3 of a cluster, as it is behind its joining."""
 
     def __init__(self, folder, nursery):
-        self.disk = SlowDisk()
+        self.disk = SlowDisk(folder / FOLDER)
         options = CoreOptions(
             core=CoreId(0), cores=1, data=str(folder), mailbox_fd=-1, control_fd=-1, mailbox_names=(), listeners=(),
             listen_fds=(), cpu=None, settings="", overrides=(), log_style="json", log_level="warning",

@@ -1,4 +1,4 @@
-"""Disks as a crash may leave them, made from a record of every write and flush (`native/ring/recorder.h`).
+"""Disks as a crash may leave them, made from a record of every write and flush (`native/io/recorder.h`).
 
 The model, on the strict side of what file systems promise:
 

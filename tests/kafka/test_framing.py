@@ -103,3 +103,20 @@ def test_large_records_are_passed_on_and_not_copied():
     assert any(buffer is large[0] or getattr(buffer, "obj", None) is large[0].obj for buffer in buffers)
     _, again = protocol.decode_response_frame(ApiKey.FETCH, 11, b"".join(buffers)[4:])
     assert again.responses[0].partitions[0].records == bytes(14000)
+
+
+@pytest.mark.parametrize("version", range(3, apis()[ApiKey.PRODUCE].last_version + 1))
+def test_a_prepared_request_is_what_the_whole_one_would_be(version):
+    for client_id, transactional_id in ((None, None), ("c" * 300, "t" if version >= 3 else None)):
+
+        def make(records, transactional_id=transactional_id):
+            row = messages.ProduceRequest.PartitionProduceData(index=7, records=records)
+            topic = messages.ProduceRequest.TopicProduceData(name="orders" * (version < 13), partition_data=[row])
+            return messages.ProduceRequest(transactional_id=transactional_id, timeout_ms=1, topic_data=[topic])
+
+        prepared = protocol.BlobRequest(ApiKey.PRODUCE, version, client_id, make)
+        for size in (1, 126, 127, 16_382, 16_383):
+            whole = protocol.encode_request_frame(ApiKey.PRODUCE, version, 2**31 - 1, client_id, make(b"r" * size))
+            parts = prepared.frame(2**31 - 1, bytearray(b"r" * size))
+            assert b"".join(parts) == b"".join(whole)
+            assert len(parts) == (1 if size < 4096 else 3)

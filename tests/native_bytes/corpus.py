@@ -11,7 +11,8 @@ from tpc_broker.kafka.records import ControlType, control_batch
 
 (
     PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM, CLEAN, ROWS,
-) = range(13)  # fmt: skip
+    PACKED,
+) = range(14)  # fmt: skip
 JOURNAL_ID = b"j" * 16
 
 
@@ -79,6 +80,15 @@ def logs_to_clean():
     yield log_of([*headers, *((4, data) for data in of_producer), (1, bytearray(marker)), (9, batch(9, compression=1))])
 
 
+def packed():
+    """What columns are like: see native/tests/packed_mutations.h."""
+    times = (NOW_MS, NOW_MS + 5, 0, -1, 2**63 - 1, -(2**63))
+    for flags in range(4):
+        for count in (1, 2, 16):
+            kinds = [(17 * n % 256, 31 * n % 256, n, 9 * n % 256, 5 * n, times[n % 6]) for n in range(count)]
+            yield struct.pack("<BB", count - 1, flags) + b"".join(struct.pack("<5Bq", *kind) for kind in kinds)
+
+
 def answer(version, flexible_from, body):
     """A whole one, as it is sent."""
     header = struct.pack(">i", 77) + (b"\0" if version >= flexible_from else b"")
@@ -107,6 +117,7 @@ def cases():
             found.append((target, flags, bytes(log_of(mixed))))
             found += [(target, flags, bytes(log_of([(1, data)]))) for data in record_batches()]
     found += [(CLEAN, flags, bytes(log)) for flags in range(8) for log in logs_to_clean()]
+    found += [(PACKED, 0, data) for data in packed()]
     return [*found, (JOURNAL, 0, journal())]
 
 

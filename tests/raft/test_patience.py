@@ -23,7 +23,7 @@ BEAT_MS, GAP_MS = 100, 1_000
 
 
 class Beats(Vouching):
-    """As `native/ring/steady_beats.c`: said and heard between turns, and not in them."""
+    """As `native/replication/steady_beats.c`: said and heard between turns, and not in them."""
 
     def __init__(self) -> None:
         self.said: set[Address] = set()

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from native.build_ring import FOLDERS
 from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = """
+POKING = """
 import ctypes, sys
 from pathlib import Path
 from tests.support.plane_bench import PlaneBench, records_of
@@ -19,22 +20,63 @@ from tpc_broker._ring import ffi
 
 folder, field, value = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 bench = PlaneBench(folder / "journal")
+
+def poke(handle):
+    find = ctypes.CDLL(_ring.__file__).tpc_partition_of
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint64]
+    plane = int(ffi.cast("uintptr_t", bench.plane.pointer))
+    change = ctypes.CDLL(str(folder / "poke.so")).poke
+    change.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
+    assert change(plane, find(plane, handle), field.encode(), value) == 0
+"""
+SCRIPT = """
 handle = bench.lead("t", log_end_offset=9)
 client = bench.connect()
 assert bench.produce(client, ("t", 0, records_of(1))) == [(0, 9)]
-find = ctypes.CDLL(_ring.__file__).tpc_partition_of
-find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint64]
-plane = int(ffi.cast("uintptr_t", bench.plane.pointer))
-poke = ctypes.CDLL(str(folder / "poke.so")).poke
-poke.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
-assert poke(plane, find(plane, handle), field.encode(), value) == 0
+poke(handle)
 bench.produce(client, ("t", 0, records_of(1)))
+print("survived")
+"""
+REPLICATED = """
+from tests.support.steady_peers import *
+from tpc_broker.runtime.steady_plane import SteadyPeerState, SteadyPlane
+
+class Face(SteadyPlane):
+    _plane = bench.plane.pointer
+
+steady = Face()
+steady._begin_steady(bench.ring)
+peer = Peer(steady, 1)
+handle = bench.lead("t", is_led=False)
+bench.plane.set_replicated(handle)
+"""
+LEADER = """
+bench.plane.arm(handle, TERM)
+rows = [SteadyPeerState(peer.link, INCARNATION, 0, 0, 0, votes=True)]
+assert steady.steady_lead(handle, OWN, TERM, 0, 1 << 40, rows, votes=True)
+bench.plane.append(handle, records_of(2))
+bench.settle()
+bench.until(peer.heard)
+poke(handle)
+peer.say(frame(ACK, entry(2, 0)))
+bench.until(lambda: steady.steady_statistics()["frames_taken"])
+assert bench.plane.state(handle).high_watermark == 2
+print("survived")
+"""
+FOLLOWER = """
+bench.plane.follow(handle, TERM)
+assert steady.steady_follow(handle, OWN, TERM, 0, (1, INCARNATION), peer.link, NONE)
+peer.say(frame(APPEND, entry(0, NONE, sent(0, 2))))
+bench.until(lambda: (ACK, 2) in [one[:2] for one in peer.heard()])
+poke(handle)
+peer.say(frame(APPEND, entry(2, NONE, b"")))
+bench.until(peer.heard)
 print("survived")
 """
 POKE = """
 #include <string.h>
 #include "journal_state.h"
-#include "plane.h"
+#include "steady_state.h"
 int poke(tpc_plane *plane, tpc_partition *partition, const char *field, int64_t value) {
     tpc_journal *journal = plane->journal;
     tpc_tail_batch *run = partition->tail;
@@ -51,10 +93,31 @@ int poke(tpc_plane *plane, tpc_partition *partition, const char *field, int64_t 
     FIELD(journal->reported);
     FIELD(journal->durable.position);
     FIELD(journal->position_base);
+    FIELD(partition->leader_epoch);
+    FIELD(partition->steady->peers[0].match_offset);
+    FIELD(partition->steady->peers[0].sent_offset);
     if (!strcmp(field, "nothing")) return 0;
     return -1;
 }
 """
+
+
+def tell(folder, script, field, value, told):
+    """A core that changes a field of its partition in the middle of a script says what is broken, and ends."""
+    source = folder / "poke.c"
+    source.write_text(POKE)
+    include = [f"-I{each}" for each in FOLDERS]
+    subprocess.run(["cc", "-shared", "-fPIC", *include, str(source), "-o", str(folder / "poke.so")], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", POKING + script, str(folder), field, str(value)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    if told == "survived":
+        assert done.stdout == "survived\n", done.stderr
+        return
+    assert done.returncode == -signal.SIGABRT, done
+    assert "broken invariant: " in done.stderr
+    assert told in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -76,20 +139,25 @@ int poke(tpc_plane *plane, tpc_partition *partition, const char *field, int64_t 
     ],
 )
 def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
-    source = tmp_path / "poke.c"
-    source.write_text(POKE)
-    include = [f"-I{ROOT / 'native' / part}" for part in ("ring", "tls", "bytes")]
-    subprocess.run(["cc", "-shared", "-fPIC", *include, str(source), "-o", str(tmp_path / "poke.so")], check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), field, str(value)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
-    if told == "survived":
-        assert done.stdout == "survived\n", done.stderr
-        return
-    assert done.returncode == -signal.SIGABRT, done
-    assert "broken invariant: " in done.stderr
-    assert told in done.stderr
+    tell(tmp_path, SCRIPT, field, value, told)
+
+
+@pytest.mark.parametrize(
+    ("script", "field", "value", "told"),
+    [
+        (LEADER, "nothing", 0, "survived"),
+        (LEADER, "partition->leader_epoch", 4, "leader_epoch == it->term; t-0 in leader epoch 4"),
+        (LEADER, "partition->steady->peers[0].match_offset", 3,
+         "match_offset <= peer->next_offset; t-0 in term 3, which ends at 2"),
+        (LEADER, "partition->steady->peers[0].sent_offset", 3,
+         "sent_offset <= it->partition->log_end_offset; t-0 in term 3"),
+        (FOLLOWER, "nothing", 0, "survived"),
+        (FOLLOWER, "partition->durable_offset", 1, "partition->durable_offset >= of->acked_offset; t-0 in leader"),
+        (FOLLOWER, "partition->leader_epoch", 2, "leader_epoch == it->term; t-0 in leader epoch 2"),
+    ],
+)
+def test_a_replica_that_contradicts_itself_acknowledges_and_commits_nothing(tmp_path, script, field, value, told):
+    tell(tmp_path, REPLICATED + script, field, value, told)
 
 
 KEPT = """

@@ -201,6 +201,38 @@ def test_a_journal_that_was_made_longer_says_again_that_it_fills_up(core, tmp_pa
     os.close(file.descriptor)
 
 
+def test_a_journal_is_made_longer_only_when_all_that_is_in_use_lies_in_one_lap(core, tmp_path):
+    """Else another length would put what comes next over blocks that are in use."""
+    file = JournalFile(tmp_path / "0002.journal", region_blocks=24)
+    journal = Journal(core, file, region_blocks=16, region_blocks_max=24, commit_bytes_max=BLOCK_BYTES)
+
+    def append(count):
+        for _ in range(count):
+            journal.wait_durable(journal.append(bytes(3000)))
+        return journal.place()
+
+    in_use = append(10)
+    append(2)
+    assert lib.tpc_journal_recycle(journal.handle, in_use.position) == 0
+    append(4)
+    assert lib.tpc_journal_extend(journal.handle, 24) == -errno.EAGAIN, "the next lap begins here"
+    next_lap = append(4)
+    assert lib.tpc_journal_extend(journal.handle, 24) == -errno.EAGAIN
+    while journal.append(bytes(3000)) > 0:
+        core.turn()
+    journal.wait_durable(journal.statistics.sequence_next - 1)
+    file.region_blocks = 16
+    assert len(file.chain(in_use.sequence, in_use.block, in_use.previous_crc)) == 15
+    assert lib.tpc_journal_recycle(journal.handle, next_lap.position) == 0
+    assert lib.tpc_journal_extend(journal.handle, 24) == 0
+    file.region_blocks = 24
+    append(8)
+    chain = file.chain(next_lap.sequence, next_lap.block, next_lap.previous_crc)
+    assert [commit.block for commit in chain] == list(range(6, 6 + len(chain)))
+    journal.close()
+    os.close(file.descriptor)
+
+
 def test_a_commit_never_wraps_and_the_blocks_left_out_count_as_used(core, file):
     journal = Journal(core, file, block_next=2 + 61, block_first=2 + 61, sequence_next=500, previous_crc=9)
     assert journal.append(b"w" * 4 * BLOCK_BYTES) == 500
@@ -309,6 +341,19 @@ def test_a_second_run_continues_the_chain_it_found(core, file):
         (6, b"second run"),
     ]
     second.close()
+
+
+def test_a_journal_that_was_stopped_takes_nothing_more_and_tells_its_end(core, file):
+    journal = Journal(core, file)
+    assert journal.append(b"under way") == 1
+    lib.tpc_journal_stop(journal.handle)
+    assert not journal.place().is_end
+    assert journal.append(b"late") == -errno.ESHUTDOWN
+    journal.wait_durable(1)
+    core.run_until(lambda: journal.place().is_end)
+    assert journal.append(b"later") == -errno.ESHUTDOWN
+    assert payloads(file) == [[b"under way"]]
+    journal.close()
 
 
 def test_without_anyone_asking_a_commit_raises_no_event(core, file):

@@ -1,4 +1,4 @@
-"""What the journal does next (native/ring/journal_policy.c): every state that there is, and whole lives of commits."""
+"""What the journal does next (native/journal/journal_policy.c): every state there is, and whole lives of commits."""
 
 import itertools
 import random

@@ -2,7 +2,6 @@
 
 import contextlib
 import resource
-import socket
 import struct
 from pathlib import Path
 
@@ -29,7 +28,7 @@ class HandMadeLink:
 
     def __init__(self, core):
         self.core = core
-        self.sock, theirs = socket.socketpair()
+        self.sock, theirs = core.world.socketpair()
         core.clients.append(self.sock)
         assert core.adopt_link(theirs, 1, dialled=False) == 0
 

@@ -133,6 +133,16 @@ def test_only_one_that_serves_reads_does(bench):
     assert told(parts_of(bench.fetch(client, 12, asks(("t", 0, 0))))[0])[0] == E.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_one_that_follows_in_another_term_serves_when_it_is_told_to_again(bench):
+    """Whoever says no epoch is not told that its own is over."""
+    handle, client = follower(bench), bench.connect()
+    bench.plane.follow(handle, TERM + 1)
+    bench.partitions["t", 0].followed_epoch = None
+    assert told(parts_of(bench.fetch(client, 12, asks(("t", 0, 0))))[0]) == (E.NOT_LEADER_OR_FOLLOWER, -1, 0)
+    serve(bench, TERM + 1)
+    assert told(parts_of(bench.fetch(client, 12, asks(("t", 0, 0))))[0]) == (0, 3, 3)
+
+
 def test_the_epoch_of_who_asks_is_that_of_the_leader_it_follows(bench):
     follower(bench)
     client = bench.connect()

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from tests.log.log_batches import batch
-from tests.support.connection_bench import open_descriptors
+from tests.support.bench_world import open_descriptors
 from tests.support.definitions import decode_response
 from tests.support.fetch_bench import FetchBench
 from tests.support.plain_disk import PlainDisk
@@ -203,6 +203,31 @@ def test_segments_that_hold_more_than_is_committed_show_only_that(make_bench, st
             assert batches[-1]["base_offset"] + len(batches[-1]["records"]) <= high_watermark
     counts = bench.fetch_counts()
     assert counts.taken > 100, counts
+
+
+def test_segments_of_a_log_that_was_cut_are_opened_anew(make_bench, stored):
+    """Behind the cut other batches will lie, and at other places."""
+    ends = [one["base_offset"] for one in read_batches(stored.data)]
+    bench = make_bench("c.journal", in_c=True)
+    handle = bench.make("t", files=stored.files, high_watermark=0, is_led=False)
+    bench.plane.set_replicated(handle)
+    bench.plane.follow(handle, 1)
+    bench.plane.commit(handle, 1, ends[2])
+    partition = bench.partitions["t", 0]
+    partition.is_replicated, partition.followed_epoch = True, 1
+    bench.face.serve_reads(handle, 1)
+    client = bench.connect()
+
+    def first():
+        return read_batches(part_of(bench.fetch(client, 12, asks(0)))["Records"])[0]["base_offset"]
+
+    assert first() == 0
+    handled = bench.handled
+    assert first() == 0
+    assert bench.handled == handled, "C has a window by now"
+    bench.plane.truncate(handle, ends[5], 1)
+    assert first() == 0
+    assert bench.handled == handled + 1
 
 
 def test_a_growing_segment_is_followed(bench, stored):

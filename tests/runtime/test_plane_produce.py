@@ -342,11 +342,12 @@ def test_what_does_not_become_durable_in_time_is_answered_and_kept(stalled):
     assert stalled.readable(handle) == [(0, [b"value0"])]
 
 
-def test_nothing_is_answered_or_readable_while_the_write_is_under_way(stalled):
+@pytest.mark.parametrize("acks", [1, -1])
+def test_nothing_is_answered_or_readable_while_the_write_is_under_way(stalled, acks):
     handle = stalled.lead("t")
     relaxed = stalled.lead("r", settings=settings_with(PartitionFlag.RELAXED))
     client, other = stalled.connect(), stalled.connect()
-    stalled.send(client, [("t", 0, records_of(1))])
+    stalled.send(client, [("t", 0, records_of(1))], acks=acks)
     assert stalled.produce(other, ("r", 0, records_of(1))) == [(E.NONE, 0)], "relaxed does not wait"
     for _ in range(20):
         stalled.turn()

@@ -1,4 +1,4 @@
-"""What is used of quotas (`native/ring/quota.c`), against a model that keeps every event, with a clock of the tests."""
+"""What is used of quotas (`native/net/quota.c`), against a model that keeps every event, with a clock of the tests."""
 
 from __future__ import annotations
 

@@ -215,6 +215,21 @@ def test_between_two_terms_of_one_leader_waits_stay(bench, replica):
     assert bench.answer(client) == [(0, 0)]
 
 
+def test_whoever_waits_for_what_is_cut_between_two_terms_is_told(bench, replica):
+    handle = replica()
+    bench.plane.arm(handle, TERM)
+    clients = [bench.connect() for _ in range(2)]
+    for number, client in enumerate(clients):
+        bench.send(client, [("t", 0, records_of(1))])
+        bench.until(lambda number=number: bench.plane.state(handle).durable_offset == number + 1)
+    bench.plane.disarm(handle, keep_waits=True)
+    bench.plane.truncate(handle, 1, TERM)
+    assert bench.answer(clients[1]) == [(E.NOT_LEADER_OR_FOLLOWER, -1)]
+    bench.plane.arm(handle, TERM + 1)
+    bench.plane.commit(handle, TERM + 1, 1)
+    assert bench.answer(clients[0]) == [(0, 0)]
+
+
 def test_whoever_follows_answers_what_waits(bench, replica):
     handle = replica()
     bench.plane.arm(handle, TERM)

@@ -1,5 +1,5 @@
-"""The steady state of replication in C (`native/ring/steady.h`), beside the machine that it is held equal to: random
-schedules over both, frame by frame, and frames that are none.
+"""The steady state of replication in C (`native/replication/steady.h`), beside the machine that it is held equal to:
+random schedules over both, frame by frame, and frames that are none.
 """
 
 import random
@@ -13,7 +13,6 @@ from tests.support.plane_values import Left, Verdict
 from tests.support.record_batches import read_batches
 from tests.support.steady_peers import ACK, APPEND, BEAT, INCARNATION, MACHINES, OWN, TERM, entry, frame, sent
 from tests.support.steady_twin import LeaderTwin
-from tests.support.waiting import let_pass, monotonic_ns
 from tpc_broker._ring import lib
 from tpc_broker.raft.steady import NONE, Input, Outcome, Steady, SteadyRole
 from tpc_broker.runtime.steady_plane import GAP_MS, Machine, SteadyPeerState
@@ -367,7 +366,7 @@ def test_who_answers_nothing_is_sent_what_it_lacks_again_while_the_others_go_on(
     """One append at a time, until it answers: then all that is behind it."""
     it = OneSilent(bench, steady, replica)
     it.append(3, 6_000)
-    assert steady.steady_stalled(monotonic_ns() - 10**12) == [], "the other one answers"
+    assert steady.steady_stalled(bench.world.monotonic_ns() - 10**12) == [], "the other one answers"
     bench.until(lambda: it.hear() == [0, 1, 2])
     for _ in range(5):
         it.sent.clear()
@@ -404,14 +403,14 @@ def test_who_answers_nothing_is_asked_after_twice_as_long_each_time(bench, stead
     bench.until(lambda: it.hear() == [0])
     hour_ns = 3_600 * 10**9
     for times in (1, 2, 4, 8, 8):
-        assert it.ask(monotonic_ns() + times * hour_ns - hour_ns // 2, hour_ns) == []
-        assert it.ask(monotonic_ns() + times * hour_ns, hour_ns) == [(0, 0)]
+        assert it.ask(bench.world.monotonic_ns() + times * hour_ns - hour_ns // 2, hour_ns) == []
+        assert it.ask(bench.world.monotonic_ns() + times * hour_ns, hour_ns) == [(0, 0)]
         it.sent.clear()
         bench.until(lambda: it.hear() == [0])
     it.acknowledge(it.silent, 1)
     it.append(1)
     bench.until(lambda: 1 in it.hear())
-    assert it.ask(monotonic_ns() + hour_ns, hour_ns) == [(0, 1)], "it has answered since"
+    assert it.ask(bench.world.monotonic_ns() + hour_ns, hour_ns) == [(0, 1)], "it has answered since"
 
 
 # -- heartbeats
@@ -450,7 +449,7 @@ def test_how_late_beats_were_counts_what_work_took_and_not_that_the_thread_was_s
     assert steady.steady_beat(peer.link, Machine.OF_PARTITIONS, is_said=True)
     late_ms, _busy_ms = late_after(bench, steady, peer, work)
     assert late_ms >= 500 - 2 * BEAT_MS
-    late_ms, was_busy_ms = late_after(bench, steady, peer, lambda: let_pass(2))
+    late_ms, was_busy_ms = late_after(bench, steady, peer, lambda: bench.world.let_pass(2))
     assert late_ms <= was_busy_ms + 2 * BEAT_MS
     assert late_ms < 1_500 or was_busy_ms > 1_000, "it slept"
     assert steady.steady_late_ms(Machine.OF_PARTITIONS) < 1_000, "told once"
@@ -507,7 +506,7 @@ def test_after_a_gap_another_stretch_begins(bench, steady):
     peer.say(beat(Machine.OF_PARTITIONS))
     bench.until(lambda: steady.steady_heard(peer.link, Machine.OF_PARTITIONS))
     before = steady.steady_heard(peer.link, Machine.OF_PARTITIONS)
-    let_pass(GAP_MS / 1000)
+    bench.world.let_pass(GAP_MS / 1000)
     peer.say(beat(Machine.OF_PARTITIONS))
     bench.until(lambda: steady.steady_heard(peer.link, Machine.OF_PARTITIONS) != before)
     since_ms, last_ms = steady.steady_heard(peer.link, Machine.OF_PARTITIONS)

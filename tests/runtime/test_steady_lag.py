@@ -1,4 +1,4 @@
-"""A leader in C whose followers are not all as fast: what it keeps in memory for them (`native/ring/tail.c`), and what
+"""A leader in C whose followers are not all as fast: what it keeps in memory for them (`native/log/tail.c`), and what
 it has read for them (`steady_lag.c`).
 """
 
@@ -228,8 +228,11 @@ def test_what_was_read_too_late_goes_nowhere(bench, steady, slow):
     assert steady.steady_give(want, segments.read(want.offset, 1)) is None, "nobody has asked yet"
     again = []
     bench.until(lambda: again.extend(steady.steady_wants()) or again)
-    assert steady.steady_give(again[0]._replace(term=TERM - 1), segments.read(match, 1)) is None
+    for other in ({"term": TERM - 1}, {"incarnation": 8}, {"link": 0}, {"offset": match - 1}, {"peer": 1}):
+        assert steady.steady_give(again[0]._replace(**other), segments.read(match, 1)) is None
     assert steady.steady_give(again[0], b"") is False
+    of_earlier = records_of(1, value=VALUE, base_offset=match, leader_epoch=TERM - 1)
+    assert steady.steady_give(again[0], of_earlier) is False, "C sends what is of its term"
     assert steady.steady_give(again[0], segments.read(match, 1))
 
 

@@ -23,6 +23,7 @@ from random import Random, SystemRandom
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tests.simulator.children import Child, command_of
 from tests.simulator.schedule import SimulationFailedError
 
 Run = Callable[[int, int], str]
@@ -67,10 +68,10 @@ def planned(
     ]
 
 
-def _broken(error: Exception, name: str, seed: int, steps: int) -> SimulationFailedError:
+def broken(error: Exception, name: str, seed: int, steps: int) -> SimulationFailedError:
     """An exception that is no verdict: a bug, in a machine or in the simulator, that the same seed shows again."""
     what = "".join(traceback.format_exception(error))
-    return SimulationFailedError(what, f"make sim ONLY={name} SEED={seed} STEPS={steps}")
+    return SimulationFailedError(what, command_of(name, seed, steps))
 
 
 class Progress:
@@ -136,7 +137,7 @@ def run_all(
                 told = runs[one.name](one.seed, steps)
             except Exception as error:
                 is_verdict = isinstance(error, SimulationFailedError)
-                progress.failed(error if is_verdict else _broken(error, *one, steps))
+                progress.failed(error if is_verdict else broken(error, *one, steps))
             else:
                 progress.ended(told)
     return progress
@@ -151,6 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=0, help="fresh seeds besides the fixed ones")
     parser.add_argument("--fresh-from", help="a text that the fresh seeds are made from, such as a commit's name")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first failure, tell only now and then")
+    parser.add_argument("--children", action="store_true", help="in processes of their own, which may abort")
+    parser.add_argument("--share", default="1/1", help="2/3: of three commands like this one it is the second")
     parser.add_argument("--hours", type=float, default=0.0, help="nothing is begun after so many; what is left fails")
     options = parser.parse_args(arguments)
     runs = simulators(options.only)
@@ -164,8 +167,11 @@ def main(arguments: list[str] | None = None) -> int:
         every = {} if options.only else spacing()
         fresh = islice(fresh_seeds(options.fresh_from), options.runs)
         wanted = [*planned(runs, FIXED_SEEDS, every), *planned(runs, fresh, every)]
-    began_s = time.monotonic()
-    done = run_all(runs, wanted, options.steps, go_on=options.go_on, hours=options.hours)
+    number, shares = map(int, options.share.split("/"))
+    wanted, began_s = wanted[number - 1 :: shares], time.monotonic()
+    with Child() as child:
+        runs = child.runs(runs) if options.children else runs
+        done = run_all(runs, wanted, options.steps, go_on=options.go_on, hours=options.hours)
     print(f"{done.count} of {len(wanted)} runs in {time.monotonic() - began_s:.0f} s, {len(done.failures)} failed")
     return 1 if done.failures or done.count < len(wanted) else 0
 

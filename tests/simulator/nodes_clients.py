@@ -8,22 +8,19 @@ back.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from itertools import count
 
 import trio
 
 from tests.log.log_batches import batch
+from tests.simulator.nodes_dialogues import Dialogues
 from tpc_broker.broker.handlers.reassignments import IDS_ARE_CORES_TAG
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey, api
-from tpc_broker.kafka.protocol import encode_request
 from tpc_broker.kafka.records import read_batches
-from tpc_broker.kafka.source import uvarint
 from tpc_broker.log.producer_state import BATCHES_PER_PRODUCER_MAX
 from tpc_broker.model import broker_id_of
-from tpc_broker.testing.connections import MemoryRequest
-from tpc_broker.testing.node import answer_of, api_name
+from tpc_broker.testing.node import api_name
 
 ANSWER_S = 6.0
 AGAIN_S = 0.3
@@ -32,12 +29,6 @@ BROKER, SET, DELETED = 4, 0, 1
 """Of alterations of settings."""
 EVERY_BROKER = ""
 LATEST = -1
-_connections = count(1)
-
-
-def _tagged(body, tag):
-    """With an empty tagged field; the request ends with the number of such fields, which is none."""
-    return body if tag is None else body[:-1] + b"\1" + uvarint(tag) + b"\0"
 
 
 class Promises:
@@ -64,27 +55,17 @@ class Client:
 
     def __init__(self, cluster, name):
         self.cluster, self.chance = cluster, cluster.stream(f"client {name}")
-        self.connection = next(_connections)
-        self._asked = 0
+        self._dialogues = Dialogues(cluster.network, name)
 
     async def ask(self, broker, message, version=None, answer_s=ANSWER_S, tag=None):
         key = ApiKey[api_name(message)]
         version = api(key).last_version if version is None else version
-        self._asked += 1
-        body = memoryview(_tagged(encode_request(key, version, message), tag))
-        await trio.sleep(self.cluster.network.delay_s())
-        if broker is None or not broker.is_ready:
+        answer = None
+        if broker is not None and broker.is_ready:
+            answer = await self._dialogues.ask(broker.place, int(key), version, message, answer_s, tag)
+        if answer is None:
             await trio.sleep(AGAIN_S)
-            return None
-        life = broker.life
-        request = MemoryRequest(self.connection, int(key), version, self._asked, body, broker.node.clock.monotonic_ns())
-        life.send(request)
-        with trio.move_on_after(answer_s):
-            await request.done.wait()
-            await trio.sleep(self.cluster.network.delay_s())
-            return answer_of(request)
-        life.close(self.connection)
-        return None
+        return answer
 
     def any_broker(self):
         node = self.cluster.nodes[self.chance.choice(sorted(self.cluster.nodes))]

@@ -12,13 +12,16 @@ their tasks do not run, what comes for them waits.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
 import tempfile
 import traceback
 from collections import deque
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -26,16 +29,24 @@ import trio
 import trio.testing
 
 from tests.simulator.nodes_clients import Promises
-from tests.simulator.nodes_core import PORT, CoreLife, hand_over
-from tests.simulator.nodes_disk import NodeDisk
+from tests.simulator.nodes_core import CLIENTS_PORT, PORT, CoreLife, hand_over
+from tests.simulator.nodes_disk import LifeDisk, NodeDisk
+from tests.simulator.nodes_logs import logs_of
 from tests.simulator.nodes_network import SimulatedNetwork, Wire
+from tests.support.fake_disk import PowerLoss
 from tests.support.memory_node import MemoryClock
+from tests.support.simulated_ring import SimulatedSystem
+from tests.support.simulated_sockets import handed_over
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.limits import MIB
+from tpc_broker.log.files import partition_folder_name
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.settings import load_settings
-from tpc_broker.model import CoreId, core_of, node_of
-from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
+from tpc_broker.model import CoreId, TopicPartition, core_of, node_of
+from tpc_broker.runtime.assembly import CannotRunError
+from tpc_broker.runtime.cluster.replication import group_of
+from tpc_broker.runtime.journal_lock import JournalLockedError
 from tpc_broker.runtime.options import ClusterOptions, CoreOptions
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 
@@ -45,6 +56,12 @@ SETTINGS = (
     "group.consumer.min.heartbeat.interval.ms=100", "group.consumer.heartbeat.interval.ms=1000",
     "transaction.state.log.num.partitions=2",
 )  # fmt: skip
+RECOVERY_SETTINGS = (f"journal.bytes.max={4 * MIB}",)
+AFTER_S = 1e-6
+"""A float that is a little too small would not be the instant that C waits for."""
+RESTART_S = 1.0
+STARTED_S = 1.0
+"""By trio's clock: an instant of 0 is none, for C."""
 TELLS = False
 """Whether what the nodes log is told: for one who looks at a run."""
 
@@ -58,13 +75,21 @@ class HoldingQueue(deque):
     def __init__(self):
         super().__init__()
         self._held: dict[int, list[trio.lowlevel.Task]] = {}
+        self.ran: set[int] = set()
+        """Nodes whose tasks were to run, since somebody has looked."""
 
     def append(self, task):
-        held = self._held.get(task.context.get(_node, 0))
+        node = task.context.get(_node, 0)
+        held = self._held.get(node)
+        self.ran.add(node)
         if held is None:
             super().append(task)
         else:
             held.append(task)
+
+    def take_ran(self):
+        ran, self.ran = sorted(self.ran), set()
+        return ran
 
     def hold(self, node):
         self._held.setdefault(node, [])
@@ -78,17 +103,23 @@ class SimulatedNode:
 
     def __init__(self, cluster, number, folder, cores):
         self.cluster, self.number, self.host, self.cores = cluster, number, f"node{number}", cores
-        self.folder = folder
+        self.folder, self.machines_count = folder, 1
+        self.cores_before: int | None = None
+        """With so many it was started before."""
+        self._starting: tuple[trio.CancelScope, trio.Event] | None = None
         self.chance = cluster.stream(f"node {number}")
-        self.clock, self.disk = MemoryClock(), NodeDisk(cluster.stream(f"disk {number}"))
+        self.clock, self.disk = MemoryClock(), self._new_disk()
         self.lives: dict[int, CoreLife] = {}
+        self._terms: dict[TopicPartition, int] = {}
         self.posts: dict[CoreId, MemoryMailboxes] = {}
         self.up: list[CoreId] = []
         self.is_on = self.is_paused = self.is_away = False
         """`is_away`: for good, or until another machine comes in its place."""
-        self.machines_count = 1
         self.configuration = load_settings("", (f"node.id={number}", *SETTINGS))
         cluster.network.host(self.host)
+
+    def _new_disk(self):
+        return NodeDisk(self.cluster, self.folder, self.cluster.stream(f"disk {self.machines_count} of {self.number}"))
 
     def options(self, core):
         own = SeedAddress(self.host, PORT)
@@ -96,7 +127,7 @@ class SimulatedNode:
         return CoreOptions(
             core=CoreId(core), cores=self.cores, data=str(self.folder), mailbox_fd=-1, control_fd=-1, mailbox_names=(),
             listeners=(Listener("PLAINTEXT", ListenerMode.PER_CORE_PORT, addresses, addresses),), listen_fds=(),
-            cpu=None, settings="", overrides=(), log_style="json", log_level="warning", supervisor_pid=0,
+            cpu=None, settings="", overrides=RECOVERY_SETTINGS, log_style="json", log_level="warning", supervisor_pid=0,
             cluster=ClusterOptions(self.number, own, self.cluster.seeds, "", ""), cluster_fds=(-1, -1),
         )  # fmt: skip
 
@@ -107,28 +138,88 @@ class SimulatedNode:
     @property
     def first(self):
         """Core 0, which has the metadata; None: it is down."""
-        return self.lives.get(METADATA_CORE)
+        life = self.lives.get(METADATA_CORE)
+        return life if life is not None and life.is_assembled else None
+
+    def has_files(self, topic, index):
+        """Whether there are files of that partition on its disk."""
+        return self.folder / "topics" / partition_folder_name(topic, index) in self.disk.names
+
+    def ends(self):
+        """Where the logs of its replicas end, by partition."""
+        logs = [log for life in self.lives.values() if life.is_assembled for log in logs_of(life)]
+        return {log.key: bounds.log_end_offset for log in logs if (bounds := log.bounds()) is not None}
+
+    def life_of(self, key):
+        """Which one of its replicas of a partition, one after the other, there is; 0: the first one."""
+        return max(life.replication._lives.of(group_of(key)) for life in self.lives.values() if life.is_assembled)
+
+    def note_terms(self, life):
+        for log in logs_of(life) if life.is_assembled else ():
+            self._terms[log.key] = max(self._terms.get(log.key, -1), log.files.leader_epoch)
+
+    def term_of(self, key):
+        """The newest one that a replica here has begun or promised; -1: none."""
+        for life in self.lives.values():
+            self.note_terms(life)
+        return self._terms.get(key, -1)
 
     # -- a node --------------------------------------------------------------------------------------------------------
 
     async def start(self, cores=None):
         assert not self.is_on
         self.is_on, self.cores = True, cores or self.cores
-        hand_over(self.folder, self.disk, self.cores)
         self.cluster.network.host(self.host).come_back()
-        for core in range(self.cores):
-            await self.start_core(core)
+        if await self._hand_over():
+            for core in range(self.cores):
+                await self.start_core(core)
+
+    async def _hand_over(self):
+        """Of who has other cores than before; whether that was done."""
+        if self.cores_before is None:
+            self.cores_before = self.cores
+        if self.cores_before == self.cores:
+            return True
+        scope, over = self._starting = trio.CancelScope(), trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hand_over_within, scope)
+        self._starting = None
+        over.set()
+        return self.cores_before == self.cores
+
+    async def _hand_over_within(self, scope):
+        _node.set(self.number)
+        disk = LifeDisk(self.disk, scope)
+        disk.begin()
+        try:
+            with scope:
+                while self.cores_before != self.cores:
+                    try:
+                        await disk.wait_landed()
+                        await hand_over(self, disk)
+                    except (CannotRunError, JournalLockedError, OSError) as error:
+                        if not self._is_disks_fault(error):
+                            raise
+                        await trio.sleep(RESTART_S)
+                    else:
+                        self.cores_before = self.cores
+        finally:
+            disk.end()
 
     async def crash(self, *, is_silent=False):
         """What was not durable is gone. With `is_silent` it is the machine, and nobody is told."""
         if not self.is_on:
             return
         self.is_on = False
+        if self._starting is not None:
+            scope, over = self._starting
+            scope.cancel()
+            await over.wait()
         lives, self.lives, self.up = list(self.lives.values()), {}, []
         for life in lives:
             self._end(life, is_silent=is_silent)
         self.cluster.network.host(self.host).is_silent = is_silent
-        self.disk.crash()
+        self.disk.crash(self.chance)
         self.resume()
         for life in lives:
             await life.ended.wait()
@@ -138,7 +229,7 @@ class SimulatedNode:
         self.is_away = True
         await self.crash(is_silent=True)
         self.machines_count += 1
-        self.disk = NodeDisk(self.cluster.stream(f"disk {self.machines_count} of {self.number}"))
+        self.disk, self.cores_before, self._terms = self._new_disk(), None, {}
         shutil.rmtree(self.folder)
         self.folder.mkdir()
 
@@ -154,6 +245,11 @@ class SimulatedNode:
     def resume(self):
         self.is_paused = False
         self.cluster.queue.let_go(self.number)
+        self.touch()
+
+    def touch(self):
+        """Its rings may have something to do."""
+        self.cluster.touched.update(self.lives.values())
 
     # -- a core --------------------------------------------------------------------------------------------------------
 
@@ -169,13 +265,23 @@ class SimulatedNode:
                 life = self.lives[core] = CoreLife(self, core, nursery)
                 task_status.started()
                 await life.run()
-        except Exception as error:
-            if life is None or not life.is_over:
+        except (Exception, PowerLoss, BaseExceptionGroup) as error:
+            if life is not None and not life.is_over and self._is_disks_fault(error):
+                self._end(self.lives.pop(core))
+                self.cluster.wire.after(RESTART_S, partial(self.cluster.nursery.start_soon, self.start_core, core))
+            elif life is None or not life.is_over:
                 what = "".join(traceback.format_exception(error))
                 self.cluster.fails(f"core {core} of node {self.number} ended by itself: {what}")
         finally:
             if life is not None:
-                life.ended.set()
+                life.free()
+
+    def _is_disks_fault(self, error):
+        """What ends a core, whose node then is started again by people until its disk is well."""
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            (error,) = error.exceptions
+        is_refusal = isinstance(error, CannotRunError | JournalLockedError | OSError)
+        return is_refusal and self.disk.is_unwell
 
     async def kill_core(self, core):
         """As `kill -9` of its process: the others go on, and so does what the kernel has."""
@@ -188,12 +294,10 @@ class SimulatedNode:
         await life.ended.wait()
 
     def _end(self, life, *, is_silent=False):
-        life.is_over = True
-        life.network.end()
+        self.note_terms(life)
+        self.cluster.adopted += life.storage.counters()["partitions_adopted"] if life.is_assembled else 0
         self.cluster.network.host(self.host).end_process(life.number, is_silent=is_silent)
-        life.journal.crash(self.chance)
-        life.mailboxes.close()
-        life.nursery.cancel_scope.cancel()
+        life.end()
 
     def opened(self, life):
         self.up = sorted([*self.up, CoreId(life.number)])
@@ -217,6 +321,10 @@ class Broker:
         return self.node.lives.get(self.core)
 
     @property
+    def place(self):
+        return self.node.host, CLIENTS_PORT + self.core
+
+    @property
     def is_ready(self):
         return self.life is not None and self.life.is_ready
 
@@ -224,10 +332,17 @@ class Broker:
 class SimulatedCluster:
     """Use `simulate`."""
 
-    def __init__(self, seed, nursery, folder, queue, *, nodes_count, founders_count, cores_max):
-        self.seed, self.nursery, self.queue = seed, nursery, queue
+    def __init__(self, seed, system, queue, folder, *, nodes_count, founders_count, cores_max):
+        self.seed, self.system, self.queue = seed, system, queue
+        self.nursery: trio.Nursery
+        self.touched: set[CoreLife] = set()
+        """Whose rings may have something to do."""
+        self.turning: SimulatedNode | None = None
+        self.adopted = 0
+        """How often replicas went from core to core, in lives that are over."""
         self.wire = Wire()
         self.network = SimulatedNetwork(self.wire, self.stream("network"))
+        self.network.system = system
         self.seeds = tuple(SeedAddress(f"node{number}", PORT) for number in range(1, founders_count + 1))
         self.promises = Promises()
         self.problems: list[str] = []
@@ -251,58 +366,127 @@ class SimulatedCluster:
         return [node for node in self.nodes.values() if node.is_ready]
 
     def lives(self):
-        """Of all cores that run, with their nodes."""
-        return [(node, life) for node in self.nodes.values() for life in node.lives.values()]
+        """Of all cores that run and have read what their disks have, with their nodes."""
+        return [(node, life) for node in self.nodes.values() for life in node.lives.values() if life.is_assembled]
 
     def moves_count(self):
-        """How often replicas that are there went from core to core."""
-        return sum(kept.moves for node in self.nodes.values() for kept in node.disk.folders.values())
+        """How often replicas went from core to core."""
+        return self.adopted + sum(life.storage.counters()["partitions_adopted"] for _node, life in self.lives())
+
+    # -- rings ---------------------------------------------------------------------------------------------------------
+
+    def wall_ms(self):
+        """Of the node that asks."""
+        number = _node.get(0) if self.turning is None else self.turning.number
+        return self.nodes[number].clock.wall_ms() if number else 0
+
+    def turn_rings(self):
+        """Of all cores that may have something to do, as their processes would before they wait."""
+        for number in self.queue.take_ran():
+            if number:
+                self.nodes[number].touch()
+        touched, self.touched = self.touched, set()
+        for life in sorted(touched, key=lambda life: life.place):
+            node = self.nodes[life.place[0]]
+            if life.is_over:
+                continue
+            if node.is_paused:
+                self.touched.add(life)
+                continue
+            self.turning = node
+            try:
+                until_ns = life.ring.turn()
+            finally:
+                self.turning = None
+            if until_ns is not None and until_ns / 1e9 != life.until_s:
+                life.until_s = until_ns / 1e9
+                self.wire.at(max(life.until_s, trio.current_time()) + AFTER_S, life.touch)
 
     def broker(self, broker_id):
         return Broker(self.nodes[node_of(broker_id)], core_of(broker_id))
 
 
+class _Turns(trio.abc.Instrument):
+    """Turns the rings of all cores whenever no task can run, before trio lets time pass."""
+
+    cluster: SimulatedCluster | None = None
+
+    def before_io_wait(self, _timeout):
+        if self.cluster is None or self.cluster.problems:
+            return
+        try:
+            self.cluster.turn_rings()
+        except BaseException as error:
+            self.cluster.fails("".join(traceback.format_exception(error)))
+
+
 def simulate(seed, story, *, nodes_count=3, founders_count=3, cores_max=1):
     """Runs `story(cluster)` to its end. AssertionError: what was found first."""
+    turns = _Turns()
 
-    async def main():
+    async def main(clock):
+        clock.jump(STARTED_S)
         queue = HoldingQueue()
         runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
         queue.extend(runner.runq)
         runner.runq = queue
-        with tempfile.TemporaryDirectory(dir=_memory_folder()) as name:
-            async with trio.open_nursery() as nursery:
-                folder = Path(name)
-                cluster = SimulatedCluster(
-                    seed, nursery, folder, queue,
-                    nodes_count=nodes_count, founders_count=founders_count, cores_max=cores_max,
-                )  # fmt: skip
-                nursery.start_soon(cluster.wire.run)
-                nursery.start_soon(_stop_when_failed, cluster, nursery.cancel_scope)
-                await story(cluster)
-                for node in cluster.nodes.values():
-                    await node.crash()
-                nursery.cancel_scope.cancel()
+        chance = random.Random(f"{seed}/system")
+        wall_ms = lambda: turns.cluster.wall_ms()  # noqa: E731, PLW0108 (it is there later)
+        system = SimulatedSystem(lambda: round(trio.current_time() * 1e9), wall_ms, chance)
+        with tempfile.TemporaryDirectory(dir=_memory_folder()) as name, system, handed_over(system):
+            cluster = turns.cluster = SimulatedCluster(
+                seed, system, queue, Path(name), nodes_count=nodes_count, founders_count=founders_count,
+                cores_max=cores_max,
+            )  # fmt: skip
+            try:
+                async with trio.open_nursery() as nursery:
+                    cluster.nursery = nursery
+                    nursery.start_soon(cluster.wire.run)
+                    nursery.start_soon(_stop_when_failed, cluster, nursery.cancel_scope)
+                    await story(cluster)
+                    for node in cluster.nodes.values():
+                        await node.crash()
+                    nursery.cancel_scope.cancel()
+            finally:
+                turns.cluster = None
             if cluster.problems:
                 raise AssertionError(cluster.problems[0])
             return cluster
 
-    scheduling = mock.patch.object(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
-    order = mock.patch.object(trio._core._run, "_r", random.Random(seed))
-    carried = mock.patch.object(ReplicaLinks, "offer_steady", return_value=None)
+    clock = trio.testing.MockClock(autojump_threshold=0)
     before = logging.root.manager.disable
     logging.disable(logging.NOTSET if TELLS else logging.CRITICAL)
     try:
-        with scheduling, order, carried:
-            return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+        with _repeatable(seed):
+            return trio.run(main, clock, clock=clock, instruments=[turns])
     finally:
         logging.disable(before)
 
 
+@contextmanager
+def _repeatable(seed):
+    """What has no port: trio's order of tasks, names of files that are drawn, and helper threads."""
+    chance = random.Random(f"{seed}/names")
+    with (
+        mock.patch.object(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        mock.patch.object(trio._core._run, "_r", random.Random(seed)),
+        mock.patch.object(os, "urandom", chance.randbytes),
+        mock.patch.object(trio.to_thread, "run_sync", _in_turn),
+    ):
+        yield
+
+
+async def _in_turn(function, *arguments, limiter=None, **_how):
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
+
+
 async def _stop_when_failed(cluster, scope):
     await cluster.failed.wait()
-    for node, life in cluster.lives():
-        life.is_over = True
+    for node in cluster.nodes.values():
+        lives, node.lives = list(node.lives.values()), {}
+        for life in lives:
+            life.end()
         node.resume()
     scope.cancel()
 

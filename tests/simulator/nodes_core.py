@@ -2,94 +2,197 @@
 
 from __future__ import annotations
 
-from collections import deque
+import errno
+import os
 
 import trio
 
-from tests.simulator.nodes_disk import Journal
+from tests.simulator.nodes_disk import LifeDisk, ReadFiles
 from tests.simulator.nodes_network import NodeNetwork
-from tests.simulator.nodes_plane import TwinPlane, TwinStorage
-from tests.support.memory_node import MemoryConnections
+from tests.support.simulated_ring import SimulatedRing
+from tpc_broker._ring import lib
 from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
-from tpc_broker.model import CoreId
-from tpc_broker.runtime.assembly import _owners_in_cluster
-from tpc_broker.runtime.cluster.identity import IdentityFile, core_ended, is_in_cluster
+from tpc_broker.limits import MIB
+from tpc_broker.log.journal import JournalMode
+from tpc_broker.model import CoreId, NodeId
+from tpc_broker.runtime.assembly import hand_over_all, put_together, recover
+from tpc_broker.runtime.client_connections import ClientConnections
+from tpc_broker.runtime.cluster.identity import IdentityFile
 from tpc_broker.runtime.cluster.node import ClusterNodeMain
-from tpc_broker.runtime.cluster.replica_lives import hand_lives_over
 from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
 from tpc_broker.runtime.cluster.surroundings import Surroundings
-from tpc_broker.storage.handover import Given, _settled
+from tpc_broker.runtime.connections import ConnectionLimits
+from tpc_broker.runtime.journal_probe import FLAGS
+from tpc_broker.storage.handover import journal_cores
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 from tpc_broker.testing.surroundings import MemoryChance, in_turn
 
 PORT = 7000
-CHECKPOINT_S = 2.0
+CLIENTS_PORT = 9092
+RING_ENTRIES = 64
 CALL_S_MAX = 0.001
 """A call between two cores, one way."""
+LIMITS = ConnectionLimits(
+    connections_max=256, request_bytes_max=MIB, receive_buffers_count=4, receive_buffer_bytes=4096,
+    budget_bytes=64 * MIB,
+)  # fmt: skip
+END_TURNS_MAX = 100
+"""Of a ring that is nobody's any more, until C uses nothing of it."""
+
+
+class LifeRing(SimulatedRing):
+    """`on_completed`: something has come for it. `is_dead`: nothing comes from it, and nothing comes for it."""
+
+    def __init__(self, system, on_completed):
+        super().__init__(system, RING_ENTRIES)
+        self._on_completed, self.is_dead = on_completed, False
+
+    def completed(self, operation, result):
+        super().completed(operation, result)
+        if not self.is_dead:
+            self._on_completed()
+
+    def _begin(self, operation):
+        if self.is_dead:
+            operation.complete(-errno.ECANCELED)
+        else:
+            super()._begin(operation)
+
+    def die(self):
+        """What is under way reaches whom it reaches, and nobody here hears of it."""
+        self.is_dead = True
+        for number in list(self._under_way):
+            lib.tpc_simulated_complete(self.pointer, number, -errno.ECANCELED)
+        self._under_way.clear()
+
+    def drain(self):
+        """Whether C has asked for something, which is not done."""
+        self.wait(0)
+        return self._begin_submitted() > 0
 
 
 class SimulatedReplication(CoreReplication):
-    """Its socket is a port's number."""
+    """Its socket is a port's number, and the file of its replicas' lives is one of the host."""
 
     def _listener(self):
         core = self._options.core
         return PORT + core if core else None
 
+    async def begin_lives(self, topic, keys):
+        lives = {group_of(key): topic.life_of(key.partition, NodeId(self._identity.node)) for key in keys}
+        await self._lives.begin(ReadFiles(self._storage.files.disk.sync), lives)
+
+
+class OpenJournal:
+    """`runtime.assembly.OpenJournal`."""
+
+    mode, fd = JournalMode.DIRECT_DSYNC, -1
+
+    async def open(self, disk, journal_file):
+        await journal_file.set_mode(self.mode)
+        self.fd = await disk.open(journal_file.path, os.O_RDWR | FLAGS[self.mode])
+
+    def reopen(self):
+        return self.fd, int(self.mode)
+
 
 class CoreLife:
-    """As `runtime/core.py` puts it together, in the same order."""
+    """As `runtime/core.py` and `runtime/assembly.py` put it together, in the same order."""
 
     def __init__(self, node, number, nursery):
-        cluster, self.nursery, self.number, self._node = node.cluster, nursery, number, node
-        self.is_over, self.is_ready = False, False
+        self.cluster, self.nursery, self.number, self.node = node.cluster, nursery, number, node
+        self.is_over = self.is_ready = self.is_assembled = False
         self.ended = trio.Event()
-        self.connections = MemoryConnections()
-        self.network = NodeNetwork(cluster.network, node.host, number)
-        self.journal = Journal(node.disk)
-        self.plane = TwinPlane(self.connections, node.clock, self.journal)
-        self.storage = TwinStorage(self.plane, node.disk, node.disk.core(number))
+        self.network = NodeNetwork(node.cluster.network, node.host, number)
+        self.disk = LifeDisk(node.disk, self)
+        self.ring = LifeRing(node.cluster.system, self.touch)
+        self.until_s = float("inf")
+        """When the ring wants its next turn."""
+        self._connections = self.plane = None
         self.mailboxes = MemoryMailboxes(CoreId(number), node.posts, lambda: node.chance.uniform(0, CALL_S_MAX))
+        self._up_changed = trio.Event()
+
+    def touch(self):
+        """Its ring may have something to do."""
+        self.cluster.touched.add(self)
+
+    @property
+    def place(self):
+        return self.node.number, self.number
+
+    async def _assemble(self):
+        node, options = self.node, self.node.options(self.number)
+        self.disk.begin()
+        await self.disk.wait_landed()
+        recovered = await recover(options, self.disk, node.configuration.settings)
+        journal = OpenJournal()
+        await journal.open(self.disk, recovered.journal_file)
+        parts = put_together(self.ring, self.disk, node.clock, options, recovered, journal, LIMITS)
+        self._connections, self.plane, self.storage = parts.connections, parts.plane, parts.storage
+        self.clients = ClientConnections(self._connections)
         surroundings = Surroundings(self.network, node.clock, node.chance)
-        options = node.options(number)
         self.node_main = None
-        if number == METADATA_CORE:
-            self.node_main = ClusterNodeMain(options, node.disk, node.folder, surroundings)
-        self.replication = SimulatedReplication(options, self.plane, self.storage, nursery, surroundings)
-        self.storage.life_of = lambda key: self.replication._lives.of(group_of(key))
+        if self.number == METADATA_CORE:
+            self.node_main = ClusterNodeMain(options, self.disk, node.folder, surroundings)
+        self.replication = SimulatedReplication(options, self.plane, self.storage, self.nursery, surroundings)
         if self.node_main is not None:
             self.node_main.links.on_replica = self.replication.take
             for method, handler in self.replication.handlers.items():
                 self.node_main.links.serve(method, handler)
+            self.replication.offer_steady(self.node_main.links)
+            self.replication.on_carrier = self.node_main.carry_beats
         self.core = Core(
-            CoreIdentity(CoreId(number), node.cores, options.listeners, node.folder, "a-cluster-of-its-own"),
-            node.configuration, connections=self.connections, plane=self.plane, storage=self.storage, disk=node.disk,
-            mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=nursery,
+            CoreIdentity(CoreId(self.number), node.cores, options.listeners, node.folder, "a-cluster-of-its-own"),
+            node.configuration, connections=self.clients, plane=self.plane, storage=self.storage, disk=self.disk,
+            mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=self.nursery,
             cluster=self.node_main, replication=self.replication, in_thread=in_turn,
         )  # fmt: skip
-        self.connections.dispatcher = self.core.dispatcher
-        self._arrived, self._came = deque(), trio.Event()
-        self._up_changed = trio.Event()
+        self.is_assembled = True
 
     async def run(self):
+        await self._assemble()
         self.core.serve_metadata_calls()
         self.mailboxes.open(self.nursery)
-        self.nursery.start_soon(self.journal.run)
-        self.nursery.start_soon(self._checkpoint)
         if self.node_main is not None:
             await self.nursery.start(self.node_main.run, (PORT, PORT))
         await self.core.start()
-        self._node.opened(self)
-        await self.core.cores_changed(self._node.up)
+        self.nursery.start_soon(self.storage.run_maintenance)
+        self.clients.attend(self.core.dispatcher, self.core.access)
+        self.node.opened(self)
+        await self.core.cores_changed(self.node.up)
+        node = self.node
+        listener = node.cluster.network.host(node.host).listen(CLIENTS_PORT + self.number, self.number)
+        self.clients.serve([node.cluster.system.open(listener)])
         self.nursery.start_soon(self._follow_cores)
-        self.nursery.start_soon(self._take_what_arrives)
         self.is_ready = True
 
-    async def _checkpoint(self):
-        while True:
-            await trio.sleep(CHECKPOINT_S)
-            self.storage.note_commits()
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def end(self):
+        """As of `kill -9`: whatever it would do from now on is not done."""
+        self.is_over = True
+        self.ring.die()
+        self.disk.end()
+        self.network.end()
+        if self.node.posts.get(CoreId(self.number)) is self.mailboxes:
+            self.mailboxes.close()
+        self.nursery.cancel_scope.cancel()
+
+    def free(self):
+        """What C has of it, when its tasks have ended."""
+        if self.plane is not None:
+            connections = self._connections
+            connections.stop_accepting()
+            connections.close_all()
+            for _turn in range(END_TURNS_MAX):
+                if not self.ring.drain() and connections.quiet and self.plane.is_quiet():
+                    break
+            self.plane.close()
+            connections.free()
+        self.ring.close()
+        self.ended.set()
 
     # -- what the supervisor says --------------------------------------------------------------------------------------
 
@@ -100,27 +203,7 @@ class CoreLife:
         while True:
             await self._up_changed.wait()
             self._up_changed = trio.Event()
-            await self.core.cores_changed(self._node.up)
-
-    # -- what clients send, which is attended to in a task of this process: it waits while that stands still ----------
-
-    def send(self, request):
-        self._arrives(self.connections.send, request)
-
-    def close(self, connection):
-        self._arrives(self.connections.close, connection, "peer closed")
-
-    def _arrives(self, *what):
-        self._arrived.append(what)
-        self._came.set()
-
-    async def _take_what_arrives(self):
-        while True:
-            await self._came.wait()
-            self._came = trio.Event()
-            while self._arrived:
-                take, *arguments = self._arrived.popleft()
-                take(*arguments)
+            await self.core.cores_changed(self.node.up)
 
 
 def may_have_cores(node, cores):
@@ -129,21 +212,7 @@ def may_have_cores(node, cores):
     return found is None or cores >= found.cores or found.founding is None or found.level >= FIRST_WITH_MOVES
 
 
-def hand_over(data, disk, cores):
-    """While no core runs: what the disk has goes to the cores that there are now, as `runtime.assembly.recover_all`
-    does it.
-    """
-    if set(disk.cores) == set(range(cores)) or not is_in_cluster(data):
-        return
-    owner_of = _owners_in_cluster(data, cores)
-    before = _settled({CoreId(core): kept.entries() for core, kept in disk.cores.items()})
-    given = [Given(key, core, owner_of(key, core)) for core, entries in before.items() for key in entries]
-    hand_lives_over(data, [one for one in given if one.source != one.target], group_of)
-    for core in set(disk.cores) - set(range(cores)):
-        core_ended(data, core)
-    disk.cores.clear()
-    for core in range(cores):
-        disk.core(core)
-    for key, source, target in given:
-        disk.core(target).partitions[key] = disk.folders[key]
-        disk.folders[key].take(before[source][key])
+async def hand_over(node, disk):
+    """While no core runs: what the disk has goes to the cores that there are now, as the supervisor has it done."""
+    if await journal_cores(disk, node.folder):
+        await hand_over_all(node.options(METADATA_CORE), disk)

@@ -383,8 +383,7 @@ class Member(GroupClient):
             return False
         key = life.core.groups._key_of(self.group)
         machine = life.replication.machine_of(key)
-        kept = [node.disk.folders[key] for node in self.cluster.nodes.values() if key in node.disk.folders]
-        return machine is not None and all(machine.term >= one.leader_epoch for one in kept)
+        return machine is not None and all(machine.term >= node.term_of(key) for node in self.cluster.nodes.values())
 
     def _fails(self, what):
         self.cluster.fails(f"at {trio.current_time():.3f} s: {self.group}: {self.instance or self.member_id} {what}")

@@ -1,80 +1,69 @@
-"""A replicated partition of simulated nodes, in memory, as of what the disk has of it."""
+"""What a core of a simulated node has of a partition, as it stands: from C's memory, and behind that from its files."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from dataclasses import dataclass
 
-from tpc_broker.error_codes import ErrorCode
-from tpc_broker.log.batch import decode_header
-from tpc_broker.log.epochs import LeaderEpochs
-from tpc_broker.log.seals import CleanedState
-from tpc_broker.testing.guards import judged
-from tpc_broker.testing.logs import MemoryLog
+from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.log.batch import decode_header, walk_headers
+
+READ_BYTES = 1 << 24
 
 
-class TwinFiles:
-    """As much of `PartitionStorage` as replicas need."""
+@dataclass(frozen=True)
+class SeenLog:
+    """`bounds` and `batches` are None, or end early, when it is withdrawn this moment."""
 
-    failed = None
-    size_bytes = moves = 0
-    segments, cleaned = (), CleanedState(0, 0, 0)
-
-    def __init__(self, key, kept):
-        self.key, self.topic, self.kept = key, kept.topic, kept
-        self.leader_epoch, self.notes = kept.leader_epoch, dict(kept.notes)
-        self.epochs = LeaderEpochs(kept.epochs.entries)
-        self.log = TwinLog(kept)
+    life: object
+    handle: int
+    files: object
 
     @property
-    def checkpointed(self):
-        return self.kept
+    def key(self):
+        return self.files.key
 
-    @property
-    def written_end_offset(self):
-        return self.kept.log_end_offset
+    def bounds(self):
+        try:
+            return self.life.plane.bounds(self.handle)
+        except PartitionOfflineError:
+            return None
 
-    @property
-    def log_start_offset(self):
-        return self.log.log_start_offset
+    def batches(self, offset=0, upto=1 << 62):
+        """As bytes: those that end behind `offset` and begin before `upto`."""
+        found = []
+        if offset < self.files.written_end_offset:
+            found = [one for one in self._in_files() if decode_header(one).next_offset > offset]
+        place = decode_header(found[-1]).next_offset if found else max(offset, self.files.written_end_offset)
+        found += self._in_memory(place, upto)
+        return [one for one in found if decode_header(one).base_offset < upto]
 
-    async def offset_for_timestamp(self, _timestamp, _start_offset):
-        return None
+    def _in_files(self):
+        files, disk = self.files, self.life.disk.whole
+        for segment in files.segments:
+            data = bytes(disk.names[files.folder.path / segment.log_name].content[: segment.size_bytes])
+            for header, place in walk_headers(data):
+                if header.base_offset < files.written_end_offset:
+                    yield data[place : place + header.size_bytes]
 
-    async def largest_timestamp(self, _start_offset, _upto_offset):
-        return None
+    def _in_memory(self, offset, upto):
+        while True:
+            try:
+                read = self.life.plane.read(self.handle, offset, upto, READ_BYTES, at_least_one=True)
+            except PartitionOfflineError:
+                return
+            if not read or not read[1]:
+                return
+            data = b"".join(map(bytes, read[0]))
+            for header, place in walk_headers(data):
+                yield data[place : place + header.size_bytes]
+                offset = header.next_offset
 
 
-class TwinLog(MemoryLog):
-    """A partition in memory, as of what the disk has."""
+def logs_of(life):
+    """Of all replicas that are in the data plane."""
+    return [SeenLog(life, handle, led.files) for handle, led in life.storage._partitions.led.items()]
 
-    def __init__(self, kept):
-        super().__init__()
-        self.kept, self.batches = kept, list(kept.batches)
-        self.log_start_offset, self.log_end_offset = kept.log_start_offset, kept.log_end_offset
-        self.durable_offset, self.high_watermark = kept.log_end_offset, kept.log_end_offset
-        self.is_replicated = False
-        self.role, self.term, self.generation = None, -1, 0
-        """`generation` rises when whoever waits for a commit is told that there is no telling."""
-        self.refusal, self.refuses_all = ErrorCode.NONE, False
-        self.told_offset, self.undurable = self.log_end_offset, 0
-        self.find_state()
 
-    def undo(self):
-        """What is not durable."""
-        self.batches = [batch for batch in self.batches if decode_header(batch).next_offset <= self.durable_offset]
-        self.log_end_offset = self.told_offset = self.durable_offset
-        self.undurable = 0
-        self.find_state()
-
-    def place_of(self, offset):
-        """Of the first batch that ends behind it."""
-        return bisect_left(self.batches, offset, key=lambda batch: decode_header(batch).last_offset)
-
-    def judge(self, header):
-        """(error, base offset of what it repeats), as `native/ring/producer.c`; None: nothing."""
-        if header.producer_id < 0:
-            return ErrorCode.NONE, None
-        error, repeated = judged(self.log_state.producers.producers.get(header.producer_id), header)
-        if not self.log_end_offset and header.base_sequence:
-            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None
-        return error, None if repeated is None else repeated.last_offset - repeated.offset_delta
+def log_of(life, partition):
+    """Of a partition of the broker."""
+    return SeenLog(life, partition.handle, partition.files)

@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 import trio
 
-from tests.simulator.nodes_logs import TwinLog
 from tests.simulator.nodes_run import Shape, plan
 from tests.simulator.schedule import failure_of
 from tpc_broker.broker.group_service import LoadedCoordinator
@@ -23,7 +22,6 @@ from tpc_broker.coordinator.group import Group, GroupState
 from tpc_broker.coordinator.membership import Membership, _synced
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.log.batch import BatchHeader
 from tpc_broker.model import TopicPartition
 from tpc_broker.raft.output import LEADER
 from tpc_broker.runtime.cluster import identity
@@ -32,7 +30,6 @@ from tpc_broker.runtime.cluster.replication import CoreReplication
 from tpc_broker.runtime.cluster.voter_file import VoterFile, framed
 
 _turn = ReplicaDriver._turn
-_judge = TwinLog.judge
 
 
 @dataclass(frozen=True)
@@ -113,11 +110,6 @@ def _never_at_fault(_group: object, _request: object) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _one_behind(self: TwinLog, header: BatchHeader) -> tuple[ErrorCode, int | None]:
-    error, repeated = _judge(self, header)
-    return error, None if repeated is None else max(0, repeated - 1)
-
-
 def _told_at_once(self: Membership, group: Group, assignments: dict[str, bytes], effects: Any) -> None:
     record = group_record(group.group_id, group.metadata(assignments))
     self._writes.begin(effects, [record], lambda _effects, _now: None, lambda _effects, _error, _now: None)
@@ -158,7 +150,6 @@ MUTANTS = (
     Mutant("acknowledged before the quorum", ReplicaDriver, "_turn", _committed_when_durable_here, CUT_OFF, 3),
     Mutant("an offset is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF, 2),
     Mutant("a leader is confirmed by its own word", CoreReplication, "confirm", _by_its_own_word, PAUSED, 11),
-    Mutant("a repeat is told another place", TwinLog, "judge", _one_behind, CUT_OFF),
     Mutant("nothing moves by itself", Rebalancing, "_begin", _not_begun, LEAVING, 4),
     Mutant("what the metadata's voter promises is not synced", VoterFile, "append", _not_synced, CRASHING),
     Mutant("only the last number of cores is told", identity, "counts_to_tell", _only_the_last, FEWER, 21),

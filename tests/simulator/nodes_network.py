@@ -1,30 +1,38 @@
 """The network between simulated nodes: connections as TCP's, datagrams as UDP's (`surroundings.Network`).
 
-A connection keeps order and loses nothing. What cannot go a way now waits (the kernel sends it again); who has sent it
-gives the connection up when it was not acknowledged for `UNACKNOWLEDGED_S`, and the other end hears of that only where
-the way is open. Who is dialled where nothing answers waits, and is refused where only the process is gone.
+A connection (`tests/support/simulated_sockets.py`) keeps order and loses nothing. What cannot go a way now waits (the
+kernel sends it again); who has sent it gives the connection up when it was not acknowledged for `UNACKNOWLEDGED_S`, and
+the other end hears of that only where the way is open. Who is dialled where nothing answers waits, and is refused where
+only the process is gone.
 """
 
 from __future__ import annotations
 
+import errno
 import heapq
+import os
+import select
 from collections import deque
-from functools import partial
 from itertools import count
-from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import trio
 
-from tpc_broker.runtime.cluster.surroundings import UNACKNOWLEDGED_MS_MAX
+from tests.support.simulated_sockets import UNACKNOWLEDGED_S, Listener, Socket
 
-UNACKNOWLEDGED_S = UNACKNOWLEDGED_MS_MAX / 1000
+if TYPE_CHECKING:
+    from tests.support.simulated_ring import SimulatedSystem
+
 TCP, UDP = "tcp", "udp"
+BUFFER_BYTES = (16_384, 65_536, 262_144)
+RECEIVE_BYTES = 65_536
 
 
 class Wire:
-    """What will happen, by time, in no node's task."""
+    """What will happen, by time, in no node's task. `now_s`: trio's time, or a test's own."""
 
-    def __init__(self):
+    def __init__(self, now_s=trio.current_time):
+        self.now_s = now_s
         self._planned, self._numbers = [], count()
         self._more = trio.Event()
 
@@ -33,30 +41,41 @@ class Wire:
         self._more.set()
 
     def after(self, delay_s, action):
-        self.at(trio.current_time() + delay_s, action)
+        self.at(self.now_s() + delay_s, action)
+
+    @property
+    def next_s(self):
+        """When something happens next."""
+        return self._planned[0][0] if self._planned else float("inf")
+
+    def do_what_is_due(self):
+        while self.next_s <= self.now_s():
+            heapq.heappop(self._planned)[2]()
 
     async def run(self):
         while True:
             self._more = trio.Event()
-            until = self._planned[0][0] if self._planned else float("inf")
-            with trio.move_on_at(until):
+            with trio.move_on_at(self.next_s):
                 await self._more.wait()
-            while self._planned and self._planned[0][0] <= trio.current_time():
-                heapq.heappop(self._planned)[2]()
+            self.do_what_is_due()
 
 
 class SimulatedNetwork:
     """Between nodes, by their hosts' names. `loss`, `doubled`: of datagrams; a lost segment of TCP comes later."""
 
     def __init__(self, wire, chance):
-        self.wire, self._chance = wire, chance
+        self.wire, self.chance = wire, chance
         self.delay_s_max, self.loss, self.doubled = 0.002, 0.0, 0.0
+        self.system: SimulatedSystem | None = None
+        """Whose rings have sockets of this network."""
         self._blocked: set[tuple[str, str, str]] = set()
         self._hosts: dict[str, _Host] = {}
-        self._stuck: list[_End] = []
+        self._stuck: list[Socket] = []
 
     def host(self, name):
-        return self._hosts.setdefault(name, _Host(self, name))
+        if name not in self._hosts:
+            self._hosts[name] = _Host(self, name, f"10.0.0.{len(self._hosts) + 1}")
+        return self._hosts[name]
 
     def block(self, source, target, kinds=(TCP, UDP)):
         self._blocked.update((source, target, kind) for kind in kinds)
@@ -83,16 +102,20 @@ class SimulatedNetwork:
             self._stuck.append(end)
 
     def delay_s(self):
-        delay_s = self._chance.uniform(0.0001, self.delay_s_max)
-        while self._chance.random() < self.loss:
+        delay_s = self.chance.uniform(0.0001, self.delay_s_max)
+        while self.chance.random() < self.loss:
             delay_s += 0.2
         return delay_s
 
+    def buffer_bytes(self):
+        """Of a socket, for each direction."""
+        return self.chance.choice(BUFFER_BYTES)
+
     def send_datagram(self, source, target, data):
-        if self._chance.random() < self.loss:
+        if self.chance.random() < self.loss:
             return
-        for _copy in range(2 if self._chance.random() < self.doubled else 1):
-            delay_s = self._chance.uniform(0.0001, self.delay_s_max)
+        for _copy in range(2 if self.chance.random() < self.doubled else 1):
+            delay_s = self.chance.uniform(0.0001, self.delay_s_max)
             self.wire.after(delay_s, lambda: self._datagram_came(source, target, data))
 
     def _datagram_came(self, source, target, data):
@@ -104,158 +127,139 @@ class SimulatedNetwork:
 class _Host:
     """A machine, with a process for each of its cores. `is_silent`: it is gone itself."""
 
-    def __init__(self, network, name):
-        self.network, self.name = network, name
+    def __init__(self, network, name, address):
+        self.network, self.name, self.address = network, name, address
         self.is_silent = False
         self.listening: dict[int, _Listening] = {}
         self.bound: dict[int, _Datagrams] = {}
-        self.ends: set[_End] = set()
+        self.ends: set[Socket] = set()
+        self._ports = count(30_000)
 
     def take_datagram(self, port, data, source):
         if port in self.bound:
             self.bound[port].put(data, source)
 
+    def listen(self, port, core):
+        """The device of a socket that listens, for a ring of that core."""
+        self.listening[port] = listener = Listener(core, self.network.system)
+        return listener
+
+    def connect(self, there, port, core, gives_up_s=UNACKNOWLEDGED_S):
+        """A new connection to a port of another host. OSError: nobody listens."""
+        listening = there.listening.get(port)
+        if listening is None:
+            cause = ExceptionGroup("nobody listens", [ConnectionRefusedError()])
+            raise OSError(f"{there.name}:{port} refuses") from cause
+        ends = (
+            Socket(self, there, core, next(self._ports), gives_up_s),
+            Socket(there, self, listening.core, port, gives_up_s),
+        )
+        ends[0].other, ends[1].other = ends[1], ends[0]
+        listening.put(ends[1])
+        return ends[0]
+
     def end_process(self, core, *, is_silent=False):
         """Whatever it had is gone; with `is_silent`, of a machine that ended with it, nobody is told."""
-        self.listening = {port: one for port, one in self.listening.items() if one.core != core}
+        listening = [port for port, one in self.listening.items() if one.core == core]
+        for port in listening:
+            self._forget(self.listening.pop(port)).drop(is_silent=is_silent)
         self.bound = {port: one for port, one in self.bound.items() if one.core != core}
-        ends = sorted((end for end in self.ends if end.core == core), key=lambda end: end.number)
-        self.ends.difference_update(ends)
-        for end in ends:
-            end.is_gone = True
-            if not is_silent:
-                end.reset_other()
+        for end in sorted((end for end in self.ends if end.core == core), key=lambda end: end.number):
+            self._forget(end).end(is_silent=is_silent)
+
+    def _forget(self, device):
+        if self.network.system is not None:
+            self.network.system.forget(device)
+        return device
 
     def come_back(self):
         self.is_silent = False
         self.network._go_on()
 
 
-class _End:
+class SimulatedStream:
     """One end of a connection, as the `trio.SocketStream` that it stands for."""
 
-    numbers = count()
+    def __init__(self, end):
+        self._end = end
+        self._error: Exception | None = None
+        self.socket = _SocketFace(self)
 
-    def __init__(self, here, there, core):
-        self.number = next(self.numbers)
-        self.here, self.there, self.core = here, there, core
-        self.other: _End
-        self.is_gone = self.is_broken = self.is_ended = False
-        self._outgoing: deque[tuple[float, bytes | None]] = deque()
-        self._inbox: deque[bytes] = deque()
-        self._came = trio.Event()
-        self.socket = SimpleNamespace(getpeername=lambda: (there.name, 0))
-        here.ends.add(self)
+    async def _call(self, events, call, *arguments):
+        """As soon as it would not block."""
+        await trio.lowlevel.checkpoint()
+        while self._error is None:
+            found = call(*arguments)
+            if found == -errno.EAGAIN:
+                await self._ready(events)
+            elif isinstance(found, int) and found < 0:
+                self._error = trio.BrokenResourceError(os.strerror(-found))
+            else:
+                return found
+        raise self._error
 
-    # -- the stream ----------------------------------------------------------------------------------------------------
+    async def _ready(self, events):
+        ready = trio.Event()
+        waiting = self._end.when_ready(events, lambda _ready: ready.set())
+        try:
+            await ready.wait()
+        finally:
+            if self._end is not None:
+                self._end.forget(waiting)
 
     async def send_all(self, data):
-        await trio.lowlevel.checkpoint()
-        if self.is_broken or self.is_gone:
-            raise trio.BrokenResourceError
-        self._put(bytes(data))
+        left = memoryview(data)
+        while left:
+            left = left[await self._call(select.POLLOUT, lambda: self._end.send(left)) :]  # noqa: B023
 
-    async def receive_some(self, bytes_max):
+    async def wait_send_all_might_not_block(self):
         await trio.lowlevel.checkpoint()
-        while not self._inbox:
-            if self.is_broken or self.is_gone:
-                raise trio.BrokenResourceError
-            if self.is_ended:
-                return b""
-            await self._came.wait()
-        data = self._inbox.popleft()
-        if len(data) > bytes_max:
-            self._inbox.appendleft(data[bytes_max:])
-        return data[:bytes_max]
+
+    async def receive_some(self, bytes_max=RECEIVE_BYTES):
+        return await self._call(select.POLLIN, lambda: self._end.receive(bytes_max or RECEIVE_BYTES))
 
     async def aclose(self):
-        if not self.is_gone and not self.is_broken:
-            self._put(None)
-        self.is_broken = True
-        self.here.ends.discard(self)
+        end = self.give_up_end()
+        if end is not None:
+            end.close()
         await trio.lowlevel.checkpoint()
 
-    # -- on the way ----------------------------------------------------------------------------------------------------
-
-    def _put(self, data):
-        network = self.here.network
-        when_s = trio.current_time() + network.delay_s()
-        if self._outgoing:
-            when_s = max(when_s, self._outgoing[-1][0])
-        self._outgoing.append((when_s, data))
-        network.wire.at(when_s, self.deliver)
-
-    def deliver(self):
-        """What is due, as far as the way is open."""
-        network, now_s = self.here.network, trio.current_time()
-        while self._outgoing and self._outgoing[0][0] <= now_s and not self.is_gone:
-            due_s, data = self._outgoing[0]
-            if not network.is_open(self.here.name, self.there.name):
-                network.stuck(self)
-                network.wire.at(max(now_s, due_s + UNACKNOWLEDGED_S), partial(self._look_at, due_s))
-                return
-            self._outgoing.popleft()
-            if self.other.is_gone or self.other.is_broken:  # nobody there knows of it any more, and that is said
-                self._break()
-                return
-            self.other.take(data)
-            if not network.is_open(self.there.name, self.here.name):
-                network.wire.at(now_s + UNACKNOWLEDGED_S, self._look_whether_acknowledged)
-
-    def _look_at(self, due_s):
-        if self._outgoing and self._outgoing[0][0] <= due_s:
-            self._outgoing.clear()
-            self._break()
-
-    def _look_whether_acknowledged(self):
-        if not self.here.network.is_open(self.there.name, self.here.name):
-            self._break()
-
-    def take(self, data):
-        if data is None:
-            self.is_ended = True
-        else:
-            self._inbox.append(data)
-        self._came.set()
-        self._came = trio.Event()
-
-    def _break(self):
-        """This end gives it up."""
-        if not self.is_broken and not self.is_gone:
-            self.is_broken = True
-            self._wake()
-            self.reset_other()
-
-    def reset_other(self):
-        network = self.here.network
-        if network.is_open(self.here.name, self.there.name):
-            network.wire.after(network.delay_s(), self.other.was_reset)
-
-    def was_reset(self):
-        self.is_broken = True
-        self._wake()
-
-    def _wake(self):
-        self._came.set()
-        self._came = trio.Event()
+    def give_up_end(self):
+        """It is somebody else's; None: it was so before."""
+        end, self._end = self._end, None
+        self._error = self._error or trio.ClosedResourceError()
+        return end
 
 
-class _Listening:
+class _SocketFace:
+    """What is asked of `trio.SocketStream.socket`."""
+
+    def __init__(self, stream):
+        self._stream, end = stream, stream._end
+        self._name, self._system = end.there.name, end.here.network.system
+
+    def getpeername(self):
+        return self._name, 0
+
+    def detach(self):
+        end = self._stream.give_up_end()
+        return -1 if end is None else self._system.open(end)
+
+
+class _Listening(Listener):
+    """Of a port whose connections are Python's."""
+
     def __init__(self, core):
-        self.core = core
-        self._waiting: deque[_End] = deque()
-        self._came = trio.Event()
-
-    def put(self, end):
-        self._waiting.append(end)
-        self._came.set()
+        super().__init__(core)
+        self._came_one = trio.Event()
+        self.on_came = lambda: self._came_one.set()  # noqa: PLW0108 (another one each time)
 
     async def accept(self):
-        while not self._waiting:
-            self._came = trio.Event()
-            await self._came.wait()
+        while (end := self.take()) is None:
+            self._came_one = trio.Event()
+            await self._came_one.wait()
         await trio.lowlevel.checkpoint()
-        return self._waiting.popleft()
+        return SimulatedStream(end)
 
 
 class _Datagrams:
@@ -286,8 +290,8 @@ class _Datagrams:
 class NodeNetwork:
     """`surroundings.Network` of one life of a core. Sockets are ports' numbers here."""
 
-    def __init__(self, network, name, core):
-        self._network, self._host, self._core = network, network.host(name), core
+    def __init__(self, network, name, core, gives_up_s=UNACKNOWLEDGED_S):
+        self._network, self._host, self._core, self._gives_up_s = network, network.host(name), core, gives_up_s
         self._is_over = False
 
     def end(self):
@@ -306,10 +310,4 @@ class NodeNetwork:
         await trio.sleep(2 * network.delay_s())
         while not (network.is_open(here.name, host) and network.is_open(host, here.name)):
             await trio.sleep(0.2)
-        if port not in there.listening:
-            cause = ExceptionGroup("nobody listens", [ConnectionRefusedError()])
-            raise OSError(f"{host}:{port} refuses") from cause
-        end, other = _End(here, there, self._core), _End(there, here, there.listening[port].core)
-        end.other, other.other = other, end
-        there.listening[port].put(other)
-        return end
+        return SimulatedStream(here.connect(there, port, self._core, self._gives_up_s))

@@ -6,11 +6,13 @@ from collections import Counter
 
 import trio
 
+from tests.simulator.nodes_logs import log_of, logs_of
 from tpc_broker.kafka.records import read_batches
 from tpc_broker.log.batch import decode_header
 from tpc_broker.model import PartitionIndex, TopicPartition
 from tpc_broker.raft.items import Voter
 from tpc_broker.raft.output import LEADER
+from tpc_broker.storage.ports import Bounds
 
 LOOK_S = 0.05
 RECOVERS_S = 90.0
@@ -25,8 +27,11 @@ class Oracle:
         """By group and term: a node and its core."""
         self._voters: dict[tuple[int, int, str, int], Voter] = {}
         """By node, which of its disks, group, and life of the replica."""
-        self._committed: dict[object, list[bytes]] = {}
-        self._looked: dict[tuple[int, object, int], int] = {}
+        self._committed: dict[object, dict[int, bytes]] = {}
+        """Batches by partition and offset."""
+        self._looked: dict[tuple[object, int], int] = {}
+        self._bounds: dict[tuple[object, int], Bounds] = {}
+        """By a core's life, and a partition's handle in it."""
         self._images: dict[int, bytes] = {}
         self._looks = 0
 
@@ -41,19 +46,18 @@ class Oracle:
             self._look_at_cores(node)
         for node, life in self._cluster.lives():
             self._look_at_machines(node, life)
-            for files in life.storage.handles.values():
-                if files.log.is_replicated:
-                    self._look_at_committed(node, files)
+            for log in logs_of(life):
+                self._look_at_log(node, log)
             if self._looks % 10 == 0:
                 self._look_at_image(node, life)
 
     def _look_at_cores(self, node):
         """A replica is on one core only."""
         held = {}
-        for core, kept in node.disk.cores.items():
-            for key in kept.partitions:
-                if held.setdefault(key, core) != core:
-                    self._fails(f"node {node.number} has {key} on cores {held[key]} and {core}")
+        for core, life in node.lives.items():
+            for log in logs_of(life) if life.is_assembled else ():
+                if held.setdefault(log.key, core) != core:
+                    self._fails(f"node {node.number} has {log.key} on cores {held[log.key]} and {core}")
 
     def _look_at_machines(self, node, life):
         if life.replication._driver is not None:
@@ -83,22 +87,37 @@ class Oracle:
         if voter != machine.me:
             self._fails(f"core {life.number} of node {node.number} votes in {name} as {machine.me}, and was {voter}")
 
-    def _look_at_committed(self, node, files):
-        """Committed prefixes are prefixes of each other."""
-        log, committed = files.log, self._committed.setdefault(files.key, [])
-        looked = node.number, files.key, id(log)
-        at = self._looked.get(looked, 0)
-        while at < len(log.batches) and decode_header(log.batches[at]).next_offset <= log.high_watermark:
-            if at == len(committed):
-                committed.append(log.batches[at])
-            elif committed[at] != log.batches[at]:
-                one, other = decode_header(committed[at]), decode_header(log.batches[at])
-                self._fails(
-                    f"{files.topic}-{files.key.partition}: committed at node {node.number} is {other}, was {one}"
-                )
+    def _look_at_log(self, node, log):
+        """Offsets are in their order, those that readers are told never fall, and committed prefixes are prefixes of
+        each other.
+        """
+        bounds = log.bounds()
+        if bounds is None:
+            return
+        label = f"{log.files.topic}-{log.key.partition} at node {node.number}"
+        if list(bounds) != sorted(bounds):
+            self._fails(f"{label}: {bounds} are not in order")
+        before = self._bounds.get((log.life, log.handle), bounds)
+        self._bounds[log.life, log.handle] = bounds
+        if any(now < was for now, was in zip(bounds[:3], before[:3], strict=True)):
+            self._fails(f"{label}: {before} fell to {bounds}")
+        self._look_at_committed(label, log, bounds.high_watermark)
+
+    def _look_at_committed(self, label, log, high_watermark):
+        committed = self._committed.setdefault(log.key, {})
+        at = self._looked.get((log.life, log.handle), 0)
+        if at >= high_watermark:
+            return
+        for batch in log.batches(at, high_watermark):
+            header = decode_header(batch)
+            if header.next_offset > high_watermark:
+                break
+            other = committed.setdefault(header.base_offset, batch)
+            if other != batch:
+                self._fails(f"{label}: committed is {header}, was {decode_header(other)}")
                 return
-            at += 1
-        self._looked[looked] = at
+            at = header.next_offset
+        self._looked[log.life, log.handle] = at
 
     def _look_at_image(self, node, life):
         """One version of the metadata is the same everywhere."""
@@ -153,15 +172,18 @@ class Oracle:
                 if (partition.topic_id, partition.index) != (topic.topic_id, index):
                     continue
                 leaders += [node.number] if partition.led_epoch is not None else []
-                logs[node.number, life.number] = partition.files.log
+                logs[node.number, life.number] = log_of(life, partition)
         if sorted(logs) != places:
             return f"replicas are at {sorted(logs)}, not at {places}"
         if len(leaders) != 1:
             return f"leaders are {leaders}"
-        ends = {place: (log.high_watermark, log.log_end_offset) for place, log in logs.items()}
+        bounds = {place: log.bounds() for place, log in logs.items()}
+        if None in bounds.values():
+            return "one is withdrawn"
+        ends = {place: (one.high_watermark, one.log_end_offset) for place, one in bounds.items()}
         if len({end for both in ends.values() for end in both}) > 1:
             return f"high watermarks and ends are {ends}"
-        if any(log.batches != logs[places[0]].batches for log in logs.values()):
+        if any(log.batches() != logs[places[0]].batches() for log in logs.values()):
             return "the logs differ"
         told = {(node.number, life.number): life.core.view.leader_epoch(partition_key(topic, index))
                 for node, life in self._cluster.lives()}  # fmt: skip
@@ -198,7 +220,7 @@ class Oracle:
             place = topic.replicas[index][0]
             life = self._cluster.nodes[place.node].lives[place.core]
             partition = life.core.partitions.get(partition_key(topic, index))
-            found = [record.value for data in partition.files.log.batches
+            found = [record.value for data in log_of(life, partition).batches()
                      for one in read_batches(data) for record in one.records()]  # fmt: skip
             self._look_at_partition(f"{name}-{index}", (name, index), found, sent)
         for name in promises.topics:

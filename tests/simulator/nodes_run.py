@@ -176,8 +176,7 @@ class Story:
             node.resume()
             self._mend_disk(node.disk)
             node.disk.is_full = False
-            for life in node.lives.values():
-                life.journal.reopen()
+            node.disk.mend_journals()
         await self._until(
             lambda: all(len(node.lives) == node.cores or node.is_away for node in cluster.nodes.values()),
             READY_S,
@@ -329,10 +328,9 @@ class Story:
         self._later(for_ms, partial(setattr, disk, "is_full", False))
 
     def fail_journal(self, number, core, for_ms):
-        life = self.cluster.nodes[number].lives.get(core)
-        if life is not None and life.is_ready and not life.journal.has_failed:
-            life.journal.fail()
-            self._later(for_ms, life.journal.reopen)
+        disk = self.cluster.nodes[number].disk
+        disk.fail_journal(core)
+        self._later(for_ms, disk.mend_journals)
 
     def _mend_disk(self, disk):
         disk.sync_s_max, disk.is_stuck = self.shape.sync_ms / 1000, False

@@ -86,8 +86,8 @@ def test_an_empty_disk_and_a_clock_that_is_behind():
         await replaced.come_new()
 
         def has_all():
-            kept = [replaced.disk.folders.get(load.key(index)) for index in range(PARTITIONS)]
-            return all(one is not None and one.log_end_offset for one in kept)
+            ends = replaced.ends()
+            return all(ends.get(load.key(index)) for index in range(PARTITIONS))
 
         await load.until(WRITTEN_S, has_all, "it has got nothing")
         await load.until(WRITTEN_S, lambda: all(map(load.votes_where_it_is, range(PARTITIONS))), "it does not vote")

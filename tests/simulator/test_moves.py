@@ -6,7 +6,7 @@ import trio
 
 from tests.simulator.nodes_clients import EVERY_BROKER
 from tests.simulator.nodes_cluster import simulate
-from tests.simulator.nodes_load import Load
+from tests.simulator.nodes_load import TOPIC, Load
 from tpc_broker.model import broker_id_of
 
 MOVED_S = 40.0
@@ -25,7 +25,7 @@ async def moved(load, wanted):
         return {number for number in numbers if load.cluster.nodes[number].is_on}
 
     def holders(index):
-        return {node.number for node in nodes if node.is_on and load.key(index) in node.disk.folders}
+        return {node.number for node in nodes if node.is_on and node.has_files(TOPIC, index)}
 
     await load.until(MOVED_S, is_moved, f"it does not move to {wanted}")
     await load.progress(WRITTEN_S, f"what moved to {wanted} is not written")
@@ -45,12 +45,11 @@ def test_replicas_move_to_other_nodes_and_back():
         await cluster.nodes[4].crash()
         await load.reassign(0, [1, 2, 3])
         await moved(load, {0: [1, 2, 3]})
-        assert load.key(0) in cluster.nodes[4].disk.folders, "it has not heard of that"
+        assert cluster.nodes[4].has_files(TOPIC, 0), "it has not heard of that"
         await load.reassign(0, [4, 2, 3])
         await cluster.nodes[4].start()
         await moved(load, {0: [4, 2, 3], 1: [4, 1, 2]})
-        begun = [life for key, life in cluster.nodes[4].disk._begun if key == load.key(0)]
-        assert len(begun) == 2, "it is another replica by now, which began anew"
+        assert cluster.nodes[4].life_of(load.key(0)), "it is another replica by now, which began anew"
         for index in (0, 1):
             await load.reassign(index, [1, 2, 3])
         await moved(load, {0: [1, 2, 3], 1: [1, 2, 3]})
@@ -78,7 +77,7 @@ def test_a_move_to_a_node_that_is_away_is_cancelled():
         await trio.sleep(STAYS_S)
         assert not load.placed(0), "it waits for the one that is away"
         await load.progress(WRITTEN_S, "nothing is written while it waits")
-        holders = {number for number, node in cluster.nodes.items() if load.key(0) in node.disk.folders}
+        holders = {number for number, node in cluster.nodes.items() if node.has_files(TOPIC, 0)}
         assert holders == set(before), "nothing is given up"
         await load.reassign(0, None)
         await moved(load, {0: before})
@@ -105,7 +104,7 @@ def test_moves_that_are_paused_wait_and_go_on():
         await load.reassign(0, [4, *before[1:]])
         await trio.sleep(STAYS_S)
         assert not load.placed(0), "it is under way, and waits"
-        assert load.key(0) in cluster.nodes[before[0]].disk.folders
+        assert cluster.nodes[before[0]].has_files(TOPIC, 0)
         await load.progress(WRITTEN_S, "nothing is written while it waits")
         await load.admin.configure(EVERY_BROKER, "replica.moves.paused", None)
         await moved(load, {0: [4, *before[1:]]})

@@ -64,8 +64,7 @@ def test_a_leader_that_was_paused_does_not_say_that_what_others_have_committed_i
         load.read()
         paused = next(node for node in cluster.nodes.values() if load.led_by(node))
         driver = paused.first.replication._driver
-        driver._carry_again_ms = None
-        driver._turn, driver.core.next_deadline_ms = lambda: None, lambda: driver._now_ms() + HELD_MS
+        paused.pause()
         end_offset = cluster.promises.end_of((TOPIC, 0))
         await load.until(
             ELECTED_S + CLIENTS_S, lambda: cluster.promises.end_of((TOPIC, 0)) > end_offset + 3, "nobody else leads it"
@@ -78,6 +77,10 @@ def test_a_leader_that_was_paused_does_not_say_that_what_others_have_committed_i
             answers.append(await client.ask(broker, asked(offset), version, answer_s=ASKED_S))
 
         cluster.nursery.start_soon(ask)
+        await trio.sleep(LATE_S)
+        driver._carry_again_ms = None
+        driver._turn, driver.core.next_deadline_ms = lambda: None, lambda: driver._now_ms() + HELD_MS
+        paused.resume()
         await trio.sleep(LATE_S)
         del driver._turn, driver.core.next_deadline_ms
         await load.until(ASKED_S, lambda: answers, "it does not answer")

@@ -8,6 +8,7 @@ from tests.simulator.nodes_clients import EVERY_BROKER
 from tests.simulator.nodes_cluster import simulate
 from tests.simulator.nodes_groups import Groups
 from tests.simulator.nodes_load import TOPIC, Load
+from tests.simulator.nodes_logs import logs_of
 from tpc_broker.model import broker_id_of
 
 PARTITIONS = 3
@@ -100,8 +101,7 @@ def test_nodes_are_restarted_with_other_numbers_of_cores():
             )
 
         await load.until(MOVED_S, is_on_first_cores, "a core that is no more has replicas")
-        held = {core for node in cluster.nodes.values() for core, kept in node.disk.cores.items() if kept.partitions}
-        assert held == {0}
+        assert {life.number for _node, life in cluster.lives() if logs_of(life)} == {0}
         await load.progress(WRITTEN_S, "nothing is written on one core each")
         await load.end()
 

@@ -1,4 +1,4 @@
-"""The disk in memory and the one of plain calls keep what the real one keeps: the same bodies run on all three."""
+"""The disk in memory and the one of plain calls keep what the real one keeps: the same bodies run on all of them."""
 
 import os
 import random
@@ -6,12 +6,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import trio
 
+from tests.simulator.nodes_network import Wire
 from tests.storage.disk_contract import PROMISES
 from tests.support.backends import on_io_uring
 from tests.support.disk_operations import OPERATIONS
 from tests.support.fake_disk import SECTOR_BYTES, FakeDisk
 from tests.support.plain_disk import PlainDisk
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_ring import SimulatedSystem
 from tpc_broker.runtime import trio_ring
 from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.disk import RingDisk
@@ -22,8 +26,11 @@ from tpc_broker.storage.ports import Disk
 each = pytest.mark.parametrize("body", PROMISES, ids=lambda body: body.__name__)
 
 
-def disk_with(folder):
-    disk = FakeDisk(misaligned_is_bug=False, now_ms=SystemClock().wall_ms)
+OPTIONS = {"misaligned_is_bug": False, "now_ms": SystemClock().wall_ms}
+
+
+def disk_with(folder, disk=None):
+    disk = disk or FakeDisk(**OPTIONS)
     for parent in (*reversed(folder.parents), folder):
         disk.put_folder(parent)
     return disk
@@ -32,6 +39,16 @@ def disk_with(folder):
 @each
 async def test_the_disk_in_memory(body, tmp_path):
     await body(disk_with(tmp_path), tmp_path)
+
+
+@each
+async def test_the_simulated_disk(body, tmp_path, autojump_clock):
+    wire, chance = Wire(), random.Random(body.__name__)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wire.run)
+        system = SimulatedSystem(lambda: int(trio.current_time() * 1e9), SystemClock().wall_ms, chance)
+        await body(disk_with(tmp_path, SimulatedDisk(system, wire.after, chance, **OPTIONS)), tmp_path)
+        nursery.cancel_scope.cancel()
 
 
 @each

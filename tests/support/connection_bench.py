@@ -1,16 +1,13 @@
 """A core with connections, turned by hand, and the client side of a socket: what the tests of connections share."""
 
 import errno
-import select
 import socket
 import struct
-import threading
 from collections import deque
-from pathlib import Path
 
-from tests.support.waiting import PATIENCE_S, patiently
+from tests.support.bench_world import current_world
+from tests.support.waiting import patiently
 from tpc_broker.runtime.connections import Connections
-from tpc_broker.runtime.ring import Ring
 
 
 def header_of(api_key=3, api_version=1, correlation_id=1, client_id=None):
@@ -29,10 +26,6 @@ def name_of(client):
     return f"{host}:{port}"
 
 
-def open_descriptors():
-    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-
-
 def read_exactly(client, length):
     data = bytearray()
     while len(data) < length:
@@ -47,13 +40,14 @@ class Bench:
     """One ring, one listener; every `turn` is one wait and the dispatch of its events."""
 
     def __init__(self, limits, entries=256):
-        self.ring = Ring(entries)
+        self.world = current_world()
+        self.ring = self.world.make_ring(entries)
         try:
             self.connections = Connections(self.ring, limits)
         except BaseException:
             self.ring.close()
             raise
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.listener = self.world.listen()
         self.address = self.listener.getsockname()
         self.connections.listen(self.listener.fileno())
         self.more_listeners = []
@@ -82,30 +76,17 @@ class Bench:
         """Whether `receiver` gets something while the ring waits without end, as a core does that has nothing else to
         do: what is sent only when a wait is over does not come.
         """
-        heard = []
-
-        def listen():
-            heard.append(bool(select.select([receiver], [], [], PATIENCE_S / 4)[0]))
-            self.ring.wake()
-
-        listener = threading.Thread(target=listen)
-        listener.start()
-        while not heard:
-            count = self.ring.wait(-1)
-            if count > 0:
-                self.ring.dispatch(count)
-        listener.join()
-        return heard[0]
+        return self.world.is_sent_without_a_deadline(self.ring, receiver)
 
     def listen(self):
         """One more listener; its address."""
-        self.more_listeners.append(socket.create_server(("127.0.0.1", 0), backlog=512))
+        self.more_listeners.append(self.world.listen())
         self.connections.listen(self.more_listeners[-1].fileno())
         return self.more_listeners[-1].getsockname()
 
     def connect(self, address=None, *, wait=True):
         before = self.connections.statistics().opened
-        client = socket.create_connection(address or self.address)
+        client = self.world.connect(address or self.address)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.clients.append(client)
         if wait:

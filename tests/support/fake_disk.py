@@ -13,8 +13,10 @@ import errno
 import itertools
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.disk_operations import ManyOneByOne, Operations, counted, error_of, make_folders_one_by_one
 from tpc_broker._bytes import ffi
@@ -44,6 +46,8 @@ class Inode:
         self.pending = []
         self.modified_ms = self._now_ms()
         self.number = next(_NUMBERS)
+        self.space_end = 0
+        """Bytes below have their place on the disk."""
 
     def apply(self, target, operation):
         kind, position, data = operation
@@ -55,8 +59,14 @@ class Inode:
             target[position : position + len(data)] = data
 
     def change(self, operation):
-        self.apply(self.content, operation)
+        self._see(operation)
         self.pending.append(operation)
+
+    def _see(self, operation):
+        self.apply(self.content, operation)
+        kind, position, data = operation
+        end = position + len(data)
+        self.space_end = min(self.space_end, end) if kind == "truncate" else max(self.space_end, end)
         self.modified_ms = self._now_ms()
 
     def sync(self):
@@ -64,11 +74,17 @@ class Inode:
             self.apply(self.durable, operation)
         self.pending.clear()
 
-    def sync_size(self):
-        """Whoever makes a write durable has its file cut before, where it was."""
-        for operation in [each for each in self.pending if each[0] == "truncate"]:
-            self.apply(self.durable, operation)
-            self.pending.remove(operation)
+    def write_durably(self, position, data):
+        """Whoever makes a write durable has its file cut before, where it was; what was written there before is void."""
+        self._see(("write", position, data))
+        kept = []
+        for operation in self.pending:
+            if operation[0] == "truncate":
+                self.apply(self.durable, operation)
+            else:
+                kept += _outside(operation, position, position + len(data))
+        self.pending[:] = kept
+        self.apply(self.durable, ("write", position, data))
 
     def crash(self, rng):
         style = rng.choice(["nothing", "everything", "some"])
@@ -80,8 +96,29 @@ class Inode:
             for at in range(0, len(data), SECTOR_BYTES):
                 if style == "everything" or (style == "some" and rng.random() < 0.5):
                     self.apply(self.durable, (kind, position + at, data[at : at + SECTOR_BYTES]))
-        self.content = bytearray(self.durable)
+        self.take_durable()
         self.pending.clear()
+
+    def take_durable(self):
+        self.content = bytearray(self.durable)
+
+
+def _outside(operation, begin, end):
+    """What of a write is not in a range."""
+    kind, position, data = operation
+    if position + len(data) <= begin or end <= position:
+        return [operation]
+    parts = [(position, data[: max(0, begin - position)]), (end, data[max(0, end - position) :])]
+    return [(kind, at, part) for at, part in parts if part]
+
+
+class Change(NamedTuple):
+    """What an operation does to a disk; `lost` is what a failing one does instead, `torn` one in which the power goes."""
+
+    label: str
+    happens: Callable[[], object]
+    lost: Callable[[], object] = lambda: None
+    torn: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +139,7 @@ class FakeDisk(Operations, ManyOneByOne):
     """Satisfies `Disk`. `refuses`: what of O_DIRECT its file system does not have, of "open", "write" and "read"."""
 
     direct_block_bytes = 4096
+    inode_type = Inode
 
     def __init__(
         self, total_bytes=10**12, *, available_bytes=None, refuses=None, misaligned_is_bug=True, now_ms=lambda: 0
@@ -137,18 +175,43 @@ class FakeDisk(Operations, ManyOneByOne):
 
     # -- trouble
 
-    def effect(self, label, happens, lost=lambda: None):
-        """One mutation: `happens` does it; `lost` is what a failing one does instead."""
+    def effect(self, change):
+        """One mutation."""
         self.effects += 1
-        self.log.append(label)
+        self.log.append(change.label)
         if self.effects == self.lose_power_at:
-            if self.effects % 2:
-                happens()
-            raise PowerLoss(label)
+            if change.torn is not None:
+                change.torn()
+            elif self.effects % 2:
+                change.happens()
+            raise PowerLoss(change.label)
         if self.fail_at is not None and self.effects == self.fail_at:
-            lost()
-            raise OSError(self.fail_with, f"injected at effect {self.effects}: {label}")
-        happens()
+            change.lost()
+            raise OSError(self.fail_with, f"injected at effect {self.effects}: {change.label}")
+        change.happens()
+
+    async def carry_out(self, change, _opened=None, _what=None, _data=()):
+        """What takes its time on a disk: here, none. `_data`: the caller's buffers."""
+        self.effect(change)
+
+    def written(self, inode, position, data, *, durably=False):
+        """A write of bytes."""
+        if durably:
+            whole_sectors = SECTOR_BYTES * (len(data) // SECTOR_BYTES // 2)
+            return Change(
+                "durable write",
+                lambda: inode.write_durably(position, data),
+                lambda: inode.change(("write", position, data[:whole_sectors])),
+                lambda: inode.change(("write", position, data)),
+            )
+        return Change(
+            "write",
+            lambda: inode.change(("write", position, data)),
+            lambda: inode.change(("write", position, data[: len(data) // 2])),
+        )
+
+    def synced(self, inode):
+        return Change("fdatasync", inode.sync, inode.pending.clear)
 
     def crash(self, rng: random.Random):
         """What the next boot finds."""
@@ -180,6 +243,8 @@ class FakeDisk(Operations, ManyOneByOne):
             names[path] = other
         elif kind == "remove":
             names.pop(path, None)
+        elif names.get(path) is not None:
+            names[other] = names.pop(path)
         else:
             moved = {name: inode for name, inode in names.items() if name == path or path in name.parents}
             for name in moved:
@@ -194,12 +259,15 @@ class FakeDisk(Operations, ManyOneByOne):
                 self._pending_move(*operation[1:])
             self.pending_names.setdefault(operation[1].parent, []).append(operation)
 
-        self.effect(label, happens)
+        self.effect(Change(label, happens))
 
     # -- names and descriptors
 
     def _pending_move(self, source, target):
         """What is not durable yet inside of a folder stays that folder's, and is not the next one's of its old name."""
+
+        if self.names[target] is not None:
+            return
 
         def moved(path):
             inside = isinstance(path, Path) and (path == source or source in path.parents)
@@ -225,12 +293,19 @@ class FakeDisk(Operations, ManyOneByOne):
 
     def _opened(self, fd, closed_to=None):
         """`closed_to`: the access mode with which this cannot be done."""
-        opened = self.descriptors.get(fd)
+        opened = self.found_descriptor(fd)
         if opened is None or opened.flags & os.O_ACCMODE == closed_to:
             raise error_of(errno.EBADF)
         return opened
 
-    def _check_direct(self, what, data, position):
+    def is_left(self, _fd):
+        """It was closed with its process, whose tasks are closing it now."""
+        return False
+
+    def found_descriptor(self, fd):
+        return self.descriptors.get(fd)
+
+    def check_direct(self, what, data, position):
         address = int(ffi.cast("uintptr_t", ffi.from_buffer(data))) if len(data) else 0
         if any(number % self.direct_block_bytes for number in (address, position, len(data))):
             assert not self._misaligned_is_bug, (address, position, len(data))
@@ -243,12 +318,12 @@ class FakeDisk(Operations, ManyOneByOne):
         opened = self._opened(fd, os.O_RDONLY)
         if opened.is_direct:
             for data in buffers:
-                self._check_direct("write", data, position)
+                self.check_direct("write", data, position)
                 position += len(data)
         return opened.inode
 
     def _written(self, fd, position, length):
-        opened = self.descriptors[fd]
+        opened = self._opened(fd)
         for block in range(position // 4096, -(-(position + length) // 4096)):
             self._ways.setdefault((opened.inode, block), set()).add("direct" if opened.is_direct else "cached")
 
@@ -259,7 +334,7 @@ class FakeDisk(Operations, ManyOneByOne):
             raise error_of(errno.EINVAL, path)
         if flags & os.O_CREAT and path not in self.names:
             self._check_folder(path.parent)
-            self._name(f"create {path}", ("add", path, Inode(self._now_ms)))
+            self._name(f"create {path}", ("add", path, self.inode_type(self._now_ms)))
         elif flags & os.O_CREAT and flags & os.O_EXCL:
             raise error_of(errno.EEXIST, path)
         inode = self._found(path)
@@ -269,12 +344,20 @@ class FakeDisk(Operations, ManyOneByOne):
             raise error_of(errno.ENOTDIR, path)
         if flags & os.O_TRUNC:
             inode.change(("truncate", 0, b""))
+        return self.new_descriptor(inode, path, flags)
+
+    def new_descriptor(self, inode, path, flags):
         self.next_descriptor += 1
         self.descriptors[self.next_descriptor] = Opened(inode, path, flags)
         return self.next_descriptor
 
     async def close(self, fd):
+        if self.is_left(fd):
+            return
         self._opened(fd)
+        self.drop_descriptor(fd)
+
+    def drop_descriptor(self, fd):
         del self.descriptors[fd]
 
     async def read(self, fd, length, position):
@@ -287,7 +370,7 @@ class FakeDisk(Operations, ManyOneByOne):
 
     async def read_into(self, fd, data, position):
         if self._opened(fd, os.O_WRONLY).is_direct:
-            self._check_direct("read", data, position)
+            self.check_direct("read", data, position)
             self.direct_reads.append(len(data))
         found = await self.read(fd, len(data), position)
         data[: len(found)] = found
@@ -306,36 +389,22 @@ class FakeDisk(Operations, ManyOneByOne):
         if not data:
             return
         self._written(fd, position, len(data))
-        self.effect(
-            "write",
-            lambda: inode.change(("write", position, data)),
-            lambda: inode.change(("write", position, data[: len(data) // 2])),
-        )
+        await self.carry_out(self.written(inode, position, data), self._opened(fd), fd, buffers)
 
     async def durable_write(self, fd, data, position):
         inode = self._writable(fd, [data], position)
-
-        def happens():
-            inode.change(("write", position, bytes(data)))
-            inode.sync_size()
-            inode.apply(inode.durable, inode.pending.pop())
-
-        def lost():
-            inode.change(("write", position, bytes(data)[: SECTOR_BYTES * (len(data) // SECTOR_BYTES // 2)]))
-
-        if self.effects + 1 == self.lose_power_at:  # torn: some sectors may get there
-            inode.change(("write", position, bytes(data)))
-            raise PowerLoss("durable write")
-        self.effect("durable write", happens, lost)
+        change = self.written(inode, position, bytes(data), durably=True)
+        await self.carry_out(change, self._opened(fd), fd, [data])
 
     async def fdatasync(self, fd):
-        inode = self._opened(fd).inode
-        self.effect("fdatasync", inode.sync, inode.pending.clear)
+        opened = self._opened(fd)
+        await self.carry_out(self.synced(opened.inode), opened, fd)
 
     async def fallocate(self, fd, position, length, *, keep_size):
         inode = self._opened(fd, os.O_RDONLY).inode
         if length <= 0:
             raise error_of(errno.EINVAL)
+        await self.wait_space(fd)
         if position + length > self.available_bytes:
             raise error_of(errno.ENOSPC)
         if self.allocatable_bytes is not None:
@@ -344,13 +413,17 @@ class FakeDisk(Operations, ManyOneByOne):
             self.allocatable_bytes -= length
         if not keep_size:
             inode.change(("truncate", max(position + length, len(inode.content)), b""))
+        inode.space_end = max(inode.space_end, position + length)
+
+    async def wait_space(self, _fd):
+        """Until the disk gets to a reservation."""
 
     async def truncate(self, fd, length):
         opened = self._opened(fd)
         if opened.flags & os.O_ACCMODE == os.O_RDONLY:
             raise error_of(errno.EINVAL)
         if length != len(opened.inode.content):
-            self.effect("truncate", lambda: opened.inode.change(("truncate", length, b"")))
+            self.effect(Change("truncate", lambda: opened.inode.change(("truncate", length, b""))))
 
     async def unlink(self, path):
         if self._found(path) is None:
@@ -400,7 +473,7 @@ class FakeDisk(Operations, ManyOneByOne):
 
     async def fsync_directory(self, path):
         self._check_folder(path)
-        self.effect(f"fsync {path}", lambda: self._sync_names(path))
+        await self.carry_out(Change(f"fsync {path}", lambda: self._sync_names(path)), None, path)
 
     def _sync_names(self, path):
         for operation in self.pending_names.pop(path, []):
@@ -429,7 +502,10 @@ class FakeDisk(Operations, ManyOneByOne):
 
     async def statvfs(self, path):
         self._found(path)
-        return FileSystemStatus(self.total_bytes, self.available_bytes)
+        return FileSystemStatus(self.total_bytes, self.left_bytes())
+
+    def left_bytes(self):
+        return self.available_bytes
 
     async def syncfs(self, fd):
         self._opened(fd)
@@ -441,4 +517,4 @@ class FakeDisk(Operations, ManyOneByOne):
                 if inode:
                     inode.sync()
 
-        self.effect("syncfs", happens)
+        await self.carry_out(Change("syncfs", happens), None, fd)

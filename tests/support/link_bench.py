@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import topic_id_of
@@ -70,7 +69,7 @@ class LinkedNode:
                 self.dial(one, other)
 
     def dial(self, one, other):
-        ours, theirs = socket.socketpair()
+        ours, theirs = one.world.socketpair()
         assert one.adopt_link(ours, other.core_id, dialled=True) == 0
         assert other.adopt_link(theirs, one.core_id, dialled=False) == 0
         one.until(lambda: one.is_linked(other.core_id))

@@ -63,6 +63,10 @@ class ScriptedLog:
             return self._epochs(asked.message)
         return None
 
+    def sessions_count(self) -> int:
+        """Of all brokers, those that no client has ended."""
+        return sum(len(sessions) for sessions in self._sessions.values())
+
     async def fetched(self, asked: Asked) -> Any:
         """The answer to a Fetch."""
         message = asked.message

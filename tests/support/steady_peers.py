@@ -1,8 +1,8 @@
 """The other ends of a core's links for the steady state, by hand: frames as bytes (`native/bytes/steady_frame.c`)."""
 
-import socket
 import struct
 
+from tests.support.bench_world import current_world
 from tests.support.plane_bench import records_of
 from tpc_broker.raft.steady import NONE
 
@@ -35,7 +35,7 @@ class Peer:
 
     def __init__(self, steady, node):
         self.steady, self.node = steady, node
-        self.socket, theirs = socket.socketpair()
+        self.socket, theirs = current_world().socketpair()
         self.socket.setblocking(False)
         self.link = steady.steady_adopt(theirs.detach(), node)
         self._data = bytearray()

@@ -40,7 +40,7 @@ PARTS: Final = {
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
     "plain": Part("the ring's tests, kills, loss of power, three nodes and an overlay without io_uring", 7),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 10),
-    "sim": Part("the simulators' planted faults, every state of small clusters, each combination of one-way cuts", 8),
+    "sim": Part("planted faults, in C too; every state of small clusters; each combination of one-way cuts", 18),
     "clients": Part("stock clients under load: a million records, large groups, kills, exactly once, compaction", 18),
     "machine": Part("what only a quiet machine shows: idle CPU, shares of it, memory, the benchmark's harness", 5),
 }

@@ -6,6 +6,7 @@ what hangs, and for claims that a slow machine cannot make untrue.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,9 @@ from typing import Final, TypeVar
 import trio
 
 T = TypeVar("T")
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = int(os.environ.get("TPC_TEST_PATIENCE_S", "120"))
 """After which something counts as hanging. It says nothing of how fast a thing is: a loaded machine makes a test slow
-and not red."""
+and not red. Less for tests that are to fail (`tests.simulator.c_build`)."""
 LOOK_S: Final = 5.0
 """Of one attempt at a call that is made again when it came to nothing: who was asked may be gone, and the next attempt
 finds another one."""

@@ -1,4 +1,4 @@
-"""Circles: modules that import each other, files of C that call each other. Where they may be, ARCHITECTURE says."""
+"""Circles: modules that import each other, files of C that call each other; and which room of C may use which."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ from pathlib import Path
 from tests.support.sources import tree_of
 
 ROOT = Path(__file__).parents[2]
-C_COMPONENTS = {
-    "ring.h": {"operations", "stall", "uring_shim", "wait"},
-    "connection.h": {"connection", "connection_accept", "connection_identity", "connection_quota", "connection_receive",
-                     "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
-    "plane.h": {"aborted", "append", "commit", "fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch",
-                "grants", "handlers", "in_place", "journal", "journal_queue", "journal_writer", "partition",
-                "pending", "plane", "produce", "replica", "segment_window", "steady", "steady_beats",
-                "steady_lag", "steady_link", "tail", "verification"},
-}  # fmt: skip
-"""Files that may call each other in a circle, with the header that the rest uses of them."""
+C_CIRCLES = [
+    {"operations", "stall", "uring_shim", "wait"},
+    {"context", "session"},
+    {"connection", "connection_accept", "connection_identity", "connection_quota", "connection_receive",
+     "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
+    {"journal", "journal_queue", "journal_writer"},
+    {"aborted", "commit", "in_place_window", "partition", "segment_window", "tail"},
+    {"replica", "steady", "steady_beats", "steady_lag", "steady_link"},
+    {"fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch"},
+    {"pending", "produce", "produce_errors"},
+]  # fmt: skip
+"""Files that may call each other in a circle, each inside one room."""
+C_ROOMS = {
+    "io": set(),
+    "tls": {"io"},
+    "net": {"io", "tls"},
+    "journal": {"io"},
+    "log": {"io", "journal"},
+    "replication": {"io", "net", "journal", "log"},
+    "requests": {"io", "tls", "net", "journal", "log", "replication"},
+}
+"""Rooms of `native/`, and whose functions those of each may use besides `bytes`."""
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
@@ -101,7 +113,7 @@ def test_the_check_finds_a_circle(tmp_path: Path) -> None:
 def c_calls() -> dict[str, set[str]]:
     """Which file of C uses functions and tables of which others."""
     texts = {path.stem: re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
-             for folder in ("ring", "bytes") for path in sorted((ROOT / "native" / folder).glob("*.c"))}  # fmt: skip
+             for room in (*C_ROOMS, "bytes") for path in sorted((ROOT / "native" / room).glob("*.c"))}  # fmt: skip
     places = {}
     for file, text in texts.items():
         for form in (r"^(?!static)[a-z][\w *]*?\b(\w+)\([^;{]*?\)\s*\{", r"^(?!static)const [\w ]+ (\w+) = \{"):
@@ -112,12 +124,27 @@ def c_calls() -> dict[str, set[str]]:
     return graph
 
 
-def test_files_of_c_call_each_other_in_a_circle_only_within_a_component() -> None:
-    graph = c_calls()
+def rooms_of_c() -> dict[str, str]:
+    """In which room each file of C is."""
+    return {path.stem: path.parent.name for room in C_ROOMS for path in (ROOT / "native" / room).glob("*.c")}
+
+
+def test_files_of_c_call_each_other_in_a_circle_only_inside_a_room() -> None:
+    graph, rooms = c_calls(), rooms_of_c()
     assert "batch" in graph["produce"], "the check finds calls"
-    found = circles(graph)
-    assert len(found) == len(C_COMPONENTS)
-    for circle in found:
-        assert any(circle <= files for files in C_COMPONENTS.values()), sorted(circle)
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    assert all(f"`{header}`" in text for header in C_COMPONENTS)
+    for circle in circles(graph):
+        assert any(circle <= files for files in C_CIRCLES), sorted(circle)
+    assert all(len({rooms[file] for file in files}) == 1 for files in C_CIRCLES)
+
+
+def test_rooms_of_c_use_what_stands_below_them() -> None:
+    rooms = rooms_of_c()
+    assert rooms["journal_writer"] == "journal"
+    used = [(file, other) for file, others in c_calls().items() if file in rooms for other in others if other in rooms]
+    assert ("append", "journal_queue") in used, "the check finds calls"
+    wrong = [
+        f"{rooms[file]}/{file}.c uses {rooms[other]}/{other}.c"
+        for file, other in used
+        if rooms[file] != rooms[other] and rooms[other] not in C_ROOMS[rooms[file]]
+    ]
+    assert sorted(wrong) == []

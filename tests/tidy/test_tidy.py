@@ -259,7 +259,7 @@ def test_c_functions_are_found_as_they_are_written() -> None:
     text = "int declared(int a);\n\nstatic bool one(void) { return true; }\n\n"
     text += "int wrapped(int a,\n            int b) {\n    if (a) {\n        b();\n    }\n    return 0;\n}\n"
     assert c_functions(text) == [(3, "one", 1), (5, "wrapped", 7)]
-    journal = c_functions((ROOT / "native/ring/append.c").read_text())
+    journal = c_functions((ROOT / "native/log/append.c").read_text())
     assert {name for _line, name, _lines in journal} >= {"stamp", "tpc_append_batch_to", "tpc_plane_reopen_journal"}
 
 

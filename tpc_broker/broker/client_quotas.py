@@ -1,6 +1,6 @@
 """Quotas of clients on one core: from the image to the connections, the time of requests, and what answers say.
 
-The connections count bytes and mute whoever is above a quota (`native/ring/connection_quota.c`). Here is what only
+The connections count bytes and mute whoever is above a quota (`native/net/connection_quota.c`). Here is what only
 Python knows: the time that it takes itself, changes of topics (on the core that decides them), and which of its answers
 say how long their client is throttled.
 """

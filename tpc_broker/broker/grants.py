@@ -44,7 +44,7 @@ class Grants:
         self.follow()
 
     # Rule: The data plane hears that the rules are others in the call that makes them so, and a decision is installed
-    # in the call that makes it: between the two nothing can change. See also native/ring/grants.c. Held by
+    # in the call that makes it: between the two nothing can change. See also native/requests/grants.c. Held by
     # tests/broker/test_grants.py.
     def follow(self) -> None:
         """The rules are others, or there are some now, or none any more."""

@@ -1,4 +1,4 @@
-"""What the broker tells its connections of who they are (`native/ring/connection_identity.c`)."""
+"""What the broker tells its connections of who they are (`native/net/connection_identity.c`)."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class ClusterView:
         return tuple(each for each in topic.places(index) if each.node in known.in_sync and self.is_present(each.node))
 
     # Rule: Whoever is told an address is told that of the listener that its connection came to, also from a prepared
-    # answer. See also native/ring/connection_accept.c, native/ring/prepared.c. Held by
+    # answer. See also native/net/connection_accept.c, native/requests/prepared.c. Held by
     # tests/runtime/test_connections.py, tests/runtime/test_prepared.py, tests/integration/test_listeners.py.
     def endpoint_at(self, listener: int, place: Replica) -> Endpoint | None:
         """Where a core of any node is reached by clients of a listener; None: not by them, or not known."""

@@ -6,7 +6,8 @@ sides and `VERSION_MAX` know.
 """
 
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from tpc_broker.client.errors import ClientError, RefusedError, UnsupportedError
 from tpc_broker.kafka import ApiKey, ErrorCode, api, protocol
@@ -73,6 +74,13 @@ _UNSUPPORTED: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 """
 
 
+class Prepared(NamedTuple):
+    """A request that was encoded up to its records."""
+
+    request: protocol.BlobRequest
+    blob: bytes | bytearray
+
+
 class Conversation:
     """Requests in flight are answered in order; anything else is an error and ends the connection."""
 
@@ -114,10 +122,19 @@ class Conversation:
             raise UnsupportedError(f"the broker and this client have no version of {api(key).name} in common")
         return chosen
 
+    def prepare(self, key: ApiKey, version: int, make: Callable[[bytes], Any]) -> protocol.BlobRequest:
+        """For requests that differ in their records alone; ``make`` gives the message for some."""
+        return protocol.BlobRequest(key, version, self._client_id, make)
+
     def request(self, key: ApiKey, version: int, message: Any) -> list[Any]:
-        """The buffers of a request to send; its answer is expected after those of the earlier ones."""
+        """The buffers of a request to send; its answer is expected after those of the earlier ones. ``message`` may be
+        a `Prepared` one of the same key and version.
+        """
         correlation_id = self._next_correlation_id
-        buffers = protocol.encode_request_frame(key, version, correlation_id, self._client_id, message)
+        if message.__class__ is Prepared:
+            buffers = message.request.frame(correlation_id, message.blob)
+        else:
+            buffers = protocol.encode_request_frame(key, version, correlation_id, self._client_id, message)
         self._next_correlation_id = correlation_id + 1 & 0x7FFF_FFFF
         self._in_flight.append((correlation_id, key, version))
         return buffers

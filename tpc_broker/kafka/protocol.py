@@ -4,6 +4,7 @@ A server: `decode_request_header`, look at key and version, `decode_request` for
 for the answer. A client: `encode_request_frame` and `decode_response_frame`.
 """
 
+from collections.abc import Callable
 from functools import cache
 from struct import Struct
 from typing import Any
@@ -12,11 +13,14 @@ from .api_keys import api, request_header_version, response_header_version
 from .codec import VECTOR_JOIN_BYTES, Buffer, Codec, codec, join_small
 from .errors import DecodeError, EncodeError
 from .framing import SIZE, frame
+from .source import uvarint
 
 KEY_AND_VERSION = Struct(">hh")
 REQUEST_HEADER = Struct(">hhih")
 RESPONSE_HEADER = Struct(">i")
 CLIENT_ID_BYTES_MAX = 0x7FFF
+_CORRELATED = Struct(">ihhi")
+"""The beginning of a request's frame: its size, key, version, correlation id."""
 WHOLE_PARTS_MAX = 512
 """Of a request that is small: one buffer."""
 
@@ -74,6 +78,33 @@ def encode_request_frame(
     return join_small(frame([header, *parts]))
 
 
+class BlobRequest:
+    """A request in which nothing changes but one blob (of records): what is around it is encoded once. ``make`` gives
+    the message for a blob.
+    """
+
+    def __init__(self, key: int, version: int, client_id: str | None, make: Callable[[bytes], Any]) -> None:
+        blob = b"?"
+        parts = _request_codec(key, version).encode_parts(make(blob))
+        place = next(place for place, part in enumerate(parts) if part is blob)
+        self._key, self._version = key, version
+        header = encode_request_header(key, version, 0, client_id)
+        self._head = header[_CORRELATED.size - SIZE.size :] + b"".join(parts[: place - 1])
+        self._is_compact = len(parts[place - 1]) == 1
+        self._tail = b"".join(parts[place + 1 :])
+        self._bytes = _CORRELATED.size - SIZE.size + len(self._head) + len(self._tail)
+
+    def frame(self, correlation_id: int, blob: Buffer) -> list[Buffer]:
+        """As `encode_request_frame` has it for the message with that blob, which is in bytes."""
+        count = len(blob)
+        length = uvarint(count + 1) if self._is_compact else SIZE.pack(count)
+        size = self._bytes + len(length) + count
+        start = _CORRELATED.pack(size, self._key, self._version, correlation_id)
+        if count < VECTOR_JOIN_BYTES:
+            return [b"".join((start, self._head, length, blob, self._tail))]
+        return [b"".join((start, self._head, length)), blob, self._tail]
+
+
 def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """The header that goes before a request body."""
     name = b"" if client_id is None else client_id.encode()
@@ -85,13 +116,13 @@ def encode_request_header(key: int, version: int, correlation_id: int, client_id
 
 def decode_response_frame(key: int, version: int, data: Buffer) -> tuple[int, Any]:
     """Correlation id and body of a response frame."""
-    is_flexible = response_header_version(key, version)
+    body, is_flexible = _response_codec(key, version)
     if len(data) > RESPONSE_HEADER.size and not (is_flexible and data[RESPONSE_HEADER.size]):  # without tagged fields
         (correlation_id,), position = RESPONSE_HEADER.unpack_from(data), RESPONSE_HEADER.size + is_flexible
     else:
         header, position = codec("ResponseHeader", is_flexible).decode_prefix(data)
         correlation_id = header.correlation_id
-    return correlation_id, _response_codec(key, version).decode(data, position)
+    return correlation_id, body.decode(data, position)
 
 
 @cache
@@ -101,5 +132,6 @@ def _request_codec(key: int, version: int) -> Codec:
 
 
 @cache
-def _response_codec(key: int, version: int) -> Codec:
-    return codec(api(key).response_name, version)
+def _response_codec(key: int, version: int) -> tuple[Codec, int]:
+    """And the version of its header."""
+    return codec(api(key).response_name, version), response_header_version(key, version)

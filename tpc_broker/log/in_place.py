@@ -1,8 +1,8 @@
 """Batches that were written in place: what their journal entries say, and whether a segment still holds them.
 
-`native/ring/in_place.h` has the theory. An entry of kind IN_PLACE stands for one batch. It names the batch's place in
-its segment and the CRC of its header, and carries the few bytes in front of and behind the whole blocks that lie in the
-segment's file. The header has the CRC of the records, so every byte of the batch is checked.
+`native/journal/in_place.h` has the theory. An entry of kind IN_PLACE stands for one batch. It names the batch's place
+in its segment and the CRC of its header, and carries the few bytes in front of and behind the whole blocks that lie in
+the segment's file. The header has the CRC of the records, so every byte of the batch is checked.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ begin; the log is cut at either end.
 Segments have one as of what is written in them (`storage.segment_log`), repair while it reads a log again. A copy is
 part of a partition's checkpoint, and so of what goes to another core, or fills a replica, in an entry of the journal.
 The data plane has the producers and ended transactions at the end of the log, and takes and gives them in the same
-encoding (`native/ring/producer.c`).
+encoding (`native/log/producer.c`).
 
 The encoding is little-endian and has neither length nor CRC of its own: it is part of something that has both. Epochs:
 for each its number i32 and its first offset i64. Producers: their number u32, and for each `ProducerState.encode_full`
@@ -63,8 +63,8 @@ class LogState:
         self.ended = list(ended)
 
     # Rule: The last stable offset is that of the oldest transaction which is open, or whose marker is at or above the
-    # high watermark. C computes it when that moves, before readers are woken. See also native/ring/transaction.c,
-    # native/ring/commit.c. Held by tests/runtime/test_plane_transactions.py, tests/runtime/test_transactions_random.py.
+    # high watermark. C computes it when that moves, before readers are woken. See also native/log/transaction.c,
+    # native/log/commit.c. Held by tests/runtime/test_plane_transactions.py, tests/runtime/test_transactions_random.py.
     def last_stable_offset(self, high_watermark: int) -> int:
         """The high watermark when nothing holds it back."""
         unseen = (one.first_offset for one in self.ended if one.marker_end > high_watermark)

@@ -29,7 +29,7 @@ Each task belongs to a queue (`tpc_broker.task_queue`), and with it all that it 
 that is furthest behind its share, for about a slice of 1 ms; what C does is charged to ``clients``, and C too waits
 when it is ahead (`task_queues`).
 
-Threads beside the core's never touch its state: one watches how long Python's steps take (`native/ring/stall.c`), one
-makes memory resident for a cache that grows (`native/ring/prefault.c`), one writes the log's lines (`logs`), and trio's
+Threads beside the core's never touch its state: one watches how long Python's steps take (`native/io/stall.c`), one
+makes memory resident for a cache that grows (`native/io/prefault.c`), one writes the log's lines (`logs`), and trio's
 helper threads make the blocking calls that the ring has no operation for (`disk`).
 """

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -58,8 +58,11 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.metadata.broker_config import Settings
+    from tpc_broker.runtime.connections import ConnectionLimits
     from tpc_broker.runtime.options import CoreOptions
+    from tpc_broker.runtime.ring import Ring
     from tpc_broker.storage.checkpoint import JournalFile
+    from tpc_broker.storage.ports import Clock, Disk
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +99,29 @@ class CoreAssembly:
     """As long as the others are open."""
 
 
+@dataclass(frozen=True, slots=True)
+class CoreParts:
+    """Of a core's ports those in C, and the storage on them."""
+
+    connections: Connections
+    plane: RingDataPlane
+    storage: JournalledStorage
+
+
+class OpenJournal(Protocol):
+    """A descriptor that commits are written through, and in which mode."""
+
+    @property
+    def fd(self) -> int: ...
+
+    @property
+    def mode(self) -> JournalMode: ...
+
+    def reopen(self) -> tuple[int, int]:
+        """The same again, for a journal that failed."""
+        ...
+
+
 class JournalDescriptor:
     """The descriptor that commits are written through, in the mode that was found best."""
 
@@ -112,7 +138,7 @@ class JournalDescriptor:
         self.fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | FLAGS[self.mode])
 
     def reopen(self) -> tuple[int, int]:
-        """The same descriptor and mode again, for a journal that failed."""
+        """`OpenJournal.reopen`."""
         return self.fd, int(self.mode)
 
     def close(self) -> None:
@@ -121,7 +147,7 @@ class JournalDescriptor:
             self.fd = -1
 
 
-async def _recover_with_ballast(options: CoreOptions, disk: RingDisk, settings: Settings) -> RecoveredCore:
+async def _recover_with_ballast(options: CoreOptions, disk: Disk, settings: Settings) -> RecoveredCore:
     """On a full disk once more without the ballast, which is there for this: recovery may be begun again any time."""
     for attempt in range(2):
         try:
@@ -141,7 +167,8 @@ async def _recover_with_ballast(options: CoreOptions, disk: RingDisk, settings: 
     raise AssertionError
 
 
-async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> RecoveredCore:
+async def recover(options: CoreOptions, disk: Disk, settings: Settings) -> RecoveredCore:
+    """A core's journal, replayed. CannotRunError."""
     started = time.monotonic()
     try:
         recovered = await _recover_with_ballast(options, disk, settings)
@@ -172,7 +199,7 @@ async def _recover(options: CoreOptions, disk: RingDisk, settings: Settings) -> 
     return recovered
 
 
-async def _refuse_without_metadata(recovered: Iterable[RecoveredCore], disk: RingDisk, data: Path) -> None:
+async def _refuse_without_metadata(recovered: Iterable[RecoveredCore], disk: Disk, data: Path) -> None:
     problem = metadata_problem(recovered, await disk.listdir(data / "topics"))
     if problem is not None:
         raise CannotRunError(f"the cluster's metadata cannot be read: {problem}; {rebuild_hint(data)}")
@@ -197,6 +224,18 @@ async def recover_all(options: CoreOptions) -> None:
     try:
         for lock in locks:
             await lock.take(ring)
+        await hand_over_all(options, disk)
+    except JournalLockedError as error:
+        raise CannotRunError(f"{error}; nothing was changed") from error
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+async def hand_over_all(options: CoreOptions, disk: Disk) -> None:
+    """`recover_all`, behind the locks of the journals."""
+    data = Path(options.data)
+    try:
         recovered = await recover_every_journal(disk, data, _new_journal_id)
         settings = load_settings(options.settings, options.overrides).settings
         if is_in_cluster(data):
@@ -209,11 +248,8 @@ async def recover_all(options: CoreOptions) -> None:
             journal_bytes_max=settings.journal_bytes_max, giving=partial(_giving, data),
             core_ended=partial(_core_ended, data),
         )  # fmt: skip
-    except (JournalDamagedError, JournalUnreadableError, CheckpointError, JournalLockedError, StartError) as error:
+    except (JournalDamagedError, JournalUnreadableError, CheckpointError, StartError) as error:
         raise CannotRunError(f"{error}; nothing was changed") from error
-    finally:
-        for lock in locks:
-            lock.release()
     log.info("%d journals recovered, %d partitions have another core now", len(recovered), moved)
 
 
@@ -264,6 +300,24 @@ async def _recovered_image(recovered: dict[CoreId, RecoveredCore]) -> ClusterIma
         raise CannotRunError(f"the cluster's metadata cannot be read: {error}; {hint}") from error
 
 
+def put_together(  # noqa: PLR0913 (a core is put together here)
+    ring: Ring, disk: Disk, clock: Clock, options: CoreOptions, recovered: RecoveredCore, journal: OpenJournal,
+    limits: ConnectionLimits,
+) -> CoreParts:  # fmt: skip
+    """A core's connections, its data plane and its storage, behind a recovered journal that is open."""
+    connections = Connections(ring, limits)
+    plane = RingDataPlane(ring, connections, _journal_start(recovered, journal))
+    storage = JournalledStorage(
+        recovered, plane, disk, Path(options.data), clock, new_run_id=_new_run_id, reopen_journal_file=journal.reopen
+    )
+    plane.set_hot(on=True)
+    return CoreParts(connections, plane, storage)
+
+
+def _new_run_id() -> int:
+    return secrets.randbits(63)
+
+
 @asynccontextmanager
 async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
     """The ports of a core whose journal is recovered; everything is closed at the end."""
@@ -276,23 +330,13 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         await lock.take(ring)
     except JournalLockedError as error:
         raise CannotRunError(str(error)) from error
-    recovered = await _recover(options, disk, settings)
+    recovered = await recover(options, disk, settings)
     descriptor = JournalDescriptor(Path(options.data), options.core)
     await descriptor.open(recovered.journal_file)
-    connections = Connections(ring, connection_limits(settings))
+    parts = put_together(ring, disk, clock, options, recovered, descriptor, connection_limits(settings))
+    connections, plane, storage = parts.connections, parts.plane, parts.storage
     bounds = ConnectionBounds(connections, settings)
-    plane = RingDataPlane(ring, connections, _journal_start(recovered, descriptor))
-    storage = JournalledStorage(
-        recovered,
-        plane,
-        disk,
-        Path(options.data),
-        clock,
-        new_run_id=lambda: secrets.randbits(63),
-        reopen_journal_file=descriptor.reopen,
-    )
     storage.cleaner = cleaner = CleanerClient(options.cleaner_fd)
-    plane.set_hot(on=True)
     try:
         counters = partial(core_counters, ring, connections, plane, storage)
         cache = CacheBound(plane, settings.log_cache_max_bytes, options.cores)
@@ -321,14 +365,14 @@ async def _close(connections: Connections, plane: RingDataPlane, recovered: Reco
     await recovered.close()
 
 
-def _journal_start(recovered: RecoveredCore, descriptor: JournalDescriptor) -> JournalStart:
+def _journal_start(recovered: RecoveredCore, journal: OpenJournal) -> JournalStart:
     superblock = recovered.journal_file.superblock
     place = recovered.scan.next
     return JournalStart(
-        descriptor=descriptor.fd,
-        mode=int(descriptor.mode),
+        descriptor=journal.fd,
+        mode=int(journal.mode),
         journal_id=superblock.journal_id,
-        run_id=secrets.randbits(63),
+        run_id=_new_run_id(),
         region_blocks=superblock.initialised_blocks,
         region_blocks_max=superblock.region_blocks,
         sequence_next=place.sequence,

@@ -1,7 +1,7 @@
 """Which backend a broker's rings have, why, and what brings io_uring back.
 
 io_uring is how it is meant to run. Where the host refuses it, or its kernel is too old, `auto` takes the plain backend
-(native/ring/plain.h): the same answers and the same durability, with more system calls and threads for files. The
+(native/io/plain.c): the same answers and the same durability, with more system calls and threads for files. The
 supervisor decides once and gives the answer to its cores.
 """
 
@@ -29,7 +29,7 @@ from tpc_broker.runtime.ring import (
 from tpc_broker.runtime.trio_ring import RingOptions
 
 AUTO: Final = "auto"
-CHOICES: Final = (AUTO, *(each.value for each in Backend))
+CHOICES: Final = (AUTO, Backend.IO_URING.value, Backend.PLAIN.value)
 KERNEL_MIN: Final = (5, 8)
 PROBE_ENTRIES: Final = 8
 SYSCTL: Final = Path("/proc/sys/kernel/io_uring_disabled")

@@ -5,7 +5,7 @@ cache is nowhere else then. So they stay, the oldest going first, within a bound
 the core: `log.cache.max.bytes` of the node, and half of the memory that it could have, whoever uses the rest
 (`MemAvailable`, and what the control group leaves). What is above it goes back to the kernel in slices.
 
-The cache grows to that bound by memory that another thread has made resident (native/ring/prefault.c), for a small
+The cache grows to that bound by memory that another thread has made resident (native/io/prefault.c), for a small
 share of a CPU: page faults of the core itself would cost a producer at full speed most of its rate.
 """
 

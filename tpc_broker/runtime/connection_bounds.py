@@ -72,7 +72,7 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
 
 
 # Rule: Limits of connections act at once where they are altered, on all cores, and never lock everybody out. Those of
-# an address count everybody who is there, also from before. See also native/ring/peer_counts.c. Held by
+# an address count everybody who is there, also from before. See also native/net/peer_counts.c. Held by
 # tests/runtime/test_connections_bound.py, tests/runtime/test_connections_per_ip.py.
 class ConnectionBounds:
     """Of one core: what may change of them while it runs."""

@@ -1,4 +1,4 @@
-"""The Python face of a core's connections: requests in, answers out. C does the work (`native/ring/connection*.c`).
+"""The Python face of a core's connections: requests in, answers out. C does the work (`native/net/connection*.c`).
 
 Purpose. :class:`Connections` accepts clients, frames their requests, hands each to `on_request`, and sends the answers
 of a connection in the order of its requests, whatever order they were given in. Its bounds: :class:`ConnectionLimits`.
@@ -73,7 +73,7 @@ assert len(CloseReason) == lib.TPC_CLOSE_REASONS_COUNT - 1
 
 
 class Stage(IntEnum):
-    """What a connection may do; see `native/ring/connection_identity.c`."""
+    """What a connection may do; see `native/net/connection_identity.c`."""
 
     SERVES = lib.TPC_STAGE_SERVES
     SASL = lib.TPC_STAGE_SASL

@@ -1,7 +1,7 @@
 """The data plane of one core as the broker sees it (`tpc_broker.broker.ports.DataPlane`), over the structures in C.
 
 Purpose: offsets, memory and journal of the partitions led here. Python registers, inspects and withdraws; appends,
-group commit, producer sequences and answers to Produce happen in C (`native/ring/partition.c` and its neighbours).
+group commit, producer sequences and answers to Produce happen in C (`native/log/partition.c` and its neighbours).
 
 Invariants: a handle is never used twice; nothing that is not committed is told to anybody; a wait ends with success or
 with PartitionOfflineError, never silently.

@@ -3,7 +3,7 @@ core.
 
 The supervisor holds the sockets and writes the program's map of owners, as the cores tell it. Where the program cannot
 be loaded, the kernel deals datagrams out by a hash of their senders' addresses, and a core that gets another's sends it
-on over the link (`native/ring/datagram.h`): that works everywhere, and costs a forward.
+on over the link (`native/requests/datagram.h`): that works everywhere, and costs a forward.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The datagrams of one core (`native/ring/datagram.h`): the socket, who owns what, and what is counted."""
+"""The datagrams of one core (`native/requests/datagram.h`): the socket, who owns what, and what is counted."""
 
 from __future__ import annotations
 

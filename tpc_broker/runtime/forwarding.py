@@ -1,4 +1,4 @@
-"""What the broker tells C of the cores that own partitions, so that it forwards requests (`native/ring/forward.h`)."""
+"""What the broker tells C of the cores that own partitions, so that it forwards (`native/requests/forward.h`)."""
 
 from __future__ import annotations
 

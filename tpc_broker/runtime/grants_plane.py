@@ -1,4 +1,4 @@
-"""Rights in the data plane (`GrantsPort`): native/ring/grants.h says how they are kept."""
+"""Rights in the data plane (`GrantsPort`): native/requests/grants.h says how they are kept."""
 
 from __future__ import annotations
 

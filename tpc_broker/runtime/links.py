@@ -1,4 +1,4 @@
-"""The links of one core to the cores of its node, over which C forwards requests (`native/ring/link.h`).
+"""The links of one core to the cores of its node, over which C forwards requests (`native/net/link.h`).
 
 Each core dials every core that is up, itself included, and again when a link ends. The sockets come by the mailboxes'
 door, which lets in only processes of the same user; from then on they are C's.

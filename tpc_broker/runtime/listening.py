@@ -90,7 +90,7 @@ class ListeningSockets:
         return [sockets[core] for sockets in self._sockets]
 
     # Rule: A core that is down gets no connection of a shared listener. Its number of open connections is in the
-    # program's map at once. See also ebpf, native/ring/connection.c. Held by tests/ebpf,
+    # program's map at once. See also ebpf, native/net/connection.c. Held by tests/ebpf,
     # tests/integration/test_shared_listener.py.
     def set_alive(self, core: int, *, alive: bool) -> None:
         """Whether new connections to shared listeners may be placed on a core."""

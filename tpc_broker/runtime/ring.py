@@ -103,11 +103,17 @@ class Backend(StrEnum):
 
     IO_URING = "io_uring"
     PLAIN = "plain"
-    """Where io_uring is refused: epoll, non-blocking calls and a few threads (native/ring/plain.h)."""
+    """Where io_uring is refused: epoll, non-blocking calls and a few threads (native/io/plain.c)."""
+    SIMULATED = "simulated"
+    """Of tests alone, which carry the entries out themselves (native/io/cdef/22_simulated.h)."""
 
 
 BACKEND_VARIABLE: Final = "TPC_BACKEND"
-_BACKENDS: Final = {Backend.IO_URING: lib.TPC_BACKEND_IO_URING, Backend.PLAIN: lib.TPC_BACKEND_PLAIN}
+_BACKENDS: Final = {
+    Backend.IO_URING: lib.TPC_BACKEND_IO_URING,
+    Backend.PLAIN: lib.TPC_BACKEND_PLAIN,
+    Backend.SIMULATED: lib.TPC_BACKEND_SIMULATED,
+}
 
 
 def hidden_features(text: str) -> frozenset[Feature]:

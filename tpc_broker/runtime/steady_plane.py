@@ -1,4 +1,4 @@
-"""The steady state of replication in C (`native/ring/steady.h`), as the driver of replicas uses it.
+"""The steady state of replication in C (`native/replication/steady.h`), as the driver of replicas uses it.
 
 A group is driven by exactly one of two: the machine, or C between `steady_lead` or `steady_follow` and `steady_disarm`.
 What C does not take comes as messages (`steady_messages`).

@@ -1,4 +1,4 @@
-"""TLS of listeners in C (`native/tls`, `native/ring/connection_tls.c`): from PEM to a context.
+"""TLS of listeners in C (`native/tls`, `native/net/connection_tls.c`): from PEM to a context.
 
 A listener gets a context, and connections that it accepts afterwards have it for as long as they live: to renew a
 certificate is to give the listener another context.

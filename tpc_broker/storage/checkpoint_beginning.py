@@ -8,7 +8,7 @@ at three eighths, which the journal knows by itself. So does everybody until the
 journal grows.
 
 A disk that becomes slow from one checkpoint to the next takes clients' commits as long as its own syncs; what that does
-not make up for, the journal's pauses do (`native/ring/journal.c`).
+not make up for, the journal's pauses do (`native/journal/journal.c`).
 """
 
 from __future__ import annotations

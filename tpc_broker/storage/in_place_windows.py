@@ -1,7 +1,7 @@
 """When the data plane may write a partition's large batches once, in place into their segment.
 
-`native/ring/in_place.h` says how, `storage.PartitionStorage.place` where. Here is when: a partition has to be busy, and
-no cut may lie behind the journal's replay position, because recovery cuts before it looks for such batches. A cut
+`native/journal/in_place.h` says how, `storage.PartitionStorage.place` where. Here is when: a partition has to be busy,
+and no cut may lie behind the journal's replay position, because recovery cuts before it looks for such batches. A cut
 follows a failure of the journal, and is behind the replay position until a checkpoint that began after it. A busy
 partition whose segment no checkpoint names yet asks for one: until then each of its bytes is written twice.
 """

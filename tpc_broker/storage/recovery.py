@@ -585,7 +585,10 @@ async def _finish_core(
     named = set(recovered.storages) | set(recovered.kept)
     if changed or scan.commits_count or named != set(checkpoints):
         states = {storage.key: storage.checkpointed for storage in recovered.storages.values()}
-        states.update(await capture_and_sync(file, changed))
+        try:
+            states.update(await capture_and_sync(file, changed))
+        except StorageFailedError as error:
+            raise error.__cause__ or error from None
         generation += 1
         await write_checkpoint(
             file.disk, file.folder, file.core, generation, [*states.values(), *recovered.kept.values()]

@@ -1,4 +1,4 @@
-"""Fetches that wait in memory, and their sessions (KIP-227), as `native/ring/fetch_sessions.c` has them."""
+"""Fetches that wait in memory, and their sessions (KIP-227), as `native/requests/fetch_sessions.c` has them."""
 
 from __future__ import annotations
 

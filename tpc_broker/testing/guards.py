@@ -1,4 +1,4 @@
-"""What the plane in memory judges batches of producers by, as `native/ring/producer.c` and `verification.c` do."""
+"""What the plane in memory judges batches of producers by, as `native/log/producer.c` and `verification.c` do."""
 
 from __future__ import annotations
 

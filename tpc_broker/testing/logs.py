@@ -32,7 +32,7 @@ class MemoryLog:
         self.batches: list[bytes] = []
         self.log_start_offset = self.high_watermark = self.log_end_offset = 0
         self.log_state = LogState()
-        """Of all batches: producers and transactions, as `native/ring/producer.c`."""
+        """Of all batches: producers and transactions, as `native/log/producer.c`."""
         self.aborted: list[AbortedTransaction] = []
 
     @property

@@ -85,7 +85,7 @@ def _key_of(topic: Any, version: int) -> str | uuid.UUID:
 
 
 def _tell_bad_records(answer: Any, places: Iterable[int], reason: str) -> None:
-    """As `native/ring/produce_errors.c`."""
+    """As `native/requests/produce_errors.c`."""
     kind = messages.ProduceResponse.BatchIndexAndErrorMessage
     answer.record_errors = [kind(batch_index=place, batch_index_error_message=reason) for place in places]
     if answer.record_errors:
@@ -386,7 +386,7 @@ class MemoryPlane:
         return _told(known) if len(known) <= count_max else None
 
     def append_marker(self, handle: int, marker: EndMarker) -> AppendResult | None:
-        """As `native/ring/append.c`."""
+        """As `native/log/append.c`."""
         producers = self.producers(handle, 1 << 20) or ()
         known = next((one for one in producers if one.producer_id == marker.producer_id), None)
         refused = ErrorCode.NONE
@@ -404,7 +404,7 @@ class MemoryPlane:
             timestamp_ms=self._now_ms(),
         ))  # fmt: skip
 
-    # -- GrantsPort: as `native/ring/grants.c`, for Produce ------------------------------------------------------------
+    # -- GrantsPort: as `native/requests/grants.c`, for Produce --------------------------------------------------------
 
     def begin_grants(self, generation: int) -> None:
         self.grants, self.generation = {}, generation

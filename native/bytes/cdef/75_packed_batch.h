@@ -24,6 +24,14 @@ void tpc_packed_header(uint8_t *batch, int64_t batch_bytes, int16_t attributes, 
                        int64_t base_timestamp, int64_t max_timestamp, int64_t producer_id, int16_t producer_epoch,
                        int32_t base_sequence);
 
+/*
+ * Both at once: the whole batch of one record without headers, lengths of -1 for null. Returns the bytes written,
+ * -ENOSPC when batch_bytes are too few.
+ */
+int64_t tpc_packed_one(uint8_t *batch, int64_t batch_bytes, int64_t timestamp_ms, const uint8_t *key,
+                       int32_t key_length, const uint8_t *value, int32_t value_length, int16_t attributes,
+                       int64_t producer_id, int16_t producer_epoch, int32_t base_sequence);
+
 /* The partition of a key as Kafka's default partitioner chooses it (murmur2). */
 int32_t tpc_key_partition(const uint8_t *key, size_t key_bytes, int32_t partitions_count);
 

@@ -1,5 +1,5 @@
 /*
- * Frames of the link between two cores (native/ring/link.h says who sends which). Behind the length field of every frame:
+ * Frames of the link between two cores (native/net/link.h says who sends which). Behind the length field of every frame:
  * a header of 16 bytes, little-endian, then what its kind carries.
  *
  *   u8 version | u8 kind | u16 detail | u32 sequence | u64 stream
@@ -13,7 +13,7 @@ enum tpc_link_kind {
     TPC_LINK_ANSWER = 4,  /* to the request of that sequence, with its length field; nothing: it has no answer */
     TPC_LINK_RELEASE = 5, /* the Fetch of that sequence is answered now, with what there is */
     TPC_LINK_CLOSE = 6,   /* the stream ends; detail: why (enum tpc_close_reason) */
-    TPC_LINK_FORWARD_DATAGRAM = 7, /* level 2: where it came from, and its bytes: native/ring/datagram.c */
+    TPC_LINK_FORWARD_DATAGRAM = 7, /* level 2: where it came from, and its bytes: native/requests/datagram.c */
     TPC_LINK_SUBJECT = 8,          /* level 3: for whom a stream is, before its first request; detail: listener */
     TPC_LINK_KINDS_END = 9 /* unknown kinds from here on are passed over: the feature level says who sends them */
 };

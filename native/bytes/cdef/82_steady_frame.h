@@ -1,5 +1,5 @@
 /*
- * Frames of the steady state of replication, between two cores of different nodes (native/ring/steady.h says who sends them).
+ * Frames of the steady state of replication, between two cores of different nodes (native/replication/steady.h says who sends them).
  * Behind the length field of every frame a header of 8 bytes, little-endian, then entries of its kind, one behind the other:
  *
  *   u8 version | u8 kind | u16 0 | u32 entries

@@ -58,7 +58,7 @@ class AsItComes:
 
 LOCAL: Final = AsItComes(Served.LOCAL)
 SENT_ON_BY_C: Final = AsItComes(Served.BY_PARTITION)
-"""On listeners that the cores share (`native/ring/forward.h`)."""
+"""On listeners that the cores share (`native/requests/forward.h`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ApiRow:
     is_prompt: bool = False
     """It is of a group's member, whose session ends when it is late: begun before the others."""
     may_wait: bool = False
-    """As long as its client allows: it is never among the slowest requests that are told (`native/ring/latency.c`)."""
+    """As long as its client allows: it is never among the slowest requests that are told (`native/io/latency.c`)."""
     free_because: str = ""
     """Why nothing is needed."""
     refused: Refused | None = None

@@ -1,9 +1,9 @@
 """Requests that came to a listener whose clients see one broker in place of all cores, to the cores that decide.
 
 To such a client every core is the leader and the coordinator of everything. Produce and Fetch go from C to C
-(`native/ring/forward.h`); the others, which are few, are taken apart here by owner, carried by the mailboxes and put
-together again. A core that cannot be asked is answered for by this one, which refuses what is not its own in a way that
-every client tries again. Each waiting request holds a credit of the mailbox between two cores: of more than
+(`native/requests/forward.h`); the others, which are few, are taken apart here by owner, carried by the mailboxes and
+put together again. A core that cannot be asked is answered for by this one, which refuses what is not its own in a
+way that every client tries again. Each waiting request holds a credit of the mailbox between two cores: of more than
 `MAILBOX_CALLS_MAX` members that wait for one coordinator's rebalance, some are told to look for it again.
 """
 

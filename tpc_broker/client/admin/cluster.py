@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tpc_broker.client.admin.asking import raise_worst
 from tpc_broker.client.admin.topics import TIMEOUT_MS
 from tpc_broker.client.conversation import CLIENT_SOFTWARE
-from tpc_broker.client.errors import RefusedError, refusal_of
+from tpc_broker.client.errors import RefusedError, UnsupportedError, refusal_of
 from tpc_broker.client.exchange import Exchange
 from tpc_broker.client.requests import TopicPartition, in_any_version
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _FENCED_VERSION: Final = 2
 """Of DescribeCluster: from it on, brokers that are away can be asked for."""
+_DOWNGRADES_VERSION: Final = 1
+"""Of UpdateFeatures: from it on, downgrades are of two kinds, and a change can be tried."""
+_UPGRADE: Final = 1
 _SAID_ANEW: Final = frozenset({ErrorCode.ELECTION_NOT_NEEDED})
 
 
@@ -55,6 +58,13 @@ class Election(IntEnum):
 
     PREFERRED = 0
     UNCLEAN = 1
+
+
+class Downgrade(IntEnum):
+    """``SAFE``: a feature's level may be lowered where nothing is lost by it. ``UNSAFE``: also where something is."""
+
+    SAFE = 2
+    UNSAFE = 3
 
 
 class Reassignment(NamedTuple):
@@ -93,6 +103,35 @@ def to_tell_features() -> Exchange[list[Feature]]:
         return [Feature(each, levels.get(each, 0), *known.get(each, (0, 0))) for each in sorted({*levels, *known})]
 
     return Exchange(ApiKey.API_VERSIONS, in_any_version(message), read)
+
+
+def to_update_features(
+    levels: Mapping[str, int], downgrade: Downgrade | None, *, validate_only: bool
+) -> Exchange[None]:
+    kind = messages.UpdateFeaturesRequest
+
+    def make(version: int) -> messages.UpdateFeaturesRequest:
+        if version < _DOWNGRADES_VERSION:
+            if validate_only or downgrade is Downgrade.UNSAFE:
+                raise UnsupportedError("the broker is too old for validate_only and unsafe downgrades (Kafka 3.3)")
+            rows = [
+                kind.FeatureUpdateKey(feature=name, max_version_level=level, allow_downgrade=downgrade is not None)
+                for name, level in levels.items()
+            ]
+            return kind(timeout_ms=TIMEOUT_MS, feature_updates=rows)
+        change = _UPGRADE if downgrade is None else int(downgrade)
+        rows = [
+            kind.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=change)
+            for name, level in levels.items()
+        ]
+        return kind(timeout_ms=TIMEOUT_MS, feature_updates=rows, validate_only=validate_only)
+
+    def read(answer: messages.UpdateFeaturesResponse) -> None:
+        if answer.error_code:
+            raise refusal_of(answer, "the update of features")
+        raise_worst(refusal_of(row, f"feature {row.feature}") for row in answer.results if row.error_code)
+
+    return Exchange(ApiKey.UPDATE_FEATURES, make, read)
 
 
 def to_elect(places: Sequence[TopicPartition] | None, election: Election) -> Exchange[dict[TopicPartition, bool]]:
@@ -185,6 +224,14 @@ class ClusterAdmin:
     async def features(self) -> list[Feature]:
         """By name."""
         return await self._asker.any_broker(to_tell_features())
+
+    async def update_features(
+        self, levels: Mapping[str, int], *, downgrade: Downgrade | None = None, validate_only: bool = False
+    ) -> None:
+        """Bring features to these levels, all of them or none; 0 takes a feature away. A lower level than there is
+        needs ``downgrade``. ``validate_only``: say only whether it could be done.
+        """
+        await self._asker.controller(to_update_features(levels, downgrade, validate_only=validate_only))
 
     async def elect_leaders(
         self, places: Iterable[TopicPartition] | None = None, *, election: Election = Election.PREFERRED

@@ -10,6 +10,7 @@ wanted while a long fetch is under way (there is room again, or somebody seeks) 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 BESIDE_SECONDS: Final = 0.005
 """How long a fetch may take before what else is wanted is asked for beside it."""
+GOODBYE_SECONDS: Final = 1.0
+"""How long a broker is told that a session is over: a courtesy."""
 REPLICA_SECONDS: Final = 300.0
 """How long another replica than the leader is read from before the leader is asked again."""
 logger = logging.getLogger("tpc.client")
@@ -81,6 +84,7 @@ class Fetcher:
         self._tasks: TaskGroup
         self._changed = Bell()
         self._brokers: dict[int, tuple[Bell, Bell]] = {}
+        self._lines: list[_Line] = []
 
     def look(self) -> None:
         """What partitions there are, or where they are read, is something else."""
@@ -95,6 +99,12 @@ class Fetcher:
         """Until cancelled."""
         async with anyio.create_task_group() as self._tasks:
             await self._arrange()
+
+    async def leave(self) -> None:
+        """When `run` has ended: tell brokers that there will be no more fetches. The caller bounds the time."""
+        async with anyio.create_task_group() as tasks:
+            for line in self._lines:
+                tasks.start_soon(line.end_session)
 
     # ---- 1. what partitions lack
 
@@ -119,7 +129,9 @@ class Fetcher:
         if bells is None:
             bells = self._brokers[broker_id] = (Bell(), Bell())
             for bell, pause_seconds in zip(bells, (0.0, BESIDE_SECONDS), strict=True):
-                self._tasks.start_soon(self._serve, _Line(self._fleet, broker_id), bell, pause_seconds)
+                line = _Line(self._fleet, broker_id)
+                self._lines.append(line)
+                self._tasks.start_soon(self._serve, line, bell, pause_seconds)
         for bell in bells:
             bell.ring()
 
@@ -318,10 +330,11 @@ class Fetcher:
                     await self._fetch(line, wanted, bytes_max)
                     continue
                 if not self.stock.uses(line.broker_id):
-                    line.close()
+                    line.hang_up()
+                    await line.end_session()
                 await bell.wait()
         finally:
-            line.close()
+            line.hang_up()
 
     async def _fetch(self, line: _Line, wanted: list[Wanted], bytes_max: int) -> None:
         settings = self._settings
@@ -419,8 +432,11 @@ class _Line:
                 version_max,
                 wait_seconds=terms.wait_ms / 1000,
             )
-        except BaseException:
+        except ClientError:
             self.close()
+            raise
+        except BaseException:
+            self.hang_up()
             raise
         told = self._session.took(response)
         if not response.error_code:
@@ -435,10 +451,23 @@ class _Line:
         return channel
 
     def close(self) -> None:
+        self.hang_up()
+        self._session.end()
+
+    def hang_up(self) -> None:
+        """What was asked last is not waited for. The session goes on, or is ended."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        self._session.end()
+
+    async def end_session(self) -> None:
+        """Say that it is over, where it goes on: by a connection that no long fetch holds up."""
+        message = self._session.final()
+        if message is None:
+            return
+        with contextlib.suppress(ClientError), anyio.move_on_after(GOODBYE_SECONDS):
+            channel = await self._fleet.channel(self.broker_id)
+            await channel.call(ApiKey.FETCH, requests.in_any_version(message))
 
 
 def _is_vague(error: ClientError) -> bool:

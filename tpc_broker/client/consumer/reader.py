@@ -72,6 +72,10 @@ class StreamReader:
         """Fetch, until cancelled."""
         await self._fetcher.run()
 
+    async def leave(self) -> None:
+        """When `run` has ended. The caller bounds the time."""
+        await self._fetcher.leave()
+
     # ---- Reader: what a membership tells and asks
 
     async def assign(self, positions: Mapping[TopicPartition, Position | None]) -> None:

@@ -1,7 +1,8 @@
 """Fetch sessions (KIP-227): what a broker has been told of, so that only what changed is sent. No I/O.
 
 The first request of a session names every partition; later ones those whose row is another than before, and those that
-are not wanted any more. A session ends with any failure, and the next request begins another.
+are not wanted any more. A session ends with any failure, and the next request begins another. Brokers have room for a
+number of them: of one that is over they are told.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.isolation import Isolation
 
 _FIRST_EPOCH: Final = 0
-_NO_SESSION_EPOCH: Final = -1
+_FINAL_EPOCH: Final = -1
 _LOST: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -121,6 +122,16 @@ class FetchSession:
         if not is_known:
             self.session_id = 0
         self._told = {}
+
+    def final(self) -> Any:
+        """The message that says that nothing more will be asked; None: there is no session to end."""
+        if self.epoch <= _FIRST_EPOCH:
+            return None
+        session_id = self.session_id
+        self.end(is_known=False)
+        return messages.FetchRequest(
+            max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=_FINAL_EPOCH, topics=[]
+        )
 
     @staticmethod
     def is_lost(code: int) -> bool:

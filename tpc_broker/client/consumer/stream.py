@@ -56,7 +56,8 @@ class Stream:
         """What is under way at most, and is finished when the next item is asked for."""
         self._is_waiting = False
         self._is_closed = False
-        self._fronts = Fronts(reader, send, lambda: membership.identity)
+        memory_bytes = reader.stock.limits.memory_bytes
+        self._fronts = Fronts(reader, send, lambda: membership.identity, memory_bytes)
         reader.front = self
 
     # ---- Records and batches
@@ -304,12 +305,15 @@ class Stream:
     async def _say_goodbye(self, seconds: float) -> None:
         self._is_closed = True
         self._finish_nothing()
-        with anyio.move_on_after(seconds, shield=True) as scope:
+        has_left = False
+        with anyio.move_on_after(seconds, shield=True):
             try:
                 await self._membership.leave()
             except ClientError as error:
                 logger.warning("the group could not be left, which it notices in a while: %s", error)
-        if scope.cancelled_caught:
+            has_left = True
+            await self._reader.leave()
+        if not has_left:
             logger.warning("the group could not be left within %g s (leave_seconds)", seconds)
 
     def _finish_nothing(self) -> None:
@@ -335,7 +339,7 @@ async def streaming(
     reader: StreamReader, membership: Membership, send: Send, *, commit_seconds: float, leave_seconds: float
 ) -> AsyncIterator[Stream]:
     """A stream that runs while the block does. Leaving commits what is finished, and takes at most ``leave_seconds``
-    for that and as many for saying goodbye to the group.
+    for that and as many for saying goodbye to the group and to brokers.
 
     A block that is cancelled is a member until it has left, as background tasks go on till then: handlers that end what
     they have may take their time, and the last commit may have to wait for the group's next round.

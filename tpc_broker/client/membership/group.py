@@ -444,7 +444,8 @@ class GroupMembership:
         number = self._commits.begin()
         seconds = self._settings.commit_retry_seconds or self._fleet.settings.retry_seconds
         patience = Patience(seconds if waits else min(seconds, max(self._settings.grace_seconds, JOIN_SLACK_SECONDS)))
-        missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
+        missing_until: float | None = None
+        """From the first answer on that says so: the question may have taken long."""
         while left:
             if lost := left.keys() - machine.owned:
                 raise lost_error(self._settings.group, lost)
@@ -455,8 +456,11 @@ class GroupMembership:
                 continue
             if refused:
                 refusal = RefusedError(next(iter(refused.values())), listed(refused))
-                if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() > missing_until:
-                    raise self._explained(refusal, "committing")
+                if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    now = time.monotonic()
+                    missing_until = missing_until or now + MISSING_TOPIC_SECONDS
+                    if now > missing_until:
+                        raise self._explained(refusal, "committing")
                 if refusal.code in FENCED | ROUND_UNDER_WAY and waits:
                     await self._next_round(machine, identity, patience, refusal)
                 else:

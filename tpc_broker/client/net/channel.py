@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.requests import Node
     from tpc_broker.client.sasl import Login
     from tpc_broker.kafka import ApiKey
+    from tpc_broker.kafka.protocol import BlobRequest
 
     MakeLogin: TypeAlias = Callable[[], Awaitable[Login]]
 
@@ -95,7 +96,8 @@ class Channel:
         self._held: deque[_Waiting] | None = None
         """None: nothing is held back."""
         self._is_renewing = False
-        self._silent_until = 0.0
+        self.silent_until = 0.0
+        """Until when the broker wants nothing more: what is sent meanwhile leaves later. 0: it takes what comes."""
         self._since = 0.0
         """Since when the oldest request in flight waits for nothing but its own answer."""
         self._failure: ClientError | None = None
@@ -116,11 +118,6 @@ class Channel:
     def in_flight_count(self) -> int:
         """With those that are held back."""
         return len(self._waiting) + (len(self._held) if self._held is not None else 0)
-
-    @property
-    def silent_seconds(self) -> float:
-        """For how long the broker wants nothing more: what is sent meanwhile leaves later."""
-        return max(0.0, self._silent_until - time.monotonic())
 
     def has(self, key: ApiKey) -> bool:
         return self._conversation.knows(key)
@@ -151,6 +148,10 @@ class Channel:
             self._held.append(waiting._replace(message=message))
         else:
             self._send(waiting, message)
+
+    def prepare(self, key: ApiKey, version: int, make: Callable[[bytes], Any]) -> BlobRequest:
+        """For `start`, in a `Prepared` message: requests that differ in their records alone."""
+        return self._conversation.prepare(key, version, make)
 
     async def call(
         self, key: ApiKey, make: Callable[[int], Any], version_max: int | None = None, *, wait_seconds: float = 0.0
@@ -226,22 +227,22 @@ class Channel:
 
     def _be_silent(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        is_news = self._silent_until == 0.0
-        self._silent_until = max(until, self._silent_until)
+        is_news = self.silent_until == 0.0
+        self.silent_until = max(until, self.silent_until)
         if self._held is None:
             self._held = deque()
         if is_news and self._tasks is not None:
             self._tasks.start_soon(self._speak_again)
 
     async def _speak_again(self) -> None:
-        while (left := self._silent_until - time.monotonic()) > 0:
+        while (left := self.silent_until - time.monotonic()) > 0:
             await anyio.sleep(left)
-        self._silent_until = 0.0
+        self.silent_until = 0.0
         self._release()
 
     def _release(self) -> None:
         """Send what was held back, unless there is another reason to hold it."""
-        if self._is_renewing or self._silent_until or self._failure is not None:
+        if self._is_renewing or self.silent_until or self._failure is not None:
             return
         held, self._held = self._held or deque(), None
         self._since = time.monotonic()
@@ -274,7 +275,7 @@ class Channel:
         if not self._waiting:
             return
         oldest = self._waiting[0]
-        if max(self._since, self._silent_until) + oldest.seconds <= now:
+        if max(self._since, self.silent_until) + oldest.seconds <= now:
             name = oldest.key.name.lower()
             self.close(self._broken(f"no answer to {name} within {oldest.seconds:g} s (request_seconds)"))
 

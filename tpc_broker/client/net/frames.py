@@ -6,6 +6,7 @@ a large answer is copied by nobody; the size is checked before memory is taken f
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from tpc_broker.client.errors import ClientError
@@ -13,7 +14,8 @@ from tpc_broker.client.errors import ClientError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SIZE_BYTES: Final = 4
+_SIZE: Final = Struct(">i")
+SIZE_BYTES: Final = _SIZE.size
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 """More than any answer to this client's requests, and less than the first bytes of TLS or HTTP would say."""
 BUFFER_BYTES: Final = 64 * 1024
@@ -60,7 +62,7 @@ class Frames:
         view = self._view
         while self._end - self._begin >= SIZE_BYTES:
             begin = self._begin + SIZE_BYTES
-            size = int.from_bytes(view[self._begin : begin], "big", signed=True)
+            (size,) = _SIZE.unpack_from(view, self._begin)
             if not 0 < size <= self._frame_bytes_max:
                 raise ClientError(self._refused(size))
             if SIZE_BYTES + size > BUFFER_BYTES:

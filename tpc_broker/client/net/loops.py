@@ -22,7 +22,9 @@ def is_on_trio() -> bool:
 def event_maker() -> Callable[[], Event]:
     """What makes an event of the running loop; waiting for it is cancelled as anything else is."""
     if not is_on_trio():
-        return anyio.Event
+        import asyncio  # noqa: PLC0415 - trio does without it
+
+        return asyncio.Event
     import trio  # noqa: PLC0415 - asyncio does without it
 
     return trio.Event

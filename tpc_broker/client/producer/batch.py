@@ -19,8 +19,7 @@ from tpc_broker.kafka.records import HEADER_BYTES, TRANSACTIONAL, read_batches
 from tpc_broker.native_bytes import ffi, lib
 
 if TYPE_CHECKING:
-    import anyio
-
+    from tpc_broker.client.net.loops import Event
     from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.values import HeadersLike
 
@@ -33,7 +32,6 @@ HeaderPairs = tuple[tuple[bytes, bytes | None], ...]
 """Names in UTF-8."""
 NO_PRODUCER: Final = ProducerIdentity(-1, -1)
 _NO_LENGTHS: Final = array("i")
-_DECIDED: Final = frozenset({Fate.DELIVERED, Fate.REFUSED, Fate.UNKNOWN, Fate.WITHDRAWN})
 
 
 class Failure(NamedTuple):
@@ -83,7 +81,7 @@ class Batch:
         self.base_offset = -1
         self.log_append_time = -1
         self.failure: Failure | None = None
-        self.decided: anyio.Event | None = None
+        self.decided: Event | None = None
         """Made by who waits first."""
         self.rows_seen: set[int] = set()
         """Records whose end somebody waits for, or was told."""
@@ -154,6 +152,9 @@ class Batch:
                 if column is not None:
                     del column[row]
         self.count = len(self.values)
+        if self.count == 1 and self.headers is None and not codec:
+            self._seal_one(identity, base_sequence, TRANSACTIONAL if transactional else 0)
+            return
         self.timestamps = array("q", self.timestamps)
         self.data = _packed(self.timestamps, self.values, self.keys, self.headers, self.size)
         if codec:
@@ -161,6 +162,22 @@ class Batch:
         self.values, self.keys, self.headers = [], None, None
         self.fate = Fate.UNDER_WAY
         self._write_header(int(codec) | (TRANSACTIONAL if transactional else 0), identity, base_sequence)
+
+    def _seal_one(self, identity: ProducerIdentity, base_sequence: int, attributes: int) -> None:
+        """The same for one record, which whoever sends one by one waits for."""
+        (value,), key = self.values, None if self.keys is None else self.keys[0]
+        self.identity, self.base_sequence = identity, base_sequence
+        self.data = out = bytearray(HEADER_BYTES + self.size)
+        used = lib.tpc_packed_one(
+            ffi.from_buffer(out), len(out), self.timestamps[0],
+            b"" if key is None else key, -1 if key is None else len(key),
+            b"" if value is None else value, -1 if value is None else len(value),
+            attributes, identity.producer_id, identity.producer_epoch, base_sequence,
+        )  # fmt: skip
+        assert used > 0, (used, self.size)
+        del out[used:]
+        self.values, self.keys = [], None
+        self.fate = Fate.UNDER_WAY
 
     def renumber(self, identity: ProducerIdentity, base_sequence: int) -> None:
         """Other sequence numbers, while nothing of it is on its way to a broker."""
@@ -207,7 +224,7 @@ class Batch:
     def is_decided(self) -> bool:
         if self.parts is not None:
             return all(part.is_decided for part in self.parts)
-        return self.fate in _DECIDED
+        return self.fate is not Fate.WAITING and self.fate is not Fate.UNDER_WAY
 
     def decide(self, fate: Fate, failure: Failure | None = None) -> None:
         self.fate, self.failure = fate, failure

@@ -73,7 +73,7 @@ class Bulk:
                 await self._put_chunks(iter(records))
             for batch in list(self._rows):
                 if not batch.is_decided:
-                    await decided(batch)
+                    await decided(batch, self._producer.make_event)
             self._count_decided()
         except BaseException:
             self._withdraw()

@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from tpc_broker.client.errors import ClientError, ClosedError, DeliveryError, RecordTooLargeError, UndeliveredError
+from tpc_broker.client.net.loops import event_maker
 from tpc_broker.client.producer.batch import Batch, Failure, as_cell, as_timestamp, header_pairs, record_size
 from tpc_broker.client.producer.budget import Budget
 from tpc_broker.client.producer.bulk import Bulk
@@ -73,12 +74,13 @@ class Producer:
         self.session = Session(settings, transaction)
         self._fleet = fleet
         self._choose = choose
-        self._sender = Sender(fleet, tasks, self.session, self._grow)
+        self._sender = Sender(fleet, tasks, self.session, self._grow, self._give_up_topic)
         self._lanes: dict[TopicPartition, Lane] = {}
         self._topics: dict[str, TopicLanes] = {}
         self._losses: dict[tuple[TopicPartition, Fate], int] = {}
         self._reasons: dict[TopicPartition, str] = {}
         self._turn_bytes = 0
+        self.make_event = event_maker()
         self._closed: str | None = None
         tasks.start_soon(self._sender.run)
 
@@ -112,7 +114,7 @@ class Producer:
             self._sender.send_now(lane)
         try:
             if not batch.is_decided:
-                await decided(batch)
+                await decided(batch, self.make_event)
         except BaseException:
             if not self.withdraw(batch, row):
                 self.unsee(batch, row)
@@ -219,6 +221,12 @@ class Producer:
                 known.lanes.append(self._new_lane(name, partition))
         return list(self._topics)
 
+    def _give_up_topic(self, name: str, failure: Failure) -> None:
+        """It was deleted. Who sends to it from now on asks for it anew."""
+        known = self._topics.pop(name, None)
+        for lane in () if known is None else known.lanes:
+            lane.give_up(failure)
+
     async def take(self, lane: Lane, size: int, *, is_free: bool) -> Lane:
         """Room in the budget, taken, now or later."""
         self._check_open()
@@ -234,13 +242,13 @@ class Producer:
         if size > self.budget.bytes_max:
             text = f"{lane.where}: a record of {size} bytes is larger than the client's memory of"
             raise RecordTooLargeError(f"{text} {self.budget.bytes_max} bytes for records (memory=)")
-        if is_free:
-            known = self._topics[lane.where.topic]
+        known = self._topics.get(lane.where.topic) if is_free else None
+        if known is not None:
             lane = known.move_on(size)
             if self.budget.try_take(lane, size):
                 return lane
         waiter = self.budget.wait(lane, size)
-        admitted = anyio.Event()
+        admitted = self.make_event()
         waiter.notify = admitted.set
         try:
             await admitted.wait()
@@ -318,7 +326,7 @@ class Producer:
             self._sender.hurry()
             for batch in batches:
                 if not batch.is_decided:
-                    await decided(batch)
+                    await decided(batch, self.make_event)
         finally:
             self._sender.flushes_count -= 1
         self.raise_losses()
@@ -330,6 +338,11 @@ class Producer:
             await self.flush()
         self.abandon(f"the client was left, and leave_seconds={seconds:g} were not enough")
         self.raise_losses()
+
+    def close(self) -> None:
+        """Nothing is under way, and nothing more comes."""
+        self._closed = CLOSED
+        self._sender.close()
 
     def abandon(self, why: str) -> None:
         """Whatever is not delivered yet fails, and nothing more is taken."""
@@ -372,7 +385,7 @@ class Producer:
             self._sender.hurry()
             for batch in batches:
                 if not batch.is_decided:
-                    await decided(batch)
+                    await decided(batch, self.make_event)
         finally:
             self._sender.flushes_count -= 1
         if self.session.failure is not None:

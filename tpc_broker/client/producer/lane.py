@@ -185,7 +185,7 @@ class Lane:
             self.identity = session.identity
             self._next_sequence = 0
         sequence = self._next_sequence if session.is_idempotent else -1
-        batch.seal(session.settings.codec, self.identity, sequence, transactional=session.transactional_id is not None)
+        batch.seal(session.codec, self.identity, sequence, transactional=session.transactional_id is not None)
         self._next_sequence = next_sequence(self._next_sequence, batch.count)
 
     def forget_identity(self, *, keep_sequences: bool) -> None:

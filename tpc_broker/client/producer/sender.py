@@ -17,6 +17,7 @@ import anyio
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.cluster import is_retriable
+from tpc_broker.client.conversation import Prepared
 from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, UnsupportedError
 from tpc_broker.client.producer.batch import Failure
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.lane import Lane
     from tpc_broker.client.producer.session import Session
     from tpc_broker.client.requests import TopicPartition
+    from tpc_broker.kafka.protocol import BlobRequest
 
 REQUESTS_MAX: Final = 5
 """Under way on one channel."""
@@ -39,6 +41,10 @@ FOLLOWERS_SHARE: Final = 0.8
 SWEEP_SECONDS: Final = 0.5
 METADATA_SECONDS: Final = 300.0
 """Topics that are written to are asked for anew so often: they may have got more partitions."""
+GONE_SECONDS: Final = 10.0
+"""After which a topic that was written to, and that every answer since says is not there, is taken for deleted. Longer
+than a reader waits, as what fails here is lost; and one that is created again within that time has its records.
+"""
 _OTHER_LEADER: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -53,7 +59,7 @@ FOREVER: Final = float("inf")
 
 
 class Link:
-    __slots__ = ("channel", "not_before", "ready", "requests_count", "version")
+    __slots__ = ("_prepared", "channel", "ready", "requests_count", "version")
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -61,24 +67,40 @@ class Link:
         self.ready: OrderedDict[Lane, None] = OrderedDict()
         self.requests_count = 0
         """Under way, to all brokers."""
-        self.not_before = 0.0
-        """The broker's quota wants no request earlier."""
+        self._prepared: dict[tuple[Lane, int], BlobRequest] = {}
 
     @property
     def is_usable(self) -> bool:
         return not self.channel.is_closed
 
+    def request(self, lane: Lane, records: bytes | bytearray, version: int, make: Callable[..., Any]) -> Prepared:
+        """Of one batch. What lies around it is the same each time."""
+        found = self._prepared.get((lane, version))
+        if found is None:
+            found = self.channel.prepare(ApiKey.PRODUCE, version, lambda blob: make({lane.where: blob}))
+            self._prepared[lane, version] = found
+        return Prepared(found, records)
+
 
 class Sender:
-    """``tasks`` runs its errands, and `run`. ``on_metadata`` is called when topics may have changed."""
+    """``tasks`` runs its errands, and `run`. ``on_metadata`` is called when topics may have changed, ``on_gone`` when
+    one was deleted.
+    """
 
     def __init__(
-        self, fleet: Fleet, tasks: Background, session: Session, on_metadata: Callable[[], Iterable[str]]
+        self,
+        fleet: Fleet,
+        tasks: Background,
+        session: Session,
+        on_metadata: Callable[[], Iterable[str]],
+        on_gone: Callable[[str, Failure], None],
     ) -> None:
         self._fleet = fleet
         self._tasks = tasks
         self.session = session
         self._on_metadata = on_metadata
+        self._on_gone = on_gone
+        self._missing_since: dict[str, float] = {}
         self._links: dict[Channel, Link] = {}
         self._homes: dict[Lane, Link] = {}
         self._homeless: dict[Lane, None] = {}
@@ -90,7 +112,7 @@ class Sender:
         self._active: dict[Lane, None] = {}
         self._errands: set[object] = set()
         self._event = anyio.Event()
-        self._is_timed = False
+        self._is_timed = self._is_closed = False
         self._swept_at = 0.0
         self._metadata_at = time.monotonic()
         self._timeout_ms = round(FOLLOWERS_SHARE * 1000 * fleet.settings.request_seconds)
@@ -115,6 +137,11 @@ class Sender:
             self._event.set()
         if link is not None and not link.requests_count:
             self._pump(link, time.monotonic())
+
+    def close(self) -> None:
+        """`run` ends."""
+        self._is_closed = True
+        self._event.set()
 
     async def landed(self) -> None:
         """Until no request is under way. The channels bound how long that takes."""
@@ -144,8 +171,8 @@ class Sender:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
+        """Until closed or cancelled."""
+        while not self._is_closed:
             self._event = anyio.Event()
             now = time.monotonic()
             if now >= self._swept_at + self._sweep_seconds:
@@ -168,7 +195,8 @@ class Sender:
         at = min(self._later.values(), default=FOREVER)
         if self._is_timed:
             at = min(at, self._swept_at + self._sweep_seconds)
-        at = min([at, *(link.not_before for link in self._links.values() if link.not_before > now)])
+        silent = [link.channel.silent_until for link in self._links.values()]
+        at = min([at, *(until for until in silent if until > now)])
         return max(0.0, at - now)
 
     def _place_due(self, lane: Lane) -> None:
@@ -225,9 +253,12 @@ class Sender:
     # -- requests and answers ------------------------------------------------------------------------------------------
 
     def _pump(self, link: Link, now: float) -> None:
+        """Nothing is sealed for a broker that is to be left alone for a while (its quota): it may be filled and
+        withdrawn meanwhile.
+        """
         ready = link.ready
         bytes_max = self.session.settings.request_bytes
-        while ready and link.requests_count < REQUESTS_MAX and now >= link.not_before:
+        while ready and link.requests_count < REQUESTS_MAX and now >= link.channel.silent_until:
             if not link.is_usable:
                 self._lose(link)
                 return
@@ -267,17 +298,24 @@ class Sender:
         return True
 
     def _start(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]]) -> None:
-        session = self.session
-        batches: dict[TopicPartition, Any] = {lane.where: batch.data for lane, batch in taken.values()}
-        acks = session.settings.acks_number
-        request = requests.produce_request(batches, self._timeout_ms, session.transactional_id, acks)
+        version = min(link.version, self.session.version_max)
+        if len(taken) == 1:
+            ((lane, batch),) = taken.values()
+            assert batch.data is not None
+            request: Any = link.request(lane, batch.data, version, self._request)
+        else:
+            request = self._request({lane.where: batch.data for lane, batch in taken.values()})
         link.requests_count += 1
         self.requests_count += 1
         try:
-            version = min(link.version, session.version_max)
             link.channel.start(ApiKey.PRODUCE, version, request, lambda answer: self._answered(link, taken, answer))
         except ClientError as error:
             self._answered(link, taken, error)
+
+    def _request(self, batches: dict[TopicPartition, Any]) -> Any:
+        session = self.session
+        acks = session.settings.acks_number
+        return requests.produce_request(batches, self._timeout_ms, session.transactional_id, acks)
 
     def _answered(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]], answer: Any) -> None:
         link.requests_count -= 1
@@ -293,9 +331,9 @@ class Sender:
             return
         self._take_rows(link, taken, answer, now)
         if answer.throttle_time_ms:
-            link.not_before = now + answer.throttle_time_ms / 1000
             self._event.set()
-        self._pump(link, now)
+        if link.ready:
+            self._pump(link, now)
         if self._later or self._homeless:
             self._event.set()
 
@@ -402,15 +440,26 @@ class Sender:
     async def _locate(self, topics: set[str]) -> None:
         for names in [sorted(topics)] if len(topics) == 1 else [sorted(topics), *([name] for name in sorted(topics))]:
             try:
-                await self._fleet.metadata_once(names)
+                facts = await self._fleet.metadata_once(names)
             except ClientError as error:
                 if len(names) == 1:
                     self._failed([lane for lane in self._homeless if lane.where.topic == names[0]], error)
             else:
+                self._look_for_gone(names, facts.missing)
                 self._located(names)
                 if len(names) > 1:
                     break
         self._on_metadata()
+
+    def _look_for_gone(self, names: Collection[str], missing: Collection[str]) -> None:
+        now = time.monotonic()
+        for name in names:
+            if name not in missing:
+                self._missing_since.pop(name, None)
+            elif now > self._missing_since.setdefault(name, now) + GONE_SECONDS:
+                del self._missing_since[name]
+                text = f"there is no topic {name!r} any more, for {GONE_SECONDS:g} s"
+                self._on_gone(name, Failure(text, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
     def _located(self, names: Collection[str]) -> None:
         leaderless = []

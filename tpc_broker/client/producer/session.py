@@ -42,6 +42,7 @@ class Session:
 
     def __init__(self, settings: ProducerSettings, transaction: TransactionPort | None = None) -> None:
         self.settings = settings
+        self.codec = settings.codec
         self.transaction = transaction
         self.transactional_id = None if transaction is None else transaction.transactional_id
         self.is_idempotent = settings.idempotent or transaction is not None

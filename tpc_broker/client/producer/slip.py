@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
+    from tpc_broker.client.net.loops import Event
     from tpc_broker.client.producer.batch import Batch
     from tpc_broker.client.producer.front import Producer
     from tpc_broker.client.values import Delivered, Fate
@@ -56,19 +55,19 @@ class Slip:
             self._producer.see(batch, row)
             if not batch.is_decided:
                 try:
-                    await decided(batch)
+                    await decided(batch, self._producer.make_event)
                 except BaseException:
                     self._producer.unsee(batch, row)
                     raise
         elif not batch.is_decided:
-            await decided(batch)
+            await decided(batch, self._producer.make_event)
         if batch.is_withdrawn(row):
             raise self._producer.withdrawn_error(batch.where)
         return batch.result_of(row)
 
 
-async def decided(batch: Batch) -> None:
+async def decided(batch: Batch, make_event: Callable[[], Event]) -> None:
     """Until a batch's fate is certain."""
     if batch.decided is None:
-        batch.decided = anyio.Event()
+        batch.decided = make_event()
     await batch.decided.wait()

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tpc_broker.client.transacting import OpenTransaction
     from tpc_broker.client.transaction.reading import Doable, Held, Readable
 
+IDLE_MAX: Final = 16
+"""Transactional ids whose producers are kept between their transactions: those used last."""
 NEXT_GENERATION_SECONDS: Final = 10.0
 """How long a group may take to tell its member the next generation while a commit waits for it."""
 NEXT_GENERATION_PAUSE_SECONDS: Final = 0.05
@@ -97,13 +99,40 @@ class Transactor:
     ) -> None:
         self.transactional_id = transactional_id
         self._owner = Owner(fleet, transactional_id)
-        self.producer = Producer(
-            fleet, tasks, replace(settings, idempotent=True, acks="all"), transaction=self, budget=budget
-        )
+        self._making = fleet, tasks, replace(settings, idempotent=True, acks="all")
+        self._budget = budget
+        self._producer: Producer | None = None
         self._identity: OpenTransaction | None = None
         self._is_touched = False
         """Something of the transaction may be at the coordinator."""
         self._is_in_use = False
+
+    @property
+    def producer(self) -> Producer:
+        if self._producer is None:
+            self._producer = Producer(*self._making, transaction=self, budget=self._budget)
+        return self._producer
+
+    @property
+    def is_idle(self) -> bool:
+        """It has a producer that nothing is done with."""
+        if self._producer is None or self._is_in_use:
+            return False
+        statistics = self._producer.statistics()
+        return not statistics.batches_count and not statistics.requests_count
+
+    def abandon(self, why: str) -> None:
+        if self._producer is not None:
+            self._producer.abandon(why)
+
+    def release(self) -> None:
+        """The producer of an idle one. Who owns the id is remembered: another client that has taken it over by then is
+        not fenced by the next transaction, which asks for an identity anew, as its sequence numbers begin anew.
+        """
+        assert self._producer is not None
+        self._producer.close()
+        self._producer = None
+        self._owner.doubt()
 
     # -- what the producer asks
 
@@ -125,7 +154,8 @@ class Transactor:
             raise TransactionInUseError(self.transactional_id, text)
         self._is_in_use = True
         try:
-            await self.producer.discard()  # what an abort had no time to wait for
+            if self._producer is not None:
+                await self._producer.discard()  # what an abort had no time to wait for
             self._identity = identity = await self._owner.begin(round(timeout_seconds * 1000))
             self.producer.begin(ProducerIdentity(identity.producer_id, identity.producer_epoch))
             self._is_touched = False
@@ -218,7 +248,7 @@ class Transactors:
     def abandon(self, why: str) -> None:
         """Nothing more is sent in any of them."""
         for transactor in self._made.values():
-            transactor.producer.abandon(why)
+            transactor.abandon(why)
 
     def begin(
         self, transactional_id: str, timeout_seconds: float, streams: Collection[Readable]
@@ -228,6 +258,9 @@ class Transactors:
             raise ValueError("a transactional id has at least one character")
         if not timeout_seconds >= 0.001:
             raise ValueError(f"timeout_seconds is {timeout_seconds}: 0.001 or more")
-        if transactional_id not in self._made:
-            self._made[transactional_id] = Transactor(*self._making, transactional_id)
-        return self._made[transactional_id].transaction(timeout_seconds, Readings(streams))
+        made = self._made.pop(transactional_id, None) or Transactor(*self._making, transactional_id)
+        self._made[transactional_id] = made  # behind the others
+        idle = [one for one in self._made.values() if one.is_idle]
+        for one in idle[:-IDLE_MAX]:
+            one.release()
+        return made.transaction(timeout_seconds, Readings(streams))

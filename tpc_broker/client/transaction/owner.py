@@ -96,6 +96,10 @@ class Owner:
         self._fenced = FencedError(self.transactional_id, f"another client has taken it over ({error})")
         return self._fenced
 
+    def doubt(self) -> None:
+        """The next transaction asks for an identity anew."""
+        self._is_doubtful = True
+
     def leave_unused(self) -> None:
         """Nothing was sent in it: there is nothing to end."""
         self._is_doubtful = False

@@ -11,6 +11,7 @@ Modules
     `order_book`  which record may be handled next, and up to where all is done; no I/O
     `policies`    what is done when a handler raises: `Stop`, `Skip`, `Retry`, `dead_letter`; no I/O
     `parts`       each partition as a stream of its own, in a scope that ends behind its revocation
+    `one_partition`  one partition of a source as a source, for `for_each` of a part
     `intake`      taking from those partitions that are open
     `failures`    the errors that surface
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from tpc_broker.client.work.batches import Works
-from tpc_broker.client.work.for_each import ForEach
-from tpc_broker.client.work.parts import Parts, handle_each, parts_of
+from tpc_broker.client.work.for_each import MEMORY_BYTES, ForEach
+from tpc_broker.client.work.parts import Handling, Parts, handle_each, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -27,10 +27,17 @@ class Fronts:
     by several tasks.
     """
 
-    def __init__(self, source: Source, send: Send, identity: Callable[[], GroupIdentity | None]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        send: Send,
+        identity: Callable[[], GroupIdentity | None],
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
         self._source = source
         self._send = send
         self._works = Works(source, identity)
+        self._handling = Handling(send, memory_bytes)
         self._used_by = ""
         self._uses_count = 0
         self._for_each: ForEach | None = None
@@ -51,12 +58,12 @@ class Fronts:
     @asynccontextmanager
     async def partitions(self) -> AsyncIterator[Parts]:
         with self._used("partitions"):
-            async with parts_of(self._source, self._works) as parts:
+            async with parts_of(self._source, self._works, self._handling) as parts:
                 yield parts
 
     async def for_each_partition(self, handle: Callable[[Part], Awaitable[object]]) -> None:
         with self._used("partitions"):
-            await handle_each(self._source, self._works, handle)
+            await handle_each(parts_of(self._source, self._works, self._handling), handle)
 
     def statistics(self) -> HandledStatistics | None:
         """Of the last `for_each`. None: there was none."""

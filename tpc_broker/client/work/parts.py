@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 import anyio
 
 from tpc_broker.client.work.failures import FirstFailure, HandlerError, PartitionRevokedError, as_error, said_by
+from tpc_broker.client.work.for_each import MEMORY_BYTES, WINDOW_RECORDS, ForEach, ForEachSettings
+from tpc_broker.client.work.one_partition import OnePartition
+from tpc_broker.client.work.order_book import Order
+from tpc_broker.client.work.policies import Stop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -20,8 +24,17 @@ if TYPE_CHECKING:
     from tpc_broker.client.requests import TopicPartition
     from tpc_broker.client.values import Batch, Record
     from tpc_broker.client.work.batches import WorkBatch, Works
+    from tpc_broker.client.work.policies import OnError, Send
 
 BATCH_RECORDS: Final = 500
+CONCURRENCY: Final = 64
+
+
+class Handling(NamedTuple):
+    """What `for_each` of parts takes beside their source: who sends dead letters, and the memory for all of them."""
+
+    send: Send
+    memory_bytes: int = MEMORY_BYTES
 
 
 class Part:
@@ -34,13 +47,16 @@ class Part:
     The position moves when the next item is asked for: the item that a loop was left with is read again.
     """
 
-    def __init__(self, source: Source, works: Works, where: TopicPartition) -> None:
+    def __init__(self, source: Source, works: Works, handling: Handling, where: TopicPartition) -> None:
         self.where = where
         self.topic, self.partition = where
         self.is_ending = False
         self.is_gone = False
         self._source = source
         self._works = works
+        self._handling = handling
+        self._stop: anyio.Event | None = None
+        """Of `for_each`, while it runs."""
         self._scope = anyio.CancelScope()
         self._taking: anyio.CancelScope | None = None
         self._is_kept = False
@@ -76,6 +92,31 @@ class Part:
     def work(self, *, max_records: int = BATCH_RECORDS, commit: bool = True) -> AbstractAsyncContextManager[WorkBatch]:
         """A batch of this partition; as `Stream.work`. `PartitionRevokedError`: there is none any more."""
         return self._works.on(lambda: self._take_for_work(max_records), commit=commit)
+
+    async def for_each(
+        self,
+        handle: Callable[[Record], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+        order: Literal["key", "none"] = "key",
+        on_error: OnError = Stop(),  # noqa: B008 - it is frozen
+        window: int = WINDOW_RECORDS,
+    ) -> None:
+        """Call ``handle`` with every record, for several at once; as `Stream.for_each`. It returns when the partition
+        is revoked and what was under way is done, which the grace bounds.
+        """
+        if self._stop is not None:
+            raise RuntimeError(f"{self.where} is handled by another for_each already")
+        self._finish_handed_out()
+        if self.is_ending:
+            return
+        share = self._handling.memory_bytes // max(1, len(self._source.held()))
+        settings = ForEachSettings(concurrency, Order(order), on_error, window, share)
+        self._stop = stop = anyio.Event()
+        try:
+            await ForEach(OnePartition(self._source, self.where), handle, settings, self._handling.send).run(stop)
+        finally:
+            self._stop = None
 
     async def commit(self) -> None:
         """What is finished, now. Leaving the part does it too, if it is left because it was revoked."""
@@ -116,6 +157,8 @@ class Part:
         self.is_ending = True
         if self._taking is not None:
             self._taking.cancel()
+        if self._stop is not None:
+            self._stop.set()
 
     def lose(self) -> None:
         """It is another's: what is done with it here ends."""
@@ -187,9 +230,10 @@ class Parts:
     it is assigned.
     """
 
-    def __init__(self, source: Source, works: Works) -> None:
+    def __init__(self, source: Source, works: Works, handling: Handling) -> None:
         self._source = source
         self._works = works
+        self._handling = handling
         self._new: deque[Part] = deque()
         self._parts: dict[TopicPartition, Part] = {}
         self._lost: list[Part] = []
@@ -218,7 +262,7 @@ class Parts:
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         for where in partitions:
-            part = self._parts[where] = Part(self._source, self._works, where)
+            part = self._parts[where] = Part(self._source, self._works, self._handling, where)
             self._new.append(part)
         self._has_new.set()
 
@@ -246,9 +290,9 @@ class Parts:
 
 
 @asynccontextmanager
-async def parts_of(source: Source, works: Works) -> AsyncIterator[Parts]:
+async def parts_of(source: Source, works: Works, handling: Handling) -> AsyncIterator[Parts]:
     """Parts end with the block at the latest: their tasks belong into a task group within it."""
-    parts = Parts(source, works)
+    parts = Parts(source, works, handling)
     source.watch(parts)
     try:
         yield parts
@@ -257,8 +301,10 @@ async def parts_of(source: Source, works: Works) -> AsyncIterator[Parts]:
         parts.end()
 
 
-async def handle_each(source: Source, works: Works, handle: Callable[[Part], Awaitable[object]]) -> None:
-    """A task for each partition while it is read here."""
+async def handle_each(
+    made: AbstractAsyncContextManager[Parts], handle: Callable[[Part], Awaitable[object]]
+) -> None:
+    """A task for each partition while it is read here. ``made``: `parts_of`."""
     failures = FirstFailure()
 
     async def run(part: Part) -> None:
@@ -270,11 +316,14 @@ async def handle_each(source: Source, works: Works, handle: Callable[[Part], Awa
                 if error is None:
                     raise
                 if not (isinstance(error, PartitionRevokedError) and part.is_ending):
-                    failures.add(_failure_of(part, error), error)
+                    if isinstance(error, HandlerError):  # `Part.for_each` has named the record
+                        failures.add(error, error.__cause__)
+                    else:
+                        failures.add(_failure_of(part, error), error)
                     tasks.cancel_scope.cancel()
 
     try:
-        async with parts_of(source, works) as parts, anyio.create_task_group() as tasks:
+        async with made as parts, anyio.create_task_group() as tasks:
             async for part in parts:
                 tasks.start_soon(run, part)
     except BaseExceptionGroup as group:

@@ -1,4 +1,4 @@
-"""Heartbeats of a core's machines, by C over its links for the steady state (`native/ring/steady_beats.c`,
+"""Heartbeats of a core's machines, by C over its links for the steady state (`native/replication/steady_beats.c`,
 `raft.links`).
 
 Ten a second to each other core, of the partitions' machine and, on core 0, of the metadata's: in Python that was nearly

@@ -1,8 +1,9 @@
 """Followers of carried groups that lack more than is in memory: their leader's core reads it for them.
 
-Such a group stays C's (`native/ring/steady_lag.c`): C says what a follower needs next, it is read from the segments
-here, and C sends it as it sends what is in memory. So nobody else of the group waits for the one that is behind. What
-deletion or compaction has taken travels as segments, which is the machine's to see to: then the group is taken back.
+Such a group stays C's (`native/replication/steady_lag.c`): C says what a follower needs next, it is read from the
+segments here, and C sends it as it sends what is in memory. So nobody else of the group waits for the one that is
+behind. What deletion or compaction has taken travels as segments, which is the machine's to see to: then the group is
+taken back.
 
 A follower that lacks something is not in sync until it has what the log had when that was found. While the group is
 carried its machine sleeps, so it is looked at here, and whoever asks who is in sync is told that this has changed. A

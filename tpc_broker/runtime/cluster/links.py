@@ -164,6 +164,8 @@ class FrameReader:
         self._counts = counts
         self._parts = parts
         self._buffer = bytearray()
+        self.reads_ahead = True
+        """False: what is behind the next frame stays in the stream."""
         self.is_known = False
 
     @property
@@ -208,7 +210,7 @@ class FrameReader:
         if count > READ_BYTES:
             return await self._take_large(count)
         while len(self._buffer) < count:
-            data = await self._stream.receive_some(READ_BYTES)
+            data = await self._stream.receive_some(READ_BYTES if self.reads_ahead else count - len(self._buffer))
             if not data:
                 raise trio.EndOfChannel
             self._buffer += data

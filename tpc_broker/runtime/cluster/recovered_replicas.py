@@ -56,8 +56,8 @@ def begins_of_group(checkpoint: Checkpoint) -> int:
 
 # Rule: Nothing is sent as items from below what was cleaned, and what was cleaned is committed, at a start too: a
 # follower would take a batch without its dead records for all of it. The machine is told in the step in which readers
-# begin to see cleaned segments. See also tpc_broker/raft/leaders.py (compacted), native/ring/steady_lag.c. Held by
-# tests/runtime/test_cleaned_replicas.py, tests/raft/test_learners.py.
+# begin to see cleaned segments. See also tpc_broker/raft/leaders.py (compacted), native/replication/steady_lag.c. Held
+# by tests/runtime/test_cleaned_replicas.py, tests/raft/test_learners.py.
 def follow_cleaning(
     core: RaftCore, machine: Group, files: PartitionStorage, checkpoint: Checkpoint, wake: Callable[[], None]
 ) -> None:

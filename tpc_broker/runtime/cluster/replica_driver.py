@@ -478,7 +478,7 @@ class ReplicaDriver:
             self.on_role(replica.group, LEADER, replica.term)  # who waits may go on
 
     def _in_memory(self, replica: _Replica, offset: int, upto: int) -> list[Batch]:
-        """What was just taken has not left memory yet (`native/ring/tail.c`)."""
+        """What was just taken has not left memory yet (`native/log/tail.c`)."""
         found: list[Batch] = []
         while offset < upto:
             data = self._plane.read_log(replica.handle, offset, upto, upto)

@@ -229,6 +229,7 @@ class ReplicaLinks:
                 hello = await self._links.greet(stream, reader)
                 if (hello.node, hello.core) != address:
                     raise LinkDecodeError(f"core {hello.core} of node {hello.node} is not {address}")
+                reader.reads_ahead = False  # the other end's C may speak at once, to this one's
                 await stream.send_all(codec.encode_steady(self.boot_id))
                 boot_id = codec.decode_steady(await reader.expect(codec.Kind.STEADY))
                 link = SteadyLink(address, boot_id, dialled=True, node_boot=hello.boot, takes_beats=takes_beats)

@@ -1,4 +1,4 @@
-"""Gives groups that are quiet to C, and takes them back (`raft.carrying`, `native/ring/steady.h`).
+"""Gives groups that are quiet to C, and takes them back (`raft.carrying`, `native/replication/steady.h`).
 
 A part of the driver of a core's replicas, in its turns: at the beginning what C found not steady becomes messages for
 the machines, at the end whoever may be carried is. In between C does nothing, so a group that is given away is as the

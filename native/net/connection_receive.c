@@ -1,0 +1,575 @@
+/*
+ * Bytes to frames, which go to the connection's sink: requests of a client, or what a link carries.
+ *
+ * Two ways to receive. From kernel 6.0: multishot receive into a ring of buffers that all connections share; a buffer is
+ * copied out and given back inside its completion, so an idle connection owns no memory for receiving. Before: a poll, then
+ * recv(2) without waiting into one scratch buffer of the core, or straight into an unfinished large request. One system call
+ * more, and no memory either.
+ *
+ * One that lies whole in what was received is first shown to the sink where it lies, which may take it without anything
+ * being allocated for it. Any other is received into its frame, whose length was checked against the limit. The frame grows
+ * with what arrived, at most to double: what a client announces costs nothing, what it sends does. Twice its largest request
+ * so far is allowed at once.
+ *
+ * A large request whose bytes will go to a disk as they lie has its frame where that can be (`place`): its first byte at an
+ * address that somebody wishes, modulo a page, and `lead` bytes behind the frame's beginning.
+ *
+ * A connection of large requests is received from in two steps instead of multishot: the beginning of a request into a shared
+ * buffer, and the rest, in which nothing else can be, straight into its frame. That spares a copy and dozens of completions.
+ * As long as the kernel receives into a frame it has a reference to it.
+ *
+ * Back-pressure is decided at the border of two requests: above a bound of the connection (`paused`), or when the budget is
+ * used up (`starved`, also inside a request), nothing more is parsed; the receive is cancelled, and what comes until the
+ * cancel takes hold is parked in `backlog`, at most what the shared buffers hold. A poll is simply not armed again.
+ */
+#include "connection_state.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "bytes.h"
+#include "io.h"
+
+/* ------------------------------------------------------------------------------------------------ shared buffers */
+
+static void give_back_buffer(tpc_connections *connections, uint32_t buffer) {
+    uint32_t bytes = connections->limits.receive_buffer_bytes;
+    int mask = io_uring_buf_ring_mask(connections->limits.receive_buffers_count);
+    io_uring_buf_ring_add(connections->buffer_ring, connections->buffers + (size_t)buffer * bytes, bytes,
+                          (unsigned short)buffer, mask, 0);
+    io_uring_buf_ring_advance(connections->buffer_ring, 1);
+}
+
+static void unmap_buffers(tpc_connections *connections) {
+    size_t bytes = (size_t)connections->limits.receive_buffers_count * connections->limits.receive_buffer_bytes;
+    if (connections->buffer_ring != NULL) munmap(connections->buffer_ring, connections->buffer_ring_bytes);
+    if (connections->buffers != NULL) munmap(connections->buffers, bytes);
+    connections->buffer_ring = NULL;
+    connections->buffers = NULL;
+}
+
+static void *map_bytes(size_t bytes) {
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return mapped == MAP_FAILED ? NULL : mapped;
+}
+
+/* liburing 2.3 registers a ring of buffers but does not make its memory. */
+static int register_buffers(tpc_connections *connections) {
+    uint32_t count = connections->limits.receive_buffers_count;
+    connections->buffer_ring_bytes = count * sizeof(struct io_uring_buf);
+    connections->buffer_ring = map_bytes(connections->buffer_ring_bytes);
+    connections->buffers = map_bytes((size_t)count * connections->limits.receive_buffer_bytes);
+    if (connections->buffer_ring == NULL || connections->buffers == NULL) return -ENOMEM;
+    io_uring_buf_ring_init(connections->buffer_ring);
+    struct io_uring_buf_reg registration = {
+        .ring_addr = (uintptr_t)connections->buffer_ring,
+        .ring_entries = count,
+        .bgid = TPC_BUFFER_GROUP_CONNECTIONS,
+    };
+    int result = io_uring_register_buf_ring(tpc_ring_raw(connections->ring), &registration, 0);
+    if (result < 0) return result;
+    for (uint32_t i = 0; i < count; i++) give_back_buffer(connections, i);
+    return 0;
+}
+
+int receive_start(tpc_connections *connections) {
+    uint32_t count = connections->limits.receive_buffers_count;
+    if (count == 0 || count > 32768 || (count & (count - 1)) != 0) return -EINVAL;
+    connections->multishot = tpc_ring_has(connections->ring, TPC_FEATURE_MULTISHOT_RECEIVE) &&
+                             tpc_ring_has(connections->ring, TPC_FEATURE_BUFFER_RING) &&
+                             register_buffers(connections) == 0;
+    if (connections->multishot) return 0;
+    unmap_buffers(connections);
+    connections->scratch = malloc(SCRATCH_BYTES);
+    return connections->scratch != NULL ? 0 : -ENOMEM;
+}
+
+void receive_stop(tpc_connections *connections) {
+    if (connections->multishot)
+        io_uring_unregister_buf_ring(tpc_ring_raw(connections->ring), TPC_BUFFER_GROUP_CONNECTIONS);
+    unmap_buffers(connections);
+    free(connections->scratch);
+    connections->scratch = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ framing */
+
+void receive_note_size(connection *it, uint32_t bytes) {
+    if (bytes > it->largest_bytes) it->largest_bytes = bytes;
+    if (bytes < LARGE_REQUEST_BYTES_MIN) {
+        it->large_credit -= it->large_credit > 0;
+        return;
+    }
+    if (it->tls != NULL) return; /* ciphertext is not what belongs into a frame */
+    it->large_credit = LARGE_REQUESTS_CREDIT;
+    if (it->multishot_armed) connection_needs_attention(it);
+}
+
+void receive_pause(connection *it) {
+    it->paused = true;
+    it->owner->statistics.pauses++;
+    connection_needs_attention(it);
+}
+
+static void assembly_progressed(connection *it) {
+    it->assembly_progress_ns = tpc_ring_now_ns(it->owner->ring);
+    node_to_tail(&it->owner->by_assembly, &it->by_assembly);
+}
+
+/* Its place among the starved, and its time, are those of the first refusal since it last got on. */
+void receive_starve(connection *it) {
+    tpc_connections *connections = it->owner;
+    it->starved = true;
+    if (connections->starved_at_bytes < tpc_budget_held(connections->budget))
+        connections->starved_at_bytes = tpc_budget_held(connections->budget); /* from here on, less is news */
+    if (connections->starved_at_answers < connections->answers_held_bytes)
+        connections->starved_at_answers = connections->answers_held_bytes;
+    connection_needs_attention(it);
+    if (node_linked(&it->by_starvation)) return;
+    it->owner->statistics.starvations++;
+    it->starved_ns = tpc_ring_now_ns(it->owner->ring);
+    node_to_tail(&it->owner->by_starvation, &it->by_starvation);
+    node_remove(&it->by_assembly);
+}
+
+static void end_starvation(connection *it) {
+    it->starved = false;
+    if (!node_linked(&it->by_starvation)) return;
+    node_remove(&it->by_starvation);
+    if (it->partial != NULL) assembly_progressed(it);
+}
+
+/* A link's frame may hold a request, or an answer. */
+static int64_t frame_bytes_max(const connection *it) {
+    const tpc_connection_limits *limits = &it->owner->limits;
+    if (it->stage != TPC_STAGE_SERVES && limits->authentication_bytes_max < limits->request_bytes_max)
+        return limits->authentication_bytes_max;
+    return it->sink->is_forced ? INT32_MAX : limits->request_bytes_max;
+}
+
+static int check_length(const connection *it, int64_t announced) {
+    if (announced < 0) return TPC_CLOSE_FRAME_NEGATIVE;
+    if (announced == 0) return TPC_CLOSE_FRAME_EMPTY;
+    if (announced <= frame_bytes_max(it)) return TPC_CLOSE_NONE;
+    return announced <= it->owner->limits.request_bytes_max ? TPC_CLOSE_STRANGER_TOO_LARGE : TPC_CLOSE_FRAME_TOO_LARGE;
+}
+
+/* The length field, which may come in pieces. How many bytes it took; `announced` is set when it is whole. */
+static size_t take_length(connection *it, const uint8_t *data, size_t bytes) {
+    size_t taken = sizeof it->length_field - it->length_have;
+    if (taken > bytes) taken = bytes;
+    memcpy(it->length_field + it->length_have, data, taken);
+    it->length_have += (uint8_t)taken;
+    if (it->length_have < sizeof it->length_field) return taken;
+    uint32_t raw;
+    memcpy(&raw, it->length_field, sizeof raw);
+    int64_t announced = (int32_t)__builtin_bswap32(raw);
+    int reason = check_length(it, announced);
+    if (reason != TPC_CLOSE_NONE)
+        connection_begin_close(it, reason, (int)announced);
+    else
+        it->announced = (uint32_t)announced;
+    return taken;
+}
+
+/* How much of the unfinished request is there. */
+static uint32_t have_bytes(const connection *it) { return it->partial != NULL ? it->partial->length - it->lead : 0; }
+
+/* The frame of a request of which these bytes are there; `lead` is set. */
+static tpc_frame *first_frame(connection *it, uint32_t capacity, const uint8_t *data, size_t bytes) {
+    tpc_connections *connections = it->owner;
+    uint32_t residue;
+    bool is_whole = capacity == it->announced && capacity >= LARGE_REQUEST_BYTES_MIN;
+    it->lead = 0;
+    if (!is_whole || it->sink->align == NULL || !it->sink->align(it, data, bytes, &residue))
+        return tpc_frame_new(connections->budget, capacity);
+    it->lead = residue % sizeof(uint64_t);
+    return tpc_frame_new_at(connections->budget, capacity + it->lead, residue - it->lead);
+}
+
+/* Who is trusted gets all that it announced. */
+static int make_whole_room(connection *it, const uint8_t *data, size_t bytes) {
+    uint32_t residue;
+    it->lead = 0;
+    if (it->announced >= LARGE_REQUEST_BYTES_MIN && it->sink->align(it, data, bytes, &residue)) {
+        it->lead = residue % sizeof(uint64_t);
+        it->partial = tpc_frame_new_at(it->owner->budget, it->announced + it->lead, residue - it->lead);
+    }
+    if (it->partial == NULL) {
+        it->lead = 0;
+        it->partial = tpc_frame_new_forced(it->owner->budget, it->announced);
+    }
+    if (it->partial == NULL) {
+        connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+        return -ENOMEM;
+    }
+    it->partial->length = it->lead;
+    return 0;
+}
+
+/* Room for the next bytes of the unfinished request: never more than it announced; see the top of the file. */
+static int make_room(connection *it, const uint8_t *data, size_t bytes) {
+    uint64_t needed = have_bytes(it) + (uint64_t)bytes;
+    if (it->partial != NULL && needed + it->lead <= it->partial->capacity) return 0;
+    if (it->sink->is_forced) return make_whole_room(it, data, bytes);
+    uint64_t capacity = needed == it->announced ? needed : needed * 2;
+    if (capacity < FRAME_FIRST_BYTES) capacity = FRAME_FIRST_BYTES;
+    if (capacity < 2ull * it->largest_bytes) capacity = 2ull * it->largest_bytes;
+    if (capacity > it->announced) capacity = it->announced;
+    if (!identity_has_room(it, (int64_t)capacity - (it->partial != NULL ? it->partial->capacity : 0))) return -ENOBUFS;
+    if (it->partial != NULL) return tpc_frame_resize(&it->partial, (uint32_t)capacity + it->lead);
+    it->partial = first_frame(it, (uint32_t)capacity, data, bytes);
+    if (it->partial == NULL) return -ENOBUFS;
+    it->partial->length = it->lead;
+    return 0;
+}
+
+/* `bytes` more of the request are in its frame. */
+static void arrived_in_frame(connection *it, size_t bytes) {
+    it->partial->length += (uint32_t)bytes;
+    it->owner->statistics.assembling_bytes += bytes;
+    if (have_bytes(it) < it->announced) {
+        if (!node_linked(&it->by_starvation) && !it->sink->is_forced) assembly_progressed(it);
+        return;
+    }
+    tpc_frame *frame = it->partial;
+    it->partial = NULL;
+    it->length_have = 0;
+    it->owner->statistics.assembling_bytes -= it->announced;
+    node_remove(&it->by_assembly);
+    receive_note_size(it, it->announced);
+    it->sink->take_frame(it, frame);
+}
+
+/* The length of the request that begins and ends in these bytes; 0: there is none, or one to be looked at more closely. */
+static uint32_t whole_request(const connection *it, const uint8_t *data, size_t bytes) {
+    if (it->length_have > 0 || bytes < sizeof it->length_field) return 0;
+    uint32_t raw;
+    memcpy(&raw, data, sizeof raw);
+    uint32_t length = __builtin_bswap32(raw);
+    return length <= bytes - sizeof raw && length <= frame_bytes_max(it) ? length : 0;
+}
+
+/* Parses until the bytes end or the connection must not take more; how many were taken. */
+static size_t parse(connection *it, uint8_t *data, size_t bytes) {
+    size_t position = 0;
+    while (position < bytes && it->state == CONNECTION_OPEN) {
+        if (it->length_have == 0 && it->sink->is_full(it)) {
+            receive_pause(it);
+            break;
+        }
+        uint32_t whole = whole_request(it, data + position, bytes - position);
+        if (whole > 0 && it->sink->take_bytes(it, data + position + sizeof it->length_field, whole)) {
+            position += sizeof it->length_field + whole;
+            continue;
+        }
+        if (it->length_have < sizeof it->length_field) {
+            position += take_length(it, data + position, bytes - position);
+            continue;
+        }
+        size_t missing = it->announced - have_bytes(it);
+        size_t taken = missing < bytes - position ? missing : bytes - position;
+        if (make_room(it, data + position, taken) < 0) {
+            if (it->state == CONNECTION_OPEN) receive_starve(it);
+            break;
+        }
+        memcpy(it->partial->data + it->partial->length, data + position, taken);
+        position += taken;
+        arrived_in_frame(it, taken);
+    }
+    return position;
+}
+
+size_t receive_parse(connection *it, uint8_t *data, size_t bytes) { return parse(it, data, bytes); }
+
+uint8_t *receive_frame_room(connection *it, uint32_t bytes) {
+    if (it->partial == NULL || it->announced - have_bytes(it) < bytes) return NULL;
+    if (make_room(it, NULL, bytes) == 0) return it->partial->data + it->partial->length;
+    if (it->state == CONNECTION_OPEN) receive_starve(it);
+    return NULL;
+}
+
+void receive_in_frame(connection *it, size_t bytes) { arrived_in_frame(it, bytes); }
+
+/* What a connection receives: how many bytes were taken. */
+static size_t take(connection *it, uint8_t *data, size_t bytes) {
+    return it->tls != NULL ? tls_take(it, data, bytes) : parse(it, data, bytes);
+}
+
+/* ------------------------------------------------------------------------------------------------ parked bytes */
+
+static void park(connection *it, const uint8_t *data, size_t bytes) {
+    if (it->backlog == NULL) {
+        it->backlog = tpc_frame_new_forced(it->owner->budget, (uint32_t)bytes);
+        it->backlog_position = 0;
+        if (it->backlog == NULL) goto no_memory;
+        memcpy(it->backlog->data, data, bytes);
+        return;
+    }
+    tpc_frame *joined =
+        tpc_frame_new_forced(it->owner->budget, (uint32_t)(it->backlog->length - it->backlog_position + bytes));
+    if (joined == NULL) goto no_memory;
+    size_t kept = it->backlog->length - it->backlog_position;
+    memcpy(joined->data, it->backlog->data + it->backlog_position, kept);
+    memcpy(joined->data + kept, data, bytes);
+    tpc_frame_release(it->backlog);
+    it->backlog = joined;
+    it->backlog_position = 0;
+    return;
+no_memory:
+    connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
+}
+
+static void bytes_arrived(connection *it, uint8_t *data, size_t bytes) {
+    it->received_bytes += bytes;
+    it->owner->statistics.received_bytes += bytes;
+    it->owner->statistics.receives++;
+    connection_touch(it);
+    size_t taken = it->backlog == NULL && !it->paused && !it->starved ? take(it, data, bytes) : 0;
+    if (taken < bytes && it->state == CONNECTION_OPEN && identity_has_room(it, (int64_t)(bytes - taken)))
+        park(it, data + taken, bytes - taken);
+    identity_count(it);
+}
+
+void receive_feed(connection *it, uint8_t *data, size_t bytes) {
+    connection_hold(it);
+    if (it->state == CONNECTION_OPEN) bytes_arrived(it, data, bytes);
+    connection_let_go(it);
+}
+
+bool receive_takes_frames(const connection *it) {
+    return it->state == CONNECTION_OPEN && it->backlog == NULL && it->length_have == 0 && !it->paused && !it->starved &&
+           !it->sink->is_full(it);
+}
+
+static void bytes_arrived_in_frame(connection *it, size_t bytes) {
+    it->received_bytes += bytes;
+    it->owner->statistics.received_bytes += bytes;
+    it->owner->statistics.receives++;
+    connection_touch(it);
+    arrived_in_frame(it, bytes);
+    identity_count(it);
+}
+
+/* The backlog is detached while it is parsed: a handler may close the connection, which frees what is attached. */
+static void parse_backlog(connection *it) {
+    tpc_frame *backlog = it->backlog;
+    uint32_t position = it->backlog_position;
+    if (it->tls != NULL) tls_take_kept(it);
+    if (backlog == NULL || it->paused || it->starved || it->state != CONNECTION_OPEN) return;
+    it->backlog = NULL;
+    position += (uint32_t)take(it, backlog->data + position, backlog->length - position);
+    if (position < backlog->length && it->state == CONNECTION_OPEN) {
+        it->backlog = backlog;
+        it->backlog_position = position;
+    } else {
+        tpc_frame_release(backlog);
+    }
+    identity_count(it);
+}
+
+static bool may_go_on(connection *it) {
+    if (it->paused && it->sink->may_resume(it)) it->paused = false;
+    it->starved = false;                    /* if there is still no room, parsing says so again */
+    return !it->paused && !it->muted_place; /* a muted one takes nothing up that it has put aside, either */
+}
+
+/* ------------------------------------------------------------------------------------------------ submissions */
+
+static uint64_t receive_user_data(const connection *it) {
+    return tpc_user_data(TPC_KIND_RECEIVE, it->generation, it->slot);
+}
+
+static bool goes_into_frame(const connection *it) {
+    return it->large_credit > 0 && it->partial != NULL && it->partial->capacity == it->announced + it->lead &&
+           it->announced - have_bytes(it) >= INTO_FRAME_BYTES_MIN;
+}
+
+static void prepare_into_frame(connection *it, struct io_uring_sqe *sqe) {
+    uint32_t missing = it->announced - have_bytes(it);
+    it->receiving = tpc_frame_retain(it->partial);
+    io_uring_prep_recv(sqe, it->descriptor, it->partial->data + it->partial->length,
+                       missing < INTO_FRAME_BYTES_MAX ? missing : INTO_FRAME_BYTES_MAX, 0);
+}
+
+static void prepare_into_buffers(connection *it, struct io_uring_sqe *sqe) {
+    it->multishot_armed = it->large_credit == 0;
+    if (it->multishot_armed)
+        io_uring_prep_recv_multishot(sqe, it->descriptor, NULL, 0, 0);
+    else
+        io_uring_prep_recv(sqe, it->descriptor, NULL, it->owner->limits.receive_buffer_bytes, 0);
+    sqe->flags |= IOSQE_BUFFER_SELECT;
+    sqe->buf_group = TPC_BUFFER_GROUP_CONNECTIONS;
+}
+
+static bool arm(connection *it) {
+    struct io_uring_sqe *sqe = tpc_ring_sqe(it->owner->ring, receive_user_data(it));
+    if (sqe == NULL) return false;
+    it->multishot_armed = false;
+    if (!it->owner->multishot)
+        io_uring_prep_poll_add(sqe, it->descriptor, POLLIN);
+    else if (goes_into_frame(it))
+        prepare_into_frame(it, sqe);
+    else
+        prepare_into_buffers(it, sqe);
+    sqe->user_data = receive_user_data(it);
+    it->receive_armed = true;
+    it->receive_cancelled = false;
+    connection_hold(it);
+    return true;
+}
+
+static bool cancel(connection *it) {
+    if (!it->receive_armed || it->receive_cancelled) return true;
+    struct io_uring_sqe *sqe = tpc_ring_sqe(it->owner->ring, tpc_user_data(TPC_KIND_NONE, 0, 0));
+    if (sqe == NULL) return false;
+    io_uring_prep_rw(IORING_OP_ASYNC_CANCEL, sqe, -1, NULL, 0, 0);
+    sqe->addr = receive_user_data(it);
+    it->receive_cancelled = true;
+    return true;
+}
+
+bool receive_attend(connection *it) {
+    if (it->state == CONNECTION_CLOSING) return true;
+    if (it->state == CONNECTION_FLUSHING) return cancel(it);
+    if (!may_go_on(it)) return cancel(it);
+    requests_take_deferred(it);
+    if (it->deferred == NULL) parse_backlog(it);
+    if (it->state != CONNECTION_OPEN) return true;
+    if (tls_waits(it)) return cancel(it) && !tls_waits_for_turn(it);
+    if (!it->starved) end_starvation(it);
+    if (it->paused || it->starved) return cancel(it);
+    if (it->end_of_file) {
+        connection_begin_close(it, TPC_CLOSE_PEER, 0);
+        return true;
+    }
+    if (it->receive_armed && it->multishot_armed && it->large_credit > 0) return cancel(it);
+    return it->receive_armed || it->carrier != NULL || arm(it);
+}
+
+void receive_forget(connection *it) {
+    it->owner->statistics.assembling_bytes -= have_bytes(it);
+    if (it->receiving != NULL && !it->receiving_forgotten) {
+        it->receiving_forgotten = true;
+        it->owner->frames_leaving++;
+    }
+    if (it->tls != NULL) tls_forget(it);
+    tpc_frame_release(it->partial);
+    tpc_frame_release(it->backlog);
+    tpc_frame_release(it->deferred);
+    it->partial = it->backlog = it->deferred = NULL;
+    node_remove(&it->by_assembly);
+    node_remove(&it->by_starvation);
+    it->starved = it->paused = false;
+    if (it->state == CONNECTION_CLOSING) cancel(it); /* the shut-down of the socket ends it as well */
+}
+
+/* ------------------------------------------------------------------------------------------------ completions */
+
+static void ended(connection *it, int error) {
+    if (error == EAGAIN || error == EINTR || error == ECANCELED || error == ENOBUFS) {
+        connection_needs_attention(it);
+        return;
+    }
+    bool reset = error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == ENOTCONN;
+    connection_begin_close(it, reset ? TPC_CLOSE_RESET : TPC_CLOSE_IO_ERROR, error);
+}
+
+void receive_end_of_file(connection *it) {
+    it->end_of_file = true;
+    if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it))
+        connection_begin_close(it, TPC_CLOSE_PEER, 0);
+}
+
+/* Receives without waiting, large requests straight into their frame. Whether there may be more. */
+static bool receive_once(connection *it) {
+    uint8_t *into = it->owner->scratch;
+    size_t room = SCRATCH_BYTES;
+    size_t frame_room = it->partial != NULL ? it->partial->capacity - it->partial->length : 0;
+    bool direct = it->tls == NULL && frame_room >= SCRATCH_BYTES; /* it grows with what has come, never for what may */
+    if (direct) {
+        into = it->partial->data + it->partial->length;
+        room = frame_room;
+    }
+    int64_t received = tpc_io.receive(it->descriptor, into, room);
+    if (received < 0) {
+        ended(it, (int)-received);
+        return false;
+    }
+    if (received == 0) {
+        receive_end_of_file(it);
+        return false;
+    }
+    if (!direct) {
+        bytes_arrived(it, into, (size_t)received);
+    } else {
+        bytes_arrived_in_frame(it, (size_t)received);
+    }
+    return (size_t)received == room && it->state == CONNECTION_OPEN && !it->paused && !it->starved;
+}
+
+static void on_readable(connection *it, int32_t result) {
+    if (result < 0) {
+        ended(it, -result);
+        return;
+    }
+    if (!it->paused && !it->starved)
+        for (int i = 0; i < RECEIVES_PER_POLL_MAX && receive_once(it); i++) {
+        }
+    connection_needs_attention(it);
+}
+
+static void on_received(connection *it, int32_t result, uint32_t flags) {
+    tpc_connections *connections = it->owner;
+    if (result > 0) {
+        uint32_t buffer = flags >> IORING_CQE_BUFFER_SHIFT;
+        bytes_arrived(it, connections->buffers + (size_t)buffer * connections->limits.receive_buffer_bytes,
+                      (size_t)result);
+    } else if (result == 0) {
+        receive_end_of_file(it);
+    } else {
+        if (result == -ENOBUFS) connections->statistics.receive_buffers_short++;
+        ended(it, -result);
+    }
+}
+
+/* The receive that prepare_into_frame() began has ended. */
+static void on_received_into_frame(connection *it, int32_t result) {
+    if (result > 0)
+        bytes_arrived_in_frame(it, (size_t)result);
+    else if (result == 0)
+        receive_end_of_file(it);
+    else
+        ended(it, -result);
+}
+
+void receive_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
+    tpc_connections *connections = context;
+    connection *it = connection_of_completion(connections, user_data);
+    bool last = !(flags & IORING_CQE_F_MORE);
+    if (last) it->receive_armed = it->receive_cancelled = false;
+    connection_hold(it);
+    bool into_frame = it->receiving != NULL;
+    connections->frames_leaving -= it->receiving_forgotten;
+    it->receiving_forgotten = false;
+    tpc_frame_release(it->receiving);
+    it->receiving = NULL;
+    if (it->state == CONNECTION_OPEN) {
+        if (into_frame)
+            on_received_into_frame(it, result);
+        else if (connections->multishot)
+            on_received(it, result, flags);
+        else
+            on_readable(it, result);
+    }
+    if (flags & IORING_CQE_F_BUFFER) give_back_buffer(connections, flags >> IORING_CQE_BUFFER_SHIFT);
+    if (last) {
+        connection_needs_attention(it);
+        connection_let_go(it);
+    }
+    connection_let_go(it);
+}
