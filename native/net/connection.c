@@ -305,7 +305,10 @@ void tpc_connections_close_all(tpc_connections *connections, int reason, int whe
 static void attend(connection *it) {
     connection_hold(it);
     bool done = receive_attend(it) && send_attend(it);
-    if (it->state == CONNECTION_FLUSHING && send_is_flushed(it)) connection_begin_close(it, it->reason, 0);
+    if (it->state == CONNECTION_FLUSHING && send_is_flushed(it)) {
+        receive_discard(it);
+        connection_begin_close(it, it->reason, 0);
+    }
     node_remove(&it->attention); /* what came up meanwhile has been seen to just now */
     if (!done) connection_needs_attention(it);
     connection_let_go(it);

@@ -479,6 +479,14 @@ static void ended(connection *it, int error) {
     connection_begin_close(it, reset ? TPC_CLOSE_RESET : TPC_CLOSE_IO_ERROR, error);
 }
 
+/* What has come and will not be taken. The kernel resets a connection that is closed over it, and what was sent and has not arrived
+ * is lost; what comes later does the same, unless it is late enough. */
+void receive_discard(connection *it) {
+    uint8_t waste[DISCARD_BYTES];
+    for (int i = 0; it->carrier == NULL && i < DISCARDS_MAX; i++)
+        if (tpc_io.receive(it->descriptor, waste, sizeof waste) <= 0) return;
+}
+
 void receive_end_of_file(connection *it) {
     it->end_of_file = true;
     if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it))

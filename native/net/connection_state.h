@@ -36,6 +36,8 @@ enum {
     FRAME_FIRST_BYTES = 1024, /* of a request that did not arrive in one piece */
     SCRATCH_BYTES = 65536,    /* one receive without provided buffers */
     RECEIVES_PER_POLL_MAX = 4,
+    DISCARD_BYTES = 16384,
+    DISCARDS_MAX = 64,
     LARGE_REQUEST_BYTES_MIN = 131072,
     LARGE_REQUESTS_CREDIT = 8, /* so many small requests later a connection no longer counts as one of large ones */
     INTO_FRAME_BYTES_MIN = 32768,
@@ -381,6 +383,7 @@ void receive_on_completion(void *context, uint64_t user_data, int32_t result, ui
 /* Goes on with what was parked, arms or cancels the receive as the state demands. False: no submission entry was left. */
 bool receive_attend(connection *it);
 void receive_forget(connection *it);
+void receive_discard(connection *it);
 /* Stops receiving: above a bound of the connection; or for want of memory, in which case it stands among the starved. */
 void receive_pause(connection *it);
 void receive_starve(connection *it);

@@ -25,6 +25,7 @@ from tests.support.simulated_ring import (
     SimulatedRing,
     SimulatedSystem,
 )
+from tests.support.simulated_sockets import UNACKNOWLEDGED_S
 from tests.support.waiting import PATIENCE_S, let_pass
 from tpc_broker._ring import lib
 from tpc_broker.runtime.ring import HOT_WORK_MAX, Ring
@@ -45,6 +46,9 @@ class KernelWorld:
     make_ring, let_pass, socketpair = staticmethod(Ring), staticmethod(let_pass), staticmethod(socket.socketpair)
     monotonic_ns, open_descriptors = staticmethod(time.monotonic_ns), staticmethod(open_descriptors)
     is_simulated = False
+
+    def let_arrive(self):
+        """What was sent over loopback is there."""
 
     def listen(self):
         return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -101,8 +105,25 @@ class SimulatedWorld:
         while self.now_s < until_s:
             self.step(until_s)
 
+    def turn(self, rings, seconds):
+        """So much time passes, in which these rings have their turns whenever they want them."""
+        until_s = self.now_s + seconds
+        while True:
+            counts = [(ring, ring.wait_once()) for ring in rings]
+            for ring, count in counts:
+                if count > 0:
+                    ring.dispatch(count)
+            if any(count > 0 for _ring, count in counts):
+                continue
+            if self.now_s >= until_s:
+                return
+            self.step(min([until_s, *(ring.wanted_s() for ring in rings)]))
+
     def open_descriptors(self):
         return self.system.descriptors()
+
+    def let_arrive(self):
+        self.let_pass(self.network.delay_s_max)
 
     def listen(self):
         self._port += 1
@@ -113,12 +134,15 @@ class SimulatedWorld:
         return SimulatedSocket(self, self.host.connect(self.host, address[1], "client", None))
 
     def socketpair(self):
-        listening = self.listen()
-        port = listening.getsockname()[1]
-        one = self.connect(listening.getsockname())
-        other = SimulatedSocket(self, self.host.listening.pop(port).take())
+        one, other = self.connected(self.host, self.host, None)
         one.end.address = other.end.address = None
         return one, other
+
+    def connected(self, here, there, gives_up_s=UNACKNOWLEDGED_S):
+        """The two ends of a new connection between hosts."""
+        listener = there.listen(0, None)
+        end = here.connect(there, 0, None, gives_up_s)
+        return SimulatedSocket(self, end), SimulatedSocket(self, listener.take())
 
     def is_sent_without_a_deadline(self, ring, receiver):
         """For ever is until nothing happens any more, or a minute."""
@@ -214,9 +238,13 @@ class _SteppedRing(SimulatedRing):
         until_s = float("inf") if timeout_ns < 0 else world.now_s + timeout_ns / 1e9
         world.wire.do_what_is_due()
         while (count := self.wait_once()) == -errno.ETIME and world.now_s < until_s:
-            wanted_ns = lib.tpc_simulated_until(self.pointer)
-            world.step(until_s if wanted_ns == 2**63 - 1 else min(until_s, wanted_ns / 1e9))
+            world.step(min(until_s, self.wanted_s()))
         return count
+
+    def wanted_s(self):
+        """When it wants its next turn."""
+        wanted_ns = lib.tpc_simulated_until(self.pointer)
+        return float("inf") if wanted_ns == 2**63 - 1 else wanted_ns / 1e9
 
 
 class _ListeningSocket:
