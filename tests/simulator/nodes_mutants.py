@@ -22,11 +22,9 @@ from tpc_broker.coordinator.group import Group, GroupState
 from tpc_broker.coordinator.membership import Membership, _synced
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.model import TopicPartition
 from tpc_broker.raft.output import LEADER
 from tpc_broker.runtime.cluster import identity
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
-from tpc_broker.runtime.cluster.replication import CoreReplication
 from tpc_broker.runtime.cluster.voter_file import VoterFile, framed
 
 _turn = ReplicaDriver._turn
@@ -95,12 +93,6 @@ async def _not_waited_for(self: Partition, data: bytes) -> int:
     return result.base_offset
 
 
-async def _by_its_own_word(self: CoreReplication, key: TopicPartition) -> bool:
-    await trio.lowlevel.checkpoint()
-    machine = self.machine_of(key)
-    return machine is not None and machine.is_leader
-
-
 async def _not_begun(_self: Rebalancing, _image: object, _situation: object) -> bool:
     await trio.lowlevel.checkpoint()
     return True
@@ -149,7 +141,6 @@ FEWER = Shape(3, 3, mean_ms=300, sync_ms=5, often=("change_cores",), cores_max=3
 MUTANTS = (
     Mutant("acknowledged before the quorum", ReplicaDriver, "_turn", _committed_when_durable_here, CUT_OFF, 3),
     Mutant("an offset is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF, 2),
-    Mutant("a leader is confirmed by its own word", CoreReplication, "confirm", _by_its_own_word, PAUSED, 11),
     Mutant("nothing moves by itself", Rebalancing, "_begin", _not_begun, LEAVING, 4),
     Mutant("what the metadata's voter promises is not synced", VoterFile, "append", _not_synced, CRASHING),
     Mutant("only the last number of cores is told", identity, "counts_to_tell", _only_the_last, FEWER, 21),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import trio
 
@@ -11,6 +13,7 @@ from tests.simulator.nodes_load import TOPIC, Load
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import broker_id_of
+from tpc_broker.runtime.cluster.replication import CoreReplication
 
 ELECTED_S = 10.0
 CLIENTS_S = 15.0
@@ -58,6 +61,21 @@ def of_partition(answer):
 def test_a_leader_that_was_paused_does_not_say_that_what_others_have_committed_is_nowhere(asked, version, error_of):
     """It reads the request before its replicas' turn has come, which find that all others have fallen silent."""
 
+    ask_who_was_paused(asked, version, error_of)
+
+
+def test_one_that_believes_itself_is_found():
+    async def by_its_own_word(replication, key):
+        await trio.lowlevel.checkpoint()
+        machine = replication.machine_of(key)
+        return machine is not None and machine.is_leader
+
+    with mock.patch.object(CoreReplication, "confirm", by_its_own_word), pytest.raises(ExceptionGroup) as failed:
+        ask_who_was_paused(fetch, 12, fetched)
+    assert failed.group_contains(AssertionError, match="NOT_LEADER_OR_FOLLOWER")
+
+
+def ask_who_was_paused(asked, version, error_of):
     async def story(cluster):
         load = Load(cluster, 1)
         await load.begin()

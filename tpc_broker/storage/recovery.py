@@ -491,14 +491,9 @@ async def recover_core(
     for offline in work.offline.values():
         await work.salvage(offline, scan)
     report = RecoveryReport(
-        scan.commits_count,
-        scan.entries_count,
-        work.replayed_bytes + work.in_place_bytes,
-        work.in_place_bytes,
-        sum(one.trimmed_bytes for one in plan.partitions.values()),
-        scan.torn_commits_count,
-        plan.remarks,
-    )
+        scan.commits_count, scan.entries_count, work.replayed_bytes + work.in_place_bytes, work.in_place_bytes,
+        sum(one.trimmed_bytes for one in plan.partitions.values()), scan.torn_commits_count, plan.remarks,
+    )  # fmt: skip
     recovered = RecoveredCore(
         journal_file, scan, work.files, work.storages, work.offline, report, work.released, marked
     )
