@@ -10,6 +10,9 @@
 #include "steady.h"
 
 #define PRODUCE_PARTITIONS_DEFAULT 10000
+#define UNREAD_BYTES_DEFAULT (256u << 20)
+
+enum { TRIM_PIECE_BYTES = 4 << 20, TRIM_PIECES_MAX = 256 };
 
 /* Asked once per turn, which takes less than the millisecond it is told in. */
 int64_t tpc_plane_now_ms(tpc_plane *plane) {
@@ -81,6 +84,7 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
         .undo_records = {.item_bytes = sizeof(tpc_undo_record), .kept_max = TPC_POOLED_MAX},
         .producer_states = {.item_bytes = sizeof(tpc_producer_state), .kept_max = TPC_POOLED_MAX},
         .pendings = {.item_bytes = sizeof(tpc_pending) + sizeof(tpc_pending_wait), .kept_max = TPC_POOLED_MAX}};
+    if (!plane->params.unread_bytes_max) plane->params.unread_bytes_max = UNREAD_BYTES_DEFAULT;
     if (!plane->params.produce_partitions_max) plane->params.produce_partitions_max = PRODUCE_PARTITIONS_DEFAULT;
     plane->began_ms = tpc_plane_now_ms(plane);
     plane->began_ns = tpc_ring_now_ns(ring);
@@ -160,7 +164,14 @@ void tpc_plane_set_tail_bytes_behind_max(tpc_plane *plane, int64_t bytes_max) {
     plane->tail_bytes_behind_max = bytes_max;
 }
 
-void tpc_plane_trim_memory(void) { malloc_trim(0); }
+void tpc_plane_trim_memory(int64_t kept_bytes) {
+    void *kept[TRIM_PIECES_MAX]; /* taken meanwhile: of malloc's free memory it gives back all or nothing */
+    uint32_t count = 0;
+    while (count < TRIM_PIECES_MAX && (count + 1) * TRIM_PIECE_BYTES <= kept_bytes)
+        if (!(kept[count++] = malloc(TRIM_PIECE_BYTES))) break;
+    malloc_trim(0);
+    while (count) free(kept[--count]);
+}
 
 void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms) { plane->clock_ms = wall_ms; }
 
