@@ -607,6 +607,7 @@ def _open_journal(ring: Ring, start: JournalStart) -> Any:
     params.block_next = params.block_first = start.block_next
     params.previous_crc = start.previous_crc
     params.commit_bytes_max = limits.JOURNAL_COMMIT_BYTES_MAX
+    params.in_place_bytes_max = limits.IN_PLACE_BYTES_MAX
     out = ffi.new("tpc_journal **")
     _check(lib.tpc_journal_open(ring.pointer, params, out), "open the journal")
     return out[0]
