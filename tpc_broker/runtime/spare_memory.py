@@ -2,7 +2,7 @@
 
 Frames of large requests come and go in waves: while a checkpoint is made, or the disk is slow, more of them wait to be
 written behind than before and afterwards. malloc keeps what such a wave has left, since frames of others lie above it
-(native/ring/prefault.c says why it is kept at all: a page's first touch costs more than what is written to it). What
+(native/io/prefault.c says why it is kept at all: a page's first touch costs more than what is written to it). What
 frames took at most between two beats of a core is counted; what the process has beyond the largest of the last few is
 spare. It goes a step at a time, since the kernel takes some milliseconds for each, and what the next wave will want if
 it is as high as the last ones is kept.
