@@ -251,7 +251,6 @@ class Socket(Device):
                 self._sends.popleft()
                 continue
             data = _bytes_of(operation)
-            # Rule: What is being sent does not change until its entry is complete. Held by every run of the simulator.
             assert data == before, f"{operation}: its bytes have changed while they were being sent"
             result = self.send(data)
             if result == -errno.EAGAIN:
