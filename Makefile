@@ -83,7 +83,7 @@ sim-long: $(BIN)/.built-test
 	@$(EXPLORE) --terms 3 --batches 1 --crashes 1
 	@$(EXPLORE) --terms 3 --batches 2 --crashes 0
 	@$(EXPLORE) --terms 3 --batches 1 --crashes 0 --old 0 1 2 --new 0 1 3 --changes 1
-	@$(SIM) --runs $(RUNS) --hours $(HOURS) --go-on $(ARGS)
+	@$(SIM) --runs $(RUNS) --hours $(HOURS) --go-on --children $(ARGS)
 
 bench: $(BIN)/.built
 	@$(INSTALL) '.[bench]'

@@ -8,8 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "invariant.h"
 #include "io.h"
 #include "recorder.h"
+
+enum { BLOCK_BYTES = TPC_IN_PLACE_BLOCK_BYTES };
 
 /* ---- files ---- */
 
@@ -25,6 +28,7 @@ tpc_in_place_file *tpc_in_place_file_new(int descriptor) {
 }
 
 void tpc_in_place_file_release(tpc_in_place_file *file) {
+    TPC_HOLDS(file->references > 0);
     if (--file->references > 0) return;
     tpc_io.close(file->descriptor);
     free(file);
@@ -54,6 +58,10 @@ bool tpc_in_place_reserve(tpc_in_place_pool *pool, tpc_in_place_set *set, uint32
 
 void tpc_in_place_add(tpc_in_place_set *set, tpc_in_place_file *file, int64_t position, tpc_frame *frame,
                       const uint8_t *data, uint32_t bytes) {
+    TPC_HOLDS(file->references > 0);
+    TPC_HOLDS(bytes && bytes % BLOCK_BYTES == 0 && position >= 0 && position % BLOCK_BYTES == 0);
+    TPC_HOLDS((uintptr_t)data % BLOCK_BYTES == 0);
+    TPC_HOLDS(set->writes_count < TPC_IN_PLACE_WRITES_MAX && !set->groups_count); /* and nothing was submitted */
     file->references++;
     set->writes[set->writes_count++] =
         (tpc_in_place_write){file, frame ? tpc_frame_retain(frame) : NULL, data, position, bytes};
@@ -63,16 +71,19 @@ void tpc_in_place_add(tpc_in_place_set *set, tpc_in_place_file *file, int64_t po
 uint8_t *tpc_in_place_stage(tpc_in_place_pool *pool, tpc_in_place_set *set, tpc_in_place_file *file, int64_t position,
                             uint32_t bytes) {
     if (!chunk_has(set, bytes)) {
+        TPC_HOLDS(pool->free_count && set->chunks_count < TPC_IN_PLACE_CHUNKS_MAX); /* reserve came before */
         set->chunks[set->chunks_count++] = pool->free[--pool->free_count];
         set->chunk_used = 0;
     }
     uint8_t *data = set->chunks[set->chunks_count - 1] + set->chunk_used;
     set->chunk_used += bytes;
+    TPC_HOLDS(set->chunk_used <= TPC_IN_PLACE_CHUNK_BYTES);
     tpc_in_place_add(set, file, position, NULL, data, bytes);
     return data;
 }
 
 void tpc_in_place_clear(tpc_in_place_pool *pool, tpc_in_place_set *set) {
+    TPC_HOLDS(!set->groups_left); /* the kernel reads none of it */
     for (uint32_t i = 0; i < set->writes_count; i++) {
         tpc_in_place_file_release(set->writes[i].file);
         tpc_frame_release(set->writes[i].frame);
@@ -85,10 +96,12 @@ void tpc_in_place_clear(tpc_in_place_pool *pool, tpc_in_place_set *set) {
             pool->chunks_count--;
         }
     }
+    TPC_HOLDS(pool->free_count <= pool->chunks_count);
     set->writes_count = set->chunks_count = 0;
 }
 
 void tpc_in_place_pool_free(tpc_in_place_pool *pool) {
+    TPC_HOLDS(pool->free_count == pool->chunks_count); /* every commit has given back what it had */
     while (pool->free_count) free(pool->free[--pool->free_count]);
 }
 
@@ -116,6 +129,7 @@ static void make_groups(tpc_in_place_set *set) {
         group->parts_count = parts_count - parts_first;
         group->bytes = bytes;
     }
+    TPC_HOLDS(parts_count == set->writes_count); /* each is in one group */
     set->groups_left = set->groups_count;
 }
 
@@ -156,6 +170,7 @@ int tpc_in_place_submit(tpc_ring *ring, tpc_in_place_set *set, uint64_t user_dat
 }
 
 bool tpc_in_place_completed(tpc_in_place_set *set, uint32_t group, int32_t result) {
+    TPC_HOLDS(group < set->groups_submitted && set->groups_left > 0);
     if (__builtin_expect(tpc_recorder_on, 0)) tpc_disk_record_completed(set->groups[group].record_token, result);
     if (result != set->groups[group].bytes && !set->error) set->error = result < 0 ? -result : EIO;
     return --set->groups_left == 0;
@@ -164,6 +179,7 @@ bool tpc_in_place_completed(tpc_in_place_set *set, uint32_t group, int32_t resul
 bool tpc_in_place_abandon(tpc_in_place_set *set) {
     uint32_t left = set->groups_count - set->groups_submitted;
     if (!left) return false;
+    TPC_HOLDS(left <= set->groups_left);
     set->error = set->error ? set->error : ECANCELED;
     set->groups_submitted = set->groups_count;
     set->groups_left -= left;

@@ -102,6 +102,7 @@ int tpc_journal_open(tpc_ring *ring, const tpc_journal_params *params, tpc_journ
         free(journal);
         return result;
     }
+    journal_verify(journal);
     *out = journal;
     return 0;
 }
@@ -126,6 +127,9 @@ int tpc_journal_reopen(tpc_journal *journal, int32_t descriptor, int32_t mode, u
         return -EINVAL;
     if (journal->stopped) return -ESHUTDOWN;
     if (journal->in_flight || !journal->failure_told) return -EBUSY;
+    JOURNAL_INVARIANT(journal, journal->sequence_first == journal->sequence_next); /* what was void was dropped ... */
+    JOURNAL_INVARIANT(journal, journal->position_sealed == journal->durable.position); /* ... with its blocks ... */
+    JOURNAL_INVARIANT(journal, journal->crc_sealed == journal->durable.previous_crc);  /* ... and its chain */
     if (journal_open_commit(journal, BLOCK_BYTES) < 0) return -ENOMEM;
     journal->params.descriptor = descriptor;
     journal->params.mode = mode;
@@ -138,9 +142,11 @@ int tpc_journal_reopen(tpc_journal *journal, int32_t descriptor, int32_t mode, u
 int tpc_journal_recycle(tpc_journal *journal, uint64_t position) {
     if (position < journal->position_recycled || position > journal->durable.position) return -EINVAL;
     journal->position_recycled = position;
+    JOURNAL_INVARIANT(journal, journal->in_place_bytes_recycled <= journal->in_place_bytes_at_cursor);
     journal->in_place_bytes_recycled = journal->in_place_bytes_at_cursor;
     journal->space_told = journal->space_refused = false;
     journal->space_wanted_ns = journal->paced_until_ns = 0;
+    journal_verify(journal);
     return 0;
 }
 
@@ -155,6 +161,7 @@ int tpc_journal_extend(tpc_journal *journal, uint64_t region_blocks) {
     if (journal->position_recycled < lap || journal->position_sealed == lap) return -EAGAIN;
     journal->position_base = lap;
     journal->params.region_blocks = region_blocks;
+    JOURNAL_INVARIANT(journal, journal->durable.block == journal_block_at(journal, journal->durable.position));
     journal->params.space_event_blocks = space_event_blocks(&journal->params);
     if (journal->blocks_wanted <= region_blocks) journal->blocks_wanted = 0;
     journal->space_told = journal->space_refused = false;
@@ -190,6 +197,8 @@ void tpc_journal_watch(tpc_journal *journal, uint64_t sequence) {
 }
 
 void tpc_journal_durable_cursor(tpc_journal *journal, tpc_journal_cursor *place) {
+    JOURNAL_INVARIANT(journal, journal->durable.position >= journal->position_recycled); /* a reader finds it there */
+    JOURNAL_INVARIANT(journal, journal->durable.block == journal_block_at(journal, journal->durable.position));
     *place = journal->durable;
     place->is_end = journal->stopped && tpc_journal_settled(journal) == 1;
     journal->in_place_bytes_at_cursor = journal->in_place_bytes_durable;

@@ -10,6 +10,7 @@
 /* ---- buffers ---- */
 
 static uint8_t *buffer_take(tpc_journal *journal, uint32_t capacity) {
+    TPC_HOLDS(capacity && capacity % BLOCK_BYTES == 0); /* for O_DIRECT, as its address is */
     if (capacity == journal_blocks_of(journal->params.commit_bytes_max) * BLOCK_BYTES && journal->pooled_count)
         return journal->pooled[--journal->pooled_count];
     void *data = NULL;
@@ -25,6 +26,7 @@ static void buffer_give(tpc_journal *journal, uint8_t *data, uint32_t capacity) 
 }
 
 void journal_drop_data(tpc_journal *journal, commit *done) {
+    TPC_HOLDS(done->data); /* each is dropped once */
     buffer_give(journal, done->data, done->capacity);
     done->data = NULL;
     if (!done->in_place) return;
@@ -65,7 +67,9 @@ static queue_end queue_end_of(const tpc_journal *journal) {
 
 uint64_t journal_blocks_used(const tpc_journal *journal) {
     queue_end end = queue_end_of(journal);
-    return end.position + journal_blocks_of(end.open_bytes) - journal->position_recycled;
+    uint64_t used = end.position + journal_blocks_of(end.open_bytes) - journal->position_recycled;
+    JOURNAL_INVARIANT(journal, used < journal->params.region_blocks); /* one always stays free */
+    return used;
 }
 
 /* Rule: A block with acknowledged bytes is not written again before a checkpoint covers it. See also
@@ -178,6 +182,8 @@ int tpc_journal_would_fit(tpc_journal *journal, const uint32_t *payload_bytes, u
 int journal_open_commit(tpc_journal *journal, uint32_t capacity) {
     uint8_t *data = buffer_take(journal, capacity);
     if (!data) return -ENOMEM;
+    const commit *last = journal_commit_of(journal, journal->sequence_next);
+    JOURNAL_INVARIANT(journal, !last->data && !last->in_place); /* the one that had this place is gone */
     *journal_commit_of(journal, journal->sequence_next) = (commit){
         .data = data, .capacity = capacity, .bytes = sizeof(tpc_journal_commit_header), .state = TPC_COMMIT_OPEN};
     journal->sequence_next++;
@@ -200,6 +206,8 @@ static int make_room(tpc_journal *journal, uint32_t payload_bytes) {
 
 static void put_entry(commit *open, const tpc_journal_entry_header *entry, const uint8_t *payload) {
     uint32_t aligned = tpc_journal_aligned_bytes(open->bytes);
+    TPC_HOLDS(entry->entry_bytes >= sizeof *entry);
+    TPC_HOLDS((uint64_t)aligned + entry->entry_bytes <= open->capacity);
     uint8_t *at = open->data + aligned;
     memset(open->data + open->bytes, 0, TPC_JOURNAL_ENTRY_ALIGNMENT); /* what is too much of it the entry covers */
     memcpy(at, entry, sizeof *entry);
@@ -220,6 +228,8 @@ static bool extend_entry(commit *open, const tpc_journal_entry_header *entry, co
         memcmp(newest->topic_id, entry->topic_id, sizeof entry->topic_id) != 0)
         return false;
     uint32_t payload_bytes = entry->entry_bytes - (uint32_t)sizeof *entry;
+    TPC_HOLDS(open->entry_newest + newest->entry_bytes == open->bytes); /* nothing is behind it */
+    TPC_HOLDS((uint64_t)open->bytes + payload_bytes <= open->capacity);
     memcpy(open->data + open->bytes, payload, payload_bytes);
     newest->entry_bytes += payload_bytes;
     newest->argument = entry->argument;
@@ -236,6 +246,7 @@ int tpc_journal_append(tpc_journal *journal, int32_t kind, const uint8_t *topic_
         if (result < 0) return result;
         open = journal_commit_of(journal, journal->sequence_next - 1);
     }
+    JOURNAL_INVARIANT(journal, open->state == TPC_COMMIT_OPEN); /* else its checksum is made, or about to be */
     tpc_journal_entry_header entry = {.entry_bytes = (uint32_t)sizeof entry + payload_bytes,
                                       .kind = (uint8_t)kind,
                                       .partition = partition,
@@ -267,6 +278,7 @@ bool tpc_journal_in_place_ready(tpc_journal *journal, uint32_t payload_bytes_max
     if (refusal(journal) < 0 || journal->params.mode != TPC_JOURNAL_DIRECT_DSYNC ||
         journal->in_place_bytes - journal->in_place_bytes_recycled + bytes > journal->params.in_place_bytes_max)
         return false;
+    JOURNAL_INVARIANT(journal, journal->in_place_bytes >= journal->in_place_bytes_recycled);
     const commit *joined = commit_joined(journal, 0);
     if (joined && !tpc_in_place_reserve(&journal->in_place_pool, joined->in_place, bytes)) return false;
     return commit_joined(journal, payload_bytes_max) || tpc_in_place_reserve(&journal->in_place_pool, NULL, bytes);
@@ -275,6 +287,8 @@ bool tpc_journal_in_place_ready(tpc_journal *journal, uint32_t payload_bytes_max
 int tpc_journal_append_in_place(tpc_journal *journal, const tpc_journal_in_place *in_place, const uint8_t *topic_id,
                                 int32_t partition, const uint8_t *payload, uint32_t payload_bytes, uint64_t *sequence,
                                 uint8_t **staged) {
+    JOURNAL_INVARIANT(journal, in_place->offset < in_place->next_offset);
+    JOURNAL_INVARIANT(journal, in_place->staged_bytes <= in_place->bytes);
     int result = tpc_journal_append(journal, TPC_JOURNAL_IN_PLACE, topic_id, partition, in_place->offset,
                                     in_place->next_offset, payload, payload_bytes, sequence);
     if (result < 0) return result;
@@ -295,6 +309,17 @@ int tpc_journal_append_in_place(tpc_journal *journal, const tpc_journal_in_place
 
 /* ---- what holds ---- */
 
+void journal_broken(const tpc_journal *journal, const char *condition, const char *file, int line) {
+    tpc_invariant_broken(condition, file, line,
+                         "journal: commits from %llu not durable, from %llu not submitted, %llu next, %u in flight; "
+                         "positions recycled %llu, durable %llu, sealed %llu of %llu blocks; error %d",
+                         (unsigned long long)journal->sequence_first, (unsigned long long)journal->sequence_submit,
+                         (unsigned long long)journal->sequence_next, journal->in_flight,
+                         (unsigned long long)journal->position_recycled, (unsigned long long)journal->durable.position,
+                         (unsigned long long)journal->position_sealed,
+                         (unsigned long long)journal->params.region_blocks, journal->error);
+}
+
 void journal_verify(const tpc_journal *journal) {
     JOURNAL_INVARIANT(journal, journal->sequence_first <= journal->sequence_submit);
     JOURNAL_INVARIANT(journal, journal->sequence_submit <= journal->sequence_next);
@@ -303,7 +328,19 @@ void journal_verify(const tpc_journal *journal) {
     JOURNAL_INVARIANT(journal, journal->position_recycled <= journal->durable.position);
     JOURNAL_INVARIANT(journal, journal->durable.position <= journal->position_sealed);
     JOURNAL_INVARIANT(journal, journal->position_sealed < journal->position_recycled + journal->params.region_blocks);
+    JOURNAL_INVARIANT(journal, journal->position_base <= journal->position_recycled);
     JOURNAL_INVARIANT(journal, journal->in_place_in_flight <= journal->in_flight);
+    JOURNAL_INVARIANT(journal,
+                      journal->in_place_in_flight <= 1 || journal_has_mutant(journal, TPC_MUTANT_IN_PLACE_EARLY));
+    JOURNAL_INVARIANT(journal, journal->in_flight - journal->in_place_in_flight <=
+                                   journal->sequence_submit - journal->sequence_first);
+    JOURNAL_INVARIANT(journal,
+                      journal->in_flight - journal->in_place_in_flight <= journal->params.commits_in_flight_max);
+    JOURNAL_INVARIANT(journal, journal->reported < journal->sequence_first); /* no other was ever told as durable */
+    JOURNAL_INVARIANT(journal, !journal->failure_told || journal->error);
+    JOURNAL_INVARIANT(journal, journal->pooled_count <= journal->params.buffers_pooled_max);
+    JOURNAL_INVARIANT(journal, journal->sequence_next - journal->sequence_submit < 2 || /* only the newest grows */
+                                   journal_commit_of(journal, journal->sequence_submit)->state != TPC_COMMIT_OPEN);
     JOURNAL_INVARIANT(journal, journal->in_place_bytes_recycled <= journal->in_place_bytes_durable);
     JOURNAL_INVARIANT(journal, journal->in_place_bytes_durable <= journal->in_place_bytes);
 }

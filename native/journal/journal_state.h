@@ -66,17 +66,14 @@ struct tpc_journal {
     tpc_journal_statistics statistics;
 };
 
-#define JOURNAL_INVARIANT(journal, condition)                                                                          \
-    TPC_INVARIANT(condition,                                                                                           \
-                  "journal: commits from %llu not durable, from %llu not submitted, %llu next, %u in flight; "         \
-                  "positions recycled %llu, durable %llu, sealed %llu of %llu blocks; error %d",                       \
-                  (unsigned long long)(journal)->sequence_first, (unsigned long long)(journal)->sequence_submit,       \
-                  (unsigned long long)(journal)->sequence_next, (journal)->in_flight,                                  \
-                  (unsigned long long)(journal)->position_recycled, (unsigned long long)(journal)->durable.position,   \
-                  (unsigned long long)(journal)->position_sealed, (unsigned long long)(journal)->params.region_blocks, \
-                  (journal)->error)
+/* Says where the journal stands. */
+_Noreturn void journal_broken(const tpc_journal *journal, const char *condition, const char *file, int line)
+    __attribute__((cold));
+#define JOURNAL_INVARIANT(journal, condition) \
+    (__builtin_expect(!(condition), 0) ? journal_broken((journal), #condition, __FILE__, __LINE__) : (void)0)
 
 static inline commit *journal_commit_of(const tpc_journal *journal, uint64_t sequence) {
+    JOURNAL_INVARIANT(journal, sequence - journal->sequence_first < TPC_JOURNAL_COMMITS_MAX); /* else another's place */
     return (commit *)&journal->commits[sequence % TPC_JOURNAL_COMMITS_MAX];
 }
 
@@ -89,6 +86,7 @@ static inline uint64_t journal_commit_position(const tpc_journal *journal, uint6
 }
 
 static inline uint64_t journal_block_at(const tpc_journal *journal, uint64_t position) {
+    JOURNAL_INVARIANT(journal, position >= journal->position_base);
     return TPC_JOURNAL_REGION_BLOCK_FIRST + (position - journal->position_base) % journal->params.region_blocks;
 }
 

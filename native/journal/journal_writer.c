@@ -19,6 +19,9 @@ enum { PART_WRITE = 0, PART_FLUSH = 1, IN_PLACE_INDEX = 2 * TPC_JOURNAL_COMMITS_
 static void seal(tpc_journal *journal, uint64_t sequence) {
     commit *sealed = journal_commit_of(journal, sequence);
     uint32_t blocks = journal_blocks_of(sealed->bytes);
+    JOURNAL_INVARIANT(journal, sequence == journal->sequence_submit); /* each names the one before it */
+    JOURNAL_INVARIANT(journal, sealed->bytes >= sizeof(tpc_journal_commit_header));
+    JOURNAL_INVARIANT(journal, blocks * BLOCK_BYTES <= sealed->capacity);
     memset(sealed->data + sealed->bytes, 0, blocks * BLOCK_BYTES - sealed->bytes);
     tpc_journal_commit_header header = {.magic = TPC_JOURNAL_MAGIC,
                                         .format_version = TPC_JOURNAL_FORMAT_VERSION,
@@ -44,6 +47,17 @@ static uint64_t user_data_of(uint64_t sequence, uint32_t part) {
                          (uint32_t)(sequence % TPC_JOURNAL_COMMITS_MAX) * 2 + part);
 }
 
+/* What the kernel is about to be given: whole, aligned, where a reader looks for it, over nothing that counts. */
+static void verify_sealed(const tpc_journal *journal, const commit *sealed) {
+    uint64_t blocks = sealed->position_end - sealed->position;
+    JOURNAL_INVARIANT(journal, (uintptr_t)sealed->data % BLOCK_BYTES == 0);
+    JOURNAL_INVARIANT(journal, blocks == journal_blocks_of(sealed->bytes));
+    JOURNAL_INVARIANT(journal, sealed->position >= journal->durable.position);
+    JOURNAL_INVARIANT(journal, sealed->position_end < journal->position_recycled + journal->params.region_blocks);
+    JOURNAL_INVARIANT(journal, journal_block_at(journal, sealed->position) + blocks <=
+                                   TPC_JOURNAL_REGION_BLOCK_FIRST + journal->params.region_blocks);
+}
+
 static void record_submission(tpc_journal *journal, commit *written, uint32_t length, bool dsync) {
     uint32_t flags = dsync ? TPC_DISK_RECORD_DSYNC : 0;
     int64_t offset = (int64_t)(journal_block_at(journal, written->position) * BLOCK_BYTES);
@@ -61,13 +75,14 @@ static void pace(tpc_journal *journal, uint32_t blocks) {
     uint64_t used = journal_blocks_used(journal), region = journal->params.region_blocks;
     int64_t pause_ns =
         tpc_journal_pace_ns(blocks, used < region ? region - used : 0, now_ns - journal->space_wanted_ns);
+    JOURNAL_INVARIANT(journal, pause_ns >= 0 && pause_ns <= TPC_JOURNAL_PACE_NS_MAX);
     journal->paced_until_ns = now_ns + pause_ns;
     journal->statistics.commits_paced += pause_ns > PACE_COUNTED_NS_MIN;
 }
 
 /* Rule: Nothing acknowledged is lost by loss of power. See also tpc_broker/storage/checkpoint.py. Held by
- * tests/durability/test_power_loss.py, tests/durability/test_crash_images.py, tests/cluster/test_disks.py (of one
- * node, a majority and all). */
+ * tests/runtime/test_flushed_writes.py, tests/durability/test_power_loss.py, tests/durability/test_crash_images.py,
+ * tests/cluster/test_disks.py (of one node, a majority and all). */
 /* 0, or -EAGAIN when the submission queue cannot take it now. */
 static int submit(tpc_journal *journal, uint64_t sequence) {
     bool linked =
@@ -77,8 +92,12 @@ static int submit(tpc_journal *journal, uint64_t sequence) {
     if (tpc_ring_reserve(journal->ring, linked ? 2 : 1) < 0) return -EAGAIN;
     struct io_uring_sqe *write = tpc_ring_sqe(journal->ring, user_data_of(sequence, PART_WRITE));
     if (!write) return -EAGAIN;
+    JOURNAL_INVARIANT(journal, !journal->error); /* behind a failure nothing counts until it is told */
+    JOURNAL_INVARIANT(journal,
+                      journal->in_flight - journal->in_place_in_flight < journal->params.commits_in_flight_max);
     seal(journal, sequence);
     commit *written = journal_commit_of(journal, sequence);
+    verify_sealed(journal, written);
     JOURNAL_INVARIANT(journal, !written->in_place || written->state == TPC_COMMIT_PROVEN ||
                                    journal_has_mutant(journal, TPC_MUTANT_IN_PLACE_EARLY));
     uint32_t length = journal_blocks_of(written->bytes) * BLOCK_BYTES;
@@ -90,6 +109,7 @@ static int submit(tpc_journal *journal, uint64_t sequence) {
     if (linked) {
         write->flags |= IOSQE_IO_LINK;
         struct io_uring_sqe *flush = tpc_ring_sqe(journal->ring, user_data_of(sequence, PART_FLUSH));
+        JOURNAL_INVARIANT(journal, flush); /* there is room for both: a write alone would count without it */
         io_uring_prep_fsync(flush, journal->params.descriptor, IORING_FSYNC_DATASYNC);
         flush->user_data = user_data_of(sequence, PART_FLUSH);
         written->completions_left = 2;
@@ -110,6 +130,8 @@ static int submit(tpc_journal *journal, uint64_t sequence) {
 /* As submit(), for what the commit writes in place. */
 static int submit_in_place(tpc_journal *journal, uint64_t sequence) {
     commit *placed = journal_commit_of(journal, sequence);
+    JOURNAL_INVARIANT(journal, !journal->error && sequence == journal->sequence_submit);
+    JOURNAL_INVARIANT(journal, placed->in_place && placed->in_place->writes_count);
     uint32_t index = IN_PLACE_INDEX + (uint32_t)(sequence % TPC_JOURNAL_COMMITS_MAX) * TPC_IN_PLACE_WRITES_MAX;
     if (placed->state != TPC_COMMIT_IN_PLACE) {
         journal_commit_moves(placed, TPC_COMMIT_ASK_IN_PLACE);
@@ -175,6 +197,8 @@ static void tell_durable(tpc_journal *journal) {
     if (!journal->durable_untold) return;
     journal->durable_untold = false;
     uint64_t durable = journal->durable.sequence - 1;
+    JOURNAL_INVARIANT(journal, durable < journal->sequence_submit);
+    JOURNAL_INVARIANT(journal, durable >= journal->reported);
     if (journal->listener.durable) journal->listener.durable(journal->listener.context, durable);
     if (journal->reported < journal->watched && journal->reported < durable) {
         journal->reported = durable;
@@ -185,6 +209,12 @@ static void tell_durable(tpc_journal *journal) {
 /* ---- completions ---- */
 
 static void retire(tpc_journal *journal, commit *done) {
+    bool early = journal_has_mutant(journal, TPC_MUTANT_IN_PLACE_EARLY);
+    JOURNAL_INVARIANT(journal, done == journal_commit_of(journal, journal->sequence_first));
+    JOURNAL_INVARIANT(journal, done->state == TPC_COMMIT_WRITTEN && !done->error && !done->completions_left);
+    JOURNAL_INVARIANT(journal, !done->in_place || (!done->in_place->groups_left && (!done->in_place->error || early)));
+    JOURNAL_INVARIANT(journal, done->position >= journal->durable.position); /* behind the one that it names */
+    JOURNAL_INVARIANT(journal, done->position_end <= journal->position_sealed);
     journal->durable = (tpc_journal_cursor){.sequence = ++journal->sequence_first,
                                             .block = journal_block_at(journal, done->position_end),
                                             .position = done->position_end,
@@ -197,7 +227,9 @@ static void retire(tpc_journal *journal, commit *done) {
 /* Everything from the oldest commit on is void; the chain goes on after the last durable one. */
 static void drop_failed(tpc_journal *journal) {
     uint64_t first_failed = journal->sequence_first;
-    JOURNAL_INVARIANT(journal, journal->in_flight == 0);
+    JOURNAL_INVARIANT(journal, journal->in_flight == 0); /* the kernel reads none of the buffers */
+    JOURNAL_INVARIANT(journal, journal->error && !journal->failure_told);
+    JOURNAL_INVARIANT(journal, !journal->durable_untold); /* what is not dropped was answered before */
     for (uint64_t sequence = first_failed; sequence < journal->sequence_next; sequence++) {
         commit *dropped = journal_commit_of(journal, sequence);
         journal_drop_data(journal, dropped);
@@ -208,6 +240,7 @@ static void drop_failed(tpc_journal *journal) {
     journal->position_sealed = journal->durable.position;
     journal->crc_sealed = journal->durable.previous_crc;
     journal->failure_told = true;
+    journal_verify(journal);
     journal->watched = journal->watched < first_failed ? journal->watched : first_failed - 1;
     if (journal->listener.failed) journal->listener.failed(journal->listener.context, first_failed, journal->error);
     tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_FAILED, 0, (int64_t)first_failed, journal->error, NULL);
@@ -235,6 +268,8 @@ static void advance(tpc_journal *journal) {
 }
 
 static void in_place_ended(tpc_journal *journal, commit *placed) {
+    JOURNAL_INVARIANT(journal, journal->in_place_in_flight > 0 && journal->in_flight > 0);
+    JOURNAL_INVARIANT(journal, !placed->in_place->groups_left);
     journal->in_flight--;
     journal->in_place_in_flight--;
     int32_t error = placed->in_place->error;
@@ -265,6 +300,7 @@ void journal_completion(void *context, uint64_t user_data, int32_t result, uint3
     if (__builtin_expect(tpc_recorder_on, 0)) tpc_disk_record_completed(written->record_tokens[index % 2], result);
     if (!whole && !written->error) written->error = result < 0 ? -result : EIO;
     if (--written->completions_left) return;
+    JOURNAL_INVARIANT(journal, journal->in_flight > journal->in_place_in_flight);
     journal->in_flight--;
     journal->statistics.commit_spans[tpc_span_of(tpc_ring_now_ns(journal->ring) - written->submitted_ns)]++;
     journal_commit_moves(written, written->error ? TPC_COMMIT_FAIL : TPC_COMMIT_WRITE_ENDED);
@@ -277,6 +313,7 @@ void journal_completion(void *context, uint64_t user_data, int32_t result, uint3
 /* In-place writes that the kernel did not take before the journal failed are not asked for any more. */
 static void abandon_in_place(tpc_journal *journal) {
     commit *placed = journal_commit_of(journal, journal->sequence_submit);
+    JOURNAL_INVARIANT(journal, journal->error && placed->state == TPC_COMMIT_IN_PLACE);
     if (tpc_in_place_abandon(placed->in_place)) in_place_ended(journal, placed);
 }
 
@@ -284,8 +321,9 @@ int64_t journal_turn(void *context, int64_t now_ns) {
     tpc_journal *journal = context;
     enum tpc_journal_action action;
     bool taken = true;
-    while (taken && is_write(action = next_action(journal))) taken = write_next(journal, action) == 0;
-    journal_verify(journal);
+    bool moved = journal->durable_untold; /* else it is as it was looked at last */
+    for (; taken && is_write(action = next_action(journal)); moved = true) taken = write_next(journal, action) == 0;
+    if (moved) journal_verify(journal);
     tell_durable(journal);
     if (!taken) return now_ns; /* the kernel took nothing: again at once */
     if (next_action(journal) == TPC_JOURNAL_ABANDON_IN_PLACE) abandon_in_place(journal);

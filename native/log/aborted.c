@@ -36,6 +36,7 @@ const tpc_aborted *tpc_aborted_next(const tpc_partition *partition, uint32_t *pl
     const tpc_transactions *transactions = &partition->producers.transactions;
     while (*place < transactions->aborted_count) {
         const tpc_aborted *one = &transactions->aborted[(*place)++];
+        TPC_PARTITION_INVARIANT(partition, one->first_offset < one->marker_end);
         if (one->stable_offset >= upto) *place = UINT32_MAX; /* all later ones begin behind it */
         if (one->first_offset < upto) return one;
     }
@@ -46,8 +47,16 @@ const tpc_aborted *tpc_aborted_next(const tpc_partition *partition, uint32_t *pl
 
 static void count(tpc_plane *plane, tpc_partition *partition) {
     uint32_t now = partition->producers.transactions.aborted_count;
+    TPC_PARTITION_INVARIANT(partition, plane->aborted_count >= partition->aborted_counted);
     plane->aborted_count += (int64_t)now - partition->aborted_counted;
     partition->aborted_counted = now;
+}
+
+/* All whose markers are at or above that offset are here, and no others. */
+static void verify_from(const tpc_partition *partition) {
+    const tpc_transactions *transactions = &partition->producers.transactions;
+    if (!transactions->aborted_count) return;
+    TPC_PARTITION_INVARIANT(partition, transactions->aborted[0].marker_end > partition->aborted_from_offset);
 }
 
 /* How many segments have. */
@@ -59,11 +68,14 @@ static uint32_t written(const tpc_partition *partition) {
 static void drop(tpc_plane *plane, tpc_partition *partition, uint32_t dropped) {
     tpc_transactions *transactions = &partition->producers.transactions;
     if (!dropped) return;
+    TPC_PARTITION_INVARIANT(partition, dropped <= transactions->aborted_count);
     int64_t marker_end = transactions->aborted[dropped - 1].marker_end;
+    TPC_PARTITION_INVARIANT(partition, marker_end <= partition->written_offset); /* else nobody would know it */
     if (partition->aborted_from_offset < marker_end) partition->aborted_from_offset = marker_end;
     transactions->aborted_count -= dropped;
     memmove(transactions->aborted, transactions->aborted + dropped,
             transactions->aborted_count * sizeof *transactions->aborted);
+    verify_from(partition);
     count(plane, partition);
 }
 
@@ -79,6 +91,7 @@ static void drop_of_all(tpc_plane *plane) {
 /* Rule: Of aborted transactions a partition keeps TPC_ABORTED_MAX at most, and those whose markers no segment has yet; a core
  * keeps 4 MiB of them. What goes is told by segments. Held by tests/runtime/test_read_committed.py. */
 void tpc_aborted_bound(tpc_plane *plane, tpc_partition *partition) {
+    verify_from(partition);
     count(plane, partition);
     if (partition->aborted_counted > TPC_ABORTED_MAX) {
         uint32_t droppable = written(partition);
@@ -115,6 +128,7 @@ void tpc_aborted_keep(tpc_plane *plane, tpc_partition *partition) {
 }
 
 void tpc_aborted_release(tpc_plane *plane, tpc_partition *partition) {
+    TPC_PARTITION_INVARIANT(partition, plane->aborted_count >= partition->aborted_counted);
     plane->aborted_count -= partition->aborted_counted;
     partition->aborted_counted = 0;
 }
@@ -145,6 +159,7 @@ int tpc_partition_add_aborted(tpc_plane *plane, uint64_t handle, int64_t offset,
     tpc_transactions *transactions = &partition->producers.transactions;
     if (upto != partition->aborted_from_offset || offset >= upto) return -ESTALE;
     uint32_t have = transactions->aborted_count;
+    verify_from(partition); /* so what is added stands in front of it */
     if (added_count > TPC_ABORTED_MAX) return -EINVAL;
     tpc_aborted *all = malloc(((size_t)have + added_count + 1) * sizeof *all);
     if (!all) return -ENOMEM;
@@ -168,6 +183,7 @@ int tpc_fetch_tell_aborted(tpc_fetches *fetches, tpc_fetch_reading *reading, int
     reading->aborted_count = 0;
     uint32_t place = tpc_aborted_place(reading->partition, offset);
     for (const tpc_aborted *one; (one = tpc_aborted_next(reading->partition, &place, upto));) {
+        TPC_PARTITION_INVARIANT(reading->partition, one->marker_end > offset && one->first_offset < upto);
         if (fetches->aborted_count == fetches->aborted_capacity) {
             uint32_t capacity = fetches->aborted_capacity ? 2 * fetches->aborted_capacity : 64;
             tpc_aborted_transaction *grown = realloc(fetches->aborted, capacity * sizeof *grown);

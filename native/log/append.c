@@ -14,7 +14,9 @@
 
 #include "journal_format.h"
 #include "plane.h"
+#include "wire.h"
 
+enum { AT_LEADER_EPOCH = 12 };      /* in a stored batch: native/bytes/batch.c */
 enum { EPOCH_PER_TRANSACTION = 2 }; /* transaction.version */
 
 /* ---- doing ---- */
@@ -37,6 +39,9 @@ static int stamp(const tpc_partition *partition, const tpc_append_batch *batch, 
 }
 
 static void undo_link(tpc_plane *plane, tpc_partition *partition, tpc_undo_record *undo) {
+    TPC_HOLDS(!plane->undo_first == !plane->undo_last && !plane->undo_first == !plane->undo_count);
+    TPC_PARTITION_INVARIANT(partition, !plane->undo_last || plane->undo_last->sequence <= undo->sequence);
+    TPC_PARTITION_INVARIANT(partition, undo->base_offset >= partition->durable_offset);
     undo->previous = plane->undo_last;
     undo->next = NULL;
     *(plane->undo_last ? &plane->undo_last->next : &plane->undo_first) = undo;
@@ -74,6 +79,7 @@ static void undo_keep(tpc_plane *plane, tpc_partition *partition, tpc_undo_recor
     tpc_undo_record *newest = partition->undo_newest;
     if (newest && producer_id < 0 && newest->producer_id < 0 && newest->sequence == batch->sequence &&
         newest->next_offset == batch->base_offset && newest->leader_epoch == leader_epoch) {
+        TPC_PARTITION_INVARIANT(partition, newest->handle == partition->handle && partition->appends_undurable);
         newest->next_offset = batch->next_offset;
         newest->bytes += batch->slice.length;
         newest->appends++;
@@ -114,9 +120,19 @@ static int reserve(tpc_plane *plane, tpc_partition *partition, const tpc_append_
 static void use_room(tpc_plane *plane, tpc_partition *partition, uint32_t bytes) {
     if (partition->bytes_admitted == INT64_MAX) return;
     partition->bytes_admitted -= bytes;
+    TPC_PARTITION_INVARIANT(partition, partition->bytes_admitted >= 0);
     if (partition->bytes_admitted >= partition->room_low_bytes) return;
     if (!tpc_ring_push_event(plane->ring, TPC_EVENT_ROOM_LOW, partition->handle, partition->bytes_admitted, 0, NULL))
         partition->room_low_bytes = 0;
+}
+
+/* What is about to be journalled: its bytes say what the log says of them. */
+static void verify_stamped(const tpc_partition *partition, const tpc_append_batch *batch, const tpc_tail_batch *kept) {
+    int32_t epoch = (int32_t)wire_u32(batch->batch + AT_LEADER_EPOCH);
+    TPC_PARTITION_INVARIANT(partition, (int64_t)wire_u64(batch->batch) == kept->base_offset);
+    TPC_PARTITION_INVARIANT(partition, kept->base_offset < kept->next_offset);
+    TPC_PARTITION_INVARIANT(partition,
+                            batch->is_stamped ? epoch <= partition->leader_epoch : epoch == partition->leader_epoch);
 }
 
 /* What the batch, which the log ends with now, makes of its producer. */
@@ -136,6 +152,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
                            .base_offset = partition->log_end_offset,
                            .next_offset = partition->log_end_offset + header->last_offset_delta + 1};
     error = stamp(partition, batch, header);
+    if (error == 0) verify_stamped(partition, batch, &kept);
     tpc_in_place_batch placed = {.base_offset = kept.base_offset,
                                  .next_offset = kept.next_offset,
                                  .frame = batch->frame,
@@ -161,6 +178,7 @@ int tpc_append_batch_to(tpc_plane *plane, tpc_partition *partition, const tpc_ap
     undo_keep(plane, partition, undo, &kept, header->producer_id,
               batch->is_stamped ? header->partition_leader_epoch : partition->leader_epoch);
     partition->log_end_offset = kept.next_offset;
+    TPC_PARTITION_INVARIANT(partition, tpc_tail_newest(partition)->sequence == kept.sequence);
     if (header->producer_id >= 0) take_producer(plane, partition, batch, header, kept.base_offset);
     use_room(plane, partition, batch->bytes);
     tpc_partition_verify(partition);
@@ -201,6 +219,7 @@ int tpc_append_fits_journal(const tpc_plane *plane, const uint8_t *batches, uint
         tpc_batch_header_read(batches + position, bytes - position, &header);
         lengths[filled] = (uint32_t)header.batch_bytes;
     }
+    TPC_HOLDS(filled == count); /* it was counted in the same bytes */
     int result = tpc_journal_would_fit(plane->journal, lengths, filled);
     if (lengths != few) free(lengths);
     return result;
@@ -245,6 +264,7 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
         position += batch.bytes;
     }
     tpc_frame_release(frame);
+    TPC_PARTITION_INVARIANT(partition, error || result->next_offset == partition->log_end_offset);
     if (error == 0) result->base_offset = base_offset;
     return error;
 }
@@ -282,6 +302,9 @@ int tpc_plane_append_marker(tpc_plane *plane, uint64_t handle, int64_t producer_
 /* ---- their fate ---- */
 
 static void undo_unlink(tpc_plane *plane, tpc_undo_record *undo) {
+    TPC_HOLDS(plane->undo_count > 0);
+    TPC_HOLDS((undo->previous ? undo->previous->next : plane->undo_first) == undo);
+    TPC_HOLDS((undo->next ? undo->next->previous : plane->undo_last) == undo);
     *(undo->previous ? &undo->previous->next : &plane->undo_first) = undo->next;
     *(undo->next ? &undo->next->previous : &plane->undo_last) = undo->previous;
     plane->undo_count--;
@@ -289,6 +312,7 @@ static void undo_unlink(tpc_plane *plane, tpc_undo_record *undo) {
 }
 
 static void partition_forgets(tpc_partition *partition, const tpc_undo_record *undo) {
+    TPC_PARTITION_INVARIANT(partition, partition->appends_undurable > 0);
     partition->appends_undurable--;
     if (partition->undo_newest == undo) partition->undo_newest = NULL;
 }
@@ -321,11 +345,13 @@ static void forget_adoptions(tpc_plane *plane, uint64_t durable_sequence) {
  * tpc_broker/broker/partition.py. Held by tests/runtime/test_plane_produce.py. */
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
+    TPC_HOLDS(sequence <= tpc_journal_durable_sequence(plane->journal));
     while (plane->undo_first && plane->undo_first->sequence <= sequence) {
         tpc_undo_record *oldest = plane->undo_first;
         tpc_partition *partition = tpc_partition_of(plane, oldest->handle);
         if (partition) {
             TPC_PARTITION_INVARIANT(partition, oldest->base_offset == partition->durable_offset);
+            TPC_PARTITION_INVARIANT(partition, oldest->next_offset <= partition->log_end_offset);
             partition_forgets(partition, oldest);
             tpc_partition_durable(plane, partition, oldest->next_offset, oldest->bytes);
         }
@@ -346,6 +372,7 @@ static tpc_partition_cut *find_cut(tpc_plane *plane, const uint8_t topic_id[16],
 }
 
 static void add_cut(tpc_plane *plane, const tpc_partition_cut *cut) {
+    TPC_HOLDS(cut->offset >= 0 && cut->partition >= 0);
     if (plane->cuts_count == plane->cuts_capacity) {
         uint32_t capacity = plane->cuts_capacity ? plane->cuts_capacity * 2 : 16;
         tpc_partition_cut *grown = realloc(plane->cuts, capacity * sizeof *grown);
@@ -392,8 +419,14 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
     if (!partition) return;
     TPC_PARTITION_INVARIANT(partition, partition->log_end_offset == undone->next_offset);
     TPC_PARTITION_INVARIANT(partition, partition->commit_offset <= undone->base_offset);
+    TPC_PARTITION_INVARIANT(partition, partition->durable_offset <= undone->base_offset);
+    TPC_PARTITION_INVARIANT(partition, undone->sequence > tpc_journal_durable_sequence(plane->journal));
     tpc_tail_cut(plane, partition, undone->base_offset);
     partition->log_end_offset = undone->base_offset;
+    const tpc_tail_batch *newest = tpc_tail_newest(partition);
+    TPC_PARTITION_INVARIANT(partition, !newest || newest->next_offset == undone->base_offset);
+    TPC_PARTITION_INVARIANT(partition, newest || partition->written_offset == undone->base_offset);
+    TPC_PARTITION_INVARIANT(partition, partition->in_place_end_offset <= undone->base_offset);
     tpc_transactions_cut_aborted(&partition->producers.transactions, undone->base_offset);
     if (partition->spent_epoch < undone->leader_epoch) partition->spent_epoch = undone->leader_epoch;
     partition_forgets(partition, undone);
@@ -417,6 +450,7 @@ void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error)
         undo(plane, plane->undo_last);
         undo_unlink(plane, plane->undo_last);
     }
+    TPC_HOLDS(!plane->undo_first && !plane->undo_count);
     remember_truncations(plane);
     plane->cuts_sequence = 0;
 }

@@ -32,7 +32,9 @@ void tpc_commit_wait_begin(tpc_partition *partition, tpc_commit_wait *wait, enum
                            void (*over)(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code)) {
     TPC_PARTITION_INVARIANT(partition, end_offset > tpc_partition_reached(partition, level));
     TPC_PARTITION_INVARIANT(partition, end_offset <= partition->log_end_offset);
+    TPC_PARTITION_INVARIANT(partition, !wait->partition); /* it stands in no other list */
     tpc_commit_waits *waits = &partition->waits[level];
+    TPC_PARTITION_INVARIANT(partition, !waits->first == !waits->last);
     tpc_commit_wait *before = waits->last;
     while (before && before->end_offset > end_offset) before = before->previous; /* a duplicate's is an earlier one */
     tpc_commit_wait *after = before ? before->next : waits->first;
@@ -49,6 +51,8 @@ void tpc_commit_wait_begin(tpc_partition *partition, tpc_commit_wait *wait, enum
 void tpc_commit_wait_end(tpc_commit_wait *wait) {
     if (!wait->partition) return;
     tpc_commit_waits *waits = &wait->partition->waits[wait->level];
+    TPC_PARTITION_INVARIANT(wait->partition, (wait->previous ? wait->previous->next : waits->first) == wait);
+    TPC_PARTITION_INVARIANT(wait->partition, (wait->next ? wait->next->previous : waits->last) == wait);
     *(wait->previous ? &wait->previous->next : &waits->first) = wait->next;
     *(wait->next ? &wait->next->previous : &waits->last) = wait->previous;
     wait->partition = NULL;
@@ -94,7 +98,8 @@ void tpc_partition_committed(tpc_plane *plane, tpc_partition *partition, int64_t
 }
 
 void tpc_partition_durable(tpc_plane *plane, tpc_partition *partition, int64_t durable_offset, int64_t bytes) {
-    TPC_PARTITION_INVARIANT(partition, durable_offset >= partition->durable_offset);
+    TPC_PARTITION_INVARIANT(partition, durable_offset > partition->durable_offset && bytes > 0);
+    TPC_PARTITION_INVARIANT(partition, durable_offset <= partition->log_end_offset);
     partition->durable_offset = durable_offset;
     tpc_plane_publish_partition_durable(plane, partition, bytes);
     tell_reached(plane, partition, TPC_WAIT_DURABLE);
@@ -143,6 +148,7 @@ typedef struct tpc_python_wait {
 
 static void python_wait_over(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code) {
     tpc_python_wait *of = (tpc_python_wait *)wait;
+    TPC_HOLDS((of->previous ? of->previous->next : plane->python_waits) == of);
     *(of->previous ? &of->previous->next : &plane->python_waits) = of->next;
     if (of->next) of->next->previous = of->previous;
     int result = tpc_ring_push_event(plane->ring, TPC_EVENT_WAIT_OVER, of->token, error_code, 0, NULL);

@@ -122,6 +122,10 @@ int tpc_in_place_window_append(tpc_plane *plane, tpc_partition *partition, tpc_i
     memcpy(payload, &header, sizeof header);
     memcpy(payload + sizeof header, batch->batch, head);
     memcpy(payload + sizeof header + head, batch->batch + batch->bytes - tail, tail);
+    TPC_PARTITION_INVARIANT(partition, batch->base_offset == partition->log_end_offset);
+    TPC_PARTITION_INVARIANT(partition, end <= window->reserved_position && end <= window->segment_bytes_max);
+    TPC_PARTITION_INVARIANT(partition,
+                            head + (bytes - edge) + tail == batch->bytes); /* entry and blocks have all of it */
     const uint8_t *rest = batch->batch + head + staged_bytes - edge;
     if (!batch->frame || (uintptr_t)rest % BLOCK_BYTES) {
         staged_bytes = bytes;
@@ -139,7 +143,10 @@ int tpc_in_place_window_append(tpc_plane *plane, tpc_partition *partition, tpc_i
                                              (uint32_t)sizeof header + head + tail, sequence, &staged);
     if (result < 0) return result;
     if (edge) {
-        const tpc_slice *before = &tpc_tail_newest(partition)->slice;
+        const tpc_tail_batch *newest = tpc_tail_newest(partition);
+        TPC_PARTITION_INVARIANT(partition, newest && newest->next_offset == batch->base_offset);
+        const tpc_slice *before = &newest->slice;
+        TPC_PARTITION_INVARIANT(partition, before->length >= edge);
         memcpy(staged, before->data + before->length - edge, edge);
     }
     if (staged_bytes) memcpy(staged + edge, batch->batch + head, staged_bytes - edge);

@@ -93,6 +93,12 @@ void tpc_partition_verify(const tpc_partition *partition) {
     TPC_PARTITION_INVARIANT(partition, partition->dirty_bytes <= partition->unwritten_bytes);
     TPC_PARTITION_INVARIANT(partition, partition->unwritten_bytes <= partition->tail_bytes);
     TPC_PARTITION_INVARIANT(partition, partition->tail_clean <= partition->tail_count);
+    TPC_PARTITION_INVARIANT(partition,
+                            (partition->dirty_bytes == 0) == (partition->written_offset == partition->durable_offset));
+    TPC_PARTITION_INVARIANT(partition, (partition->unwritten_bytes == 0) ==
+                                           (partition->written_offset == partition->log_end_offset));
+    TPC_PARTITION_INVARIANT(partition,
+                            partition->dirty == (partition->dirty_bytes > 0)); /* write-behind looks for it */
 }
 
 void tpc_partition_broken(const tpc_partition *partition, const char *condition, const char *file, int line) {
@@ -126,6 +132,7 @@ int tpc_partition_admit(tpc_plane *plane, uint64_t handle, int64_t bytes_more) {
         return -EINVAL;
     bool unlimited = bytes_more == INT64_MAX || (bytes_more > 0 && partition->bytes_admitted > INT64_MAX - bytes_more);
     partition->bytes_admitted = unlimited ? INT64_MAX : partition->bytes_admitted + bytes_more;
+    TPC_PARTITION_INVARIANT(partition, partition->bytes_admitted >= 0);
     partition->room_low_bytes = unlimited ? 0 : partition->bytes_admitted / 2;
     return 0;
 }
@@ -194,10 +201,16 @@ static void chain(tpc_plane *plane, tpc_partition *partition) {
 
 static void unchain(tpc_plane *plane, tpc_partition *partition) {
     tpc_partition **name = &plane->by_name[partition->name_hash & (plane->buckets - 1)];
-    while (*name != partition) name = &(*name)->name_next;
+    while (*name != partition) {
+        TPC_PARTITION_INVARIANT(partition, *name); /* it is in the table */
+        name = &(*name)->name_next;
+    }
     *name = partition->name_next;
     tpc_partition **id = &plane->by_id[partition->id_hash & (plane->buckets - 1)];
-    while (*id != partition) id = &(*id)->id_next;
+    while (*id != partition) {
+        TPC_PARTITION_INVARIANT(partition, *id);
+        id = &(*id)->id_next;
+    }
     *id = partition->id_next;
 }
 
@@ -218,6 +231,7 @@ static int grow_buckets(tpc_plane *plane) {
 static int slot_take(tpc_plane *plane, uint32_t *slot) {
     if (plane->slot_free != SLOT_NONE) {
         *slot = plane->slot_free;
+        TPC_HOLDS(*slot < plane->slots_count && !plane->slots[*slot].partition);
         plane->slot_free = plane->slots[*slot].free_next;
         return 0;
     }
@@ -269,7 +283,12 @@ static tpc_partition *partition_new(const tpc_partition_params *params) {
     return partition;
 }
 
+/* Nobody stands in its lists, and it in no list, any more. */
 static void partition_free(tpc_partition *partition) {
+    TPC_PARTITION_INVARIANT(partition, !partition->waits[TPC_WAIT_DURABLE].first);
+    TPC_PARTITION_INVARIANT(partition, !partition->waits[TPC_WAIT_COMMITTED].first);
+    TPC_PARTITION_INVARIANT(partition, !partition->fetch_waits && !partition->windows && !partition->steady);
+    TPC_PARTITION_INVARIANT(partition, !partition->dirty && !partition->tail_count && !partition->chunk);
     tpc_in_place_window_close(partition);
     tpc_producers_free(&partition->producers);
     free(partition->topic_name);
@@ -290,6 +309,7 @@ int tpc_partition_register(tpc_plane *plane, const tpc_partition_params *params,
         if (partition) partition_free(partition);
         return -ENOMEM;
     }
+    TPC_HOLDS(plane->slots[slot].generation); /* so that no handle is 0 */
     plane->slots[slot].partition = partition;
     partition->producers.all_count = &plane->producers_count;
     partition->handle = (uint64_t)plane->slots[slot].generation << 32 | slot;
@@ -342,6 +362,7 @@ int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t t
     if (partition->role != TPC_ROLE_LEADER) partition->told_offset = partition->log_end_offset;
     bool begins_to_lead = role == TPC_ROLE_LEADER && partition->role != TPC_ROLE_LEADER;
     if (begins_to_lead) tpc_plane_publish_leads(plane, partition);
+    TPC_PARTITION_INVARIANT(partition, role == TPC_ROLE_LEADER || !partition->waits[TPC_WAIT_COMMITTED].first);
     partition->role = role;
     partition->leader_epoch = term;
     return 0;
@@ -367,6 +388,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
     uint32_t slot = (uint32_t)handle;
+    TPC_PARTITION_INVARIANT(partition, plane->statistics.partitions > 0 && partition->handle == handle);
     unchain(plane, partition);
     plane->named_last = NULL;
     plane->slots[slot].partition = NULL;
@@ -379,6 +401,7 @@ int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);
     tpc_plane_publish_withdrawn(plane, partition);
     tpc_aborted_release(plane, partition);
+    TPC_PARTITION_INVARIANT(partition, !partition->is_appended);
     partition_free(partition);
     return 0;
 }
@@ -432,6 +455,7 @@ int tpc_partition_dump_producers(const tpc_plane *plane, uint64_t handle, int64_
     memcpy(encoded, &count, sizeof count);
     int64_t end_offset = upto_offset < partition->durable_offset ? upto_offset : partition->durable_offset;
     bytes += tpc_producers_encode_ended(&partition->producers, end_offset, encoded + bytes, bytes_max - bytes);
+    TPC_PARTITION_INVARIANT(partition, bytes <= bytes_max);
     return (int)bytes;
 }
 
@@ -453,6 +477,7 @@ int tpc_partition_tell_producers(const tpc_plane *plane, uint64_t handle, tpc_to
                                 .coordinator_epoch = state->coordinator_epoch,
                                 .producer_epoch = state->producer_epoch};
     }
+    TPC_PARTITION_INVARIANT(partition, count == partition->producers.count);
     return (int)count;
 }
 

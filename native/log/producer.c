@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "invariant.h"
 #include "keyed_hash.h"
 
 #define CAPACITY_MIN 4u
@@ -31,6 +32,7 @@ static uint32_t chunk_of(uint32_t number) {
 
 static tpc_producer_state *state_at(const tpc_producers *producers, uint32_t number) {
     uint32_t chunk = chunk_of(number);
+    TPC_HOLDS(number < producers->states_used);
     return &producers->chunks[chunk][chunk ? number - (CAPACITY_MIN << (chunk - 1)) : number];
 }
 
@@ -42,6 +44,7 @@ tpc_producer_state *tpc_producers_at(const tpc_producers *producers, uint32_t nu
 /* Its slot; UINT32_MAX: it is not known. */
 static uint32_t find_slot(const tpc_producers *producers, int64_t producer_id) {
     if (!producers->count) return UINT32_MAX;
+    TPC_HOLDS(producers->count < producers->capacity); /* so a search ends */
     uint32_t hash = hash_of(producer_id), mask = producers->capacity - 1;
     const tpc_producer_slot *slots = producers->slots;
     for (uint32_t slot = hash & mask; slots[slot].state; slot = (slot + 1) & mask)
@@ -72,6 +75,7 @@ enum tpc_sequence_verdict tpc_producers_check(const tpc_producers *producers, co
     if (known->transaction && !(header->attributes & TPC_BATCH_TRANSACTIONAL)) return TPC_SEQUENCE_NOT_IN_TRANSACTION;
     if (header->producer_epoch > known->producer_epoch)
         return header->base_sequence == 0 ? TPC_SEQUENCE_NEXT : TPC_SEQUENCE_OUT_OF_ORDER;
+    TPC_HOLDS(known->batches_count <= TPC_PRODUCER_BATCHES_MAX);
     for (uint32_t i = 0; i < known->batches_count; i++) {
         const tpc_producer_batch *batch = &known->batches[i];
         if (batch->base_sequence == header->base_sequence && batch->last_sequence == last_sequence_of(header)) {
@@ -100,8 +104,12 @@ static void put_slot(tpc_producer_slot *slots, uint32_t capacity, tpc_producer_s
 
 /* grow() came before. */
 static void insert(tpc_producers *producers, const tpc_producer_state *state) {
+    TPC_HOLDS(state->producer_id >= 0);
+    TPC_HOLDS(!tpc_producers_full(producers));
+    TPC_HOLDS(producers->free_first || producers->states_used < producers->states_max);
     uint32_t number = producers->free_first ? producers->free_first - 1 : producers->states_used++;
     tpc_producer_state *at = state_at(producers, number);
+    TPC_HOLDS(!producers->free_first || at->producer_id < 0); /* nobody has it */
     if (producers->free_first) producers->free_first = (uint32_t)at->coordinator_epoch;
     *at = *state;
     put_slot(producers->slots, producers->capacity, (tpc_producer_slot){hash_of(state->producer_id), number + 1});
@@ -155,6 +163,7 @@ static void end_transaction(tpc_producers *producers, tpc_producer_state *state,
     state->transaction = NULL;
     state->coordinator_epoch = marker->coordinator_epoch;
     if (!ended) return;
+    TPC_HOLDS(ended->producer_id == state->producer_id);
     tpc_transactions_end(&producers->transactions, ended, marker_end);
     /* Those that have ended and are not seen yet are in the list too: it is no later than it might be. */
     tpc_aborted aborted = {state->producer_id, ended->first_offset, marker_end,
@@ -190,6 +199,7 @@ void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *head
     }
     if (known->batches_count == TPC_PRODUCER_BATCHES_MAX)
         memmove(known->batches, known->batches + 1, --known->batches_count * sizeof *known->batches);
+    TPC_HOLDS(known->batches_count < TPC_PRODUCER_BATCHES_MAX && header->last_offset_delta >= 0);
     known->batches[known->batches_count++] =
         (tpc_producer_batch){.base_offset = base_offset,
                              .last_offset = base_offset + header->last_offset_delta,
@@ -215,7 +225,13 @@ static int put(tpc_producers *producers, const tpc_producer_state *state) {
 void tpc_producers_undo(tpc_producers *producers, int64_t producer_id, const tpc_producer_state *before) {
     tpc_producer_state *now = tpc_producers_find(producers, producer_id);
     tpc_open_transaction *open = now ? now->transaction : NULL, *was = before ? before->transaction : NULL;
-    if (open && open != was) tpc_transactions_forget(&producers->transactions, open);
+    TPC_HOLDS(!before || before->producer_id == producer_id);
+    TPC_HOLDS(!was || was->producer_id == producer_id);
+    if (open && open != was) {
+        TPC_HOLDS(open->producer_id == producer_id && open->marker_end < 0);
+        tpc_transactions_forget(&producers->transactions, open);
+        now->transaction = NULL;
+    }
     if (was && open != was) tpc_transactions_reopen(&producers->transactions, was);
     if (before)
         put(producers, before); /* there, unless the clock jumped and it expired */
@@ -229,6 +245,7 @@ void tpc_producers_remove(tpc_producers *producers, int64_t producer_id) {
     if (gap == UINT32_MAX) return;
     tpc_producer_slot *slots = producers->slots;
     tpc_producer_state *known = state_at(producers, slots[gap].state - 1);
+    TPC_HOLDS(known->producer_id == producer_id && !known->transaction);
     known->producer_id = -1;
     known->coordinator_epoch = (int32_t)producers->free_first; /* of a free one the next free one */
     producers->free_first = slots[gap].state;
@@ -240,6 +257,7 @@ void tpc_producers_remove(tpc_producers *producers, int64_t producer_id) {
     }
     slots[gap].state = 0;
     producers->count--;
+    TPC_HOLDS(!producers->all_count || *producers->all_count > producers->count);
     if (producers->all_count) --*producers->all_count;
 }
 
@@ -269,6 +287,7 @@ void tpc_producers_free(tpc_producers *producers) {
     free(producers->chunks);
     free(producers->slots);
     tpc_transactions_free(&producers->transactions);
+    TPC_HOLDS(!producers->all_count || *producers->all_count >= producers->count);
     if (producers->all_count) *producers->all_count -= producers->count;
     *producers = (tpc_producers){.all_count = producers->all_count};
 }
@@ -298,6 +317,7 @@ _Static_assert(sizeof(encoded_producer) + TPC_PRODUCER_BATCHES_MAX * sizeof(enco
                "what it takes at most");
 
 uint32_t tpc_producer_encode(const tpc_producer_state *state, uint8_t *encoded) {
+    TPC_HOLDS(state->producer_id >= 0 && state->batches_count <= TPC_PRODUCER_BATCHES_MAX);
     encoded_producer one = {.producer_id = state->producer_id,
                             .producer_epoch = state->producer_epoch,
                             .coordinator_epoch = state->coordinator_epoch,
@@ -308,11 +328,13 @@ uint32_t tpc_producer_encode(const tpc_producer_state *state, uint8_t *encoded) 
     uint32_t bytes = sizeof one;
     for (uint32_t i = 0; i < state->batches_count; i++) {
         const tpc_producer_batch *of = &state->batches[i];
+        TPC_HOLDS(of->base_offset >= 0 && of->base_offset <= of->last_offset); /* else it would not be read */
         encoded_batch batch = {of->last_sequence, of->last_offset, (int32_t)(of->last_offset - of->base_offset),
                                of->timestamp_ms};
         memcpy(encoded + bytes, &batch, sizeof batch);
         bytes += sizeof batch;
     }
+    TPC_HOLDS(bytes <= TPC_PRODUCER_ENCODED_MAX);
     return bytes;
 }
 
@@ -399,6 +421,7 @@ int tpc_producers_decode(tpc_producers *producers, const uint8_t *encoded, uint3
         if (state.last_append_ms > now_ms || state.last_append_ms <= now_ms - expiry_ms) state.last_append_ms = now_ms;
         result = load(producers, &state, first_offset);
     }
+    TPC_HOLDS(result < 0 || place == ended_place); /* all were read that were found to be there */
     for (; result == 0 && place < bytes; place += sizeof ended) {
         memcpy(&ended, encoded + place, sizeof ended);
         result = load_ended(producers, &ended);
@@ -411,6 +434,7 @@ uint32_t tpc_producers_encode_ended(const tpc_producers *producers, int64_t upto
     uint32_t bytes = 0;
     const tpc_open_transaction *at = producers->transactions.ended_first;
     for (; at && at->marker_end <= upto_offset && bytes + sizeof(encoded_ended) <= bytes_max; at = at->ended_next) {
+        TPC_HOLDS(at->marker_end > at->first_offset);
         encoded_ended ended = {at->producer_id, at->first_offset, at->marker_end};
         memcpy(encoded + bytes, &ended, sizeof ended);
         bytes += sizeof ended;

@@ -14,6 +14,7 @@ void tpc_plane_bound_producers(tpc_plane *plane, int64_t bytes_max) {
 
 /* The next one, and its partition; NULL: nothing was there. */
 static const tpc_producer_state *look(tpc_plane *plane, tpc_partition **partition) {
+    TPC_HOLDS(plane->looked_slot < plane->slots_count);
     *partition = plane->slots[plane->looked_slot].partition;
     if (*partition && plane->looked_number < (*partition)->producers.states_used)
         return tpc_producers_at(&(*partition)->producers, plane->looked_number++);
@@ -33,6 +34,7 @@ static bool forget_one(tpc_plane *plane) {
         if (!silent || state->last_append_ms < silent->last_append_ms) silent = state, of_silent = partition;
     }
     if (!silent) return false;
+    TPC_HOLDS(plane->producers_count > 0);
     tpc_producers_remove(&of_silent->producers, silent->producer_id);
     plane->statistics.producers_forgotten++;
     return true;

@@ -37,6 +37,7 @@ static tpc_segment_file *file_new(int descriptor) {
 
 static void file_release(void *released) {
     tpc_segment_file *file = released;
+    TPC_HOLDS(file->references > 0);
     if (--file->references > 0) return;
     tpc_io.close(file->descriptor);
     free(file);
@@ -45,6 +46,7 @@ static void file_release(void *released) {
 tpc_frame *tpc_file_slice_frame(tpc_budget *budget, tpc_segment_file *file, int64_t position) {
     tpc_frame *frame = tpc_frame_new_forced(budget, sizeof(tpc_file_range));
     if (!frame) return NULL;
+    TPC_HOLDS(file->references > 0 && position >= 0);
     file->references++;
     tpc_file_range range = {
         .owner = file, .release = file_release, .position = position, .descriptor = file->descriptor};
@@ -56,11 +58,14 @@ tpc_frame *tpc_file_slice_frame(tpc_budget *budget, tpc_segment_file *file, int6
 /* ---- opening and closing ---- */
 
 static void use_unlink(tpc_windows *windows, tpc_segment_window *window) {
+    TPC_HOLDS((window->older ? window->older->newer : windows->oldest) == window);
+    TPC_HOLDS((window->newer ? window->newer->older : windows->newest) == window);
     *(window->older ? &window->older->newer : &windows->oldest) = window->newer;
     *(window->newer ? &window->newer->older : &windows->newest) = window->older;
 }
 
 static void use_link(tpc_windows *windows, tpc_segment_window *window) {
+    TPC_HOLDS(!windows->oldest == !windows->newest);
     window->older = windows->newest;
     window->newer = NULL;
     *(windows->newest ? &windows->newest->newer : &windows->oldest) = window;
@@ -69,7 +74,11 @@ static void use_link(tpc_windows *windows, tpc_segment_window *window) {
 
 static void close_window(tpc_windows *windows, tpc_segment_window *window) {
     tpc_segment_window **at = &window->partition->windows;
-    while (*at != window) at = &(*at)->next;
+    TPC_HOLDS(windows->count > 0);
+    while (*at != window) {
+        TPC_HOLDS(*at); /* it is one of its partition's */
+        at = &(*at)->next;
+    }
     *at = window->next;
     use_unlink(windows, window);
     windows->count--;
@@ -159,6 +168,7 @@ int tpc_partition_open_window(tpc_plane *plane, uint64_t handle, const tpc_windo
             close_window(windows, other);
     }
     if (windows->count == WINDOWS_MAX) close_window(windows, windows->oldest);
+    TPC_HOLDS(windows->count < WINDOWS_MAX);
     window->next = partition->windows;
     partition->windows = window;
     use_link(windows, window);
@@ -178,10 +188,12 @@ static int header_at(tpc_windows *windows, const tpc_segment_window *window, int
                  position + HEADER_BYTES <= windows->headers_position + windows->headers_bytes;
     if (!known) {
         int64_t left_bytes = window->end_position - position;
+        TPC_HOLDS(position >= 0 && left_bytes > 0);
         int64_t bytes = left_bytes < (int64_t)sizeof windows->headers ? left_bytes : (int64_t)sizeof windows->headers;
         int64_t count = tpc_io.read_cached(window->file->descriptor, windows->headers, (uint64_t)bytes, position);
         windows->headers_file = NULL;
         if (count < HEADER_BYTES) return -EAGAIN;
+        TPC_HOLDS(count <= bytes);
         windows->headers_file = window->file;
         windows->headers_position = position;
         windows->headers_bytes = (uint32_t)count;
@@ -273,6 +285,7 @@ static int find_end(tpc_windows *windows, tpc_segment_window *window, int64_t be
             break;
     }
     if (at == window_end) *next_offset = behind_window;
+    TPC_HOLDS(at >= begin && at <= window->end_position);
     *end = at;
     return 0;
 }
@@ -288,6 +301,8 @@ int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offs
     *next_offset = window->upto_offset < upto_offset ? window->upto_offset : upto_offset;
     if (result == 0) result = find_end(windows, window, *position, visible_end, bytes_max, min_one, &end, next_offset);
     if (result < 0) return result == -EBADMSG ? -ENOENT : result;
+    TPC_PARTITION_INVARIANT(partition, window->partition == partition && end >= *position);
+    TPC_PARTITION_INVARIANT(partition, end <= window->end_position); /* behind it nothing is known to be whole */
     /* More would fit, and there is more: the next window has it. */
     bool complete = window->to_segment_end && window->upto_offset >= partition->written_offset;
     bool sealed = window->to_segment_end && window->is_sealed;

@@ -11,7 +11,9 @@ static int64_t take_one(tpc_plane *plane, tpc_short_run *run, int64_t run_bytes_
     if (taken <= 0) return 0;
     uint32_t count = (uint32_t)taken;
     int64_t bytes = (int64_t)tpc_tail_batches_bytes(batches, count);
-    bool is_whole = tpc_partition_of(plane, run->handle)->dirty_bytes == bytes;
+    const tpc_partition *partition = tpc_partition_of(plane, run->handle);
+    bool is_whole = partition->dirty_bytes == bytes;
+    TPC_PARTITION_INVARIANT(partition, !is_whole || batches[count - 1].next_offset == partition->durable_offset);
     if (bytes > run_bytes_max || !is_whole || tpc_tail_batches_next_in_place(batches, count, 0) < count)
         bytes = 0;
     else
@@ -32,6 +34,7 @@ uint32_t tpc_plane_short_runs_take(tpc_plane *plane, tpc_short_run *runs, uint32
         if (partition->dirty_bytes > (int64_t)(out_bytes - used)) return i;
         runs[i].bytes = take_one(plane, &runs[i], run_bytes_max, out + used, batches, batches_max);
         used += (uint64_t)runs[i].bytes;
+        TPC_HOLDS(runs[i].bytes >= 0 && used <= out_bytes);
     }
     return count;
 }

@@ -41,6 +41,7 @@
 enum { AT_LENGTH = 8, AT_LAST_OFFSET_DELTA = 23, LENGTH_OVERHEAD_BYTES = 12 };
 
 static tpc_tail_batch *tail_at(const tpc_partition *partition, uint32_t position) {
+    TPC_PARTITION_INVARIANT(partition, position < partition->tail_count);
     return &partition->tail[(partition->tail_head + position) & (partition->tail_capacity - 1)];
 }
 
@@ -58,12 +59,16 @@ static uint32_t position_in_run(const tpc_tail_batch *run, int64_t offset) {
     if (offset <= run->base_offset) return 0;
     if (offset >= run->next_offset) return run->slice.length;
     while (batch_end(run->slice.data + place) <= offset) place += batch_bytes(run->slice.data + place);
+    TPC_HOLDS(place < run->slice.length); /* its batches reach to where it ends */
     return place;
 }
 
 static tpc_frame *take_chunk(tpc_plane *plane, uint32_t capacity) {
-    if (capacity >= CHUNK_BYTES_MAX && plane->spare_chunks_count)
-        return plane->spare_chunks[--plane->spare_chunks_count];
+    if (capacity >= CHUNK_BYTES_MAX && plane->spare_chunks_count) {
+        tpc_frame *spare = plane->spare_chunks[--plane->spare_chunks_count];
+        TPC_HOLDS(spare->references == 1); /* nobody reads what it is about to be filled over */
+        return spare;
+    }
     return tpc_frame_new_forced(plane->budget, capacity < CHUNK_BYTES_MAX ? capacity : CHUNK_BYTES_MAX);
 }
 
@@ -86,6 +91,7 @@ static int reserve_chunk(tpc_plane *plane, tpc_partition *partition, uint32_t by
     if (full && full->capacity - full->length >= bytes) return 0;
     tpc_frame *chunk = take_chunk(plane, full ? full->capacity * 2 : CHUNK_BYTES_MIN);
     if (!chunk) return -ENOMEM;
+    TPC_HOLDS(chunk->capacity >= bytes);
     chunk->length = 0;
     tpc_frame_release(partition->chunk);
     partition->chunk = chunk;
@@ -124,6 +130,10 @@ static bool extends_run(const tpc_partition *partition, const tpc_tail_batch *ne
 void tpc_tail_add(tpc_plane *plane, tpc_partition *partition, const tpc_tail_batch *batch) {
     uint32_t bytes = batch->slice.length;
     tpc_tail_batch *newest = partition->tail_count ? tail_at(partition, partition->tail_count - 1) : NULL;
+    TPC_PARTITION_INVARIANT(partition, batch->base_offset == partition->log_end_offset);
+    TPC_PARTITION_INVARIANT(partition, !newest || newest->next_offset == batch->base_offset);
+    TPC_PARTITION_INVARIANT(partition, !newest || newest->sequence <= batch->sequence);
+    TPC_PARTITION_INVARIANT(partition, partition->tail_count < partition->tail_capacity); /* reserve came before */
     partition->tail_bytes += bytes;
     partition->unwritten_bytes += bytes;
     if (batch->in_place_blocks) partition->in_place_end_offset = batch->next_offset;
@@ -131,6 +141,7 @@ void tpc_tail_add(tpc_plane *plane, tpc_partition *partition, const tpc_tail_bat
     if (tpc_tail_copies(bytes)) {
         tpc_frame *chunk = partition->chunk;
         bool extends = newest && extends_run(partition, newest, batch);
+        TPC_PARTITION_INVARIANT(partition, chunk->capacity - chunk->length >= bytes);
         uint8_t *at = memcpy(chunk->data + chunk->length, batch->slice.data, bytes);
         chunk->length += bytes;
         if (extends) {
@@ -150,6 +161,9 @@ void tpc_tail_add(tpc_plane *plane, tpc_partition *partition, const tpc_tail_bat
 }
 
 static void release_batch(tpc_plane *plane, tpc_partition *partition, tpc_tail_batch *batch) {
+    TPC_PARTITION_INVARIANT(partition, batch->slice.frame->references > 0 && plane->statistics.tail_runs > 0);
+    TPC_PARTITION_INVARIANT(partition, partition->tail_bytes >= batch->slice.length);
+    TPC_PARTITION_INVARIANT(partition, plane->statistics.tail_bytes >= partition->tail_bytes);
     partition->tail_bytes -= batch->slice.length;
     plane->statistics.tail_bytes -= batch->slice.length;
     plane->statistics.tail_runs--;
@@ -169,6 +183,9 @@ static void cut_runs(tpc_plane *plane, tpc_partition *partition, int64_t offset)
         tpc_tail_batch *newest = tail_at(partition, partition->tail_count - 1);
         if (newest->base_offset < offset) {
             uint32_t kept_bytes = position_in_run(newest, offset), gone_bytes = newest->slice.length - kept_bytes;
+            TPC_PARTITION_INVARIANT(partition, partition->unwritten_bytes >= gone_bytes);
+            TPC_PARTITION_INVARIANT(partition, !gone_bytes || /* no batch is cut in two */
+                                                   (int64_t)wire_u64(newest->slice.data + kept_bytes) == offset);
             partition->tail_bytes -= gone_bytes;
             partition->unwritten_bytes -= gone_bytes;
             plane->statistics.tail_bytes -= gone_bytes;
@@ -176,6 +193,8 @@ static void cut_runs(tpc_plane *plane, tpc_partition *partition, int64_t offset)
             newest->next_offset = newest->next_offset < offset ? newest->next_offset : offset;
             return;
         }
+        TPC_PARTITION_INVARIANT(partition, partition->tail_clean < partition->tail_count); /* segments lack it */
+        TPC_PARTITION_INVARIANT(partition, partition->unwritten_bytes >= newest->slice.length);
         partition->unwritten_bytes -= newest->slice.length;
         release_batch(plane, partition, newest);
         partition->tail_count--;
@@ -190,10 +209,14 @@ void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset) {
 static void count_clean(tpc_plane *plane, int64_t bytes) {
     plane->statistics.tail_clean_bytes += bytes;
     plane->budget->bytes_cached += bytes;
+    TPC_HOLDS(plane->statistics.tail_clean_bytes >= 0 && plane->budget->bytes_cached >= 0);
 }
 
 static void pop_oldest_clean(tpc_plane *plane, tpc_partition *partition) {
     tpc_tail_batch *oldest = tail_at(partition, 0);
+    TPC_PARTITION_INVARIANT(partition, partition->tail_clean > 0);
+    TPC_PARTITION_INVARIANT(partition,
+                            oldest->next_offset <= partition->written_offset); /* else nobody could read it */
     count_clean(plane, -(int64_t)oldest->slice.length);
     partition->tail_clean--;
     release_batch(plane, partition, oldest);
@@ -280,12 +303,17 @@ int tpc_tail_measure(const tpc_partition *partition, int64_t offset, int64_t byt
         stretch->next_offset = (int64_t)wire_u64(run->slice.data + from + fitting);
         break;
     }
+    TPC_PARTITION_INVARIANT(partition, !stretch->count == !stretch->bytes);
+    TPC_PARTITION_INVARIANT(partition, !stretch->count || stretch->next_offset > offset);
+    TPC_PARTITION_INVARIANT(partition,
+                            !stretch->count || stretch->next_offset <= upto_offset); /* no reader sees more */
     return 0;
 }
 
 tpc_slice tpc_tail_piece(const tpc_partition *partition, const tpc_tail_stretch *stretch, uint32_t place,
                          uint64_t left_bytes) {
     const tpc_slice *run = &tail_at(partition, stretch->first + place)->slice;
+    TPC_PARTITION_INVARIANT(partition, place < stretch->count && left_bytes > 0);
     uint32_t skipped = place ? 0 : stretch->skipped_bytes, length = run->length - skipped;
     return (tpc_slice){.frame = run->frame,
                        .data = run->data + skipped,
@@ -303,6 +331,7 @@ static int take_slices(tpc_partition *partition, int64_t offset, int64_t bytes_m
         tpc_frame_retain(slices[i].frame);
         left_bytes -= slices[i].length;
     }
+    TPC_PARTITION_INVARIANT(partition, left_bytes == 0); /* the pieces are what was measured */
     return (int)stretch.count;
 }
 
@@ -335,6 +364,7 @@ void tpc_slices_release(tpc_slice *slices, uint32_t count) {
 
 static void dirty_link(tpc_plane *plane, tpc_partition *partition) {
     if (partition->dirty) return;
+    TPC_PARTITION_INVARIANT(partition, !plane->dirty_first == !plane->dirty_last);
     partition->dirty_since_ns = tpc_ring_now_ns(plane->ring);
     partition->dirty = true;
     partition->dirty_next = NULL;
@@ -346,6 +376,10 @@ static void dirty_link(tpc_plane *plane, tpc_partition *partition) {
 
 static void dirty_unlink(tpc_plane *plane, tpc_partition *partition) {
     if (!partition->dirty) return;
+    const tpc_partition *before = partition->dirty_previous, *after = partition->dirty_next;
+    TPC_PARTITION_INVARIANT(partition, plane->dirty_count > 0);
+    TPC_PARTITION_INVARIANT(partition, (before ? before->dirty_next : plane->dirty_first) == partition);
+    TPC_PARTITION_INVARIANT(partition, (after ? after->dirty_previous : plane->dirty_last) == partition);
     partition->dirty = false;
     *(partition->dirty_previous ? &partition->dirty_previous->dirty_next : &plane->dirty_first) = partition->dirty_next;
     *(partition->dirty_next ? &partition->dirty_next->dirty_previous : &plane->dirty_last) = partition->dirty_previous;
@@ -362,6 +396,8 @@ static void tell_due(tpc_plane *plane, const tpc_partition *partition) {
 static void became_durable(tpc_plane *plane, tpc_partition *partition, int64_t bytes) {
     partition->dirty_bytes += bytes;
     plane->dirty_bytes += bytes;
+    TPC_PARTITION_INVARIANT(partition, partition->dirty_bytes <= partition->unwritten_bytes);
+    TPC_PARTITION_INVARIANT(partition, partition->dirty_bytes <= plane->dirty_bytes);
     dirty_link(plane, partition);
     if (partition->dirty_bytes >= plane->due_bytes_min || plane->dirty_bytes > plane->due_bytes_max)
         tell_due(plane, partition);
@@ -433,6 +469,8 @@ int tpc_partition_write_behind_take(tpc_plane *plane, uint64_t handle, int64_t b
         }
         tpc_frame_retain(batches[count++].slice.frame);
     }
+    TPC_PARTITION_INVARIANT(partition, !count || batches[0].base_offset == partition->written_offset); /* no gap */
+    TPC_PARTITION_INVARIANT(partition, !count || batches[count - 1].next_offset <= partition->durable_offset);
     return (int)count;
 }
 
@@ -604,6 +642,9 @@ int64_t tpc_partition_write_behind_done(tpc_plane *plane, uint64_t handle, int64
         plane->clean[plane->clean_tail++ & (plane->clean_capacity - 1)] = handle;
     }
     partition->unwritten_bytes -= written_bytes;
+    TPC_PARTITION_INVARIANT(partition, partition->written_offset <= upto_offset);
+    TPC_PARTITION_INVARIANT(partition, clean_runs(plane) <= plane->clean_capacity);
+    TPC_PARTITION_INVARIANT(partition, plane->dirty_bytes >= partition->dirty_bytes);
     dirty_unlink(plane, partition);
     if (partition->dirty_bytes > 0) dirty_link(plane, partition);
     tpc_partition_verify(partition);
@@ -640,6 +681,7 @@ void tpc_tail_drop(tpc_plane *plane, tpc_partition *partition) {
         if (position < partition->tail_clean) count_clean(plane, -(int64_t)batch->slice.length);
         release_batch(plane, partition, batch);
     }
+    TPC_PARTITION_INVARIANT(partition, !partition->tail_bytes && plane->dirty_bytes >= 0);
     tpc_frame_release(partition->chunk);
     partition->chunk = NULL;
     free(partition->tail);

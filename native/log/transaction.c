@@ -4,6 +4,8 @@
  */
 #include "transaction.h"
 
+#include "invariant.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -27,6 +29,8 @@ int tpc_transactions_reserve(tpc_transactions *transactions) {
 tpc_open_transaction *tpc_transactions_begin(tpc_transactions *transactions, int64_t producer_id,
                                              int64_t first_offset) {
     tpc_open_transaction *begun = transactions->spare, *before = transactions->last;
+    TPC_HOLDS(begun && first_offset >= 0); /* reserve came before */
+    TPC_HOLDS(!transactions->first == !transactions->last);
     transactions->spare = NULL;
     while (before && before->first_offset > first_offset) before = before->previous;
     tpc_open_transaction *after = before ? before->next : transactions->first;
@@ -39,6 +43,9 @@ tpc_open_transaction *tpc_transactions_begin(tpc_transactions *transactions, int
 
 void tpc_transactions_end(tpc_transactions *transactions, tpc_open_transaction *transaction, int64_t marker_end) {
     tpc_open_transaction *before = transactions->ended_last;
+    TPC_HOLDS(transaction->marker_end < 0); /* it ends once */
+    TPC_HOLDS(marker_end > transaction->first_offset);
+    TPC_HOLDS(!transactions->ended_first == !transactions->ended_last);
     while (before && before->marker_end > marker_end) before = before->ended_previous;
     tpc_open_transaction *after = before ? before->ended_next : transactions->ended_first;
     transaction->marker_end = marker_end;
@@ -50,6 +57,9 @@ void tpc_transactions_end(tpc_transactions *transactions, tpc_open_transaction *
 
 void tpc_transactions_reopen(tpc_transactions *transactions, tpc_open_transaction *transaction) {
     tpc_open_transaction *before = transaction->ended_previous, *after = transaction->ended_next;
+    TPC_HOLDS(transaction->marker_end >= 0);
+    TPC_HOLDS((before ? before->ended_next : transactions->ended_first) == transaction);
+    TPC_HOLDS((after ? after->ended_previous : transactions->ended_last) == transaction);
     *(before ? &before->ended_next : &transactions->ended_first) = after;
     *(after ? &after->ended_previous : &transactions->ended_last) = before;
     transaction->ended_previous = transaction->ended_next = NULL;
@@ -58,6 +68,8 @@ void tpc_transactions_reopen(tpc_transactions *transactions, tpc_open_transactio
 
 void tpc_transactions_forget(tpc_transactions *transactions, tpc_open_transaction *transaction) {
     if (transaction->marker_end >= 0) tpc_transactions_reopen(transactions, transaction);
+    TPC_HOLDS((transaction->previous ? transaction->previous->next : transactions->first) == transaction);
+    TPC_HOLDS((transaction->next ? transaction->next->previous : transactions->last) == transaction);
     *(transaction->previous ? &transaction->previous->next : &transactions->first) = transaction->next;
     *(transaction->next ? &transaction->next->previous : &transactions->last) = transaction->previous;
     if (transactions->spare)
@@ -119,6 +131,7 @@ void tpc_verification_end(tpc_transactions *transactions, int64_t producer_id, i
 
 void tpc_verification_leave(tpc_transactions *transactions, int64_t producer_id, uint32_t guard) {
     tpc_verification *known = verification_of(transactions, producer_id);
+    TPC_HOLDS(!known || known->asking > 0);
     if (known && known->guard == guard && --known->asking == 0)
         tpc_verification_end(transactions, producer_id, known->producer_epoch);
 }
@@ -126,6 +139,10 @@ void tpc_verification_leave(tpc_transactions *transactions, int64_t producer_id,
 void tpc_verifications_forget(tpc_transactions *transactions) { transactions->verifications_count = 0; }
 
 void tpc_transactions_abort(tpc_transactions *transactions, const tpc_aborted *aborted) {
+    uint32_t count = transactions->aborted_count;
+    TPC_HOLDS(count < transactions->aborted_capacity); /* reserve came before */
+    TPC_HOLDS(aborted->stable_offset <= aborted->first_offset && aborted->first_offset < aborted->marker_end);
+    TPC_HOLDS(!count || transactions->aborted[count - 1].marker_end < aborted->marker_end);
     transactions->aborted[transactions->aborted_count++] = *aborted;
 }
 
@@ -141,6 +158,7 @@ void tpc_transactions_cut(tpc_transactions *transactions, int64_t end_offset) {
 
 void tpc_transactions_free(tpc_transactions *transactions) {
     while (transactions->first) tpc_transactions_forget(transactions, transactions->first);
+    TPC_HOLDS(!transactions->last && !transactions->ended_first && !transactions->ended_last);
     free(transactions->spare);
     free(transactions->aborted);
     free(transactions->verifications);

@@ -28,6 +28,7 @@ bool tpc_produce_is_of_open(const tpc_partition *partition, const tpc_batch_head
 static const tpc_verification *standing(const tpc_partition *partition, const tpc_batch_header *header,
                                         uint32_t guard) {
     const tpc_verification *asked = tpc_verification_of(&partition->producers.transactions, header->producer_id);
+    TPC_PARTITION_INVARIANT(partition, !asked || (asked->guard && asked->asking > 0)); /* 0 is nobody's */
     return asked && guard && asked->guard == guard && asked->producer_epoch == header->producer_epoch ? asked : NULL;
 }
 
@@ -85,6 +86,7 @@ int tpc_plane_begin_verification(tpc_plane *plane, uint64_t handle, int64_t prod
                               .producer_epoch = producer_epoch,
                               .begins_anew = begins_anew};
     int result = tpc_verification_begin(&partition->producers.transactions, &asked, guard);
+    TPC_PARTITION_INVARIANT(partition, result || *guard);
     return result == -EINVAL ? TPC_ERROR_INVALID_PRODUCER_EPOCH : result;
 }
 

@@ -74,7 +74,6 @@ static tpc_steady_entry append_entry(const tpc_steady *it, const steady_peer *pe
     TPC_HOLDS(it->is_leader);
     steady_verify(it);
     STEADY_PEER_HOLDS(it, peer, peer->link && peer->next_offset >= 0);
-    STEADY_PEER_HOLDS(it, peer, peer->next_offset <= it->partition->log_end_offset);
     STEADY_PEER_HOLDS(it, peer, bytes == 0 || peer->next_offset < it->partition->log_end_offset);
     return (tpc_steady_entry){.topic_id = it->partition->topic_id,
                               .partition = it->partition->index,
@@ -168,7 +167,6 @@ static bool send_items(tpc_plane *plane, tpc_steady *it, steady_peer *peer, stea
     tpc_partition *partition = it->partition;
     while (peer->next_offset < partition->log_end_offset) {
         if (peer->want != STEADY_WANTS_NOTHING) return false;
-        TPC_HOLDS(peer->link == to->id);
         if (!to->connection || !steady_has_room(to, peer)) return true;
         tpc_tail_stretch stretch;
         uint32_t most = peer->asked ? COPIED_BYTES_MAX : STEADY_APPEND_BYTES_MAX;

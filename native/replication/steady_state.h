@@ -119,13 +119,11 @@ static inline void steady_verify(const tpc_steady *it) {
                             it->partition->role == (it->is_leader ? TPC_ROLE_LEADER : TPC_ROLE_FOLLOWER));
 }
 
-#define STEADY_PEER_HOLDS(it, peer, condition)                                                                  \
-    TPC_INVARIANT(condition,                                                                                    \
-                  "%s-%d in term %d, which ends at %lld: a replica has %lld, is sent what begins at %lld, was " \
-                  "sent %lld, %lld bytes of it without an answer",                                              \
-                  (const char *)(it)->partition->topic_name, (it)->partition->index, (it)->term,                \
-                  (long long)(it)->partition->log_end_offset, (long long)(peer)->match_offset,                  \
-                  (long long)(peer)->next_offset, (long long)(peer)->sent_offset, (long long)(peer)->unacked.bytes)
+/* steady.c */
+_Noreturn void steady_peer_broken(const tpc_steady *it, const steady_peer *peer, const char *condition,
+                                  const char *file, int line) __attribute__((cold));
+#define STEADY_PEER_HOLDS(it, peer, condition) \
+    (__builtin_expect(!(condition), 0) ? steady_peer_broken(it, peer, #condition, __FILE__, __LINE__) : (void)0)
 
 /* Of a leader's peer: it has no more than it was ever sent, which is no more than there is. */
 static inline void steady_verify_peer(const tpc_steady *it, const steady_peer *peer) {

@@ -33,6 +33,8 @@ void tpc_pending_free(tpc_plane *plane, tpc_pending *pending) {
 /* Takes the pending. What it says went well has come as far as its request asked. */
 static void finish(tpc_plane *plane, tpc_pending *pending) {
     TPC_INVARIANT(pending->waits_left == 0, "an answer to a Produce is given with %d waits left", pending->waits_left);
+    TPC_INVARIANT(pending->errors_count <= pending->parts_count, "%d errors in an answer of %d parts",
+                  pending->errors_count, pending->parts_count);
     plane->statistics.partition_errors += (uint64_t)pending->errors_count;
     tpc_answer_framed(plane->connections, pending->connection, pending->request_sequence, &pending->answer, 1);
     tpc_pending_free(plane, pending);
@@ -58,9 +60,10 @@ static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *req
             tpc_connection_close(plane->connections, pending->connection, TPC_CLOSE_IO_ERROR, TPC_CLOSE_NOW);
             return -1;
         }
-        tpc_produce_encode(request->api_version, request->correlation_id, throttle_ms, scratch->results,
-                           pending->parts_count, endpoints, endpoints_count, frame->data, (size_t)bytes,
-                           scratch->places);
+        int64_t again = tpc_produce_encode(request->api_version, request->correlation_id, throttle_ms, scratch->results,
+                                           pending->parts_count, endpoints, endpoints_count, frame->data, (size_t)bytes,
+                                           scratch->places);
+        TPC_INVARIANT(again == bytes, "an answer of %lld bytes has %lld", (long long)bytes, (long long)again);
         pending->answer = (tpc_slice){.frame = frame, .data = frame->data, .length = (uint32_t)bytes};
     }
     for (int32_t i = 0; i < pending->parts_count; i++) {
@@ -73,6 +76,7 @@ static int encode(tpc_plane *plane, tpc_pending *pending, const tpc_request *req
 /* ---- waiting ---- */
 
 static void link(tpc_plane *plane, tpc_pending *pending) {
+    TPC_HOLDS(!plane->pending_first == !plane->pending_last);
     pending->previous = plane->pending_last;
     pending->next = NULL;
     *(plane->pending_last ? &plane->pending_last->next : &plane->pending_first) = pending;
@@ -82,6 +86,9 @@ static void link(tpc_plane *plane, tpc_pending *pending) {
 }
 
 static void unlink_and_finish(tpc_plane *plane, tpc_pending *pending) {
+    TPC_HOLDS(plane->statistics.produces_pending > 0);
+    TPC_HOLDS((pending->previous ? pending->previous->next : plane->pending_first) == pending);
+    TPC_HOLDS((pending->next ? pending->next->previous : plane->pending_last) == pending);
     *(pending->previous ? &pending->previous->next : &plane->pending_first) = pending->next;
     *(pending->next ? &pending->next->previous : &plane->pending_last) = pending->previous;
     plane->statistics.produces_pending--;
@@ -91,6 +98,7 @@ static void unlink_and_finish(tpc_plane *plane, tpc_pending *pending) {
 /* The answer to a partition, which said that all went well until now. */
 static void fail_part(tpc_pending *pending, const tpc_pending_wait *wait, int16_t error_code) {
     bool keeps_offset = error_code == TPC_ERROR_REQUEST_TIMED_OUT;
+    TPC_HOLDS(error_code && (uint64_t)wait->place + sizeof error_code <= pending->answer.length);
     tpc_produce_answer_fail(pending->api_version, (uint8_t *)pending->answer.data, wait->place, error_code,
                             keeps_offset);
     pending->errors_count++;
@@ -99,6 +107,7 @@ static void fail_part(tpc_pending *pending, const tpc_pending_wait *wait, int16_
 static void wait_over(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code) {
     const tpc_pending_wait *of = (const tpc_pending_wait *)wait;
     tpc_pending *pending = of->pending;
+    TPC_PARTITION_INVARIANT(of->partition, !wait->partition && pending->waits_left > 0); /* over once, in no list */
     if (!error_code && of->end_offset > tpc_partition_reached(of->partition, (enum tpc_wait_level)wait->level))
         error_code = tpc_produce_doubted(plane, of->partition, -1, of->end_offset);
     if (error_code) {

@@ -67,6 +67,11 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_python_waits_forget(plane);
     tpc_fetch_forget_parked(plane); /* they stand in lists of their partitions */
     tpc_partitions_free(plane);
+    TPC_HOLDS(!plane->dirty_first && !plane->dirty_count && !plane->dirty_bytes); /* each has given back all it had */
+    TPC_HOLDS(!plane->statistics.tail_runs && !plane->statistics.tail_bytes);
+    TPC_HOLDS(!plane->statistics.tail_clean_bytes);
+    TPC_HOLDS(!plane->producers_count);
+    TPC_HOLDS(!plane->windows.count && !plane->windows.oldest);
     tpc_steady_end(plane);
     tpc_prepared_free(plane);
     free(plane->grants);

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import anyio
+import anyio.lowlevel
 import pytest
+import trio
 
 from tests.support.both_loops import on_both_loops
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client.net.tasks import background_tasks
 
 
@@ -86,3 +91,66 @@ async def test_a_cancelled_block_is_cancelled():
             await anyio.sleep_forever()
         raise AssertionError
     assert scope.cancelled_caught
+
+
+@pytest.fixture
+def interrupts():
+    """As in a program: a shell's background job starts without."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, inherited)
+
+
+def test_an_interrupt_while_a_background_task_runs_is_the_main_task_s(interrupts):
+    """asyncio interrupts nothing else; trio would raise it in the middle of the client's own work."""
+    went_on = []
+
+    async def interrupted():
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(1)
+        await anyio.lowlevel.checkpoint()
+        went_on.append(2)
+
+    async def main():
+        async with background_tasks() as tasks:
+            tasks.start_soon(interrupted)
+            await anyio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert went_on[0] == 1
+
+
+class Interrupting:
+    """A scope that is cancelled while somebody presses Ctrl-C."""
+
+    def __init__(self, scope):
+        self._scope = scope
+
+    def cancel(self):
+        signal.raise_signal(signal.SIGINT)
+        self._scope.cancel()
+
+
+def test_an_interrupt_while_background_tasks_are_ended_leaves_none_behind(interrupts):
+    """They are shielded: one that is not cancelled would be waited for until the next interrupt."""
+    ended = []
+
+    async def work(number):
+        try:
+            await anyio.sleep(PATIENCE_S)
+        except trio.Cancelled:
+            ended.append(number)
+            raise
+
+    async def main():
+        async with background_tasks() as tasks:
+            for number in range(3):
+                tasks.start_soon(work, number)
+            await anyio.wait_all_tasks_blocked()
+            scopes = [*tasks._scopes]
+            tasks._scopes = {Interrupting(scope) for scope in scopes}
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert sorted(ended) == [0, 1, 2]

@@ -16,13 +16,15 @@ from faststream.exceptions import (
     NackMessage,
     RejectMessage,
     StopConsume,
+    SubscriberNotFound,
 )
 from faststream.message import AckStatus
 from faststream.specification import AsyncAPI
 
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import Delivered, TopicPartition, connect
-from tpc_broker.client.errors import UnreachableError
+from tpc_broker.client.errors import ClosedError, UnknownTopicError, UnreachableError
+from tpc_broker.client.net import fleet
 from tpc_broker.client.values import Fate
 from tpc_broker.faststream import AckPolicy, TestTpcBroker, TpcBroker, TpcMessage, TpcResponse, TpcRouter
 from tpc_broker.testing import MemoryBroker
@@ -141,10 +143,49 @@ async def test_who_asks_for_an_answer_gets_it(memory):
         await broker.start()
         await broker.publish("a", "in", reply_to="out")
         assert (await records_of(memory, "out", 1))[0].value == b"answer to a"
-        with pytest.raises(FeatureNotSupportedException):
-            await broker.request("a", "in")
-        with pytest.raises(FeatureNotSupportedException):
-            await broker.publisher("out").request("a")
+
+
+@on_asyncio
+async def test_requests_wait_for_their_own_answers(memory):
+    broker = TpcBroker(memory)
+
+    @broker.subscriber("in", concurrency=8, order="none")
+    async def handle(number: int):
+        for _ in range(8 - number):
+            await anyio.lowlevel.checkpoint()
+        return TpcResponse({"twice": 2 * number}, headers={"by": "us"})
+
+    publisher = broker.publisher("in", reply_to="out")
+    async with broker:
+        await broker.publish("of nobody", "out")
+        await broker.start()
+        answers = await asyncio.gather(*(broker.request(n, "in", reply_to="out") for n in range(5)))
+        assert [await answer.decode() for answer in answers] == [{"twice": 2 * n} for n in range(5)]
+        assert {answer.headers["by"] for answer in answers} == {"us"}
+        assert await (await publisher.request(7, correlation_id="mine")).decode() == {"twice": 14}
+        with pytest.raises(TimeoutError):
+            await broker.request(1, "many", reply_to="out", timeout=PASSES_S)
+        with pytest.raises(ValueError, match="reply_to="):
+            await broker.publisher("in").request(1)
+        assert await (await broker.request(3, "in", reply_to="out")).decode() == {"twice": 6}
+
+
+@on_asyncio
+async def test_a_request_whose_answer_can_come_nowhere_fails(memory, monkeypatch):
+    monkeypatch.setattr(fleet, "MISSING_TOPIC_SECONDS", 0.0)
+    broker = TpcBroker(memory)
+    with pytest.raises(FeatureNotSupportedException, match="not connected"):
+        await broker.request(1, "in", reply_to="out")
+    async with broker:
+        await broker.start()
+        for _ in range(2):
+            with pytest.raises(UnknownTopicError, match="there is no topic 'nowhere'"):
+                await broker.request(1, "in", reply_to="nowhere")
+        asked = asyncio.create_task(broker.request(1, "in", reply_to="out"))
+        async with connect(memory) as client, client.read("in") as stream:
+            await anext(stream)
+    with pytest.raises(ClosedError, match="the broker was stopped"):
+        await asked
 
 
 @pytest.mark.parametrize("how", ["nack()", "NackMessage", "an error"])
@@ -398,12 +439,105 @@ def test_an_app_on_a_broker_of_processes(shared_broker):
     anyio.run(main, backend="asyncio")
 
 
+@on_asyncio
+async def test_batches_are_lists_of_one_partition_and_finished_as_a_whole(memory):
+    broker, calls, raw = TpcBroker(memory), Calls(), []
+
+    @broker.subscriber("many", group=GROUP, batch=True, max_records=4)
+    async def handle(bodies: list[int], message: TpcMessage):
+        records = message.raw_message
+        assert [int(record.value) for record in records] == bodies
+        assert len({record.partition for record in records}) == 1
+        assert [headers["n"] for headers in message.batch_headers] == [str(body) for body in bodies]
+        raw.append(records)
+        calls.bodies += bodies
+        calls.add(None)
+
+    async with broker:
+        for number in range(20):
+            await broker.publish(number, "many", partition=number % 2, headers={"n": str(number)})
+        await broker.start()
+        await calls.reach(20 + 6)
+        while len({body for body in calls.bodies if body is not None}) < 20:
+            await anyio.sleep(0.001)
+    assert sorted(body for body in calls.bodies if body is not None) == list(range(20))
+    assert max(map(len, raw)) == 4
+    for partition in range(2):
+        offsets = [record.offset for records in raw for record in records if record.partition == partition]
+        assert offsets == list(range(10))
+    assert await committed(memory, "many") == 10
+
+
+@on_asyncio
+async def test_a_batch_that_is_nacked_is_handled_again_and_then_all_of_it_is_dead(memory):
+    broker, calls = TpcBroker(memory), Calls()
+
+    @broker.subscriber(
+        "in", group=GROUP, batch=True, max_records=2, retry_seconds=0.001, retries=2, dead_letter="dead",
+        ack_policy=AckPolicy.NACK_ON_ERROR,
+    )  # fmt: skip
+    async def handle(bodies: list[str]):
+        calls.add(bodies)
+        if "b" in bodies:
+            raise ValueError(bodies)
+
+    async with broker:
+        for body in "abcd":
+            await broker.publish(body, "in")
+        await broker.start()
+        await calls.reach(4)
+    assert calls.bodies == [["a", "b"]] * 3 + [["c", "d"]]
+    letters = await records_of(memory, "dead", 2)
+    assert [letter.value for letter in letters] == [b"a", b"b"]
+    assert {dict(letter.headers)["dead_letter.attempts"] for letter in letters} == {b"3"}
+    assert await committed(memory) == 4
+
+
+@on_asyncio
+async def test_a_batch_that_pauses_at_the_end_is_read_again(memory):
+    broker, calls = TpcBroker(memory, graceful_timeout=2 * PATIENCE_S), Calls()
+
+    @broker.subscriber("in", group=GROUP, batch=True, max_records=1, retry_seconds=2 * PATIENCE_S)
+    async def handle(bodies: list[str]):
+        calls.add(bodies)
+        if bodies == ["b"]:
+            raise NackMessage
+
+    async with broker:
+        for body in "abc":
+            await broker.publish(body, "in")
+        await broker.start()
+        await calls.reach(2)
+    assert calls.bodies == [["a"], ["b"]]
+    assert await committed(memory) == 1
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("policy", [AckPolicy.ACK_FIRST, AckPolicy.ACK])
+@on_asyncio
+async def test_who_waits_for_records_ends_at_once(memory, policy, batch):
+    broker, calls = TpcBroker(memory, graceful_timeout=2 * PATIENCE_S), Calls()
+
+    @broker.subscriber("in", group=GROUP, ack_policy=policy, batch=batch)
+    async def handle(body):
+        calls.add(body)
+
+    async with broker:
+        await broker.publish("a", "in")
+        await broker.start()
+        await calls.reach(1)
+    assert calls.bodies == [["a"] if batch else "a"]
+    assert await committed(memory) == 1
+
+
 def test_what_a_subscriber_cannot_be():
     broker = TpcBroker()
     with pytest.raises(ValueError, match="needs a topic"):
         broker.subscriber()
     with pytest.raises(ValueError, match="dead_letter"):
         broker.subscriber("in", retries=3)
+    with pytest.raises(ValueError, match="max_records"):
+        broker.subscriber("in", batch=True, max_records=0)
 
 
 def test_it_is_described():
@@ -435,5 +569,36 @@ def test_handlers_are_called_at_once_in_tests():
             handle.mock.assert_called_once_with("a")
             with pytest.raises(ValueError, match="b"):
                 await broker.publish("b", "in")
+
+    anyio.run(main, backend="asyncio")
+
+
+def test_requests_are_answered_at_once_in_tests():
+    broker = TpcBroker("some:9092")
+
+    @broker.subscriber("in")
+    async def handle(number: int):
+        return 2 * number
+
+    async def main():
+        async with TestTpcBroker(broker):
+            assert await (await broker.request(5, "in", reply_to="out")).decode() == 10
+            with pytest.raises(SubscriberNotFound):
+                await broker.request(5, "nobody", reply_to="out")
+
+    anyio.run(main, backend="asyncio")
+
+
+def test_a_handler_of_batches_is_called_with_one_record_in_tests():
+    broker = TpcBroker("some:9092")
+
+    @broker.subscriber("in", batch=True)
+    async def handle(bodies: list[int]):
+        """Its mock has the call."""
+
+    async def main():
+        async with TestTpcBroker(broker):
+            await broker.publish(5, "in")
+            handle.mock.assert_called_once_with([5])
 
     anyio.run(main, backend="asyncio")

@@ -24,10 +24,10 @@ bench = PlaneBench(folder / "journal")
 def poke(handle):
     find = ctypes.CDLL(_ring.__file__).tpc_partition_of
     find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint64]
-    partition = find(int(ffi.cast("uintptr_t", bench.plane.pointer)), handle)
+    plane = int(ffi.cast("uintptr_t", bench.plane.pointer))
     change = ctypes.CDLL(str(folder / "poke.so")).poke
-    change.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
-    assert change(partition, field.encode(), value) == 0
+    change.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
+    assert change(plane, find(plane, handle), field.encode(), value) == 0
 """
 SCRIPT = """
 handle = bench.lead("t", log_end_offset=9)
@@ -75,15 +75,26 @@ print("survived")
 """
 POKE = """
 #include <string.h>
+#include "journal_state.h"
 #include "steady_state.h"
-int poke(tpc_partition *partition, const char *field, int64_t value) {
-#define FIELD(name) if (!strcmp(field, #name)) return partition->name = value, 0
-    FIELD(log_start_offset);
-    FIELD(high_watermark);
-    FIELD(durable_offset);
-    FIELD(written_offset);
-    FIELD(dirty_bytes);
-    FIELD(leader_epoch);
+int poke(tpc_plane *plane, tpc_partition *partition, const char *field, int64_t value) {
+    tpc_journal *journal = plane->journal;
+    tpc_tail_batch *run = partition->tail;
+    tpc_steady *steady = partition->steady;
+#define FIELD(name) if (!strcmp(field, #name)) return name = value, 0
+    FIELD(partition->log_start_offset);
+    FIELD(partition->high_watermark);
+    FIELD(partition->durable_offset);
+    FIELD(partition->written_offset);
+    FIELD(partition->dirty_bytes);
+    FIELD(partition->dirty);
+    FIELD(partition->leader_epoch);
+    FIELD(run->next_offset);
+    FIELD(run->sequence);
+    FIELD(plane->undo_count);
+    FIELD(journal->reported);
+    FIELD(journal->durable.position);
+    FIELD(journal->position_base);
     FIELD(steady->peers[0].match_offset);
     FIELD(steady->peers[0].sent_offset);
     if (!strcmp(field, "nothing")) return 0;
@@ -114,11 +125,18 @@ def tell(folder, script, field, value, told):
     ("field", "value", "told"),
     [
         ("nothing", 0, "survived"),
-        ("log_start_offset", 11, "partition->log_start_offset <= last_stable_offset; t-0 in leader epoch 0: log_start"),
-        ("high_watermark", 12, "partition->high_watermark <= partition->commit_offset; t-0 in leader epoch 0"),
-        ("durable_offset", 11, "durable_offset 11, log_end_offset 11"),
-        ("written_offset", 12, "partition->written_offset <= partition->durable_offset"),
-        ("dirty_bytes", 1 << 40, "of these durable 10995116277"),
+        ("partition->log_start_offset", 11, "log_start_offset <= last_stable_offset; t-0 in leader epoch 0: log_start"),
+        ("partition->high_watermark", 12, "partition->high_watermark <= partition->commit_offset; t-0 in leader epoch"),
+        ("partition->durable_offset", 11, "durable_offset 11, log_end_offset 10"),
+        ("partition->written_offset", 12, "partition->written_offset <= partition->durable_offset"),
+        ("partition->dirty_bytes", 1 << 40, "of these durable 10995116277"),
+        ("partition->dirty", 0, "partition->dirty == (partition->dirty_bytes > 0)"),
+        ("run->next_offset", 12, "!newest || newest->next_offset == batch->base_offset; t-0"),
+        ("run->sequence", 9, "!newest || newest->sequence <= batch->sequence; t-0"),
+        ("plane->undo_count", 1, "!plane->undo_first == !plane->undo_count; in undo_link"),
+        ("journal->reported", 1 << 40, "journal->reported < journal->sequence_first; journal: commits from 2"),
+        ("journal->durable.position", 9, "sealed->position >= journal->durable.position; journal: commits from 2"),
+        ("journal->position_base", 1 << 40, "position >= journal->position_base; journal: commits from 2"),
     ],
 )
 def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
@@ -129,12 +147,12 @@ def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
     ("script", "field", "value", "told"),
     [
         (LEADER, "nothing", 0, "survived"),
-        (LEADER, "leader_epoch", 4, "leader_epoch == it->term; t-0 in leader epoch 4"),
+        (LEADER, "partition->leader_epoch", 4, "leader_epoch == it->term; t-0 in leader epoch 4"),
         (LEADER, "steady->peers[0].match_offset", 3, "match_offset <= peer->next_offset; t-0 in term 3, which ends at 2"),
         (LEADER, "steady->peers[0].sent_offset", 3, "sent_offset <= it->partition->log_end_offset; t-0 in term 3"),
         (FOLLOWER, "nothing", 0, "survived"),
-        (FOLLOWER, "durable_offset", 1, "partition->durable_offset >= of->acked_offset; t-0 in leader epoch 3"),
-        (FOLLOWER, "leader_epoch", 2, "leader_epoch == it->term; t-0 in leader epoch 2"),
+        (FOLLOWER, "partition->durable_offset", 1, "partition->durable_offset >= of->acked_offset; t-0 in leader epoch 3"),
+        (FOLLOWER, "partition->leader_epoch", 2, "leader_epoch == it->term; t-0 in leader epoch 2"),
     ],
 )
 def test_a_replica_that_contradicts_itself_acknowledges_and_commits_nothing(tmp_path, script, field, value, told):

@@ -1,5 +1,6 @@
-"""Entries on files as C makes them, carried out by io_uring, by system calls and threads, and by the simulated disk: the
-same bodies, so that what the simulator is trusted with is what the kernel does.
+"""Entries on files as C makes them, carried out by io_uring, by system calls and threads, and by the simulated disk.
+
+The bodies are the same, so that what the simulator is trusted with is what the kernel does.
 """
 
 import errno
@@ -158,7 +159,7 @@ def block_of(text, blocks=1):
     return memory
 
 
-# -- reads and writes ----------------------------------------------------------------------------------------------------
+# -- reads and writes --------------------------------------------------------------------------------------------------
 
 
 @body
@@ -251,7 +252,7 @@ def past_the_page_cache_go_whole_aligned_blocks(entries):
     entries.close(fd)
 
 
-# -- chains, refusals, cancels -------------------------------------------------------------------------------------------
+# -- chains, refusals, cancels -----------------------------------------------------------------------------------------
 
 
 @body
@@ -315,7 +316,7 @@ def what_is_in_memory_is_there_at_once(entries):
     entries.close(fd)
 
 
-# -- the journal -----------------------------------------------------------------------------------------------------
+# -- the journal -------------------------------------------------------------------------------------------------------
 
 
 class EntriesJournal:
@@ -388,7 +389,7 @@ def a_journal_fails_with_its_descriptor(entries):
         entries.close(read_only)
 
 
-# -- those who carry them out --------------------------------------------------------------------------------------------
+# -- those who carry them out ------------------------------------------------------------------------------------------
 
 each = pytest.mark.parametrize("act", BODIES, ids=lambda act: act.__name__)
 
@@ -433,7 +434,7 @@ def test_the_simulated_disk_does(act):
             assert not list(entries.disk.system.drop(lambda _device: True)), "something was left open"
 
 
-# -- what only a simulated disk shows ------------------------------------------------------------------------------------
+# -- what only a simulated disk shows ----------------------------------------------------------------------------------
 
 
 def durable_after(seed, act):

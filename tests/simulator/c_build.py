@@ -22,13 +22,14 @@ from tests.simulator.c_mutant import ROOT, Mutant
 
 FLAGS: Final = ("-O1", "-fPIC", "-std=gnu11", "-UNDEBUG", "-fno-semantic-interposition")
 EXTENSIONS: Final = {"_bytes": build_bytes.ffibuilder, "_ring": build_ring.ffibuilder}
-PATIENCE_S: Final = 10
+MUTANT_HANGS_S: Final = 10
 """Of a test that waits for what a mutant never does; on a loaded machine one that is sound waits for a second."""
 JUDGED_S_MAX: Final = 900
 _SAID: Final = re.compile(
     r"^(?:FAILED|ERROR) (?:\S*/)?tests/(?P<test>.+?)(?= - |$)|^\S*?(?P<invariant>[^\s/]+: broken invariant: [^;]*)"
     r"|^Fatal Python error: (?P<fatal>.*)"
-    r'|^  File "\S*/tests/(?P<where>\S+", line \d+ in test_\w+)',
+    r'|^  File "\S*/tests/(?P<where>\S+", line \d+ in test_\w+)'
+    r"|^(?P<seed>\w+ seed \d+): FAILED\n(?P<what>.*)",
     re.MULTILINE,
 )  # fmt: skip
 
@@ -41,11 +42,13 @@ class Verdict(NamedTuple):
 
 
 def _told(found: re.Match[str]) -> str:
+    if found["seed"]:
+        return f"{found['seed']}: {found['what']}"
     return re.sub(r'", line \d+ in ', "::", found[found.lastgroup or 0])
 
 
 class Build:
-    """Objects of all sources in a folder, made when it is entered for the first time."""
+    """Objects of all sources, in a folder, and what is linked of them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -99,7 +102,9 @@ class Build:
 
 
 def run_in(tree: Path, arguments: Iterable[str], more: Mapping[str, str] | None = None) -> Verdict:
-    """Runs Python with a package's extensions: whatever fails, ends by a signal, or hangs has found the fault."""
+    """Runs Python with a package's extensions. A command that says so by its exit code 1, that is ended by a signal, or
+    that hangs has found the fault.
+    """
     environment = {**os.environ, "PYTHONPATH": f"{tree}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
     try:
         done = subprocess.run(
@@ -110,6 +115,8 @@ def run_in(tree: Path, arguments: Iterable[str], more: Mapping[str, str] | None 
     except subprocess.TimeoutExpired:
         return Verdict(is_caught=True, how=f"not over after {JUDGED_S_MAX} s")
     said = done.stdout + done.stderr
+    if done.returncode > 1:  # nothing was judged: of pytest, what cannot be imported, or is not there
+        raise RuntimeError(said[-3000:])
     found = dict.fromkeys(_told(one) for one in _SAID.finditer(said))
     how = "; ".join(list(found)[:3]) or said.strip()[-300:] or f"exit code {done.returncode}"
     return Verdict(done.returncode != 0, how if done.returncode else "")
@@ -120,5 +127,5 @@ def tested_in(tree: Path, tests: Iterable[str], *options: str) -> Verdict:
     named = [str(ROOT / "tests" / test) for test in tests]
     ours = ("-p", "no:cacheprovider", "-o", f"pythonpath={tree} {ROOT}")
     basetemp = f"--basetemp={tree / 'tmp'}"
-    more = {"TPC_TEST_PATIENCE_S": str(PATIENCE_S)}
+    more = {"TPC_TEST_PATIENCE_S": str(MUTANT_HANGS_S)}
     return run_in(tree, ["-m", "pytest", "-q", "-x", "--part=gate", *ours, basetemp, *options, *named], more)

@@ -55,7 +55,8 @@ OF_WRITES: Final = (
     ),
     Mutant(
         "writes are not flushed", POWER, WRITER,
-        "    write->rw_flags = dsync ? RWF_DSYNC : 0;\n", "    write->rw_flags = 0;\n", "runtime/test_journal.py",
+        "    write->rw_flags = dsync ? RWF_DSYNC : 0;\n", "    write->rw_flags = 0;\n",
+        "runtime/test_flushed_writes.py::test_each_commit_is_flushed",
     ),
     Mutant(
         "a vote leaves before it is durable", "1", WRITER,
@@ -97,8 +98,8 @@ OF_WRITES: Final = (
         "runtime/test_journal.py::test_a_write_that_fails_fails_everything_after_the_durable_prefix",
     ),
     Mutant(
-        "the first commit after a failure is of any length", "After a failure the journal's first commit is placed over",
-        JOURNAL,
+        "the first commit after a failure is of any length",
+        "After a failure the journal's first commit is placed over", JOURNAL,
         "    if (journal_open_commit(journal, BLOCK_BYTES) < 0) return -ENOMEM;\n", "",
         "runtime/test_journal.py::test_a_failed_commit_in_the_regions_last_block_is_not_taken_for_its_successor",
     ),
@@ -460,7 +461,7 @@ OF_PLACES: Final = (
     Mutant(
         "batches in place are not flushed", PLACED, IN_PLACE,
         "        write->rw_flags = dsync ? RWF_DSYNC : 0;\n", "        write->rw_flags = 0;\n",
-        "runtime/test_in_place.py",
+        "runtime/test_flushed_writes.py::test_batches_in_place_are_flushed_before_their_commit_is_written",
     ),
     Mutant(
         "a batch is proven by the first of its writes", PLACED, IN_PLACE,

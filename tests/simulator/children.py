@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Self
 
 from tests.simulator.schedule import SimulationFailedError
@@ -20,7 +20,8 @@ ENDED, FAILED = "ended", "failed"
 class Child:
     """Carries out the runs of simulators, of which it knows the names. Use it as a context."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", __spec__.name)) -> None:
+        self._command = command
         self._process: subprocess.Popen[str] | None = None
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (`__exit__` closes it)
         self._runs = 0
@@ -36,18 +37,17 @@ class Child:
         process, self._process = self._process, None
         if process is None:
             return 0
-        assert process.stdin is not None
-        process.stdin.close()
-        return process.wait()
+        with process:  # what it reads from and writes to is closed, and it is waited for
+            pass
+        return process.returncode
 
     def _begun(self) -> subprocess.Popen[str]:
         if self._runs >= RUNS_MAX:
             self._end()
         if self._process is None:
             self._said.truncate(0)
-            command = [sys.executable, "-m", __spec__.name]
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
             )
             self._runs = 0
         return self._process

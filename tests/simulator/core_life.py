@@ -84,8 +84,8 @@ class CoreLife:
         )  # fmt: skip
 
     def produce(self, handle, data):
-        """One request of a producer, judged by C: `AppendResult` as (base offset, end offset, epoch, error); None: there
-        is no room. PartitionOfflineError.
+        """One request of a producer, judged by C: as (base offset, end offset, epoch, error); None: there is no room.
+        PartitionOfflineError.
         """
         result = ffi.new("tpc_append_result *")
         found = lib.tpc_plane_produce_records(self.plane._plane, handle, data, len(data), PRODUCE_VERSION, result)

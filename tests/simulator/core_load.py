@@ -202,7 +202,8 @@ class Load:
             if offset < plane.bounds(handle).log_start_offset:
                 return
         first = next(batches_of(data), None)
-        assert first is not None and first[0] <= offset < first[1], f"{truth.topic}: nothing is read at {offset}"
+        is_there = first is not None and first[0] <= offset < first[1]
+        assert is_there, f"{truth.topic}: nothing is read at {offset}"
         truth.shown(data)
         self.counts["read"] += 1
 

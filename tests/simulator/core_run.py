@@ -1,9 +1,9 @@
 """One core, with the storage and the C that ship, on a disk that loses power, fails, hangs, and is full.
 
-Partitions are appended to, read and trimmed all the time (`core_load`); the schedule has what happens to the disk and to
-the process. After each recovery nothing that was acknowledged, or shown to a reader, is lost; nothing else is there but
-what was appended, whole, each at its offset, in a row; producers and their transactions are known as the log has them
-(`core_truth`). At the end all is well again, the core stops in order, and has everything once more.
+Partitions are appended to, read and trimmed all the time (`core_load`); the schedule has what happens to the disk and
+to the process. After each recovery nothing that was acknowledged, or shown to a reader, is lost; nothing else is there
+but what was appended, whole, each at its offset, in a row; producers and their transactions are known as the log has
+them (`core_truth`). At the end all is well again, the core stops in order, and has everything once more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ PARTITIONS = 3
 ACTORS = 2
 """Of each partition."""
 EVENTS = (
-    (4, "lose_power"), (3, "kill"), (3, "fail"), (1, "fail_for"), (2, "hang"), (1, "stick"), (2, "fill"), (2, "checkpoint"),
+    (4, "lose_power"), (3, "kill"), (3, "fail"), (1, "fail_for"), (2, "hang"), (1, "stick"), (2, "fill"),
+    (2, "checkpoint"),
 )  # fmt: skip
 SHRINK_RUNS_MAX = 60
 START_AGAIN_S = 0.05

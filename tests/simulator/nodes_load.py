@@ -18,10 +18,11 @@ WRITTEN_S = ASKED_S = 30.0
 class Load:
     """`partitions` of the topic `TOPIC`, one producer each, and the oracle of seeded runs, which looks at all nodes."""
 
-    def __init__(self, cluster, partitions):
+    def __init__(self, cluster, partitions, record_bytes=0):
+        """`record_bytes`: each is longer by so many than it would be."""
         self.cluster, self.oracle, self.partitions = cluster, Oracle(cluster), partitions
         self.admin = Admin(cluster, "admin")
-        self.sent = [0] * partitions
+        self.sent, self._padding = [0] * partitions, "-" * record_bytes
         self._consumers = []
         self.is_over = False
 
@@ -44,7 +45,7 @@ class Load:
             self.cluster.nursery.start_soon(self._produce, index)
 
     async def _produce(self, index):
-        producer = Producer(self.cluster, f"p{index}", TOPIC, index)
+        producer = Producer(self.cluster, f"p{index}{self._padding}", TOPIC, index)
         while not self.is_over:
             await producer.send()
             self.sent[index] += 1

@@ -34,11 +34,12 @@ class Wire:
     def __init__(self, now_s=trio.current_time):
         self.now_s = now_s
         self._planned, self._numbers = [], count()
-        self._more = trio.Event()
+        self._more, self._until_s = trio.Event(), float("inf")
 
     def at(self, when_s, action):
         heapq.heappush(self._planned, (when_s, next(self._numbers), action))
-        self._more.set()
+        if when_s < self._until_s:
+            self._more.set()
 
     def after(self, delay_s, action):
         self.at(self.now_s() + delay_s, action)
@@ -54,9 +55,10 @@ class Wire:
 
     async def run(self):
         while True:
-            self._more = trio.Event()
-            with trio.move_on_at(self.next_s):
+            self._more, self._until_s = trio.Event(), self.next_s
+            with trio.move_on_at(self._until_s):
                 await self._more.wait()
+            self._until_s = float("-inf")
             self.do_what_is_due()
 
 

@@ -12,11 +12,13 @@ from tpc_broker import limits
 PARTITIONS = 3
 FIRST_S = (limits.SPACELESS_MS_MAX + limits.SPACELESS_TRANSFER_MS) / 1000
 HANDED_S = 10.0
+RECORD_BYTES = 20_000
+"""So what has its place on a disk is soon used up."""
 STAYS_S = 20.0
 
 def test_what_a_full_node_leads_others_lead_and_it_comes_back_when_there_is_space():
     async def story(cluster):
-        load = Load(cluster, PARTITIONS)
+        load = Load(cluster, PARTITIONS, RECORD_BYTES)
         await load.begin()
         full = max(cluster.nodes.values(), key=load.led_by)
         assert load.led_by(full)

@@ -12,6 +12,7 @@ import trio
 from tpc_broker.log.journal import BLOCK_BYTES
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
 from tpc_broker.storage.core_partitions import CorePartitions
+from tpc_broker.storage.journal_room import JournalRoom
 from tpc_broker.storage.maintenance_requests import MaintenanceRequests
 from tpc_broker.storage.refusals import Failures
 
@@ -21,6 +22,7 @@ class FailingCheckpoints:
 
     def __init__(self):
         self.fails, self.blocks_used, self.attempts_s, self.was_made = True, 0, [], 0
+        self.held_back_by = None
         self.requests = MaintenanceRequests()
         self.partitions = CorePartitions({}, {}, {})
         self.region_blocks, self.synced, self.begins_at, self.waits_for = 100, 0, [], []
@@ -40,12 +42,14 @@ class FailingCheckpoints:
         self.attempts_s.append(trio.current_time())
         if self.fails:
             raise OSError(errno.EIO, "for a test")
+        if self.held_back_by is not None:
+            return False
         self.synced += 5000
         self.blocks_used = 18_000
         return True
 
     def statistics(self):
-        return SimpleNamespace(partitions_synced_count=self.synced)
+        return SimpleNamespace(partitions_synced_count=self.synced, held_back_by=self.held_back_by)
 
     def made(self):
         self.was_made += 1
@@ -77,6 +81,19 @@ async def test_while_the_journal_needs_the_space_it_is_tried_all_the_time(world,
     before = len(world.attempts_s)
     await trio.sleep(10)
     assert len(world.attempts_s) - before >= 19
+
+
+async def test_one_that_is_held_back_makes_no_room(world, autojump_clock):
+    """Whoever waits for it finds none, asks for another one, and waits again: that must not go round without a rest."""
+    world.fails, world.held_back_by = False, "a partition has failed"
+    room = JournalRoom(world)
+    world.made = room.made
+    with trio.move_on_after(1):
+        while True:
+            world.requests.checkpoint.ask()
+            await room.wait()
+            assert len(world.attempts_s) < 20
+    assert len(world.attempts_s) > 5
 
 
 async def test_between_two_attempts_partitions_may_be_deleted_and_mended(world, autojump_clock):

@@ -8,7 +8,6 @@ import pytest
 from tests.storage import checkpointed_core
 from tests.storage.checkpointed_core import CheckpointedCore
 from tests.support.fake_disk import at_every_effect
-from tpc_broker.errors import StorageFailedError
 from tpc_broker.storage import replayed_runs
 
 MANY = 100
@@ -91,8 +90,8 @@ async def test_an_error_of_the_disk_ends_the_recovery_and_it_can_be_run_again(er
         world.disk.fail_with, world.disk.fail_at = error, effect
         try:
             await world.open()
-        except (OSError, StorageFailedError):
-            pass
+        except OSError as refused:
+            assert refused.errno == error, "whoever starts the core knows what to do about it"
         else:
             return False
         world.disk.kill()

@@ -75,7 +75,7 @@ class Inode:
         self.pending.clear()
 
     def write_durably(self, position, data):
-        """Whoever makes a write durable has its file cut before, where it was; what was written there before is void."""
+        """Whoever makes a write durable has its file cut before, where it was; what was pending there is void."""
         self._see(("write", position, data))
         kept = []
         for operation in self.pending:
@@ -113,7 +113,7 @@ def _outside(operation, begin, end):
 
 
 class Change(NamedTuple):
-    """What an operation does to a disk; `lost` is what a failing one does instead, `torn` one in which the power goes."""
+    """What an operation does to a disk; `lost` is what a failing one does instead, `torn` one that the power left."""
 
     label: str
     happens: Callable[[], object]

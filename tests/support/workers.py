@@ -17,7 +17,11 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-SHARED_BUILD: Final = ("tests/durability/test_crash_images.py", "tests/runtime/test_journal_mutants.py")
+SHARED_BUILD: Final = (
+    "tests/durability/test_crash_images.py",
+    "tests/runtime/test_journal_mutants.py",
+    "tests/simulator/test_core_mutants.py",
+)
 """Modules that want `built_with_mutants`."""
 TOGETHER: Final = ("tests/spark", "tests/tidy")
 """Folders whose modules share what is started, or parsed, once a session."""

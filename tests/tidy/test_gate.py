@@ -63,6 +63,7 @@ OWN_PROCESSES: Final = {
     "runtime/test_scrub.py": _ENDS,
     "runtime/test_supervisor_lives.py": _LIVES,
     "runtime/test_supervisor_refusals.py": _ENDS,
+    "simulator/test_core.py": _FRESH,
     "simulator/test_nodes.py": _FRESH,
     "spark/test_security_options.py": _LIVES,
     "spark/test_surroundings.py": _FRESH,

@@ -31,7 +31,9 @@ Modules
     `broker`       `TpcBroker`: the client's life, publishing
     `registrator`  `subscriber` and `publisher`, shared with `TpcRouter` (`router`)
     `subscriber`   a stream of the client, handed to a handler
+    `batches`      likewise, in lists
     `publisher`    commands, and what sends them
+    `replies`      what answers requests, by correlation id
     `message`      a record as FastStream has it, and what became of it
     `annotations`  what handlers ask for by types: `TpcMessage` of this package is one of them
     `failures`     how a handler's word on a record reaches the client's stream

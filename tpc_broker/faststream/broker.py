@@ -14,7 +14,6 @@ from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
-from faststream.exceptions import FeatureNotSupportedException
 from faststream.message import gen_cor_id
 from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
@@ -23,7 +22,7 @@ from tpc_broker.client import Client, connect
 from tpc_broker.client.errors import ClientError
 from tpc_broker.client.values import Record
 from tpc_broker.faststream.config import ConnectOptions, TpcBrokerConfig
-from tpc_broker.faststream.publisher import NO_REQUESTS, TpcProducer, TpcPublishCommand
+from tpc_broker.faststream.publisher import REQUEST_SECONDS, TpcProducer, TpcPublishCommand, request_command
 from tpc_broker.faststream.registrator import TpcRegistrator
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.handle import Reachable
     from tpc_broker.client.producer.slip import Slip
     from tpc_broker.client.values import Delivered
+    from tpc_broker.faststream.message import TpcMessage
 
 
 
@@ -154,9 +154,10 @@ class TpcBroker(TpcRegistrator, BrokerUsecase[Record, Client, TpcBrokerConfig]):
     ) -> None:
         """Subscribers end first, then what was published is delivered. `UndeliveredError`: some of it was not."""
         await super().stop(exc_type, exc_val, exc_tb)
+        config = self.config.broker_config
+        await cast("TpcProducer", config.producer).end_replies()
         self._ends.set()
         self._connection = None
-        config = self.config.broker_config
         config.connected = None
         cast("TpcProducer", config.producer).disconnect()
         task, self._task = self._task, None
@@ -213,8 +214,30 @@ class TpcBroker(TpcRegistrator, BrokerUsecase[Record, Client, TpcBrokerConfig]):
         )  # fmt: skip
         return cast("Delivered | Slip", await self._basic_publish(cmd, producer=self.config.producer))
 
-    async def request(self, *_arguments: Any, **_named: Any) -> Any:
-        raise FeatureNotSupportedException(NO_REQUESTS)
+    async def request(  # type: ignore[override,unused-ignore]  # noqa: PLR0913  (what a record has)
+        self,
+        message: SendableMessage = None,
+        topic: str = "",
+        *,
+        reply_to: str,
+        timeout: float | None = REQUEST_SECONDS,  # noqa: ASYNC109  (FastStream's own)
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+    ) -> TpcMessage:
+        """Send a record, and wait for the answer of whoever handles it, which comes in the topic ``reply_to``.
+
+        That topic has to be there; it is read, all of it, from the first request on until the broker stops, so that it
+        should be one for each program that asks. `TimeoutError`: no answer within ``timeout`` seconds; the record may
+        be handled all the same. `ValueError`: there is no ``reply_to``. Others are those of `Client.send`.
+        """
+        cmd = request_command(
+            message, topic=topic, key=key, partition=partition, timestamp=timestamp, headers=headers,
+            reply_to=reply_to, correlation_id=correlation_id or self.config.id_generator(), timeout=timeout,
+        )  # fmt: skip
+        return cast("TpcMessage", await self._basic_request(cmd, producer=self.config.producer))
 
 
 class _LogParameters(DefaultLoggerStorage):

@@ -92,6 +92,8 @@ class TpcSubscriberConfig(SubscriberUsecaseConfig):
     retries: int | None
     retry_seconds: float
     dead_letter: str | None
+    max_records: int
+    """Of a batch, where the handler gets those."""
     read: ReadOptions
 
     def __post_init__(self) -> None:
@@ -99,6 +101,8 @@ class TpcSubscriberConfig(SubscriberUsecaseConfig):
             raise ValueError("a subscriber needs a topic")
         if self.retries is not None and self.dead_letter is None:
             raise ValueError("retries= needs dead_letter=: where records go that were tried so often")
+        if self.max_records < 1:
+            raise ValueError(f"max_records={self.max_records}: a batch has at least one record")
 
     @property
     def ack_policy(self) -> AckPolicy:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import anyio
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.utils import ParserComposition
@@ -18,6 +19,7 @@ from faststream.specification.schema.bindings import ChannelBinding, kafka
 
 from tpc_broker.faststream.config import TpcBrokerConfig, TpcPublisherConfig, TpcPublisherSpecificationConfig
 from tpc_broker.faststream.message import CONTENT_TYPE, CORRELATION_ID, REPLY_TO, decode_record, parse_record
+from tpc_broker.faststream.replies import Replies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
 
     from tpc_broker.client.handle import Client
     from tpc_broker.client.producer.slip import Slip
-    from tpc_broker.client.values import Delivered, Headers
+    from tpc_broker.client.values import Delivered, Headers, Record
+    from tpc_broker.faststream.message import TpcMessage
 
-NO_REQUESTS = "topics have no requests that wait for an answer: publish with reply_to="
+NO_REPLY_TO = "a request needs reply_to=: the topic that its answer comes in"
+NOT_CONNECTED = "the broker is not connected: `await broker.connect()`"
+REQUEST_SECONDS: Final = 30.0
 NO_BATCHES = "publish() is one record; the client gathers batches by itself"
 
 
@@ -74,12 +79,14 @@ class TpcPublishCommand(PublishCommand):
         correlation_id: str | None = None,
         reply_to: str = "",
         waits: bool = True,
+        timeout: float | None = None,
     ) -> None:
         super().__init__(
             body, destination=topic, reply_to=reply_to, correlation_id=correlation_id, headers=headers,
             _publish_type=_publish_type,
         )  # fmt: skip
         self.key, self.partition, self.timestamp, self.waits = key, partition, timestamp, waits
+        self.timeout = timeout
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand) -> TpcPublishCommand:
@@ -95,6 +102,13 @@ class TpcPublishCommand(PublishCommand):
         return self.key.encode() if isinstance(self.key, str) else self.key
 
 
+def request_command(message: SendableMessage, **named: Any) -> TpcPublishCommand:
+    """`ValueError`: it does not say where the answer comes."""
+    if not named["reply_to"]:
+        raise ValueError(NO_REPLY_TO)
+    return TpcPublishCommand(message, waits=True, _publish_type=PublishType.REQUEST, **named)
+
+
 class TpcProducer(ProducerProto[TpcPublishCommand]):
     """Sends by the client, once the broker is connected."""
 
@@ -104,6 +118,7 @@ class TpcProducer(ProducerProto[TpcPublishCommand]):
         self.codec: CodecProto = DefaultCodec()
         self.serializer: SerializerProto | None = None
         self._client: Client | None = None
+        self._replies: dict[str, Replies] = {}
 
     def connect(self, client: Client, serializer: SerializerProto | None, codec: CodecProto | None) -> None:
         self._client, self.serializer, self.codec = client, serializer, codec or DefaultCodec()
@@ -124,7 +139,7 @@ class TpcProducer(ProducerProto[TpcPublishCommand]):
 
     async def publish(self, cmd: TpcPublishCommand) -> Delivered | Slip:
         if self._client is None:
-            raise FeatureNotSupportedException("the broker is not connected: `await broker.connect()`")
+            raise FeatureNotSupportedException(NOT_CONNECTED)
         value, headers = await self.encoded(cmd)
         send = self._client.send if cmd.waits else self._client.post
         return await send(
@@ -132,8 +147,22 @@ class TpcProducer(ProducerProto[TpcPublishCommand]):
             timestamp=cmd.timestamp,
         )  # fmt: skip
 
-    async def request(self, _cmd: TpcPublishCommand) -> Any:
-        raise FeatureNotSupportedException(NO_REQUESTS)
+    async def request(self, cmd: TpcPublishCommand) -> Record:
+        """The answer, as it came. `TimeoutError`: there was none in time."""
+        if self._client is None:
+            raise FeatureNotSupportedException(NOT_CONNECTED)
+        assert cmd.correlation_id is not None
+        replies = self._replies.get(cmd.reply_to)
+        if replies is None or replies.has_failed:
+            replies = self._replies[cmd.reply_to] = Replies(self._client, cmd.reply_to)
+        with anyio.fail_after(cmd.timeout):
+            return await replies.answer(cmd.correlation_id, lambda: self.publish(cmd))
+
+    async def end_replies(self) -> None:
+        """While there is a client."""
+        replies, self._replies = self._replies, {}
+        for one in replies.values():
+            await one.end()
 
     async def publish_batch(self, _cmd: TpcPublishCommand) -> Any:
         raise FeatureNotSupportedException(NO_BATCHES)
@@ -184,8 +213,27 @@ class TpcPublisher(PublisherUsecase):
         cmd.key = self.key if cmd.key is None else cmd.key
         await self._basic_publish(cmd, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
 
-    async def request(self, *_arguments: Any, **_named: Any) -> Any:
-        raise FeatureNotSupportedException(NO_REQUESTS)
+    async def request(  # noqa: PLR0913  (what a record has)
+        self,
+        message: SendableMessage = None,
+        topic: str = "",
+        *,
+        timeout: float | None = REQUEST_SECONDS,  # noqa: ASYNC109  (FastStream's own)
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+    ) -> TpcMessage:
+        """As `TpcBroker.request`, with what this publisher has in place of what is not given."""
+        cmd = request_command(
+            message, topic=topic or self.topic, key=self.key if key is None else key,
+            partition=self.partition if partition is None else partition, timestamp=timestamp,
+            headers=self.headers | (headers or {}), correlation_id=correlation_id or self._outer_config.id_generator(),
+            reply_to=reply_to or self.reply_to, timeout=timeout,
+        )  # fmt: skip
+        return cast("TpcMessage", await self._basic_request(cmd, producer=self._outer_config.producer))
 
 
 class ReplyPublisher(FakePublisher):

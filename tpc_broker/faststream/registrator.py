@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from faststream._internal.broker.registrator import Registrator
 from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 
 from tpc_broker.client.values import Record
+from tpc_broker.faststream.batches import TpcBatchSubscriber
 from tpc_broker.faststream.config import (
     Order,
     ReadOptions,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from tpc_broker.client.membership.settings import GroupSettings
 
 
+BATCH_RECORDS: Final = 500
+
+
 class TpcRegistrator(Registrator[Record, TpcBrokerConfig]):
     def subscriber(  # type: ignore[override,unused-ignore]  # noqa: PLR0913  (each is a setting of its own)
         self,
@@ -44,6 +48,8 @@ class TpcRegistrator(Registrator[Record, TpcBrokerConfig]):
         retries: int | None = None,
         retry_seconds: float = 0.5,
         dead_letter: str | None = None,
+        batch: bool = False,
+        max_records: int = BATCH_RECORDS,
         read: ReadOptions | None = None,
         ack_policy: AckPolicy = EMPTY,
         no_reply: bool = False,
@@ -67,17 +73,19 @@ class TpcRegistrator(Registrator[Record, TpcBrokerConfig]):
 
         A record that is nacked is handled again after ``retry_seconds``, which double each time up to a minute;
         ``retries`` times at most (None: until it is not), and then goes to ``dead_letter``, as one that is rejected
-        does. Without ``dead_letter`` a rejected record is finished. ``ack_policy``: what an exception means, and when
+        does. Without ``dead_letter`` a rejected record is finished. With ``batch`` the handler gets a list, of up to
+        ``max_records`` that are there of one partition, and all of this holds for them as a whole; ``concurrency`` is
+        of how many partitions at once, and ``order`` that of each. ``ack_policy``: what an exception means, and when
         a record is finished (`tpc_broker.faststream`). ``read``: further options of `Client.read`.
 
         `ValueError`: there is no topic, or ``retries`` without ``dead_letter``. The other parameters are FastStream's.
         """
         calls, outer = CallsCollection[Any](), cast("TpcBrokerConfig", self.config)
-        made = TpcSubscriber(
+        made = (TpcBatchSubscriber if batch else TpcSubscriber)(
             TpcSubscriberConfig(
                 topics=topics, group=group, start=start, concurrency=concurrency, order=order, retries=retries,
-                retry_seconds=retry_seconds, dead_letter=dead_letter, read=read or {}, no_reply=no_reply,
-                _outer_config=outer, _ack_policy=ack_policy,
+                retry_seconds=retry_seconds, dead_letter=dead_letter, max_records=max_records, read=read or {},
+                no_reply=no_reply, _outer_config=outer, _ack_policy=ack_policy,
             ),
             TpcSubscriberSpecification(
                 outer,

@@ -28,7 +28,7 @@ from tpc_broker.faststream.message import Delivery, TpcMessage, current_delivery
 from tpc_broker.faststream.publisher import ReplyPublisher
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from faststream._internal.endpoint.publisher import PublisherProto
@@ -46,13 +46,18 @@ AT_MOST_ONCE_RECORDS = 100
 class TpcSubscriber(TasksMixin):
     """Made by ``broker.subscriber(…)``."""
 
+    _parse: Any = staticmethod(parse_record)
+    _decode: Any = staticmethod(decode_record)
+
     def __init__(
         self, config: TpcSubscriberConfig, specification: SubscriberSpecification[Any, Any], calls: CallsCollection[Any]
     ) -> None:
-        config.parser, config.decoder = parse_record, decode_record
+        config.parser, config.decoder = self._parse, self._decode
         super().__init__(config, specification, calls)
         self._config = config
         self._ends = anyio.Event()
+        self._waiting: set[anyio.CancelScope] = set()
+        """Of tasks that wait for a batch, which the end takes nothing away from."""
         self._pulled: MemoryObjectReceiveStream[Record] | None = None
 
     @property
@@ -60,8 +65,12 @@ class TpcSubscriber(TasksMixin):
         return names_of(self._outer_config.prefix, self._config.topics)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
-        topic = ",".join(self.topics) if message is None else message.raw_message.topic
+        topic = ",".join(self.topics) if message is None else self._topic_of(message)
         return {"topic": topic, "group": _name_of(self._config.group), "message_id": getattr(message, "message_id", "")}
+
+    @staticmethod
+    def _topic_of(message: StreamMessage[Any]) -> str:
+        return str(message.raw_message.topic)
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
         return (ReplyPublisher(self._outer_config.producer, message.reply_to),)
@@ -81,6 +90,8 @@ class TpcSubscriber(TasksMixin):
         """
         self.running = False
         self._ends.set()
+        for scope in list(self._waiting):
+            scope.cancel()
         if current_delivery.get() is not None:  # by its own handler, which it would wait for
             return
         under_way = {task for task in self.tasks if not task.done()}
@@ -105,21 +116,53 @@ class TpcSubscriber(TasksMixin):
             if self.ack_policy is AckPolicy.ACK_FIRST:
                 await self._consume_at_most_once(stream)
             else:
-                await stream.for_each(
-                    self._handle, concurrency=self._config.concurrency, order=self._config.order,
-                    on_error=self._config.on_error, stop=self._ends,
-                )  # fmt: skip
+                await self._consume_at_least_once(stream)
+
+    async def _consume_at_least_once(self, stream: Stream) -> None:
+        await stream.for_each(
+            self._handle, concurrency=self._config.concurrency, order=self._config.order,
+            on_error=self._config.on_error, stop=self._ends,
+        )  # fmt: skip
+
+    async def _work(
+        self, stream: Stream, max_records: int, handle: Callable[[Sequence[Record]], Awaitable[None]]
+    ) -> None:
+        """One batch, unless the end comes first. It is finished when ``handle`` returns."""
+        with anyio.CancelScope() as waiting:
+            self._waiting.add(waiting)
+            try:
+                async with stream.work(max_records=max_records, commit=False) as batch:
+                    self._waiting.discard(waiting)
+                    await handle(batch.records)
+            finally:
+                self._waiting.discard(waiting)
 
     async def _consume_at_most_once(self, stream: Stream) -> None:
-        """Committed first, then handled, ``concurrency`` at a time."""
+        """Committed first, then handled."""
+        records: Sequence[Record] = ()
+
+        async def take(found: Sequence[Record]) -> None:
+            nonlocal records
+            records = found
+
         while not self._ends.is_set():
-            async with stream.work(max_records=AT_MOST_ONCE_RECORDS) as batch:
-                records = batch.records
-            limiter = anyio.CapacityLimiter(self._config.concurrency)
-            async with anyio.create_task_group() as tasks:
-                for record in records:
-                    await limiter.acquire_on_behalf_of(record)
-                    tasks.start_soon(self._handle_once, record, limiter)
+            await self._work(stream, self._at_most_once_records, take)
+            if records:
+                await stream.commit()
+                found, records = records, ()
+                await self._handle_all_once(found)
+
+    @property
+    def _at_most_once_records(self) -> int:
+        return AT_MOST_ONCE_RECORDS
+
+    async def _handle_all_once(self, records: Sequence[Record]) -> None:
+        """``concurrency`` at a time."""
+        limiter = anyio.CapacityLimiter(self._config.concurrency)
+        async with anyio.create_task_group() as tasks:
+            for record in records:
+                await limiter.acquire_on_behalf_of(record)
+                tasks.start_soon(self._handle_once, record, limiter)
 
     async def _handle_once(self, record: Record, limiter: anyio.CapacityLimiter) -> None:
         try:
@@ -127,10 +170,10 @@ class TpcSubscriber(TasksMixin):
         finally:
             limiter.release_on_behalf_of(record)
 
-    # -- one record ----------------------------------------------------------------------------------------------------
+    # -- one record, or batch ------------------------------------------------------------------------------------------
 
-    async def _handle(self, record: Record) -> None:
-        """Returns when the record is finished. `NackedError`, `RejectedError`: what the handler has said of it."""
+    async def _handle(self, record: Any) -> None:
+        """Returns when it is finished. `NackedError`, `RejectedError`: what the handler has said of it."""
         delivery, failure = Delivery(), None
         token = current_delivery.set(delivery)
         try:

@@ -8,7 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
+import anyio
 from faststream._internal.testing.broker import TestBroker, change_producer
+from faststream.exceptions import SubscriberNotFound
 
 from tpc_broker.client.values import Delivered, Record
 from tpc_broker.faststream.broker import TpcBroker
@@ -81,14 +83,30 @@ class DirectProducer(TpcProducer):
         self._brokers, self._offsets = brokers, count()
 
     async def publish(self, cmd: TpcPublishCommand) -> Delivered:
-        value, headers = await self.encoded(cmd)
-        offset = next(self._offsets)
-        timestamp = time.time_ns() // 1_000_000 if cmd.timestamp is None else cmd.timestamp
-        partition = cmd.partition or 0
-        record = Record(cmd.destination, partition, offset, timestamp, cmd.key_bytes, value, headers, 0)
+        record = await self._record(cmd)
+        for subscriber in self._subscribers_of(cmd.destination):
+            await subscriber.process_message(record)
+        return Delivered(record.topic, record.partition, record.offset, record.timestamp)
+
+    async def request(self, cmd: TpcPublishCommand) -> Record:
+        """What the first handler of the topic returns. `SubscriberNotFound`: it has none."""
+        for subscriber in self._subscribers_of(cmd.destination):
+            with anyio.fail_after(cmd.timeout):
+                response = await subscriber.process_message(await self._record(cmd))
+            answer = TpcPublishCommand.from_cmd(response.as_publish_command())
+            answer.destination = cmd.reply_to
+            return await self._record(answer)
+        raise SubscriberNotFound(cmd.destination)
+
+    def _subscribers_of(self, topic: str) -> Iterator[TpcSubscriber]:
         for broker in self._brokers:
             for subscriber in broker.subscribers:
                 assert isinstance(subscriber, TpcSubscriber)
-                if cmd.destination in subscriber.topics:
-                    await subscriber.process_message(record)
-        return Delivered(cmd.destination, partition, offset, timestamp)
+                if topic in subscriber.topics:
+                    yield subscriber
+
+    async def _record(self, cmd: TpcPublishCommand) -> Record:
+        value, headers = await self.encoded(cmd)
+        timestamp = time.time_ns() // 1_000_000 if cmd.timestamp is None else cmd.timestamp
+        partition, offset = cmd.partition or 0, next(self._offsets)
+        return Record(cmd.destination, partition, offset, timestamp, cmd.key_bytes, value, headers, 0)

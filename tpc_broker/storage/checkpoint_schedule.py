@@ -107,8 +107,8 @@ class CheckpointSchedule:
                 return False
         self._failures.over("checkpoint failed", "checkpoints are written again")
         self._plane.extend(file.superblock.initialised_blocks)
-        self._room.made()
         if done:
+            self._room.made()  # else whoever waits would find none, ask for a checkpoint, and so on without a rest
             synced = self._checkpointer.statistics().partitions_synced_count - synced_before
             self._begin_next(self._beginning.after(blocks_covered, synced, self._plane.journal_use()))
             self._in_place_windows.checkpoint_done(begun)

@@ -28,3 +28,15 @@ def event_maker() -> Callable[[], Event]:
     import trio  # noqa: PLC0415 - asyncio does without it
 
     return trio.Event
+
+
+def keep_interrupts_off(*functions: Any) -> None:
+    """Trio raises an interrupt from the keyboard in whichever task runs just then, between any two steps of it. Not in
+    these functions nor in what they call: there the program's main task gets it, when it waits for something. (asyncio
+    always cancels the main task.)
+    """
+    if is_on_trio():
+        import trio  # noqa: PLC0415 - asyncio does without it
+
+        for function in functions:
+            trio.lowlevel.enable_ki_protection(function)

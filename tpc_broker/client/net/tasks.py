@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import anyio
 
+from tpc_broker.client.net.loops import keep_interrupts_off
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
@@ -53,6 +55,7 @@ async def background_tasks() -> AsyncIterator[Tasks]:
     what tasks raised beside it; a task that fails cancels the block, and its error is raised the same way when it is
     the only one.
     """
+    keep_interrupts_off(Tasks._carry_out, Tasks.end)  # noqa: SLF001 - an end that is cut short is waited for for ever
     raised: BaseException | None = None
     try:
         async with anyio.create_task_group() as group_of_tasks:

@@ -155,13 +155,13 @@ class Lane:
         return [batch for batch in roots if not batch.is_decided]
 
     def can_send(self, now: float) -> bool:
+        if not self._resend and (
+            not self._waiting or self._must_rewind or len(self._unresolved) >= self.session.unresolved_max
+        ):
+            return False
         if now < self.not_before or self.flying_count >= (IN_FLIGHT_MAX if self.is_proven else 1):
             return False
-        if self.flying_count and any(batch.in_doubt for batch in self._unresolved):
-            return False
-        if self._resend:
-            return True
-        return bool(self._waiting) and not self._must_rewind and len(self._unresolved) < self.session.unresolved_max
+        return not self.flying_count or not any(batch.in_doubt for batch in self._unresolved)
 
     def next_batch(self) -> Batch:
         """What is sent next: `can_send` and an identity are there. Its attempt begins."""
