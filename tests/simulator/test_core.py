@@ -45,9 +45,11 @@ def test_a_seed_repeats_itself_in_another_interpreter():
 def test_the_runs_come_to_what_they_are_for():
     """Somewhere in the gate's seeds."""
     counts = Counter()
-    for seed in SEEDS[:8]:
+    for seed in SEEDS:
         counts.update(execute(seed, plan(seed, STEPS)).load.counts)
-    assert all(counts.values()), counts
+        if all(counts.values()):
+            return
+    raise AssertionError(counts)
 
 
 @pytest.mark.parametrize(
