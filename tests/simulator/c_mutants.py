@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulator import c_mutants_journal, c_mutants_replication
-from tests.simulator.c_build import Build, Verdict, run_in, tested_in
+from tests.simulator.c_build import Build, Verdict, judged_by, run_in
 from tests.simulator.c_mutant import Mutant
+from tests.support.waiting import PATIENCE_S
 
 MUTANTS: Final = (*c_mutants_replication.MUTANTS, *c_mutants_journal.MUTANTS)
 NONE: Final = Mutant("none", "", "", "", "")
@@ -29,8 +30,9 @@ Judge = Callable[[Path, Mutant], Verdict]
 
 def by_tests(tree: Path, mutant: Mutant) -> Verdict:
     """By the test that the table names; what finds any of them has to pass without a fault."""
-    named = sorted({one.caught_by for one in MUTANTS}) if mutant is NONE else [mutant.caught_by]
-    return tested_in(tree, named)
+    if mutant is NONE:
+        return judged_by(tree, sorted({one.caught_by for one in MUTANTS}), PATIENCE_S)
+    return judged_by(tree, [mutant.caught_by])
 
 
 _SEEDS: Final = """
