@@ -148,10 +148,10 @@ def test_what_is_broken_is_told_and_ends_the_core(tmp_path, field, value, told):
     [
         (LEADER, "nothing", 0, "survived"),
         (LEADER, "partition->leader_epoch", 4, "leader_epoch == it->term; t-0 in leader epoch 4"),
-        (LEADER, "steady->peers[0].match_offset", 3, "match_offset <= peer->next_offset; t-0 in term 3, which ends at 2"),
+        (LEADER, "steady->peers[0].match_offset", 3, "match_offset <= peer->next_offset; t-0 in term 3"),
         (LEADER, "steady->peers[0].sent_offset", 3, "sent_offset <= it->partition->log_end_offset; t-0 in term 3"),
         (FOLLOWER, "nothing", 0, "survived"),
-        (FOLLOWER, "partition->durable_offset", 1, "partition->durable_offset >= of->acked_offset; t-0 in leader epoch 3"),
+        (FOLLOWER, "partition->durable_offset", 1, "durable_offset >= of->acked_offset; t-0 in leader epoch 3"),
         (FOLLOWER, "partition->leader_epoch", 2, "leader_epoch == it->term; t-0 in leader epoch 2"),
     ],
 )

@@ -558,9 +558,8 @@ async def _open_journal(
         return await JournalFile.open(disk, journals, core, lock=lock)
     except FileNotFoundError:
         if checkpoint_file_name(core) in await disk.listdir(journals) and not accept_damage:
-            raise JournalDamagedError(
-                f"{journals}: the journal of core {core} is missing, its checkpoint is there"
-            ) from None
+            missing = f"{journals}: the journal of core {core} is missing, its checkpoint is there"
+            raise JournalDamagedError(missing) from None
     journal_file = await create()
     if lock is not None:
         await lock(journal_file.fd)
@@ -585,9 +584,8 @@ async def _finish_core(
         except StorageFailedError as error:
             raise error.__cause__ or error from None
         generation += 1
-        await write_checkpoint(
-            file.disk, file.folder, file.core, generation, [*states.values(), *recovered.kept.values()]
-        )
+        kept = [*states.values(), *recovered.kept.values()]
+        await write_checkpoint(file.disk, file.folder, file.core, generation, kept)
         for storage in changed:
             storage.mark_checkpointed(states[storage.key])
     await file.update_superblock(
