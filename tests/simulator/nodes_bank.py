@@ -257,13 +257,35 @@ class Auditor(Client):
         """Nothing is open, and all was read."""
 
     async def read(self, *, from_beginning=False):
-        """One Fetch; None: not answered, or refused. Else what is committed, which a view has noted."""
-        begin = 0 if from_beginning else self._offset
+        """Up to the last stable offset; None: not answered, or refused. Else what is committed, which a view has noted.
+        An answer may end where records in memory begin.
+        """
+        begin = end = 0 if from_beginning else self._offset
+        records, aborts, aborted = [], [], {}
+        while True:
+            found = await self._fetch(end)
+            if found is None:
+                self._leader = None
+                return None
+            end = self._take(found, end, records, aborts)
+            aborted.update(((each.producer_id, each.first_offset), None) for each in found.aborted_transactions or ())
+            if end == found.last_stable_offset:
+                break
+            if not found.records:
+                self._fails(f"read up to {end}, and its last stable offset is {found.last_stable_offset}")
+        if end > found.high_watermark:
+            self._fails(f"stable up to {end}, and committed up to {found.high_watermark}")
+        self._offset, self.is_at_end = end, end == found.high_watermark
+        legs = committed_legs(records, list(aborted), aborts)
+        self._bank.ledger.views.append(View(self._name_now(begin), self._number, begin, end, legs))
+        return legs
+
+    async def _fetch(self, offset):
         topic, index = self._bank.accounts[self._number]
         self._leader = self._leader or await self.leader(topic, index)
         kind = messages.FetchRequest
         part = kind.FetchPartition(
-            partition=index, fetch_offset=begin, partition_max_bytes=1 << 24, current_leader_epoch=-1
+            partition=index, fetch_offset=offset, partition_max_bytes=1 << 24, current_leader_epoch=-1
         )
         asked = kind(
             max_wait_ms=100, min_bytes=1, max_bytes=1 << 24, isolation_level=COMMITTED_ONLY,
@@ -271,12 +293,12 @@ class Auditor(Client):
         )  # fmt: skip
         answer = await self.ask(self._leader, asked, 12)
         if answer is None or answer.error_code or not answer.responses or answer.responses[0].partitions[0].error_code:
-            self._leader = None
             return None
-        return self._take(answer.responses[0].partitions[0], begin)
+        return answer.responses[0].partitions[0]
 
-    def _take(self, found, begin):
-        records, aborts, end = [], [], begin
+    @staticmethod
+    def _take(found, end, records, aborts):
+        """Where it ends."""
         for one in read_batches(bytes(found.records or b"")):
             end = one.last_offset + 1
             for each in one.records():
@@ -284,16 +306,10 @@ class Auditor(Client):
                     records.append((each.offset, one.producer_id, each.value))
                 elif _CONTROL_KEY.unpack(each.key)[1] == ControlType.ABORT:
                     aborts.append((each.offset, one.producer_id))
-        aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()]
-        name = f"account {self._number}"
-        if end != found.last_stable_offset:
-            self.cluster.fails(f"{name}: read up to {end}, and its last stable offset is {found.last_stable_offset}")
-        if end > found.high_watermark:
-            self.cluster.fails(f"{name}: stable up to {end}, and committed up to {found.high_watermark}")
-        self._offset, self.is_at_end = end, end == found.high_watermark
-        legs = committed_legs(records, aborted, aborts)
-        self._bank.ledger.views.append(View(self._name_now(begin), self._number, begin, end, legs))
-        return legs
+        return end
+
+    def _fails(self, what):
+        self.cluster.fails(f"account {self._number}: {what}")
 
     def _name_now(self, begin):
         return f"auditor from {begin} at {trio.current_time():.3f} s"

@@ -337,7 +337,6 @@ class SimulatedCluster:
         self.nursery: trio.Nursery
         self.touched: set[CoreLife] = set()
         """Whose rings may have something to do."""
-        self.turning: SimulatedNode | None = None
         self.adopted = 0
         """How often replicas went from core to core, in lives that are over."""
         self.wire = Wire()
@@ -377,7 +376,7 @@ class SimulatedCluster:
 
     def wall_ms(self):
         """Of the node that asks."""
-        number = _node.get(0) if self.turning is None else self.turning.number
+        number = _node.get(0)
         return self.nodes[number].clock.wall_ms() if number else 0
 
     def turn_rings(self):
@@ -393,11 +392,7 @@ class SimulatedCluster:
             if node.is_paused:
                 self.touched.add(life)
                 continue
-            self.turning = node
-            try:
-                until_ns = life.ring.turn()
-            finally:
-                self.turning = None
+            until_ns = life.context.run(life.ring.turn)
             if until_ns is not None and until_ns / 1e9 != life.until_s:
                 life.until_s = until_ns / 1e9
                 self.wire.at(max(life.until_s, trio.current_time()) + AFTER_S, life.touch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextvars import copy_context
 
 import trio
 
@@ -110,6 +111,9 @@ class CoreLife:
         self.ring = LifeRing(node.cluster.system, self.touch)
         self.until_s = float("inf")
         """When the ring wants its next turn."""
+        self.disk.begin()
+        self.context = copy_context()
+        """Of all its tasks, also of those that begin in a turn of its ring."""
         self._connections = self.plane = None
         self.mailboxes = MemoryMailboxes(CoreId(number), node.posts, lambda: node.chance.uniform(0, CALL_S_MAX))
         self._up_changed = trio.Event()
@@ -124,7 +128,6 @@ class CoreLife:
 
     async def _assemble(self):
         node, options = self.node, self.node.options(self.number)
-        self.disk.begin()
         await self.disk.wait_landed()
         recovered = await recover(options, self.disk, node.configuration.settings)
         journal = OpenJournal()

@@ -13,7 +13,6 @@ from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.transaction_service import TransactionService
 from tpc_broker.coordinator.transactions import TransactionCoordinator
 from tpc_broker.coordinator.transactions.machine import _EXPIRY
-from tpc_broker.log.state import LogState
 
 STEPS = 15
 SEEDS = (2,)
@@ -21,10 +20,6 @@ SEEDS = (2,)
 
 async def _by_its_own_word(_self, _transactional_id):
     await trio.lowlevel.checkpoint()
-
-
-def _all_committed(_self, high_watermark):
-    return high_watermark
 
 
 def _not_owed(self, now_ms):
@@ -37,7 +32,6 @@ MUTANTS = (
            PAUSED, 11),
     Mutant("an end is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF),
     Mutant("markers are not sent again after a load", TransactionCoordinator, "_finish", _not_owed, CRASHING),
-    Mutant("what is in a transaction that is open is shown", LogState, "last_stable_offset", _all_committed, CUT_OFF),
 )  # fmt: skip
 IN_THE_GATE = {"a coordinator that was paused is not confirmed"}
 
