@@ -458,8 +458,7 @@ async def recover_core(
     CheckpointError: the whole core cannot start. OSError: the disk.
     """
     journals, topics = data / "journals", data / "topics"
-    for path in (journals, topics):
-        await make_folder(disk, path)
+    await for_each([journals, topics], partial(make_folder, disk))
     create = partial(
         JournalFile.create, disk, journals, core, journal_id=new_journal_id, bytes_max=journal_bytes_max,
         journals_count=journals_count,
@@ -469,11 +468,9 @@ async def recover_core(
         create = partial(create, checkpoint_generation=generation)
     journal_file = await _open_journal(disk, journals, core, create, lock, accept_damage=accept_damage)
     try:
-        # Rule: Names that are found count as durable only when they are. Whoever has made them may have ended before
-        # that, or its sync failed: with a journal, or a checkpoint, whose name went with the power, all that was
-        # acknowledged since would go. Held by tests/storage/test_core_recovery.py, tests/simulator/test_core.py.
-        for path in (data, journals, topics):
-            await disk.fsync_directory(path)
+        # Rule: Names that a start finds are made durable: whoever made them may have ended before, and with the
+        # journal's name all in it would go. Held by tests/storage/test_core_recovery.py, tests/simulator/test_core.py.
+        await for_each([data, journals, topics], disk.fsync_directory)
         generation, checkpoints = await read_checkpoint(disk, journals, core)  # behind the lock
         scan = await _checked_scan(journal_file, generation, accept_damage=accept_damage)
         generation = max(generation, journal_file.superblock.checkpoint_generation)
