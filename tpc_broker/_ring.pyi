@@ -95,6 +95,7 @@ class tpc_budget(Structure):
     reclaim: Any
     reclaim_context: CData
     bytes_peak: int
+    bytes_peak_lately: int
     frames: int
     refusals: int
     closed: int
@@ -555,7 +556,7 @@ class tpc_plane_params(Structure):
     tail_bytes_max: int
     producer_expiry_ms: int
     produce_partitions_max: int
-    reserved: int
+    unread_bytes_max: int
 
 class tpc_plane_statistics(Structure):
     partitions: int
@@ -576,6 +577,7 @@ class tpc_plane_statistics(Structure):
     tail_clean_bytes: int
     tail_bytes_max: int
     tail_evicted_bytes: int
+    tail_lacking_bytes: int
     reads: int
     reads_below_tail: int
     cuts_pending: int
@@ -1251,7 +1253,7 @@ class _Lib:
     def tpc_plane_short_runs_take(self, _0: tpc_plane | Null, _1: tpc_short_run | Null, _2: int, _3: int, _4: Pointer[int] | bytes | Null, _5: int, _6: tpc_tail_batch | Null, _7: int, /) -> int: ...
     def tpc_plane_take_appended(self, _0: tpc_plane | Null, _1: tpc_appended_range | Null, _2: int, /) -> int: ...
     def tpc_plane_take_transactions(self, _0: tpc_plane | Null, _1: int, /) -> None: ...
-    def tpc_plane_trim_memory(self) -> None: ...
+    def tpc_plane_trim_memory(self, _0: int, /) -> None: ...
     def tpc_plane_watch_due(self, _0: tpc_plane | Null, _1: int, _2: int, /) -> None: ...
     def tpc_prefault_free(self, _0: tpc_prefault | Null, /) -> None: ...
     def tpc_prefault_keep_heap(self) -> None: ...

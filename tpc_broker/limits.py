@@ -127,6 +127,9 @@ BLOCK_BYTES = 4 * KIB  # of the journal, and of what is written past the page ca
 JOURNAL_REGION_BLOCK_FIRST = 2  # behind the superblocks
 JOURNAL_BYTES_MAX = 256 * MIB
 JOURNAL_COMMIT_BYTES_MAX = 8 * MIB
+IN_PLACE_BYTES_MAX = 512 * MIB
+"""Of batches that were written once, in place, and that no checkpoint covers: recovery reads and checks each of them.
+A checkpoint is asked for at a quarter; what is above it all goes through the journal as well."""
 CACHE_BYTES_SURE = 32 * MIB
 """Of what is in segments already, kept by a core for its readers however short the machine's memory is."""
 BYTES_WITHOUT_BOUND = 2**62
@@ -192,6 +195,8 @@ assert CORE_RESTART_DELAY_MS_MIN < CORE_RESTART_DELAY_MS_MAX, "back-off grows"
 assert CORE_HEALTHY_MS > CORE_RESTART_DELAY_MS_MAX, "a core that only ever crashes must reach the longest delay"
 assert CONNECTIONS_MIN < CONNECTIONS_MAX, "the bounds leave a choice"
 assert JOURNAL_COMMIT_BYTES_MAX * 8 <= JOURNAL_BYTES_MAX, "a commit is a small part of the journal, or recycling stalls"
+assert IN_PLACE_BYTES_MAX // 4 >= 16 * JOURNAL_COMMIT_BYTES_MAX, "a checkpoint of large batches pays"
+assert IN_PLACE_BYTES_MAX <= 2 * JOURNAL_BYTES_MAX, "recovery takes about as long for what is written once"
 assert JOURNAL_COMMIT_BYTES_MAX % BLOCK_BYTES == 0, "commits are whole blocks"
 assert SPACELESS_TOLD_MS >= 4 * SPACE_LOOK_MS, "what is full for a moment changes nothing"
 assert SPACELESS_MS_MAX >= SPACELESS_TOLD_MS + 2 * SPACE_LOOK_MS, "nobody is chosen who is full since the same moment"

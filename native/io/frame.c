@@ -12,6 +12,8 @@ static int64_t cost_bytes(uint32_t capacity) { return (int64_t)sizeof(tpc_frame)
 static void charge(tpc_budget *budget, int64_t bytes) {
     budget->bytes_used += bytes;
     assert(budget->bytes_used >= 0);
+    if (budget->bytes_used <= budget->bytes_peak_lately) return;
+    budget->bytes_peak_lately = budget->bytes_used;
     if (budget->bytes_used > budget->bytes_peak) budget->bytes_peak = budget->bytes_used;
 }
 

@@ -180,13 +180,17 @@ static int write_next(tpc_journal *journal, enum tpc_journal_action action) {
 
 /* ---- telling ---- */
 
+/* A checkpoint takes as long as the disk wants, and clients write on: three quarters of the bound are for that. */
+enum { IN_PLACE_ASKED_PART = 4 };
+
 static void tell_space(tpc_journal *journal) {
     if (journal->space_told) return;
     uint64_t used = journal_blocks_used(journal);
     if (used >= journal->params.space_event_blocks && !journal->space_wanted_ns)
         journal->space_wanted_ns = tpc_ring_now_ns(journal->ring);
     if (used < journal->params.space_event_blocks && !journal->space_refused &&
-        journal->in_place_bytes - journal->in_place_bytes_recycled < journal->params.in_place_bytes_max / 2)
+        journal->in_place_bytes - journal->in_place_bytes_recycled <
+            journal->params.in_place_bytes_max / IN_PLACE_ASKED_PART)
         return;
     journal->space_told = true;
     tpc_ring_push_event(journal->ring, TPC_EVENT_JOURNAL_SPACE, 0, (int64_t)used,

@@ -85,6 +85,8 @@ typedef struct tpc_partition {
     int64_t dirty_bytes;         /* of these, durable */
     int64_t in_place_end_offset; /* behind the last batch in memory that was written in place; -1: there is none */
     tpc_frame *chunk;            /* small batches lie in it one after the other; NULL: none */
+    int64_t read_offset;         /* where the latest fetch has begun */
+    int64_t read_bytes_left;     /* so much more may leave memory before its reader counts as gone; 0: there is none */
 
     struct tpc_partition *dirty_previous, *dirty_next;
     bool dirty;
@@ -181,6 +183,8 @@ void tpc_tail_cut(tpc_plane *plane, tpc_partition *partition, int64_t offset);
 /* The same when all of them are durable, written behind or not. */
 void tpc_tail_truncate(tpc_plane *plane, tpc_partition *partition, int64_t offset);
 /* Whether the batch that holds the offset begins with it; true for one that memory does not hold. */
+/* Somebody reads it, and has come so far. */
+void tpc_tail_note_read(const tpc_plane *plane, tpc_partition *partition, int64_t offset);
 bool tpc_tail_begins_at(const tpc_partition *partition, int64_t offset);
 /* Calls for each batch in memory at or behind an offset, in order. */
 void tpc_tail_each(const tpc_partition *partition, int64_t offset,

@@ -2,8 +2,11 @@
 #include "plane.h"
 
 #include <malloc.h>
+#include <stdlib.h>
 
 #include "io.h"
+
+enum { TRIM_PIECE_BYTES = 4 << 20, TRIM_PIECES_MAX = 256 };
 
 /* Asked once per turn, which takes less than the millisecond it is told in. */
 int64_t tpc_plane_now_ms(tpc_plane *plane) {
@@ -73,7 +76,14 @@ void tpc_plane_set_tail_bytes_behind_max(tpc_plane *plane, int64_t bytes_max) {
     plane->tail_bytes_behind_max = bytes_max;
 }
 
-void tpc_plane_trim_memory(void) { malloc_trim(0); }
+void tpc_plane_trim_memory(int64_t kept_bytes) {
+    void *kept[TRIM_PIECES_MAX]; /* taken meanwhile: of malloc's free memory it gives back all or nothing */
+    uint32_t count = 0;
+    while (count < TRIM_PIECES_MAX && (count + 1) * TRIM_PIECE_BYTES <= kept_bytes)
+        if (!(kept[count++] = malloc(TRIM_PIECE_BYTES))) break;
+    malloc_trim(0);
+    while (count) free(kept[--count]);
+}
 
 void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms) { plane->clock_ms = wall_ms; }
 

@@ -579,6 +579,20 @@ static bool pass_lacked(tpc_plane *plane) {
     return pass(plane, is_above(plane, plane->tail_bytes_behind_max) ? is_untold : is_untold_or_lacked);
 }
 
+void tpc_tail_note_read(const tpc_plane *plane, tpc_partition *partition, int64_t offset) {
+    partition->read_offset = offset;
+    partition->read_bytes_left = plane->params.unread_bytes_max;
+}
+
+/* What goes before its reader has come to it is what a larger cache would have been for. */
+static void count_evicted(tpc_plane *plane, tpc_partition *partition, int64_t bytes, int64_t end_offset) {
+    plane->statistics.tail_evicted_bytes += (uint64_t)bytes;
+    if (end_offset <= partition->read_offset) return;
+    int64_t lacking_bytes = bytes < partition->read_bytes_left ? bytes : partition->read_bytes_left;
+    partition->read_bytes_left -= lacking_bytes;
+    plane->statistics.tail_lacking_bytes += (uint64_t)lacking_bytes;
+}
+
 /* Rule: What is kept of records that are in segments already has a strict bound, follows the memory that is there,
  * and never keeps requests out. Why: docs/decisions/2026-11-22-a-cache-of-what-was-written.md. See also
  * native/io/frame.c, tpc_broker/runtime/cache_bound.py. Held by tests/runtime/test_cache_bound.py,
@@ -590,9 +604,9 @@ static bool evict_one(tpc_plane *plane) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition || !partition->tail_clean) /* withdrawn or cut: its batches went at once, the tokens go now */
         return true;
-    int64_t clean_bytes = plane->statistics.tail_clean_bytes;
+    int64_t clean_bytes = plane->statistics.tail_clean_bytes, end_offset = tail_at(partition, 0)->next_offset;
     pop_oldest_clean(plane, partition);
-    plane->statistics.tail_evicted_bytes += (uint64_t)(clean_bytes - plane->statistics.tail_clean_bytes);
+    count_evicted(plane, partition, clean_bytes - plane->statistics.tail_clean_bytes, end_offset);
     return true;
 }
 

@@ -111,8 +111,9 @@ static void say_last_words(connection *it) {
     size_t bytes = tpc_tls_spilled(tls->session);
     if (bytes == 0 || bytes > sizeof words) return;
     tpc_tls_take_spilled(tls->session, words);
-    ssize_t sent = send(it->descriptor, words, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)sent; /* a courtesy */
+    struct iovec vector = {.iov_base = words, .iov_len = bytes};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+    tpc_io.send(it->descriptor, &message, false); /* a courtesy */
 }
 
 /* The kernel's last word on a connection comes behind what others have sent, and a crowd's handshakes that gave way to each

@@ -268,6 +268,7 @@ static enum tpc_fetch_fallback read_part(tpc_plane *plane, const tpc_fetch *fetc
     if (partition && tpc_grants_count(plane) && lacks_right(plane, fetch, partition, reading, &reason)) return reason;
     reason = examine(fetch, asked, partition);
     if (reason) return reason;
+    tpc_tail_note_read(plane, partition, asked->fetch_offset);
     reading->partition = partition;
     reading->high_watermark = partition->high_watermark;
     reading->last_stable_offset = tpc_partition_last_stable_offset(partition);

@@ -7,6 +7,7 @@
 #include "steady.h"
 
 #define PRODUCE_PARTITIONS_DEFAULT 10000
+#define UNREAD_BYTES_DEFAULT (256u << 20)
 
 int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connections, tpc_budget *budget,
                   const tpc_plane_params *params, tpc_plane **out) {
@@ -26,6 +27,7 @@ int tpc_plane_new(tpc_ring *ring, tpc_journal *journal, tpc_connections *connect
         .undo_records = {.item_bytes = sizeof(tpc_undo_record), .kept_max = TPC_POOLED_MAX},
         .producer_states = {.item_bytes = sizeof(tpc_producer_state), .kept_max = TPC_POOLED_MAX},
         .pendings = {.item_bytes = sizeof(tpc_pending) + sizeof(tpc_pending_wait), .kept_max = TPC_POOLED_MAX}};
+    if (!plane->params.unread_bytes_max) plane->params.unread_bytes_max = UNREAD_BYTES_DEFAULT;
     if (!plane->params.produce_partitions_max) plane->params.produce_partitions_max = PRODUCE_PARTITIONS_DEFAULT;
     plane->replication = &tpc_replication;
     plane->began_ms = tpc_plane_now_ms(plane);

@@ -29,11 +29,12 @@ PLAIN = {
 }  # fmt: skip
 SIMULATED = {
     "test_connections", "test_connections_large", "test_links", "test_links_fetch", "test_plane_fetch",
-    "test_plane_produce", "test_socket_entries", "test_steady", "test_steady_lag",
+    "test_plane_produce", "test_socket_entries", "test_steady", "test_steady_lag", "test_tls",
 }  # fmt: skip
 OF_THE_KERNEL = {
     "test_out_of_descriptors_accepting_rests_and_goes_on", "test_many_that_fall_idle_together_hold_up_nobody",
     "test_the_time_is_over", "test_deadlines_on_all_sides_of_a_round_of_the_wheel",
+    "test_a_crowd_that_comes_at_once_is_served",
     "test_a_wait_that_nothing_ends_answers_more_requests_than_may_be_under_way",
     "test_how_late_beats_were_counts_what_work_took_and_not_that_the_thread_was_stopped",
 }  # fmt: skip

@@ -9,14 +9,17 @@ import psutil
 import pytest
 import trio
 
+from tests.runtime.test_plane_fetch import asks
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import records_of
+from tests.support.plane_values import PlaneLimits
 from tests.support.waiting import eventually
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
 from tpc_broker.runtime import cache_bound
-from tpc_broker.runtime.cache_bound import CacheBound
+from tpc_broker.runtime.cache_bound import CacheBound, CacheCounts
 from tpc_broker.runtime.connections import ConnectionLimits
+from tpc_broker.runtime.spare_memory import resident_bytes
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -28,7 +31,8 @@ class Cache:
 
     def __init__(self, cached=0):
         self.cached, self.bytes_max, self.slices, self.trims = cached, None, [], 0
-        self.resident_at_once, self.asked, self.waited, self.evicted = True, [], 0, 0
+        self.resident_at_once, self.asked, self.waited = True, [], 0
+        self.evicted = self.lacking = self.moved = 0
 
     def cached_bytes(self):
         return self.cached
@@ -43,15 +47,21 @@ class Cache:
         self.slices.append(gone)
         return self.cached > self.bytes_max
 
-    def trim_memory(self):
+    def trim_memory(self, kept_bytes=0):
+        assert not kept_bytes
         self.trims += 1
 
     def prefault(self, wanted_bytes, permille):
         self.asked.append((wanted_bytes, permille))
         return wanted_bytes if self.resident_at_once else 0
 
-    def evicted_bytes(self):
-        return self.evicted
+    def go(self, evicted, *, lacking=None):
+        """So much has gone until now, for somebody who reads unless it is said how much."""
+        self.evicted, self.moved = evicted, self.moved + 1
+        self.lacking = evicted if lacking is None else lacking
+
+    def cache_counts(self):
+        return CacheCounts(self.evicted, self.lacking, self.moved)
 
     def waited_ns(self):
         return self.waited
@@ -80,7 +90,8 @@ def test_the_bound_is_what_is_set_and_half_of_what_there_is(configured, cores, a
     cache = Cache()
     looked = CacheBound(cache, configured, cores, lambda: available)
     assert cache.bytes_max == min(bound, limits.CACHE_BYTES_SURE), "what is above that is made resident first"
-    cache.cached, cache.evicted = limits.CACHE_BYTES_SURE, 8 * GIB
+    cache.cached = limits.CACHE_BYTES_SURE
+    cache.go(8 * GIB)
     available = max(0, available - cores * cache.cached)
     trio.run(looked.look)
     assert cache.bytes_max == cache.behind_bytes_max == bound
@@ -92,13 +103,14 @@ def test_a_full_cache_grows_by_what_is_resident():
     bound = CacheBound(cache, -1, 1, lambda: GIB)
     cache.cached = limits.CACHE_BYTES_SURE
     there = (GIB + cache.cached) // 2
-    for cache.evicted in (GIB, 2 * GIB):
+    for evicted in (GIB, 2 * GIB):
+        cache.go(evicted)
         trio.run(bound.look)
         assert cache.bytes_max == limits.CACHE_BYTES_SURE
         assert cache.behind_bytes_max == min(there, limits.CACHE_BYTES_SURE + cache_bound.BEHIND_BYTES)
     assert [wanted for wanted, _permille in cache.asked] == [cache_bound.LACKING_BYTES_MAX] * 2
     cache.prefault = lambda wanted, permille: cache.asked.append((wanted, permille)) or 4 * MIB
-    cache.evicted += 1
+    cache.go(cache.evicted + 1)
     trio.run(bound.look)
     assert cache.bytes_max == limits.CACHE_BYTES_SURE + 4 * MIB
     cache.cached = cache.bytes_max
@@ -111,16 +123,57 @@ def test_a_cache_grows_by_what_went_and_not_by_all_that_the_machine_has():
     cache = Cache(limits.CACHE_BYTES_SURE)
     bound = CacheBound(cache, -1, 1, lambda: GIB)
     cache.resident_at_once = False
-    for cache.evicted in (MIB, 3 * MIB):
+    for evicted in (MIB, 3 * MIB):
+        cache.go(evicted)
         trio.run(bound.look)
     assert [wanted for wanted, _permille in cache.asked] == [MIB, 3 * MIB]
     cache.resident_at_once = True
-    cache.evicted = 4 * MIB
+    cache.go(4 * MIB)
     trio.run(bound.look)
     assert cache.bytes_max == limits.CACHE_BYTES_SURE + 4 * MIB
-    cache.evicted = 5 * MIB
+    cache.go(5 * MIB)
     trio.run(bound.look)
     assert [wanted for wanted, _permille in cache.asked][2:] == [4 * MIB, MIB]
+
+
+def test_what_nobody_reads_makes_no_cache_grow():
+    cache = Cache(limits.CACHE_BYTES_SURE)
+    bound = CacheBound(cache, -1, 1, lambda: GIB)
+    cache.go(GIB, lacking=0)
+    trio.run(bound.look)
+    assert [wanted for wanted, _permille in cache.asked] == [0]
+    cache.go(2 * GIB, lacking=MIB)
+    trio.run(bound.look)
+    assert [wanted for wanted, _permille in cache.asked] == [0, MIB]
+    assert cache.bytes_max == limits.CACHE_BYTES_SURE + MIB
+
+
+@pytest.mark.usefixtures("grows_at_once")
+def test_a_core_at_rest_gives_its_cache_up_by_and_by():
+    cache = Cache()
+    bound = CacheBound(cache, -1, 1, lambda: 4 * GIB)
+    cache.go(GIB)
+    trio.run(bound.look)
+    grown = cache.bytes_max
+    assert grown == limits.CACHE_BYTES_SURE + GIB
+    cache.cached = grown
+    for _look in range(cache_bound.REST_LOOKS - 1):
+        trio.run(bound.look)
+    assert cache.cached == grown, "it has not rested for long"
+    cache.moved += 1
+    for _look in range(cache_bound.REST_LOOKS):
+        trio.run(bound.look)
+    assert cache.cached == grown, "somebody has read meanwhile"
+    trio.run(bound.look)
+    assert cache.cached == grown - cache_bound.REST_BYTES
+    assert max(cache.slices) == cache_bound.SLICE_BYTES
+    cache.evicted += cache_bound.REST_BYTES
+    cache.lacking += cache_bound.REST_BYTES
+    trio.run(bound.look)
+    assert cache.asked[-1][0] == 0, "what went by that is lacking for nobody"
+    for _look in range(2 * GIB // cache_bound.REST_BYTES):
+        trio.run(bound.look)
+    assert cache.cached == cache.bytes_max == limits.CACHE_BYTES_SURE
 
 
 @pytest.mark.parametrize(
@@ -131,14 +184,19 @@ def test_a_cache_grows_by_what_went_and_not_by_all_that_the_machine_has():
 def test_a_busy_core_grows_slowly(waited, permille):
     cache = Cache(limits.CACHE_BYTES_SURE)
     bound = CacheBound(cache, -1, 1, lambda: GIB)
-    cache.waited, cache.evicted = waited, 1
+    cache.waited = waited
+    cache.go(1)
     trio.run(bound.look)
     assert [asked for _wanted, asked in cache.asked] == [permille]
 
 
 def test_memory_is_made_resident_by_another_thread():
     """In a process of its own: in this one earlier tests may have left free memory that is resident already."""
-    alone = multiprocessing.get_context("spawn").Process(target=memory_is_made_resident)
+    in_a_process_of_its_own(memory_is_made_resident)
+
+
+def in_a_process_of_its_own(body):
+    alone = multiprocessing.get_context("spawn").Process(target=body)
     alone.start()
     alone.join()
     assert alone.exitcode == 0
@@ -150,7 +208,7 @@ def memory_is_made_resident():
     prefault = lib.tpc_prefault_new()
     assert lib.tpc_prefault_turn(prefault, 3 * MIB, 1000) == 0
     assert lib.tpc_prefault_turn(prefault, 0, 1000) == 0, "a piece is larger than what was wanted"
-    lib.tpc_plane_trim_memory()
+    lib.tpc_plane_trim_memory(0)
     before = process.memory_info().rss
     assert lib.tpc_prefault_turn(prefault, 25 * MIB, 1000) == 0
     eventually(lambda: process.memory_info().rss - before >= 20 * MIB, "it is resident")
@@ -172,14 +230,17 @@ def test_what_others_need_is_given_back_in_slices():
     available = [8 * GIB]
     cache = Cache()
     bound = CacheBound(cache, -1, 1, lambda: available[0])
-    cache.cached, available[0], cache.evicted = 3 * GIB, 5 * GIB, 8 * GIB
+    cache.cached, available[0] = 3 * GIB, 5 * GIB
+    cache.go(8 * GIB)
     trio.run(bound.look)
     assert (cache.cached, cache.bytes_max, cache.trims) == (3 * GIB, 4 * GIB, 0), "what we have counts as there"
     available[0] = GIB
     trio.run(bound.look)
-    assert (cache.cached, cache.trims) == (2 * GIB, 1)
+    assert cache.cached == 2 * GIB
+    assert cache.trims == GIB // cache_bound.SLICE_BYTES, "the kernel is given a slice at a time, too"
     assert max(cache.slices) == cache_bound.SLICE_BYTES
-    available[0], cache.evicted = 9 * GIB, 16 * GIB
+    available[0] = 9 * GIB
+    cache.go(16 * GIB)
     trio.run(bound.look)
     assert cache.bytes_max == 11 * GIB // 2, "and may be taken again"
 
@@ -234,12 +295,14 @@ def test_the_bound_stays_while_memory_cannot_be_looked_at():
     shortage = []
     cache = Cache()
     bound = CacheBound(cache, -1, 1, available)
-    cache.cached, cache.evicted = limits.CACHE_BYTES_SURE, 8 * GIB
+    cache.cached = limits.CACHE_BYTES_SURE
+    cache.go(8 * GIB)
     trio.run(bound.look)
     known = cache.bytes_max
     for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         shortage[:] = [number]
-        cache.cached, cache.evicted = cache.cached + known // 2, cache.evicted + GIB
+        cache.cached += known // 2
+        cache.go(cache.evicted + GIB)
         trio.run(bound.look)
         assert cache.bytes_max == known
     assert CacheBound(Cache(), -1, 1, available)._bound(0) == limits.CACHE_BYTES_SURE
@@ -293,6 +356,48 @@ def test_the_bound_is_kept_and_counts_what_finds_the_records(bench, value_bytes)
         assert now["tail_clean_bytes"] + now["tail_runs"] * RUN_BYTES <= MIB
         assert now["tail_clean_bytes"] + now["tail_evicted_bytes"] == now["append_bytes"]
     assert now["tail_clean_bytes"] > MIB / 2 or value_bytes == 100
+
+
+def lacking_after(bench, client, count):
+    """What was lacking for a reader of what has gone meanwhile, and how much went."""
+    before = bench.plane.statistics()
+    write(bench, client, count, bytes(100_000))
+    after = bench.plane.statistics()
+    return [after[name] - before[name] for name in ("tail_lacking_bytes", "tail_evicted_bytes")]
+
+
+def read(bench, client, offset):
+    bench.fetch(client, 12, asks(("t", 0, offset, 1)))
+
+
+def test_what_goes_is_lacking_for_those_who_read_and_had_not_come_to_it(bench):
+    bench.plane.set_tail_bytes_max(MIB)
+    bench.make("t")
+    client = bench.connect()
+    lacking, evicted = lacking_after(bench, client, 30)
+    assert evicted > MIB
+    assert lacking == 0, "nobody reads"
+    read(bench, client, 0)
+    lacking, evicted = lacking_after(bench, client, 30)
+    assert lacking == evicted > MIB
+    read(bench, client, 60)
+    lacking, evicted = lacking_after(bench, client, 5)
+    assert (lacking, evicted > 0) == (0, True), "its reader has come to the end"
+    lacking, evicted = lacking_after(bench, client, 30)
+    assert 0 < lacking < evicted
+
+
+def test_whoever_has_not_read_for_long_is_a_reader_no_more(tmp_path):
+    limits = PlaneLimits(tail_bytes_max=0, unread_bytes_max=MIB)
+    bench = FetchBench(tmp_path / "journal", in_c=True, region_blocks=8192, limits=limits)
+    bench.make("t")
+    client = bench.connect()
+    for _ in range(2):
+        read(bench, client, 0)
+        lacking = [lacking_after(bench, client, 5) for _round in range(4)]
+        assert [count == evicted for count, evicted in lacking] == [True, True, False, False]
+        assert (sum(count for count, _evicted in lacking), lacking[-1][0]) == (MIB, 0)
+    bench.shut()
 
 
 def test_the_cache_is_on_top_of_the_budget_and_keeps_nobody_out(bench):
@@ -356,5 +461,31 @@ def test_what_is_given_up_goes_back_to_the_kernel(bench):
         write(bench, client, 10, bytes(900_000))
     full = process.memory_info().rss
     bench.plane.set_tail_bytes_max(16 * MIB)
-    lib.tpc_plane_trim_memory()
+    lib.tpc_plane_trim_memory(0)
     assert full - process.memory_info().rss > 130 * MIB
+
+
+def test_a_part_of_what_is_free_is_kept():
+    in_a_process_of_its_own(a_part_is_kept)
+
+
+def a_part_is_kept():
+    lib.tpc_prefault_keep_heap()
+    budget = lib.tpc_budget_new(1 << 40)
+    pages = bytes(256 * 1024)
+    frames = [lib.tpc_frame_new(budget, len(pages)) for _ in range(400)]
+    for frame in frames:
+        ffi.memmove(frame.data, pages, len(pages))
+    last = frames.pop()  # above all others: free() gives nothing back by itself
+    assert budget.bytes_peak_lately == budget.bytes_used > 100 * MIB
+    for frame in frames:
+        lib.tpc_frame_release(frame)
+    full = resident_bytes()
+    assert full == pytest.approx(psutil.Process().memory_info().rss, abs=4 * MIB)
+    assert budget.bytes_peak_lately > 100 * MIB > budget.bytes_used
+    lib.tpc_plane_trim_memory(60 * MIB)
+    assert 30 * MIB < full - resident_bytes() < 50 * MIB
+    lib.tpc_plane_trim_memory(0)
+    assert full - resident_bytes() > 90 * MIB
+    lib.tpc_frame_release(last)
+    lib.tpc_budget_free(budget)

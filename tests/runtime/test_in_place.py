@@ -9,6 +9,7 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.runtime.in_place_core import KEY, SEGMENT_BYTES, assert_kept, held, on_core, recovered_copy
+from tpc_broker import limits
 from tpc_broker.errors import LeadershipLostError, PartitionOfflineError
 from tpc_broker.model import CoreId
 from tpc_broker.storage.in_place_windows import in_place_window
@@ -66,6 +67,33 @@ def test_segments_roll_between_batches_written_once(tmp_path):
             await bench.append(290_000, 2)
         assert len(bench.files.segments) > 1
         assert all(segment.size_bytes <= SEGMENT_BYTES for segment in bench.files.segments)
+        await assert_kept(bench, tmp_path / "crashed")
+
+    on_core(tmp_path, body)
+
+
+def test_a_checkpoint_is_asked_for_long_before_batches_go_through_the_journal_again(tmp_path, monkeypatch):
+    bytes_max, batch_bytes = 2 << 20, 100_000
+    monkeypatch.setattr(limits, "IN_PLACE_BYTES_MAX", bytes_max)
+
+    async def body(bench):
+        await bench.begin_in_place()
+        await bench.storage.write_behind()
+        await bench.storage.checkpoint()
+        before, asked_at = bench.in_place_bytes(), []
+        bench.plane.on_journal_space(lambda: asked_at.append(bench.in_place_bytes() - before))
+        while True:
+            written = bench.in_place_bytes()
+            await bench.append(batch_bytes)
+            if bench.in_place_bytes() == written:
+                break
+        assert asked_at, "it is asked for"
+        assert bytes_max / 4 - batch_bytes <= asked_at[0] <= bytes_max / 4 + 2 * batch_bytes
+        assert bytes_max - 2 * batch_bytes < written - before <= bytes_max, "meanwhile clients write on"
+        await bench.storage.write_behind()
+        await bench.storage.checkpoint()
+        await bench.append(batch_bytes)
+        assert bench.in_place_bytes() > written
         await assert_kept(bench, tmp_path / "crashed")
 
     on_core(tmp_path, body)

@@ -23,6 +23,17 @@ def bench(tmp_path):
     bench.shut()
 
 
+def test_a_handle_is_of_one_partition_and_not_of_the_next_one_in_its_place(bench):
+    """Whoever has it still may hear of the withdrawal later."""
+    handle = bench.lead("gone")
+    bench.plane.withdraw(handle)
+    other = bench.lead("next")
+    assert other & 0xFFFFFFFF == handle & 0xFFFFFFFF, "the same place"
+    with pytest.raises(KeyError):
+        bench.plane.append(handle, records_of(1))
+    assert bench.plane.state(other).log_end_offset == 0
+
+
 def test_registering_is_not_leading(bench):
     handle = bench.lead("t", log_end_offset=9, is_led=False)
     bench.send(bench.connect(), [("t", 0, records_of(1))])

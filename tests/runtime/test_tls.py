@@ -271,6 +271,7 @@ def test_a_handshake_that_takes_too_long_ends(make_tls, certificates):
         halfway.tls.do_handshake()
     halfway.say_at_once(halfway.outgoing.read()[:50])
     assert {bench.next_closed()[1] for _ in range(2)} == {CloseReason.HANDSHAKE_DEADLINE}
+    bench.world.let_arrive()
     assert silent.sock.recv(100) == halfway.sock.recv(100) == b""
 
 

@@ -122,10 +122,10 @@ def run_in(tree: Path, arguments: Iterable[str], more: Mapping[str, str] | None 
     return Verdict(done.returncode != 0, how if done.returncode else "")
 
 
-def tested_in(tree: Path, tests: Iterable[str], *options: str) -> Verdict:
-    """Runs tests of the gate, named below tests/, to the first failure."""
+def judged_by(tree: Path, tests: Iterable[str], hangs_s: int = MUTANT_HANGS_S) -> Verdict:
+    """Runs tests of the gate, named below tests/, to the first failure. What comes later than that hangs."""
     named = [str(ROOT / "tests" / test) for test in tests]
     ours = ("-p", "no:cacheprovider", "-o", f"pythonpath={tree} {ROOT}")
     basetemp = f"--basetemp={tree / 'tmp'}"
-    more = {"TPC_TEST_PATIENCE_S": str(MUTANT_HANGS_S)}
-    return run_in(tree, ["-m", "pytest", "-q", "-x", "--part=gate", *ours, basetemp, *options, *named], more)
+    more = {"TPC_TEST_PATIENCE_S": str(hangs_s)}
+    return run_in(tree, ["-m", "pytest", "-q", "-x", "--part=gate", *ours, basetemp, *named], more)

@@ -1,7 +1,8 @@
 """Faults planted in C one after the other, and who finds them: ``python -m tests.simulator.c_mutants --judge nodes``.
 
 Nothing of the build that is installed here is touched (`c_build.Build`). ``tests`` are those that the table names,
-``nodes`` the first seeds of the simulator of whole nodes, or of another one by its name.
+``nodes`` the first seeds of the simulator of whole nodes, or of another one by its name; ``cut-off`` those of three
+nodes that can seldom talk to each other, or crash all the time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulator import c_mutants_journal, c_mutants_replication
-from tests.simulator.c_build import Build, Verdict, run_in, tested_in
+from tests.simulator.c_build import Build, Verdict, judged_by, run_in
 from tests.simulator.c_mutant import Mutant
+from tests.support.waiting import PATIENCE_S
 
 MUTANTS: Final = (*c_mutants_replication.MUTANTS, *c_mutants_journal.MUTANTS)
 NONE: Final = Mutant("none", "", "", "", "")
@@ -28,8 +30,9 @@ Judge = Callable[[Path, Mutant], Verdict]
 
 def by_tests(tree: Path, mutant: Mutant) -> Verdict:
     """By the test that the table names; what finds any of them has to pass without a fault."""
-    named = sorted({one.caught_by for one in MUTANTS}) if mutant is NONE else [mutant.caught_by]
-    return tested_in(tree, named)
+    if mutant is NONE:
+        return judged_by(tree, sorted({one.caught_by for one in MUTANTS}), PATIENCE_S)
+    return judged_by(tree, [mutant.caught_by])
 
 
 _SEEDS: Final = """
@@ -44,10 +47,26 @@ for seed in range(1, int(seeds) + 1):
 """
 
 
+_CUT_OFF: Final = """
+import sys
+from tests.simulator.nodes_mutants import CRASHING, CUT_OFF
+from tests.simulator.nodes_run import execute, plan
+from tests.simulator.schedule import failure_of
+for seed in range(1, int(sys.argv[1]) + 1):
+    for shape in (CUT_OFF, CRASHING):
+        if failure := failure_of(execute, seed, *plan(seed, int(sys.argv[2]), shape)):
+            print(f"nodes seed {seed}: FAILED\\n{failure}")
+            sys.exit(1)
+"""
+"""Three nodes that are cut off from each other all the time, and three that crash."""
+
+
 def by_seeds(simulator: str, seeds: int, steps: int) -> Judge:
     """By a simulator's first so many seeds, to the first that fails."""
 
     def judge(tree: Path, _mutant: Mutant) -> Verdict:
+        if simulator == "cut-off":
+            return run_in(tree, ["-c", _CUT_OFF, str(seeds), str(steps)])
         return run_in(tree, ["-c", _SEEDS, simulator, str(seeds), str(steps)])
 
     return judge
@@ -56,7 +75,7 @@ def by_seeds(simulator: str, seeds: int, steps: int) -> Judge:
 def main(arguments: list[str] | None = None) -> int:
     """Tells of each mutant what became of it; 1 when one was not found, or when something fails without any."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulator.c_mutants", description=__doc__)
-    parser.add_argument("--judge", default="tests", help="tests (default), or a simulator: nodes, consumers, ...")
+    parser.add_argument("--judge", default="tests", help="tests (default), cut-off, or a simulator: nodes, core, ...")
     parser.add_argument("--seeds", type=int, default=10, help="of a simulator, from the first one on")
     parser.add_argument("--steps", type=int, default=60, help="of each seed")
     parser.add_argument("--only", action="append", help="a mutant's name, or a part of some")

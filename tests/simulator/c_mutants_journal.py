@@ -357,14 +357,14 @@ OF_APPENDS: Final = (
         "a repeat is answered before the first one is durable", WAITING, "requests/produce.c",
         "                                  .next_offset = earlier.last_offset + 1,\n",
         "                                  .next_offset = earlier.base_offset,\n",
-        "runtime/test_plane_partitions.py::test_a_duplicate_of_what_is_not_durable_shares_its_fate",
+        "runtime/test_commit_waits.py::test_a_duplicate_waits_for_the_first_one_and_for_nothing_behind_it",
     ),
     Mutant(
         "a handle outlives its partition", "Withdrawing a partition raises its generation", "log/partition.c",
         "    plane->slots[slot].generation += plane->slots[slot].generation == UINT32_MAX ? 2 : 1; "
         "/* never 0 */\n",
         "",
-        "runtime/test_plane_partitions.py::test_refusals",
+        "runtime/test_plane_roles.py::test_a_handle_is_of_one_partition_and_not_of_the_next_one_in_its_place",
     ),
     Mutant(
         "a repeat is told a place that is not looked at", TOLD, "requests/produce.c",

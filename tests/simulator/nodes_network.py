@@ -2,7 +2,7 @@
 
 A connection (`tests/support/simulated_sockets.py`) keeps order and loses nothing. What cannot go a way now waits (the
 kernel sends it again); who has sent it gives the connection up when it was not acknowledged for `UNACKNOWLEDGED_S`, and
-the other end hears of that only where the way is open. Who is dialled where nothing answers waits, and is refused where
+the other end hears of that when it sends something. Who is dialled where nothing answers waits, and is refused where
 only the process is gone.
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.c_build import Build, tested_in
+from tests.simulator.c_build import Build, judged_by
 from tests.simulator.c_mutant import Mutant
 from tests.simulator.c_mutants import MUTANTS, NONE, by_tests
 
@@ -31,6 +31,6 @@ def test_what_finds_them_passes_without_them(build: Build) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_fault_in_c_is_found(build: Build, mutant: Mutant) -> None:
     tree = build.package(mutant.name, mutant)
-    verdict = tested_in(tree, [mutant.caught_by])
+    verdict = judged_by(tree, [mutant.caught_by])
     shutil.rmtree(tree)
     assert verdict.is_caught, f"{mutant.name} (rule {mutant.rule})"

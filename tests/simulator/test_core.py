@@ -16,13 +16,15 @@ from tests.support.waiting import PATIENCE_S
 
 STEPS = 12
 SEEDS = range(1, 26)
+FOUND = ((303, 16), (313, 16))
+"""Seeds, with their steps, that have found what is mended: names that a start had made, and nobody had synced."""
 IN_THE_GATE = {"no fdatasync", "an earlier life is not waited for", "a checkpoint before its data"}
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_core_keeps_what_it_promised(seed):
-    assert "acknowledged" in run(seed, STEPS)
+@pytest.mark.parametrize(("seed", "steps"), [*((seed, STEPS) for seed in SEEDS), *FOUND])
+def test_a_core_keeps_what_it_promised(seed, steps):
+    assert "acknowledged" in run(seed, steps)
 
 
 def told(seed):
@@ -43,9 +45,11 @@ def test_a_seed_repeats_itself_in_another_interpreter():
 def test_the_runs_come_to_what_they_are_for():
     """Somewhere in the gate's seeds."""
     counts = Counter()
-    for seed in SEEDS[:8]:
+    for seed in SEEDS:
         counts.update(execute(seed, plan(seed, STEPS)).load.counts)
-    assert all(counts.values()), counts
+        if all(counts.values()):
+            return
+    raise AssertionError(counts)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,31 @@ async def test_power_loss_at_every_effect_of_one_life():
     assert await at_every_effect(run) > 25
 
 
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_a_start_had_made_when_it_was_killed_counts_from_the_next_one_on(seed):
+    """A folder, the journal, a checkpoint: their names are there, and the power may still take them."""
+
+    async def run(effect):
+        world = CheckpointedCore(seed)
+        world.disk.lose_power_at = effect
+        try:
+            await world.open()
+            await world.append()
+            await world.write_behind(everything=True)
+            await world.checkpoint()
+        except PowerLoss:
+            world.disk.kill()
+        else:
+            return False
+        await world.open()
+        await world.append()
+        world.disk.crash(world.rng)
+        await world.open()
+        return True
+
+    assert await at_every_effect(run) > 25
+
+
 async def test_recovery_killed_at_every_effect_and_run_again():
     async def run(effect):
         world = CheckpointedCore(11)

@@ -125,9 +125,10 @@ class PlaneLimits:
 
     tail_bytes_max: int = 64 * 1024 * 1024
     """Memory for batches that are written behind already; what is not is kept in any case."""
-    """What of it is used before a reader has come too late; 0: all of it."""
     producer_expiry_ms: int = 86_400_000
     produce_partitions_max: int = 10_000
+    unread_bytes_max: int = 0
+    """So much of a partition leaves memory without a fetch, and nobody reads it; 0: 256 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,6 @@ class Socket(Device):
                 self._sends.popleft()
                 continue
             data = _bytes_of(operation)
-            # Rule: What is being sent does not change until its entry is complete. Held by every run of the simulator.
             assert data == before, f"{operation}: its bytes have changed while they were being sent"
             result = self.send(data)
             if result == -errno.EAGAIN:
@@ -291,7 +290,7 @@ class Socket(Device):
             if not is_open:
                 network.stuck(self)
             elif self.other.knows_nothing(data):
-                self._broke(errno.ECONNRESET)
+                self.was_reset()
                 return
             if not is_open or not self.other.has_room(data):
                 self._stall(now_s)
@@ -334,18 +333,13 @@ class Socket(Device):
                 self.here.network.wire.at(now_s + self.gives_up_s, partial(self._look_whether_stalled, now_s))
 
     def _look_whether_stalled(self, since_s):
-        if self._stalled_since_s == since_s and not self.is_over:
-            self._broke(errno.ETIMEDOUT)
+        if self._stalled_since_s == since_s:
+            self._is_over(errno.ETIMEDOUT)  # the kernel tells nobody: the other end finds out when it sends
 
     def _look_whether_acknowledged(self):
         network = self.here.network
-        if not network.is_open(self.there.name, self.here.name) and not self.is_over:
-            self._broke(errno.ETIMEDOUT)
-
-    def _broke(self, error):
-        """This end gives it up."""
-        self._is_over(error)
-        self._reset_other()
+        if not network.is_open(self.there.name, self.here.name):
+            self._is_over(errno.ETIMEDOUT)
 
     def _is_over(self, error):
         if not self.is_over:
@@ -355,11 +349,6 @@ class Socket(Device):
             self._outgoing_bytes, self._stalled_since_s = 0, None
             self._leave_if_done()
             self._changed()
-
-    def _reset_other(self):
-        network = self.here.network
-        if not self.is_gone and network.is_open(self.here.name, self.there.name):
-            network.wire.after(network.delay_s(), self.other.was_reset)
 
     def was_reset(self):
         if not self.is_gone:

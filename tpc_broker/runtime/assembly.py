@@ -45,6 +45,7 @@ from tpc_broker.runtime.journal_lock import JournalLock, JournalLockedError
 from tpc_broker.runtime.journal_probe import FLAGS, probe_journal_mode
 from tpc_broker.runtime.options import StartError
 from tpc_broker.runtime.refusal_watch import RefusalWatch
+from tpc_broker.runtime.spare_memory import SpareMemory
 from tpc_broker.runtime.trio_ring import current_ring
 from tpc_broker.storage.checkpoint import release_ballast
 from tpc_broker.storage.handover import Given, hand_over, journal_cores
@@ -93,6 +94,7 @@ class CoreAssembly:
     disk: RingDisk
     clock: SystemClock
     cache: CacheBound
+    spare: SpareMemory
     refusals: RefusalWatch
     cleaner: CleanerClient
     counters: Callable[[Core], CoreCounters]
@@ -343,7 +345,8 @@ async def open_assembly(options: CoreOptions) -> AsyncIterator[CoreAssembly]:
         refusals = RefusalWatch(connections)
         clients = ClientConnections(connections)
         yield CoreAssembly(
-            clients, connections, bounds, plane, storage, disk, clock, cache, refusals, cleaner, counters
+            clients, connections, bounds, plane, storage, disk, clock, cache, SpareMemory(plane), refusals, cleaner,
+            counters,
         )
     finally:
         cleaner.let_go()

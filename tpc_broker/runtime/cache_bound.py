@@ -6,7 +6,9 @@ the core: `log.cache.max.bytes` of the node, and half of the memory that it coul
 (`MemAvailable`, and what the control group leaves). What is above it goes back to the kernel in slices.
 
 The cache grows to that bound by memory that another thread has made resident (native/io/prefault.c), for a small
-share of a CPU: page faults of the core itself would cost a producer at full speed most of its rate.
+share of a CPU: page faults of the core itself would cost a producer at full speed most of its rate. It grows for those
+who read: by what went before a partition's reader had come to it. Of what nobody reads 32 MiB are in memory. A core
+that has neither appended nor answered a fetch for a while gives up what is above that, a slice at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
 
@@ -35,18 +37,35 @@ SHORT_OF_SOMETHING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """A file cannot be opened for now, whatever file it is."""
 SHARE: Final = 2
 """One part in so many of what the node could have."""
-SLICE_BYTES: Final = 64 << 20
-"""Given back at once; some 10 ms of the core."""
+SLICE_BYTES: Final = 16 << 20
+"""Given back at once; some 4 ms of the core."""
+GIVEN_BACK_BYTES_MIN: Final = 64 << 20
+"""So much above the bound goes back to the kernel; what is less will be used again."""
 BEHIND_BYTES: Final = 512 << 20
 """Kept besides, whatever its pages cost, while a replica is behind: what has left memory is read from files for it,
 much more slowly than a busy leader writes.
 """
+REST_LOOKS: Final = 40
+"""20 s in which nothing was appended and nothing fetched: the cache goes, ..."""
+REST_BYTES: Final = 64 << 20
+"""... so much of it at each further look."""
 LACKING_BYTES_MAX: Final = 64 << 20
 """Made resident at most of what went in vain; what that thread can have under way."""
 GROWTH_PERMILLE: Final = 25
 """Of a CPU, for making memory resident."""
 GROWTH_PERMILLE_AT_EASE: Final = 100
 """As long as the core works less than a quarter of the time."""
+
+
+class CacheCounts(NamedTuple):
+    """Bytes, of a data plane since it was made."""
+
+    evicted: int
+    """What has gone so that something else could stay."""
+    lacking: int
+    """Of that, what those who read had not come to yet."""
+    moved: int
+    """Appended, and given to those who read; it changes with each read."""
 
 
 class Cache(Protocol):
@@ -62,15 +81,15 @@ class Cache(Protocol):
         """Give up so much of what is above the bound; whether there is more."""
         ...
 
-    def trim_memory(self) -> None: ...
+    def trim_memory(self, kept_bytes: int = 0) -> None:
+        """What malloc has free goes back to the kernel, but for about so much of it."""
+        ...
 
     def prefault(self, wanted_bytes: int, permille: int) -> int:
         """Bytes that have become resident since the last call; asks for so many more, for that share of a CPU."""
         ...
 
-    def evicted_bytes(self) -> int:
-        """What has gone so that something else could stay, since it was made."""
-        ...
+    def cache_counts(self) -> CacheCounts: ...
 
     def waited_ns(self) -> int:
         """Time that the core has waited in the kernel, since it began."""
@@ -161,9 +180,10 @@ class CacheBound:
         self._resident = limits.CACHE_BYTES_SURE
         """What the cache may have without a page's first touch, about: what it had, and what was made ready for it."""
         self._looked = time.monotonic_ns(), cache.waited_ns()
-        self._evicted_bytes = cache.evicted_bytes()
+        self._counts = cache.cache_counts()
+        self._quiet_looks = 0
         self._lacking_bytes = 0
-        """What would have stayed if there had been as much memory more."""
+        """What would have stayed for those who read if there had been as much memory more."""
         self._bound_known = min(self._configured, limits.CACHE_BYTES_SURE)
         self._set(self._bound(cache.cached_bytes()))
 
@@ -183,26 +203,34 @@ class CacheBound:
 
     async def look(self) -> None:
         """Move the bound with the memory that is there. A small cache is left alone: a core at rest reads nothing."""
-        cached_bytes, evicted_bytes = self._cache.cached_bytes(), self._cache.evicted_bytes()
-        evicted_now = evicted_bytes - self._evicted_bytes
-        if cached_bytes <= limits.CACHE_BYTES_SURE and not evicted_now:
+        cached_bytes, before = self._cache.cached_bytes(), self._counts
+        self._counts = now = self._cache.cache_counts()
+        self._quiet_looks = self._quiet_looks + 1 if now.moved == before.moved else 0
+        if cached_bytes <= limits.CACHE_BYTES_SURE and now.evicted == before.evicted:
             return
-        self._evicted_bytes = evicted_bytes
         bound = self._bound(cached_bytes)
-        self._grow(bound, evicted_now)
+        self._grow(bound, now.lacking - before.lacking)
+        if self._quiet_looks >= REST_LOOKS:
+            self._resident = max(min(self._resident, cached_bytes) - REST_BYTES, limits.CACHE_BYTES_SURE)
         self._set(bound)
-        given_back = cached_bytes - bound >= SLICE_BYTES
+        given_back = cached_bytes - bound >= GIVEN_BACK_BYTES_MIN
         while self._cache.evict(SLICE_BYTES):
+            if given_back:
+                self._cache.trim_memory()
             await trio.lowlevel.checkpoint()
         if given_back:
             self._cache.trim_memory()
             self._resident = max(self._cache.cached_bytes(), limits.CACHE_BYTES_SURE)
 
-    def _grow(self, bound: int, evicted_now: int) -> None:
-        """By what was lacking, not by all that the machine has: memory that nobody fills costs its first touch, too."""
+    def _grow(self, bound: int, lacking_now: int) -> None:
+        """By what was lacking, not by all that the machine has: memory that nobody fills costs its first touch, too.
+        What goes because the core is at rest is lacking for nobody.
+        """
         permille = GROWTH_PERMILLE_AT_EASE if self._is_at_ease() else GROWTH_PERMILLE
-        self._lacking_bytes = min(self._lacking_bytes + evicted_now, LACKING_BYTES_MAX)
-        wanted = max(0, min(bound - self._resident, self._lacking_bytes)) if evicted_now else 0
+        if self._quiet_looks:
+            lacking_now = self._lacking_bytes = 0
+        self._lacking_bytes = min(self._lacking_bytes + lacking_now, LACKING_BYTES_MAX)
+        wanted = max(0, min(bound - self._resident, self._lacking_bytes)) if lacking_now else 0
         ready = self._cache.prefault(wanted, permille)
         self._resident += ready
         self._lacking_bytes = max(0, self._lacking_bytes - ready)

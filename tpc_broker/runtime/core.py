@@ -532,3 +532,4 @@ class CoreProcessMain:
                 for limiter in self._log_limiters:
                     limiter.tell()
                 await self._assembly.cache.look()
+                await self._assembly.spare.look()

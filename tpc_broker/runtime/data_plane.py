@@ -25,6 +25,7 @@ from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES
 from tpc_broker.log.state import encode_producers
 from tpc_broker.native_bytes import pinned
 from tpc_broker.routing import PartitionUse
+from tpc_broker.runtime.cache_plane import CachePlane
 from tpc_broker.runtime.connections import Frame, FrameSlice
 from tpc_broker.runtime.fetches import BegunFetch, FetchStatistics, fetch_statistics
 from tpc_broker.runtime.forwarding import ForwardingPlane
@@ -97,7 +98,7 @@ class TailSlice(FrameSlice, Opaque):
 # `durable_cursor`, `write_behind_done`), and is read again afterwards. See also tpc_broker/storage/ports.py,
 # tpc_broker/broker/ports.py. Held by tests/runtime/test_storage_faults.py (a commit completes at each such point),
 # tests/runtime/test_segment_space.py.
-class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane, TransactionsPlane):
+class RingDataPlane(CachePlane, ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane, TransactionsPlane):
     def __init__(self, ring: Ring, connections: Connections, start: JournalStart) -> None:
         lib.tpc_prefault_keep_heap()
         self._connections = connections
@@ -114,6 +115,7 @@ class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane,
         self._begin_replication()
         self._begin_steady(ring)
         self._begin_grants(ring)
+        self._begin_cache()
         self._on_advanced: Callable[[int], None] = lambda _handle: None
         self._on_due: Callable[[], None] = lambda: None
         self._on_room_low: Callable[[int, int], None] = lambda _handle, _wanted: None
@@ -129,7 +131,6 @@ class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane,
         self._batch_arrays: list[Any] = []
         self._short_runs = ffi.new("tpc_short_run[]", RUNS_TOGETHER)
         self._ring = ring
-        self._prefault: Any = None
         self._closed = False
         ring.on_event(lib.TPC_EVENT_JOURNAL_FAILED, self._journal_failed)
         ring.on_event(lib.TPC_EVENT_WRITE_BEHIND_DUE, lambda _token, _bytes, _all, _pointer: self._on_due())
@@ -255,39 +256,6 @@ class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane,
 
     def fetch_statistics(self) -> FetchStatistics:
         return fetch_statistics(self._plane)
-
-    # -- the cache ---------------------------------------------------------------------------------------------------
-
-    def cached_bytes(self) -> int:
-        return int(self._connections.budget.bytes_cached)
-
-    def set_cache_bytes_max(self, bytes_max: int, behind_bytes_max: int) -> None:
-        lib.tpc_plane_set_tail_bytes_max(self._plane, bytes_max)
-        lib.tpc_plane_set_tail_bytes_behind_max(self._plane, behind_bytes_max)
-
-    def evict(self, bytes_max: int) -> bool:
-        return not self._closed and bool(lib.tpc_plane_evict(self._plane, bytes_max))
-
-    def trim_memory(self) -> None:
-        lib.tpc_plane_trim_memory()
-
-    def prefault(self, wanted_bytes: int, permille: int) -> int:
-        """As `runtime.cache_bound.Cache` says. Where no thread can be started, the core itself touches what it gets."""
-        if self._closed or (wanted_bytes == 0 and self._prefault is None):
-            return 0
-        if self._prefault is None:
-            self._prefault = lib.tpc_prefault_new()
-        if self._prefault == ffi.NULL:
-            return wanted_bytes
-        return int(lib.tpc_prefault_turn(self._prefault, wanted_bytes, permille))
-
-    def evicted_bytes(self) -> int:
-        values = ffi.new("tpc_plane_statistics *")
-        lib.tpc_plane_get_statistics(self._plane, values)
-        return int(values.tail_evicted_bytes)
-
-    def waited_ns(self) -> int:
-        return int(self._ring.live_statistics().wait_ns)
 
     def plane_statistics(self) -> dict[str, int]:
         """The fields of `tpc_plane_statistics`."""
@@ -621,8 +589,7 @@ class RingDataPlane(ForwardingPlane, GrantsPlane, ReplicatingPlane, SteadyPlane,
         if self._closed:
             return
         self._closed = True
-        if self._prefault is not None:
-            lib.tpc_prefault_free(self._prefault)
+        self._end_cache()
         lib.tpc_plane_free(self._plane)
         if self.is_quiet():
             lib.tpc_journal_close(self._journal)
@@ -640,6 +607,7 @@ def _open_journal(ring: Ring, start: JournalStart) -> Any:
     params.block_next = params.block_first = start.block_next
     params.previous_crc = start.previous_crc
     params.commit_bytes_max = limits.JOURNAL_COMMIT_BYTES_MAX
+    params.in_place_bytes_max = limits.IN_PLACE_BYTES_MAX
     out = ffi.new("tpc_journal **")
     _check(lib.tpc_journal_open(ring.pointer, params, out), "open the journal")
     return out[0]

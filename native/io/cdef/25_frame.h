@@ -7,9 +7,10 @@ typedef struct {
                     int64_t bytes); /* gives up what the cache keeps beside them; NULL: there is no cache */
     void *reclaim_context;
     int64_t bytes_peak;
-    int64_t frames;   /* how many live */
-    int64_t refusals; /* how often tpc_frame_new or tpc_frame_grow found no room */
-    int64_t closed;   /* the owner has let go; the last frame frees it */
+    int64_t bytes_peak_lately; /* since somebody who looks now and then has set it to bytes_used */
+    int64_t frames;            /* how many live */
+    int64_t refusals;          /* how often tpc_frame_new or tpc_frame_grow found no room */
+    int64_t closed;            /* the owner has let go; the last frame frees it */
 } tpc_budget;
 
 /* A reference-counted buffer. One thread: the counts are not atomic. */

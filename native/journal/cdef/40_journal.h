@@ -39,7 +39,7 @@ typedef struct {
     /* TPC_EVENT_JOURNAL_SPACE when this many are in use, 0: 3/8 of the region, 1/8 until it is as long as it may become */
     uint64_t space_event_blocks;
     uint64_t region_blocks_max;  /* what tpc_journal_extend() may bring; 0: it will not grow */
-    uint64_t in_place_bytes_max; /* written in place and not recycled, 0: 256 MiB; the event comes at half of it */
+    uint64_t in_place_bytes_max; /* written in place and not recycled, 0: 256 MiB; the event comes at a quarter of it */
 } tpc_journal_params;
 
 typedef struct {

@@ -25,7 +25,8 @@ typedef struct {
     int64_t tail_bytes_max;     /* the cache: memory for batches that are in segments already, and for finding them */
     int64_t producer_expiry_ms; /* producer.id.expiration.ms; 0: never by itself */
     int32_t produce_partitions_max; /* of one request; more are left to Python. 0: 10,000 */
-    uint32_t reserved;
+    uint32_t
+        unread_bytes_max; /* so much of a partition leaves memory without a fetch, and nobody reads it. 0: 256 MiB */
 } tpc_plane_params;
 
 typedef struct {
@@ -178,6 +179,7 @@ typedef struct {
     int64_t tail_clean_bytes; /* now, written behind: the cache */
     int64_t tail_bytes_max;   /* now: its bound */
     uint64_t tail_evicted_bytes;
+    uint64_t tail_lacking_bytes; /* of these, what those who read had not come to yet */
     uint64_t reads;
     uint64_t reads_below_tail;
     uint64_t cuts_pending;
@@ -202,8 +204,8 @@ void tpc_plane_set_tail_bytes_behind_max(tpc_plane *plane, int64_t bytes_max);
 int tpc_plane_evict(tpc_plane *plane, int64_t bytes);
 /* What is known of producers takes so much memory at most, tables beside it; 0: any. */
 void tpc_plane_bound_producers(tpc_plane *plane, int64_t bytes_max);
-/* Memory that was given back to malloc goes back to the kernel. */
-void tpc_plane_trim_memory(void);
+/* Memory that was given back to malloc goes back to the kernel, but for about so many bytes of it. */
+void tpc_plane_trim_memory(int64_t kept_bytes);
 
 /* Wall clock for stamping and validation, in place of the system's; -1: the system's again. For tests. */
 void tpc_plane_set_clock(tpc_plane *plane, int64_t wall_ms);
