@@ -22,6 +22,7 @@ from tpc_broker.coordinator.group import Group, GroupState
 from tpc_broker.coordinator.membership import Membership, _synced
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.raft.output import LEADER
 from tpc_broker.runtime.cluster import identity
 from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
@@ -87,9 +88,9 @@ async def _not_synced(self: VoterFile, entries: Any) -> None:
 
 
 async def _not_waited_for(self: Partition, data: bytes) -> int:
-    await trio.lowlevel.checkpoint()
-    result = self._plane.append(self.handle, data)
-    assert result is not None
+    result = await self._append(len(data), lambda: self._plane.append(self.handle, data))
+    if result.error_code:
+        raise PartitionOfflineError(self.label)
     return result.base_offset
 
 
