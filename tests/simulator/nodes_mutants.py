@@ -150,5 +150,5 @@ MUTANTS = (
         "partitions are told before they are durable", Membership, "_store_assignment", _told_at_once, REGROUPING, 3
     ),
     Mutant("sessions go by a clock that is set", LoadedCoordinator, "now_ms", _by_the_wall_clock, SET, 13),
-    Mutant("a rebalance is not told", Membership, "heartbeat", _never_told, SILENT, 2),
+    Mutant("a rebalance is not told", Membership, "heartbeat", _never_told, SILENT, 3),
 )
