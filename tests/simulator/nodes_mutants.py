@@ -142,13 +142,13 @@ FEWER = Shape(3, 3, mean_ms=300, sync_ms=5, often=("change_cores",), cores_max=3
 MUTANTS = (
     Mutant("acknowledged before the quorum", ReplicaDriver, "_turn", _committed_when_durable_here, CUT_OFF, 3),
     Mutant("an offset is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF, 2),
-    Mutant("nothing moves by itself", Rebalancing, "_begin", _not_begun, LEAVING, 4),
-    Mutant("what the metadata's voter promises is not synced", VoterFile, "append", _not_synced, CRASHING),
+    Mutant("nothing moves by itself", Rebalancing, "_begin", _not_begun, LEAVING, 5),
+    Mutant("what the metadata's voter promises is not synced", VoterFile, "append", _not_synced, CRASHING, 3),
     Mutant("only the last number of cores is told", identity, "counts_to_tell", _only_the_last, FEWER, 21),
     Mutant("whoever was a member commits", committed_offsets, "_commit_fault", _never_at_fault, SILENT, 3),
     Mutant(
         "partitions are told before they are durable", Membership, "_store_assignment", _told_at_once, REGROUPING, 3
     ),
     Mutant("sessions go by a clock that is set", LoadedCoordinator, "now_ms", _by_the_wall_clock, SET, 13),
-    Mutant("a rebalance is not told", Membership, "heartbeat", _never_told, SILENT, 2),
+    Mutant("a rebalance is not told", Membership, "heartbeat", _never_told, SILENT, 3),
 )

@@ -30,7 +30,7 @@ def _not_owed(self, now_ms):
 MUTANTS = (
     Mutant("a coordinator that was paused is not confirmed", TransactionService, "until_confirmed", _by_its_own_word,
            PAUSED, 11),
-    Mutant("an end is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF),
+    Mutant("an end is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF, 2),
     Mutant("markers are not sent again after a load", TransactionCoordinator, "_finish", _not_owed, CRASHING),
 )  # fmt: skip
 IN_THE_GATE = {"a coordinator that was paused is not confirmed"}
