@@ -95,6 +95,7 @@ int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t
     if (!bytes) return -EBADMSG;
     STEADY_PEER_HOLDS(it, peer, offset > peer->next_offset && offset <= it->partition->log_end_offset);
     steady_want_nothing(peer, to);
+    connection *held = steady_link_hold(to);
     for (uint32_t at = 0, part; at < bytes && to->connection; at += part) {
         offset = peer->next_offset;
         part = stretch_of(it, batches + at, bytes - at, &offset);
@@ -104,6 +105,7 @@ int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t
         steady_sent(plane, it, peer, to, offset, part);
         if (peer->asked) break;
     }
+    connection_let_go(held);
     if (!node_linked(&it->sending)) node_to_tail(&plane->steady->sending, &it->sending);
     return 0;
 }
