@@ -300,6 +300,8 @@ int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offs
     if (result == 0) result = find_end_of_visible(windows, window, upto_offset, &visible_end);
     *next_offset = window->upto_offset < upto_offset ? window->upto_offset : upto_offset;
     if (result == 0) result = find_end(windows, window, *position, visible_end, bytes_max, min_one, &end, next_offset);
+    /* Headers on the disk may be damaged: so much is never believed of them. Python reads it, and says what is wrong. */
+    if (result == 0 && end > *position && (*next_offset <= offset || *next_offset > upto_offset)) result = -EBADMSG;
     if (result < 0) return result == -EBADMSG ? -ENOENT : result;
     TPC_PARTITION_INVARIANT(partition, window->partition == partition && end >= *position);
     TPC_PARTITION_INVARIANT(partition, end <= window->end_position); /* behind it nothing is known to be whole */
