@@ -200,9 +200,10 @@ static int header_at(tpc_windows *windows, const tpc_segment_window *window, int
     }
     const uint8_t *at = windows->headers + (position - windows->headers_position);
     batch->base_offset = (int64_t)wire_u64(at);
-    batch->next_offset = batch->base_offset + (int32_t)wire_u32(at + LAST_OFFSET_DELTA_AT) + 1;
+    int64_t offsets = (int64_t)(int32_t)wire_u32(at + LAST_OFFSET_DELTA_AT) + 1;
+    bool is_beyond = __builtin_add_overflow(batch->base_offset, offsets, &batch->next_offset); /* it is damaged */
     batch->bytes = (int64_t)(int32_t)wire_u32(at + LENGTH_AT) + LENGTH_COUNTED_FROM;
-    if (batch->bytes < BATCH_BYTES_MIN || batch->bytes > window->end_position - position ||
+    if (batch->bytes < BATCH_BYTES_MIN || batch->bytes > window->end_position - position || is_beyond ||
         batch->next_offset <= batch->base_offset)
         return -EBADMSG;
     return 0;

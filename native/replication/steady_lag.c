@@ -68,7 +68,7 @@ static uint32_t stretch_of(const tpc_steady *it, const uint8_t *batches, uint32_
     while (taken < bytes) {
         tpc_batch_header header;
         if (tpc_batch_header_read(batches + taken, bytes - taken, &header) < 0) return 0;
-        int64_t end_offset = header.base_offset + header.last_offset_delta + 1;
+        int64_t end_offset = *offset + header.last_offset_delta + 1; /* if that is where it begins */
         if (header.base_offset != *offset || header.last_offset_delta < 0 ||
             end_offset > it->partition->log_end_offset || header.partition_leader_epoch != it->term)
             return 0;
