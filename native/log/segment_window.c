@@ -200,9 +200,10 @@ static int header_at(tpc_windows *windows, const tpc_segment_window *window, int
     }
     const uint8_t *at = windows->headers + (position - windows->headers_position);
     batch->base_offset = (int64_t)wire_u64(at);
-    batch->next_offset = batch->base_offset + (int32_t)wire_u32(at + LAST_OFFSET_DELTA_AT) + 1;
+    int64_t offsets = (int64_t)(int32_t)wire_u32(at + LAST_OFFSET_DELTA_AT) + 1;
+    bool is_beyond = __builtin_add_overflow(batch->base_offset, offsets, &batch->next_offset); /* it is damaged */
     batch->bytes = (int64_t)(int32_t)wire_u32(at + LENGTH_AT) + LENGTH_COUNTED_FROM;
-    if (batch->bytes < BATCH_BYTES_MIN || batch->bytes > window->end_position - position ||
+    if (batch->bytes < BATCH_BYTES_MIN || batch->bytes > window->end_position - position || is_beyond ||
         batch->next_offset <= batch->base_offset)
         return -EBADMSG;
     return 0;
@@ -300,6 +301,8 @@ int tpc_window_find(tpc_windows *windows, tpc_partition *partition, int64_t offs
     if (result == 0) result = find_end_of_visible(windows, window, upto_offset, &visible_end);
     *next_offset = window->upto_offset < upto_offset ? window->upto_offset : upto_offset;
     if (result == 0) result = find_end(windows, window, *position, visible_end, bytes_max, min_one, &end, next_offset);
+    /* Headers on the disk may be damaged: so much is never believed of them. Python reads it, and says what is wrong. */
+    if (result == 0 && end > *position && (*next_offset <= offset || *next_offset > upto_offset)) result = -EBADMSG;
     if (result < 0) return result == -EBADMSG ? -ENOENT : result;
     TPC_PARTITION_INVARIANT(partition, window->partition == partition && end >= *position);
     TPC_PARTITION_INVARIANT(partition, end <= window->end_position); /* behind it nothing is known to be whole */

@@ -33,7 +33,8 @@ static void release_all(const tpc_slice *slices, uint32_t count) {
 
 /* ---- frames out ---- */
 
-/* Header, perhaps the length of a request, and what follows. The references are consumed. 0 or -errno: the link closes. */
+/* Header, perhaps the length of a request, and what follows. The references are consumed. 0 or -errno: the link closes, and is
+ * gone already if nobody holds its connection. */
 static int push(link *it, tpc_link_frame *frame, bool with_length, const tpc_slice *slices, uint32_t count) {
     tpc_connections *connections = it->owner->connections;
     tpc_slice few[FEW_SLICES + 1], *all = count <= FEW_SLICES ? few : malloc((count + 1) * sizeof *all);
@@ -47,8 +48,8 @@ static int push(link *it, tpc_link_frame *frame, bool with_length, const tpc_sli
     uint8_t *room = all ? tpc_answer_room(connections, connection_id(it->connection), &room_bytes, &chunk) : NULL;
     if (!room) {
         release_all(slices, count);
+        if (!all) connection_begin_close(it->connection, TPC_CLOSE_BUDGET, ENOMEM); /* else it has closed already */
         if (all != few) free(all);
-        connection_begin_close(it->connection, TPC_CLOSE_BUDGET, ENOMEM);
         return -ENOMEM;
     }
     TPC_HOLDS(room_bytes >= ANSWER_ROOM_BYTES_MIN);
@@ -575,12 +576,16 @@ static void stream_closing(connection *it) {
 
 static void client_closing(connection *it) {
     for (link *at = it->owner->links->first, *next; at; at = next) {
-        next = at->next;
+        connection *held = at->connection; /* who hears of calls that failed sends over other links, which may close */
+        connection_hold(held);
         link_stream *stream = at->dialled ? link_find_stream(at, connection_id(it)) : NULL;
-        if (!stream) continue;
-        fail_calls(at, stream, TPC_LINK_LOST);
-        if (at->connection->state != CONNECTION_CLOSING)
-            push_control(at, TPC_LINK_CLOSE, connection_id(it), 0, TPC_CLOSE_PEER);
+        if (stream) {
+            fail_calls(at, stream, TPC_LINK_LOST);
+            if (held->state != CONNECTION_CLOSING)
+                push_control(at, TPC_LINK_CLOSE, connection_id(it), 0, TPC_CLOSE_PEER);
+        }
+        next = at->next;
+        connection_let_go(held);
     }
 }
 

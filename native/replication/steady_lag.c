@@ -68,7 +68,7 @@ static uint32_t stretch_of(const tpc_steady *it, const uint8_t *batches, uint32_
     while (taken < bytes) {
         tpc_batch_header header;
         if (tpc_batch_header_read(batches + taken, bytes - taken, &header) < 0) return 0;
-        int64_t end_offset = header.base_offset + header.last_offset_delta + 1;
+        int64_t end_offset = *offset + header.last_offset_delta + 1; /* if that is where it begins */
         if (header.base_offset != *offset || header.last_offset_delta < 0 ||
             end_offset > it->partition->log_end_offset || header.partition_leader_epoch != it->term)
             return 0;
@@ -95,6 +95,7 @@ int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t
     if (!bytes) return -EBADMSG;
     STEADY_PEER_HOLDS(it, peer, offset > peer->next_offset && offset <= it->partition->log_end_offset);
     steady_want_nothing(peer, to);
+    connection *held = steady_link_hold(to);
     for (uint32_t at = 0, part; at < bytes && to->connection; at += part) {
         offset = peer->next_offset;
         part = stretch_of(it, batches + at, bytes - at, &offset);
@@ -104,6 +105,7 @@ int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t
         steady_sent(plane, it, peer, to, offset, part);
         if (peer->asked) break;
     }
+    connection_let_go(held);
     if (!node_linked(&it->sending)) node_to_tail(&plane->steady->sending, &it->sending);
     return 0;
 }

@@ -27,6 +27,15 @@ steady_link *steady_link_find(const tpc_plane *plane, uint64_t id) {
 
 /* ---- frames out ---- */
 
+/* Rule: Who looks at a link behind a send holds its connection. A send that finds no memory closes it, and what closes
+ * while nothing of it is under way is freed at once. See also native/net/link.c, native/replication/steady_lag.c. Held by
+ * tests/runtime/test_scarce_memory.py. */
+connection *steady_link_hold(steady_link *it) {
+    TPC_HOLDS(it->connection && it->connection->steady == it);
+    connection_hold(it->connection);
+    return it->connection;
+}
+
 static void push(steady_link *it, const tpc_slice *slices, uint32_t count) {
     TPC_HOLDS(it->connection && it->connection->steady == it);
     TPC_HOLDS(count > 0 && slices[0].length >= HEAD_BYTES);
@@ -198,10 +207,24 @@ static void send_all(tpc_plane *plane) {
         node_remove(&it->sending);
         for (uint32_t i = 0; i < it->peers_count; i++) {
             steady_link *to = steady_link_find(plane, it->peers[i].link);
-            if (to && send_items(plane, it, &it->peers[i], to)) is_more = true;
+            if (!to) continue;
+            connection *held = steady_link_hold(to);
+            if (send_items(plane, it, &it->peers[i], to)) is_more = true;
+            connection_let_go(held);
         }
         if (is_more) node_to_tail(head, &it->sending);
     }
+}
+
+static void tell_commit(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to) {
+    connection *held = steady_link_hold(to);
+    uint8_t *at = room(to, TPC_STEADY_APPEND, TPC_STEADY_APPEND_BYTES);
+    if (at) {
+        tpc_steady_entry entry = append_entry(it, peer, 0);
+        tpc_steady_entry_encode(&entry, at);
+        steady_sent(plane, it, peer, to, peer->next_offset, 0);
+    }
+    connection_let_go(held);
 }
 
 /* Commits that no append has told; when the next one is due. */
@@ -217,11 +240,7 @@ static int64_t tell_commits(tpc_plane *plane, int64_t now_ns) {
             steady_link *to = steady_link_find(plane, peer->link);
             bool wants =
                 peer->next_offset == it->partition->log_end_offset && peer->told_offset < it->partition->commit_offset;
-            uint8_t *at = to && wants ? room(to, TPC_STEADY_APPEND, TPC_STEADY_APPEND_BYTES) : NULL;
-            if (!at) continue;
-            tpc_steady_entry entry = append_entry(it, peer, 0);
-            tpc_steady_entry_encode(&entry, at);
-            steady_sent(plane, it, peer, to, peer->next_offset, 0);
+            if (to && wants) tell_commit(plane, it, peer, to);
         }
     }
     return INT64_MAX;
@@ -273,10 +292,12 @@ int64_t steady_turn(void *context, int64_t now_ns) {
     if (held_ns < until_ns) until_ns = held_ns;
     for (uint32_t i = 0; i < plane->steady->links_count; i++) {
         steady_link *it = plane->steady->links[i];
-        if (!it) continue;
-        if (it->connection) flush(it, TPC_STEADY_APPEND);
+        if (!it || !it->connection) continue;
+        connection *held = steady_link_hold(it);
+        flush(it, TPC_STEADY_APPEND);
         if (it->connection) send_acks(it);
         TPC_HOLDS(!it->gathered); /* nothing waits for the next turn */
+        connection_let_go(held);
     }
     return until_ns;
 }

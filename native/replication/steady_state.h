@@ -147,8 +147,10 @@ void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
 steady_link *steady_link_find(const tpc_plane *plane, uint64_t id);
 int64_t steady_turn(void *plane, int64_t now_ns);
 void steady_send_beat(steady_link *to, uint32_t machines);
+/* Its connection, until connection_let_go(): a send may close it, and free the link. */
+connection *steady_link_hold(steady_link *it);
 
-/* A copy of stored batches leaves as an append behind what the peer was sent; false: there is no memory for it. */
+/* A copy of stored batches leaves as an append behind what the peer was sent; false: there is no memory for it. The link is held. */
 bool steady_send_read(steady_link *to, const tpc_steady *it, const steady_peer *peer, const uint8_t *batches,
                       uint32_t bytes);
 

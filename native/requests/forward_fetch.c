@@ -126,9 +126,13 @@ void tpc_forward_fetch_progressed(tpc_forwarded *it, const tpc_forwarded_part *p
     TPC_HOLDS(it->fetch && it->open > 0);
     if (it->is_released) return;
     it->is_released = true;
+    /* A link without memory closes, and its parts are over: the last of them does not end it here. */
+    bool was_sending = it->is_sending;
+    it->is_sending = true;
     for (uint32_t i = 0; i < it->parts_count; i++)
         if (!it->parts[i].is_done)
             tpc_link_release(it->plane->connections, it->parts[i].core, it->request.connection, &it->parts[i].call);
+    if (!was_sending) tpc_forwarded_sent(it);
 }
 
 /* ---- answering ---- */

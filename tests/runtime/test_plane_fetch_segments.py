@@ -316,3 +316,45 @@ def test_two_partitions_in_one_answer_and_records_in_memory_behind_it(bench, sto
     assert stretch == stored.data[: stored.files.segments[0].size_bytes]
     assert len(read_batches(memory)[0]["records"]) == 2
     assert bench.read_frame(client)[:4] == b"\0\0\0\2"
+
+
+# -- what the disk has done to segments ------------------------------------------------------------------------------
+
+
+def header_place(stored, number):
+    """(path, position, base offset, bytes) of a batch, the first segments' first."""
+    for path in sorted(stored.files.folder.path.glob("*.log")):
+        data = path.read_bytes()
+        position = 0
+        for one in read_batches(data):
+            size = int.from_bytes(data[position + 8 : position + 12]) + 12
+            if number == 0:
+                return path, position, one["base_offset"], size
+            number -= 1
+            position += size
+    raise AssertionError
+
+
+def damage(stored, number, base_offset):
+    path, position, *_ = header_place(stored, number)
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(base_offset.to_bytes(8, signed=True))
+
+
+@pytest.mark.parametrize("base_offset", [1 << 40, -1, (1 << 63) - 10])
+@pytest.mark.parametrize("fits", [True, False], ids=["read", "behind what is read"])
+def test_the_place_of_records_is_never_believed_of_a_damaged_header(bench, stored, base_offset, fits):
+    """It has no checksum. Python reads such a batch, or says that it cannot: the core goes on."""
+    client = bench.connect()
+    read_all(bench, client, 50_000, stored.files.written_end_offset)
+    (_, _, first, first_bytes), (_, _, _, second_bytes) = header_place(stored, 5), header_place(stored, 6)
+    damage(stored, 6, base_offset)
+    bytes_max = first_bytes + second_bytes if fits else first_bytes + second_bytes - 1
+    told = []
+    bench.core.note_damaged = lambda *what: told.append(what)
+    part = part_of(bench.fetch(client, 12, asks(first, bytes_max)))
+    assert part["ErrorCode"] == (E.CORRUPT_MESSAGE if told else E.NONE)
+    assert told or read_batches(part["Records"])[0]["base_offset"] == first
+    last = stored.files.written_end_offset - 1
+    assert part_of(bench.fetch(client, 12, asks(last)))["ErrorCode"] == E.NONE
