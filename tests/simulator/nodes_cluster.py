@@ -28,6 +28,7 @@ from unittest import mock
 import trio
 import trio.testing
 
+from tests.simulator.nodes_acks import Acknowledgements
 from tests.simulator.nodes_clients import Promises
 from tests.simulator.nodes_core import CLIENTS_PORT, PORT, CoreLife, hand_over
 from tests.simulator.nodes_disk import LifeDisk, NodeDisk
@@ -109,6 +110,7 @@ class SimulatedNode:
         self._starting: tuple[trio.CancelScope, trio.Event] | None = None
         self.chance = cluster.stream(f"node {number}")
         self.clock, self.disk = MemoryClock(), self._new_disk()
+        self.acknowledgements = Acknowledgements(cluster.fails)
         self.lives: dict[int, CoreLife] = {}
         self._terms: dict[TopicPartition, int] = {}
         self.posts: dict[CoreId, MemoryMailboxes] = {}
@@ -230,6 +232,7 @@ class SimulatedNode:
         await self.crash(is_silent=True)
         self.machines_count += 1
         self.disk, self.cores_before, self._terms = self._new_disk(), None, {}
+        self.acknowledgements = Acknowledgements(self.cluster.fails)
         shutil.rmtree(self.folder)
         self.folder.mkdir()
 

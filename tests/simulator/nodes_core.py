@@ -153,6 +153,7 @@ class CoreLife:
             cluster=self.node_main, replication=self.replication, in_thread=in_turn,
         )  # fmt: skip
         self.is_assembled = True
+        node.acknowledgements.attend(self)
 
     async def run(self):
         await self._assemble()

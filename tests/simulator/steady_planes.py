@@ -1,15 +1,17 @@
 """Three planes that replicate from C to C (`tests/support/steady_group.py`) over a network with delays and cuts, on
-processes that stand still now and then: what is committed is durable at a majority at every moment, and left alone all
-come to the same log.
+processes that stand still now and then: what is committed is durable at a majority, and what a follower acknowledges
+is durable there, at every moment; left alone all come to the same log.
 """
 
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from tests.support.bench_world import SimulatedWorld
 from tests.support.plane_bench import PlaneBench
 from tests.support.steady_group import SteadyGroup
+from tests.support.steady_peers import Frames
 
 COUNT = 3
 BUFFER_BYTES = 16_384
@@ -25,11 +27,19 @@ class SteadyPlanes:
         self.paused: dict[int, float] = {}
         """Until when, by number."""
         self.cuts: dict[tuple[int, int], float] = {}
-        self.relinked = self.appended = 0
+        self.relinked = self.appended = self.acknowledged = 0
 
     def _connect(self, one, other):
         ends = self.world.connected(self.hosts[one], self.hosts[other])
+        ends[1].end.on_sent = partial(self._sent, other, Frames())
         return [end.detach() for end in ends]
+
+    def _sent(self, number, frames, data):
+        """By a follower."""
+        for _topic_id, _partition, _term, _source, _target, offset, _commit in frames.acknowledged(data):
+            state = self.group.members[number].state()
+            assert offset <= state.durable_offset, f"node {number} acknowledges {offset}: {state}"
+            self.acknowledged += 1
 
     def step(self):
         chance = self.chance

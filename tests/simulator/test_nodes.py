@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.simulator.nodes_mutants import LEAVING, MUTANTS, Mutant, each_of, look_for
+from tests.simulator.nodes_disk import NodeDisk
+from tests.simulator.nodes_mutants import CRASHING, LEAVING, MUTANTS, Mutant, each_of, look_for
 from tests.simulator.nodes_run import PARTITIONS, TOPICS, execute, plan, run
+from tests.support.steady_peers import Frames
+from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST
 
 STEPS = 30
 SEEDS = (2, 3)
 """Three nodes of up to three cores, and five of up to two."""
 SHORT_STEPS = 6
 SHORT_SEEDS = range(11, 23)
+CRASHING_SEED = 1
 LEAVING_SEED = 66
 """One dies in it, and one is drained."""
 IN_THE_GATE = {
@@ -40,6 +45,51 @@ def test_nodes_leave_for_good_and_others_come_under_their_numbers():
     story = execute(LEAVING_SEED, *plan(LEAVING_SEED, STEPS, LEAVING))
     assert len(story.left) > 1
     assert len(story.cluster.promises.acknowledged) == len(TOPICS) * PARTITIONS
+    followers = [node.acknowledgements for node in story.cluster.nodes.values()]
+    assert all(one.count for one in followers), "what followers say was held against what they have"
+    assert any(one.kept for one in followers), "and so was what they have recovered"
+
+
+def test_a_follower_that_acknowledges_more_than_is_durable_is_found(monkeypatch):
+    acknowledged = Frames.acknowledged
+
+    def one_more(frames, data):
+        for *who, offset, commit in acknowledged(frames, data):
+            yield *who, offset + 1, commit
+
+    monkeypatch.setattr(Frames, "acknowledged", one_more)
+    with pytest.raises(AssertionError, match=r"acknowledges \S+ up to \d+ in term \d+, and \d+ is durable"):
+        execute(CRASHING_SEED, *plan(CRASHING_SEED, SHORT_STEPS, CRASHING))
+
+
+def test_a_disk_that_forgets_what_a_follower_acknowledged_is_found(monkeypatch):
+    """Its journal's last commit: no recovery can know of that."""
+    newest, numbers = {}, count()
+    written, crash = NodeDisk.written, NodeDisk.crash
+
+    def noted(disk, inode, position, data, *, durably=False):
+        change, number = written(disk, inode, position, data, durably=durably), next(numbers)
+
+        def happens():
+            change.happens()
+            if durably and position >= REGION_BLOCK_FIRST * BLOCK_BYTES:
+                newest[disk] = max(newest.get(disk, (0,)), (number, inode, position, len(data)))
+
+        return change._replace(happens=happens)
+
+    def forgets(disk, chance):
+        for one in disk._under_way:
+            one.change = one.change._replace(torn=None)  # nothing of what would be behind it
+        crash(disk, chance)
+        if disk in newest:
+            _number, inode, position, size = newest.pop(disk)
+            for content in (inode.content, inode.durable):
+                content.write(position, bytes(size))
+
+    monkeypatch.setattr(NodeDisk, "written", noted)
+    monkeypatch.setattr(NodeDisk, "crash", forgets)
+    with pytest.raises(AssertionError, match=r"has acknowledged .* and has recovered"):
+        execute(CRASHING_SEED, *plan(CRASHING_SEED, STEPS, CRASHING))
 
 
 def told(seed, steps):

@@ -14,6 +14,7 @@ def test_planes_commit_what_a_majority_has(seed, tmp_path):
     planes = run(seed, STEPS, tmp_path)
     assert planes.appended > STEPS / 3
     assert planes.relinked
+    assert planes.acknowledged
 
 
 def test_a_leader_that_believes_too_much_is_found(monkeypatch, tmp_path):

@@ -75,6 +75,8 @@ class Socket(Device):
         """It was reset or given up: there is no connection any more."""
         self.is_closed = self.is_shut = self.is_deaf = self.is_ended = False
         """By whoever had it; for sending, and for receiving, by this end; by the other one, behind what has come."""
+        self.on_sent = lambda _data: None
+        """Called with all bytes that leave it, one after the other."""
         self._error = 0
         """Told once."""
         self._is_abandoned = False
@@ -107,6 +109,7 @@ class Socket(Device):
             return -errno.EAGAIN
         taken = bytes(data[: piece(self._chance, min(room, len(data)))]) if data else b""
         if taken:
+            self.on_sent(taken)
             self._put(taken)
         return len(taken)
 

@@ -30,6 +30,28 @@ def sent(base_offset, count=1, epoch=TERM, value=b"value"):
     return records_of(count, base_offset=base_offset, leader_epoch=epoch, value=value)
 
 
+class Frames:
+    """Frames out of the bytes of a link, as they come or leave."""
+
+    def __init__(self):
+        self._data = bytearray()
+
+    def bodies(self, data):
+        """Of the frames that are whole with these bytes behind those before."""
+        self._data += data
+        while len(self._data) >= 4 and len(self._data) - 4 >= (length := int.from_bytes(self._data[:4])):
+            body, self._data = bytes(self._data[4 : 4 + length]), self._data[4 + length :]
+            yield body
+
+    def acknowledged(self, data):
+        """(topic_id, partition, term, source, target, offset, commit) of each entry of the ACKs among them."""
+        for body in self.bodies(data):
+            _version, kind, _nothing, count = HEADER.unpack_from(body)
+            if kind == ACK:
+                assert len(body) == HEADER.size + count * ENTRY.size
+                yield from ENTRY.iter_unpack(body[HEADER.size :])
+
+
 class Peer:
     """The other end of a link, by hand."""
 
@@ -38,7 +60,7 @@ class Peer:
         self.socket, theirs = current_world().socketpair()
         self.socket.setblocking(False)
         self.link = steady.steady_adopt(theirs.detach(), node)
-        self._data = bytearray()
+        self._frames = Frames()
         self.beats = []
         """The machines of each heartbeat that has come, as bits."""
 
@@ -49,14 +71,13 @@ class Peer:
 
     def heard(self):
         """(kind, offset, commit, batches) of each entry that has come."""
-        found = []
+        found, come = [], bytearray()
         try:
             while data := self.socket.recv(1 << 20):
-                self._data += data
+                come += data
         except BlockingIOError:
             pass
-        while len(self._data) >= 4 and len(self._data) - 4 >= (length := int.from_bytes(self._data[:4])):
-            body, self._data = bytes(self._data[4 : 4 + length]), self._data[4 + length :]
+        for body in self._frames.bodies(come):
             version, kind, nothing, count = HEADER.unpack_from(body)
             assert (version, nothing) == (1, 0)
             at = HEADER.size
