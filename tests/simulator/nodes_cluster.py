@@ -2,8 +2,8 @@
 
 Each core of a node is what `runtime/core.py` puts together (`nodes_core`): on core 0 `ClusterNodeMain` (founding,
 joining, membership, the metadata group), on each `CoreReplication` (the driver of its replicas, and their links) and
-`broker.Core` with every handler. Simulated are the network, the disk, the mailboxes between cores, the supervisor,
-clocks, chance, and the data plane, of which there is a twin in Python (`nodes_plane`).
+`broker.Core` with every handler, over the C that ships. Simulated are the network, the disk, the mailboxes between
+cores, the supervisor, clocks and chance.
 
 Time is trio's, jumping to the next deadline whenever nobody has anything to do. A pause is one of a node's processes:
 their tasks do not run, what comes for them waits.
