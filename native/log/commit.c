@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "steady_state.h"
+#include "plane.h"
 
 /* ---- waits ---- */
 

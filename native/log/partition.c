@@ -1,6 +1,5 @@
 /* The table of partitions led by this core: by handle, by topic name, by topic id; and their offsets. */
-#include "fetch.h"
-#include "steady.h"
+#include "plane.h"
 
 #include <errno.h>
 #include <stdlib.h>
