@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
-from tests.simulator.nodes_mutants import CRASHING, CUT_OFF, PAUSED, Mutant, _not_waited_for, each_of, look_for
+from tests.simulator.nodes_mutants import CRASHING, CUT_OFF, Mutant, _not_waited_for, each_of, look_for
 from tests.simulator.nodes_run import execute, plan
 from tests.simulator.transfers_run import TransfersStory
 from tests.support.bank import Told
 from tpc_broker.broker.partition import Partition
-from tpc_broker.broker.transaction_service import TransactionService
 from tpc_broker.coordinator.transactions import TransactionCoordinator
 from tpc_broker.coordinator.transactions.machine import _EXPIRY
 
 STEPS = 15
 SEEDS = (2,)
-
-
-async def _by_its_own_word(_self, _transactional_id):
-    await trio.lowlevel.checkpoint()
 
 
 def _not_owed(self, now_ms):
@@ -28,12 +22,10 @@ def _not_owed(self, now_ms):
 
 
 MUTANTS = (
-    Mutant("a coordinator that was paused is not confirmed", TransactionService, "until_confirmed", _by_its_own_word,
-           PAUSED, 11),
     Mutant("an end is told before it is committed", Partition, "append_durably", _not_waited_for, CUT_OFF, 2),
     Mutant("markers are not sent again after a load", TransactionCoordinator, "_finish", _not_owed, CRASHING),
 )  # fmt: skip
-IN_THE_GATE = {"a coordinator that was paused is not confirmed"}
+IN_THE_GATE = {"an end is told before it is committed"}
 
 
 def execute_one(seed, shape, schedule):
