@@ -87,3 +87,11 @@ def test_the_first_screen_of_the_readme_has_both_commands() -> None:
     assert "\nmake run " in first_screen
     assert "\nmake test " in first_screen
     assert "kcat -b 127.0.0.1:9092" in first_screen
+
+
+def test_every_decision_has_its_row() -> None:
+    folder = ROOT / "docs" / "decisions"
+    rows = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("| [")]
+    pages = {path.name for path in folder.glob("2*.md")}
+    assert len(pages) > 100
+    assert pages - {name for row in rows for name in re.findall(r"^\| \[[^]]*\]\(([^)]*)\)", row)} == set()
