@@ -70,15 +70,13 @@ static int64_t read_cached(int descriptor, void *into, uint64_t bytes, int64_t p
     return or_error(preadv2(descriptor, &room, 1, position, RWF_NOWAIT));
 }
 
-static const tpc_io_calls of_the_system = {
-    monotonic_ns, wall_ms, busy_ns, draw, duplicate, close_one, shut, abandon, peer, receive, send_message, read_cached,
-};
+#define OF_THE_SYSTEM                                                  \
+    {monotonic_ns, wall_ms, busy_ns, draw,    duplicate,    close_one, \
+     shut,         abandon, peer,    receive, send_message, read_cached}
 
-tpc_io_calls tpc_io = {
-    monotonic_ns, wall_ms, busy_ns, draw, duplicate, close_one, shut, abandon, peer, receive, send_message, read_cached,
-};
+tpc_io_calls tpc_io = OF_THE_SYSTEM;
 
-void tpc_io_replace(const tpc_io_calls *calls) { tpc_io = calls ? *calls : of_the_system; }
+void tpc_io_replace(const tpc_io_calls *calls) { tpc_io = calls ? *calls : (tpc_io_calls)OF_THE_SYSTEM; }
 
 void tpc_monotonic_condition_init(pthread_cond_t *condition) {
     pthread_condattr_t attributes;
