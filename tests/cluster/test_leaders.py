@@ -11,6 +11,7 @@ from tests.support.cluster_nodes import (
     answered,
     cluster,
     cluster_told,
+    create_assigned,
     create_topic,
     eventually,
     leaders,
@@ -66,7 +67,8 @@ def drained(shared_cluster: Cluster):
 
 def test_who_is_preferred_leads_when_that_is_asked_for(shared_cluster: Cluster):
     made, topic = shared_cluster, "preferred"
-    create_topic(made.bootstrap, topic, PARTITIONS, replicas=3)
+    placed = [[1024 * ((first + step) % 3 + 1) for step in range(3)] for first in range(PARTITIONS)]
+    create_assigned(made.bootstrap, topic, placed)
     eventually(lambda: led_by(made, topic), "all are led")
     described = answered(lambda: admin(made[1].bootstrap).list_topics(topic, timeout=LOOK_S)).topics[topic].partitions
     preferred = {index: each.replicas[0] // 1024 for index, each in described.items()}

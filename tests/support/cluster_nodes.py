@@ -172,6 +172,14 @@ def create_topic(
     del client
 
 
+def create_assigned(bootstrap: str, name: str, replicas: list[list[int]]) -> None:
+    """KafkaException when it was not made. `replicas`: the broker ids of each partition, who is preferred first."""
+    client = admin(bootstrap)  # kept until the answer is there
+    asked = [NewTopic(name, len(replicas), replica_assignment=replicas)]
+    client.create_topics(asked, operation_timeout=PATIENCE_S, request_timeout=PATIENCE_S)[name].result(PATIENCE_S + 5)
+    del client
+
+
 def is_created(bootstrap: str, name: str) -> bool:
     """Make a topic, soon; KafkaException when it was not made. An attempt that was not answered may have made it."""
     try:
