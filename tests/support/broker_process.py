@@ -78,6 +78,8 @@ class TpcBroker:
         """What stands before the command, for example a program that puts it under a seccomp filter."""
         self.more_options: list[str] = []
         """Of the command `serve`."""
+        self.shares_cpus = True
+        """With the tests' other brokers; else each core is pinned to its CPU, as with a user."""
         self.host = "127.0.0.1"
         self._first_port = 0
         self._process: ServerProcess | None = None
@@ -97,7 +99,7 @@ class TpcBroker:
     def command(self) -> list[str]:
         options = [f"--override={key}={value}" for key, value in {**NO_DELAY, **self.overrides}.items()]
         place = ["--data", str(self.data_folder), "--listen", self.bootstrap, "--cores", str(self.cores_count)]
-        place.append("--oversubscribe")  # the machine that runs the tests may have fewer CPUs
+        place += ["--oversubscribe"] if self.shares_cpus else []
         return [*self.prefix, *_COMMAND, "serve", *place, *options, *self.more_options]
 
     def launch(self) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Producer
 
 from tpc_broker.bench.measured import CountsDiffer, Round, Stage, Workload
-from tpc_broker.bench.peers.tpc import TpcPeer
+from tpc_broker.bench.peers.tpc import TpcPeer, cores_options
 from tpc_broker.bench.server import Server, free_ports
 from tpc_broker.cli.partitions import alter, ongoing
 from tpc_broker.client.cluster import Cluster, ClusterSettings
@@ -42,7 +42,7 @@ class _TwoCores(TpcPeer):
     def start(self) -> None:
         self.port = free_ports(CORES)
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
-        command += ["--listen", f"{_LOOPBACK}:{self.port}", "--cores", str(CORES), "--oversubscribe"]
+        command += ["--listen", f"{_LOOPBACK}:{self.port}", *cores_options(CORES)]
         self.server = Server(command, self.folder / "tpc.log")
         self.server.start(range(self.port, self.port + CORES))
 

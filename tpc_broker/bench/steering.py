@@ -19,7 +19,7 @@ from tpc_broker.bench.compiled import program
 from tpc_broker.bench.histogram import Histogram
 from tpc_broker.bench.load import Connection, LoadFailed, LoadResult, Plan, run_load
 from tpc_broker.bench.measured import CountsDiffer, Round, Stage, Workload
-from tpc_broker.bench.peers.tpc import TpcPeer
+from tpc_broker.bench.peers.tpc import TpcPeer, cores_options
 from tpc_broker.bench.server import Server, ServerFailed, free_ports
 from tpc_broker.ebpf import kernel
 from tpc_broker.native_bytes import crc32c
@@ -49,7 +49,7 @@ class SteeredPeer(TpcPeer):
         self.port = free_ports(CORES + 2)
         self.shared_port, self.datagram_port = self.port + CORES, self.port + CORES + 1
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
-        command += ["--listen", f"PLAINTEXT://{self.bootstrap}", "--cores", str(CORES), "--oversubscribe"]
+        command += ["--listen", f"PLAINTEXT://{self.bootstrap}", *cores_options(CORES)]
         command += ["--datagram", f"{_LOOPBACK}:{self.datagram_port}", f"--override=ebpf.loader={self.loader}"]
         if self.loader != "off":
             command += ["--listen", f"ALL://{_LOOPBACK}:{self.shared_port}", "--override=listener.ALL.mode=shared"]

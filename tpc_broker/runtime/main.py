@@ -69,7 +69,7 @@ _CONFIGURATION: Final = (
         help="What clients of a listener are told; core i advertises PORT+i. Once for each listener.",
     ),
     click.option("--cores", type=int, default=None, help="Number of cores. Default: all CPUs that may be used."),
-    click.option("--oversubscribe", is_flag=True, help="Allow more cores than there are CPUs."),
+    click.option("--oversubscribe", is_flag=True, help="Share the CPUs: cores may be more, and none is pinned."),
     click.option("--config", type=click.Path(), default=None, help="File of KEY=VALUE lines, with Kafka's names."),
     click.option(
         "--override", multiple=True, metavar="KEY=VALUE", help="One setting; stronger than the file. Repeatable."

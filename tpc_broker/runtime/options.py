@@ -242,7 +242,8 @@ def _quota_of(group: Path) -> float | None:
     return None
 
 
-# Rule: As many cores as affinity and CPU quota give. They are pinned only without a quota. Held by
+# Rule: As many cores as affinity and CPU quota give. They are pinned only without a quota, and where no others are
+# to have the CPUs as well: brokers that share a host would all be pinned to its first ones. Held by
 # tests/runtime/test_options.py.
 def choose_cores(asked: int | None, *, oversubscribe: bool = False) -> tuple[int, tuple[int, ...] | None]:
     """Number of cores, and the CPUs to pin them to (None: not pinned)."""
@@ -257,8 +258,7 @@ def choose_cores(asked: int | None, *, oversubscribe: bool = False) -> tuple[int
             f"--cores {cores}: a core is a process that wants a CPU for itself, and there {_cpus_text(cpus, quota)}: "
             f"give --cores 1 to {paid_for}, or add --oversubscribe (then up to {limits.CORES_MAX})"
         )
-    pinned = cpus[:cores] if quota is None and len(cpus) >= cores else None
-    return cores, pinned
+    return cores, cpus[:cores] if quota is None and not oversubscribe else None
 
 
 def _cpus_text(cpus: tuple[int, ...], quota: float | None) -> str:

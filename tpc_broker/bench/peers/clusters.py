@@ -78,6 +78,7 @@ class TpcClusterPeer(KafkaLikeCluster, TpcPeer):
     """`durable` answers when a record is on the disks of a majority."""
 
     name: ClassVar[str] = "tpc-cluster"
+    shares_cpus: ClassVar[bool] = True
 
     def start(self) -> None:
         self._first_port = free_ports(2 * NODES_MAX)

@@ -14,10 +14,16 @@ from tpc_broker import __version__
 from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
 from tpc_broker.bench.server import PeerUnavailable, Server, free_ports
 from tpc_broker.runtime.backend import choose_backend
+from tpc_broker.runtime.options import usable_cpus
 from tpc_broker.runtime.ring import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def cores_options(count: int, *, shares_cpus: bool = False) -> list[str]:
+    """Of `serve`."""
+    return ["--cores", str(count), *(["--oversubscribe"] if shares_cpus or count > len(usable_cpus()) else [])]
 
 
 class TpcPeer(KafkaLikePeer):
@@ -29,6 +35,9 @@ class TpcPeer(KafkaLikePeer):
     modes: ClassVar[dict[str, bool]] = {"durable": True, "relaxed": False, "plain": True}
     cores_count: ClassVar[int] = 1
     """Of all brokers this bench starts: on a machine of two CPUs the generator needs the other one."""
+
+    shares_cpus: ClassVar[bool] = False
+    """With other brokers, as those of other peers do; else each core is pinned to its CPU."""
 
     environment: ClassVar[dict[str, str]] = {}
     """Of the broker's processes, besides this one's."""
@@ -44,7 +53,7 @@ class TpcPeer(KafkaLikePeer):
         """A broker that is to listen there. `prefix`: what stands before its command."""
         _compile_once()
         command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(folder / "data")]
-        place = ["--listen", f"{host}:{port}", "--cores", str(self.cores_count), "--oversubscribe"]
+        place = ["--listen", f"{host}:{port}", *cores_options(self.cores_count, shares_cpus=self.shares_cpus)]
         backend = ["--backend", "plain" if self.mode == "plain" else "auto"]
         return Server([*prefix, *command, *place, *backend, *more], folder / "tpc.log", self.environment, host)
 
