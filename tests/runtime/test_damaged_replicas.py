@@ -16,6 +16,7 @@ from tests.support.record_batches import Record, batch
 from tpc_broker.log.files import LOG_SUFFIX, segment_file_name
 from tpc_broker.model import NO_NODE, CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.raft.items import Address
+from tpc_broker.runtime.clocks import SystemClock
 from tpc_broker.runtime.cluster import damaged as damaged_module
 from tpc_broker.runtime.cluster.damaged import DamagedReplicas, is_damaged, is_missing
 from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
@@ -91,7 +92,7 @@ class Found:
             image=SimpleNamespace(topic_by_id=lambda _id: topic), look_at=lambda _key: None, node=1,
             group_name=str, want_links=lambda _addresses: None, links=SimpleNamespace(ask=ask),
         )  # fmt: skip
-        self.replicas = DamagedReplicas(replication, data, core=0)
+        self.replicas = DamagedReplicas(replication, data, core=0, clock=SystemClock())
         write_report(data, ScrubReport(damaged=[damage], damaged_count=1))
 
     def restart(self, *lost: int) -> None:
@@ -134,7 +135,7 @@ def test_what_was_found_in_files_of_before_is_told_no_more_when_the_replica_was_
     assert told(data) == (7, {"t-0", "u-0"})
     run(found.replicas._note_rebuilt, "t-0")
     assert told(data) == (6, {"u-0"})
-    note_rebuilt(data, 1, "u-0")
+    note_rebuilt(data, 1, "u-0", SystemClock.wall_ms())
     assert told(data) == (5, set())
     later = replace(damage, found_ms=1 << 50)
     write_report(data, replace(before, damaged=[later], damaged_count=1))

@@ -325,7 +325,7 @@ def test_of_each_named_partition_it_is_kept_that_it_was_rebuilt(
     report.tell([replace(one, found_ms=1) for one in found], Counter(one.partition for one in found))
     write_report(tmp_path, report)
     for one in found:
-        note_rebuilt(tmp_path, 0, one.partition)
+        note_rebuilt(tmp_path, 0, one.partition, at_ms=2)
     read = read_report(tmp_path)
     assert read is not None
     assert (read.damaged, read.damaged_count) == ([], 0)

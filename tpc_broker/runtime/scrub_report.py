@@ -10,7 +10,6 @@ files before is damaged no more, and nobody is to be alarmed by it until the nex
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -140,12 +139,12 @@ def read_report(data: Path) -> ScrubReport | None:
     return report
 
 
-def note_rebuilt(data: Path, core: int, partition: str) -> None:
-    """A replica of this core, TOPIC-N, is another one by now, without what was damaged. OSError."""
+def note_rebuilt(data: Path, core: int, partition: str, at_ms: int) -> None:
+    """A replica of this core, TOPIC-N, is another one since `at_ms` (wall clock), without the damage. OSError."""
     path = data / REBUILT_FILE.format(core)
     rebuilt = _rebuilt(path)
     rebuilt.pop(partition, None)
-    rebuilt[partition] = time.time_ns() // 1_000_000
+    rebuilt[partition] = at_ms
     newest = list(rebuilt.items())[-limits.SCRUB_PARTITIONS_TOLD_MAX :]
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     temporary.write_text(json.dumps(dict(newest)))

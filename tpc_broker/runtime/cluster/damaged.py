@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tpc_broker.runtime.cluster.replication import CoreReplication
     from tpc_broker.runtime.scrub_report import Damage
     from tpc_broker.storage.partition_storage import PartitionStorage
+    from tpc_broker.storage.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +84,9 @@ class _Finding(NamedTuple):
 class DamagedReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication, data: Path, core: int) -> None:
+    def __init__(self, replication: CoreReplication, data: Path, core: int, clock: Clock) -> None:
         self._core = core
+        self._clock = clock
         self._replication = replication
         self._data = data
         self.renew: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]]
@@ -122,7 +124,7 @@ class DamagedReplicas:
     async def _note_rebuilt(self, label: str) -> None:
         """So that nobody is alarmed any more by what a scrub has found in it."""
         try:
-            await trio.to_thread.run_sync(note_rebuilt, self._data, self._core, label)
+            await trio.to_thread.run_sync(note_rebuilt, self._data, self._core, label, self._clock.wall_ms())
         except OSError as error:
             log.info("what a scrub has found in %s is told until the next scrub: %s", label, error)
 

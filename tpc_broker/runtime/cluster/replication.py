@@ -131,7 +131,7 @@ class CoreReplication:
         self._image = ClusterImage()
         self.source = SegmentSource(storage.shipments, plane, self._clock)
         self.filling = ReplicaFilling(storage, self._data, options.core)
-        self.damaged = DamagedReplicas(self, self._data, options.core)
+        self.damaged = DamagedReplicas(self, self._data, options.core, self._clock)
         self.left_out = LeftOutReplicas(self)
         self.catching_up = CatchingUp(self)
         self.log_starts = LogStarts(self)
