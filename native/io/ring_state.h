@@ -95,6 +95,9 @@ void tpc_monotonic_condition_init(pthread_cond_t *condition);
  * end). 0 or -errno; -ETIME and -EINTR are not failures. */
 int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns);
 
+/* Whether the kernel has more to carry out for this thread, and waits to be entered for it. Known from 6.1. */
+bool tpc_ring_puts_off(const tpc_ring *ring);
+
 /* Whether entries wait to be submitted. */
 bool tpc_ring_queued(const tpc_ring *ring);
 

@@ -40,7 +40,8 @@ static int setup(tpc_ring *ring, unsigned entries) {
     uint32_t choices[3];
     unsigned count = 0;
     if (!hides(ring->hidden, TPC_FEATURE_SINGLE_ISSUER) && !hides(ring->hidden, TPC_FEATURE_DEFER_TASKRUN))
-        choices[count++] = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SUBMIT_ALL;
+        choices[count++] = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
+                           IORING_SETUP_SUBMIT_ALL;
     if (!hides(ring->hidden, TPC_FEATURE_COOP_TASKRUN))
         choices[count++] = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_SUBMIT_ALL;
     choices[count++] = 0;
@@ -234,6 +235,11 @@ int tpc_ring_enter(tpc_ring *ring, unsigned wait_count, int64_t timeout_ns) {
     if (result < 0) return result;
     ring->statistics.submissions += (unsigned)result;
     return 0;
+}
+
+bool tpc_ring_puts_off(const tpc_ring *ring) {
+    if (ring->substitute || !(ring->setup_flags & IORING_SETUP_TASKRUN_FLAG)) return false;
+    return __atomic_load_n(ring->uring.sq.kflags, __ATOMIC_RELAXED) & IORING_SQ_TASKRUN;
 }
 
 int tpc_ring_submit(tpc_ring *ring) {

@@ -474,5 +474,6 @@ void tls_sent(connection *it, const sending *by, uint64_t bytes) {
         tls->sealed = NULL;
         if (tls->sealed_answers_bytes > 0) send_progressed(it, tls->sealed_answers_bytes);
     }
-    connection_needs_attention(it);
+    bool is_more = tls->sealed != NULL || tpc_tls_spilled(tls->session) > 0 || it->first_sequence < it->next_sequence;
+    if (is_more || it->paused || it->state == CONNECTION_FLUSHING) connection_needs_attention(it);
 }

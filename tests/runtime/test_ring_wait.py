@@ -91,6 +91,34 @@ def test_events_that_do_not_fit_come_next_time_in_order(ring):
     assert statistics(ring).operations == 0
 
 
+def test_all_that_is_ready_at_once_comes_at_once(ring):
+    """From kernel 6.13 a call carries out some twenty, and leaves the others to the next one."""
+    waiting = {token: os.eventfd(0) for token in range(EVENTS_MAX)}
+    for token, fd in waiting.items():
+        assert lib.tpc_operation_poll(ring, token, fd, select.POLLIN) > 0
+    assert wait(ring, 0) == -errno.ETIME
+    for fd in waiting.values():
+        os.eventfd_write(fd, 1)
+    assert [token for _, token, *_ in wait(ring)] == list(waiting)
+    for fd in waiting.values():
+        os.close(fd)
+
+
+def test_serving_in_between_takes_all_that_is_ready(ring):
+    waiting = {token: os.eventfd(0) for token in range(EVENTS_MAX)}
+    for token, fd in waiting.items():
+        assert lib.tpc_operation_poll(ring, token, fd, select.POLLIN) > 0
+    assert wait(ring, 0) == -errno.ETIME
+    before = statistics(ring).completions
+    for fd in waiting.values():
+        os.eventfd_write(fd, 1)
+    assert lib.tpc_ring_serve(ring, 0) == 1
+    assert statistics(ring).completions - before == EVENTS_MAX
+    assert [token for _, token, *_ in wait(ring)] == list(waiting)
+    for fd in waiting.values():
+        os.close(fd)
+
+
 def test_another_thread_wakes_the_wait(ring):
     threading.Timer(0.02, lib.tpc_ring_wake, [ring]).start()
     assert wait(ring, 60_000) == []
