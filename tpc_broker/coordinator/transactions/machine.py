@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.coordinator.effects import Effects, OnFailed, OnWritten, Record, Timers, Token, WriteId, Writes
+from tpc_broker.coordinator.effects import Effects, OnFailed, OnWritten, Timers, Token, WriteId, Writes
 from tpc_broker.coordinator.transactions.limits import Ended, Statistics, TransactionLimits
 from tpc_broker.coordinator.transactions.messages import (
     AddPartitionsRequest,
@@ -125,6 +125,8 @@ class TransactionCoordinator:
         self._markers_sent = 0
         self._timers = Timers()
         self._writes = Writes()
+        self._news: dict[WriteId, Transaction] = {}
+        """What a write under way says of an id, so that it need not be read again."""
         self._is_loaded = False
         self._finishing: Iterator[None] | None = None
         self._effects_of_loading = TransactionEffects()
@@ -167,15 +169,16 @@ class TransactionCoordinator:
     def written(self, write_id: WriteId, now_ms: int) -> TransactionEffects:
         """A write is durable: its records are replayed here, and what waited for it is answered."""
         effects = TransactionEffects()
-        write = self._writes.end(write_id)
+        write, new = self._writes.end(write_id), self._news.pop(write_id, None)
         for record in write.records:
-            self.replay(record.key, record.value)
+            self._stored.replay(record.key, record.value, new)
         write.written(effects, now_ms)
         return effects
 
     def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> TransactionEffects:
         """A write did not become durable: nothing of it happened, and clients are told to try again."""
         effects = TransactionEffects()
+        self._news.pop(write_id, None)
         self._writes.fail(write_id).failed(effects, _client_error(error), now_ms)
         return effects
 
@@ -504,10 +507,18 @@ class TransactionCoordinator:
             self._keep_time(name, now_ms + AGAIN_MS)
             on_failed(later, error, now_ms)
 
-        self._writes.begin(effects, [self._record(name, new)], written, failed)
+        self._begin(effects, name, new, written, failed)
 
-    def _record(self, name: str, transaction: Transaction) -> Record:
-        return transaction_record(name, transaction, 1 if self._server_version() > 0 else 0)
+    def _begin(  # noqa: PLR0913 - what a write may be
+        self, effects: Effects, name: str, new: Transaction, on_written: OnWritten, on_failed: OnFailed,
+        markers: tuple[Marker, ...] = (),
+    ) -> None:  # fmt: skip
+        """Asks for the record of an id."""
+        version = 1 if self._server_version() > 0 else 0
+        record = transaction_record(name, new, version)
+        write_id = self._writes.begin(effects, [record], on_written, on_failed, markers=markers)
+        if version:  # the other one does not say everything
+            self._news[write_id] = new
 
     def _keep_time(self, name: str, not_before_ms: int = 0) -> None:
         """Of what is open now."""
@@ -576,9 +587,7 @@ class TransactionCoordinator:
             if at_once.is_prepared:
                 self._owe(name, later, later_ms)
 
-        self._writes.begin(
-            effects, [self._record(name, closed)], written, failed, markers=self._markers_of(name, new)
-        )
+        self._begin(effects, name, closed, written, failed, self._markers_of(name, new))
 
     def _markers_of(self, name: str, ending: Transaction) -> tuple[Marker, ...]:
         self._ends_count += 1
@@ -623,7 +632,7 @@ class TransactionCoordinator:
         def failed(_later: Effects, _error: ErrorCode, later_ms: int) -> None:
             self._timers.set((_COMPLETION, name), later_ms + AGAIN_MS)
 
-        self._writes.begin(effects, [self._record(name, new)], written, failed)
+        self._begin(effects, name, new, written, failed)
 
     def _note_completed(self, name: str, new: Transaction) -> None:
         committed = new.state is State.COMPLETE_COMMIT
