@@ -253,7 +253,12 @@ class MachineDriver(Generic[M]):
             token = reply.token
             assert isinstance(token, PendingReply)
             token.give(reply.response)
-        refused = [(write, error) for write in effects.writes if (error := self._queue(write)) is not ErrorCode.NONE]
+        refused, error = list[tuple[Write, ErrorCode]](), ErrorCode.NONE
+        for write in effects.writes:
+            if not write.markers or error is ErrorCode.NONE:  # else it goes with the one before it
+                error = self._queue(write)
+            if error is not ErrorCode.NONE:
+                refused.append((write, error))
         self.timer_changed()
         for write, error in refused:  # when all are queued: what follows from it comes behind them
             self._fail(write, error)
@@ -359,11 +364,19 @@ class MachineDriver(Generic[M]):
                 self._has_writes = trio.Event()
 
     def _next_writes(self) -> list[Write]:
-        """As many as one batch takes, and at least one: ends of transactions alone, or others alone."""
-        writes, total = list[Write](), 0
-        while self._writes and total + (size := self._writes[0].size_bytes) <= limits.OWN_BATCH_BYTES_MAX:
-            if writes and (writes[-1].end is None) != (self._writes[0].end is None):
-                break
+        """As many as one batch takes, and at least one: ends of transactions alone, or others alone. Those with markers
+        are of another batch, and together with the ones before them.
+        """
+        writes, total, batch_bytes = list[Write](), 0, 0
+        while self._writes:
+            following = self._writes[0]
+            size = following.size_bytes
+            if not following.markers:
+                batch_bytes += size
+                if batch_bytes > limits.OWN_BATCH_BYTES_MAX:
+                    break
+                if writes and (writes[-1].end is None) != (following.end is None):
+                    break
             writes.append(self._writes.popleft())
             total += size
         self._writes_bytes -= total
@@ -371,14 +384,17 @@ class MachineDriver(Generic[M]):
         assert self._writes_bytes >= 0, self._writes_bytes
         return writes
 
-    async def _write(self, writes: list[Write]) -> None:
+    async def _append(self, writes: list[Write]) -> list[ErrorCode]:
+        """All of them or none, but for ends, until they are committed. PartitionOfflineError."""
         ends = [write.end for write in writes if write.end is not None]
-        errors = [ErrorCode.NONE] * len(writes)
+        if ends:
+            return await self._append_ends(ends)
+        await self._partition.append_durably(b"".join(self._batches(writes)))
+        return [ErrorCode.NONE] * len(writes)
+
+    async def _write(self, writes: list[Write]) -> None:
         try:
-            if ends:
-                errors = await self._append_ends(ends)
-            else:
-                await self._partition.append_durably(b"".join(self._batches(writes)))
+            errors = await self._append(writes)
         except PartitionOfflineError as error:
             if self.is_unloaded:
                 return

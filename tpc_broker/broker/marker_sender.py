@@ -20,7 +20,8 @@ from tpc_broker.broker.partition import Partition
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError, MailboxError, PartitionOfflineError
-from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, Replica
+from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, CoreId, PartitionIndex, Replica
+from tpc_broker.model import TopicPartition as PartitionKey
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tpc_broker.broker.payloads import Row
     from tpc_broker.broker.ports import AppendResult
     from tpc_broker.coordinator.transactions.messages import Marker
+    from tpc_broker.coordinator.transactions.transaction import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +108,29 @@ class MarkerSender:
         """Until each is written, which `markers_written` hears, or the coordinator is unloaded."""
         self._new.extend(_Owed(coordinator, marker) for marker in markers)
         self._has_new.set()
+
+    def can_be_appended(self, place: TopicPartition) -> bool:
+        """Whether a marker for that partition could be, behind a record of this core's journal: not where a quorum
+        decides what is there, nor for offsets, which a group's coordinator writes.
+        """
+        return self._alone(place) is not None
+
+    def _alone(self, place: TopicPartition) -> Partition | None:
+        image = self._core.view.topic(place.topic)
+        if image is None or place.topic == CONSUMER_OFFSETS_TOPIC:
+            return None
+        found = self._core.partitions.get(PartitionKey(image.topic_id, PartitionIndex(place.partition)))
+        return None if found is None or found.is_replicated else found
+
+    def append_now(self, markers: Sequence[Marker]) -> bool:
+        """Append all of them in this step; False where one cannot be, when others may have been."""
+        for marker in markers:
+            found = self._alone(marker.partition)
+            result = None if found is None else _append(self._core, found, _written(marker)[-1])
+            if result is None or isinstance(result, ErrorCode) or result.error_code:
+                return False
+        self._written += len(markers)
+        return True
 
     async def _run(self) -> None:
         """Once in a turn: what came in it goes together."""

@@ -356,8 +356,11 @@ class Partition:
 
     # -- writing of the broker's own ----------------------------------------------------------------------------------
 
-    async def append_durably(self, batch: bytes) -> int:
-        """Append whole batches of the broker's own and wait until they are committed; the base offset.
+    async def append_durably(
+        self, batch: bytes, *, then: Callable[[], None] = lambda: None, more_bytes: int = 0
+    ) -> int:
+        """Append whole batches of the broker's own and wait until they are committed; the base offset. `then`: called
+        in the step that has appended them, for `more_bytes` of which room is made here, too.
 
         Raises PartitionOfflineError when the journal or disk refuses, and where it is more than a link takes;
         LeadershipLostError when the leadership ends before: then they may be committed or not.
@@ -365,11 +368,31 @@ class Partition:
         size, allowed = len(batch), limits.REPLICATED_BATCH_BYTES_MAX
         if size > allowed:
             raise PartitionOfflineError(f"{self.label}: {size} bytes to append at once; at most {allowed} are allowed")
-        result = await self._append(size, lambda: self._plane.append(self.handle, batch))
+
+        def append() -> AppendResult | None:
+            result = self._plane.append(self.handle, batch)
+            if result is not None and not result.error_code:
+                then()
+            return result
+
+        result = await self._append(size + more_bytes, append)
         if result.error_code:
             raise PartitionOfflineError(f"{self.label}: append refused with {ErrorCode(result.error_code).name}")
         await self._wait_committed(result)
         return result.base_offset
+
+    def append_nowait(self, batch: bytes) -> AppendResult | None:
+        """In the step of another append (`then`); for `until_committed`. None: it cannot be at the moment."""
+        try:
+            result = self._plane.append(self.handle, batch)
+        except (PartitionOfflineError, OSError) as error:
+            log.debug("%s: append refused: %s", self.label, error)
+            return None
+        return None if result is None or result.error_code else result
+
+    async def until_committed(self, result: AppendResult) -> None:
+        """Raises as `append_durably`."""
+        await self._wait_committed(result)
 
     async def append_marker(self, marker: EndMarker) -> ErrorCode:
         """End a producer's transaction, and wait until that is committed. TRANSACTION_COORDINATOR_FENCED,

@@ -17,12 +17,13 @@ import trio
 
 from tpc_broker.broker.coordinator_driver import MachineDriver, PendingReply
 from tpc_broker.broker.coordinators import Coordinators
-from tpc_broker.broker.marker_sender import MarkerSender
+from tpc_broker.broker.marker_sender import MARKERS_PER_CALL, MarkerSender
 from tpc_broker.broker.transaction_calls import TransactionCalls
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionEffects, TransactionLimits
-from tpc_broker.coordinator.transactions.machine import Ended
+from tpc_broker.coordinator.transactions.limits import Ended
 from tpc_broker.coordinator.transactions.records import name_of
 from tpc_broker.error_codes import ErrorCode
+from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.feature_levels import TRANSACTION_FEATURE, kafka_level
 from tpc_broker.model import TRANSACTION_STATE_TOPIC
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
-    from tpc_broker.coordinator import Effects, Write
+    from tpc_broker.broker.ports import AppendResult
+    from tpc_broker.coordinator import Effects, Write, WriteId
     from tpc_broker.coordinator.transactions.messages import Marker
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.model import TopicPartition
@@ -83,6 +85,7 @@ class LoadedTransactions(MachineDriver[TransactionCoordinator]):
             limits,
             lambda: kafka_level(TRANSACTION_FEATURE, core.view.image.level),
             ended,
+            lambda place: not partition.is_replicated and core.transactions.markers.can_be_appended(place),
         )
         super().__init__(core, partition, machine, "transactions")
         self._settled: dict[str, trio.Event] = {}
@@ -95,6 +98,50 @@ class LoadedTransactions(MachineDriver[TransactionCoordinator]):
         super().perform(effects)
         if isinstance(effects, TransactionEffects) and effects.markers and not self.is_unloaded:
             self._core.transactions.markers.send(self, effects.markers)
+
+    async def _append(self, writes: list[Write]) -> list[ErrorCode]:
+        """Of ends in one step in three parts, one behind the other: the records that say how transactions end, their
+        markers, and the records that say that those are written.
+        """
+        last = [write for write in writes if write.markers]
+        if not last:
+            return await super()._append(writes)
+        appended: AppendResult | None = None
+        written: set[WriteId] = set()
+
+        def append_rest() -> None:
+            nonlocal appended, written
+            marked = self._marked(last)
+            if marked:
+                appended = self._partition.append_nowait(b"".join(self._batches(marked)))
+            if appended is not None:
+                written = {write.write_id for write in marked}
+
+        first = b"".join(self._batches([write for write in writes if not write.markers]))
+        await self._partition.append_durably(
+            first, then=append_rest, more_bytes=sum(write.size_bytes for write in last)
+        )
+        if written and appended is not None:
+            try:
+                await self._partition.until_committed(appended)
+            except PartitionOfflineError:
+                written = set()
+        return [
+            ErrorCode.NONE if not write.markers or write.write_id in written else ErrorCode.KAFKA_STORAGE_ERROR
+            for write in writes
+        ]
+
+    def _marked(self, last: list[Write]) -> list[Write]:
+        """Those whose markers are appended now."""
+        found: list[Write] = []
+        room = MARKERS_PER_CALL
+        for write in last:
+            room -= len(write.markers)
+            if room >= 0 and not self._partition.is_replicated and (
+                self._core.transactions.markers.append_now(write.markers)
+            ):
+                found.append(write)
+        return found
 
     async def _write(self, writes: list[Write]) -> None:
         await super()._write(writes)

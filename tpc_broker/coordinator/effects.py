@@ -9,10 +9,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, KeysView, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NewType
+from typing import TYPE_CHECKING, NamedTuple, NewType
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import OWN_BATCH_BYTES_MAX, OWN_RECORD_OVERHEAD_BYTES, OWN_TRANSACTION_BATCH_BYTES
+
+if TYPE_CHECKING:
+    from tpc_broker.coordinator.transactions.messages import Marker
 
 STALE_MIN = 64
 """Entries for what was cancelled, which otherwise stay until its time, weeks where a client says so: with more of them
@@ -67,6 +70,10 @@ class Write:
     """The batch is of its transaction, which it opens where it is not open, and has no other write's records."""
     end: TransactionEnd | None = None
     """In place of records."""
+    markers: tuple[Marker, ...] = ()
+    """To be appended in front of it and behind the write before it, all in one step and in one journal. Where one
+    cannot be, or where the write before it fails, it fails.
+    """
 
     @property
     def size_bytes(self) -> int:
@@ -174,9 +181,10 @@ class Writes:
         *,
         runs_ahead: bool = False,
         producer: Producer | None = None,
+        markers: tuple[Marker, ...] = (),
     ) -> WriteId:
         """Asks for a write; exactly one of the two functions is called when it has ended. `producer`: in a transaction
-        of whom.
+        of whom. `markers`: see `Write`.
         """
         assert records
         write_id = WriteId(self._next_id)
@@ -185,7 +193,7 @@ class Writes:
         if not runs_ahead:
             for key in {record.key for record in records}:
                 self._by_key.setdefault(key, []).append(write_id)
-        effects.write(Write(write_id, tuple(records), runs_ahead, producer))
+        effects.write(Write(write_id, tuple(records), runs_ahead, producer, markers=markers))
         return write_id
 
     def begin_end(self, effects: Effects, end: TransactionEnd, on_written: OnWritten, on_failed: OnFailed) -> None:

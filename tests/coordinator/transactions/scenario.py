@@ -1,7 +1,8 @@
 """A driver of the transaction coordinator for tests: a log in memory, a clock that is told, partitions for markers.
 
 `log` holds what is durable. Writes become durable at once unless `hold` is set; `settle` then lets them. Markers are
-written at once unless `hold_markers` is set; `write_markers` then lets them.
+written at once unless `hold_markers` is set; `write_markers` then lets them. Of ends in one step, which
+`shares_journal` lets begin, markers are written with the record behind them.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,8 @@ class Producer(NamedTuple):
 
 
 class TransactionScenario:
-    def __init__(self, server_version=2, **limits):
+    def __init__(self, server_version=2, *, shares_journal=lambda _partition: False, **limits):
+        self.shares_journal = shares_journal
         self.limits = TransactionLimits(**limits)
         self.server_version = server_version
         self.now = 1_000_000
@@ -45,6 +47,10 @@ class TransactionScenario:
         self.hold = self.hold_markers = False
         self.held = []
         self.fail_with = None
+        self.has_failed = False
+        """The write before."""
+        self.marked_of_failed = 0
+        """So many markers are written of a write that fails."""
         self.tokens = 0
         self.next_id = 0
         self.has_ids = True
@@ -57,8 +63,9 @@ class TransactionScenario:
         """A coordinator that begins with the log as it is."""
         self.coordinator_epoch += 1
         self.machine = TransactionCoordinator(
-            self.coordinator_epoch, self.take_id, self.limits, lambda: self.server_version
-        )
+            self.coordinator_epoch, self.take_id, self.limits, lambda: self.server_version,
+            shares_journal=self.shares_journal,
+        )  # fmt: skip
         self.held, self.due = [], []
         for record in self.log:
             self.machine.replay(record.key, record.value)
@@ -92,19 +99,28 @@ class TransactionScenario:
         """Lets writes become durable, or fail."""
         while self.held and count != 0:
             write = self.held.pop(0)
-            if self.fail_with is not None:
-                self.run(self.machine.write_failed(write.write_id, self.fail_with, self.now))
+            follows_failed = bool(write.markers) and self.has_failed
+            self.has_failed = self.fail_with is not None or follows_failed
+            if self.has_failed:
+                self.mark(() if follows_failed else write.markers[: self.marked_of_failed])
+                error = self.fail_with or ErrorCode.KAFKA_STORAGE_ERROR
+                self.run(self.machine.write_failed(write.write_id, error, self.now))
             else:
+                self.mark(write.markers)
                 self.log.extend(write.records)
                 self.ends.append(len(self.log))
                 self.run(self.machine.written(write.write_id, self.now))
             count = None if count is None else count - 1
 
+    def mark(self, markers):
+        for marker in markers:
+            self.markers.append(marker)
+            self.on_marker(marker)
+
     def write_markers(self, count=None):
         while self.due and count != 0:
             marker = self.due.pop(0)
-            self.markers.append(marker)
-            self.on_marker(marker)
+            self.mark([marker])
             self.run(self.machine.markers_written([marker], self.now))
             count = None if count is None else count - 1
 

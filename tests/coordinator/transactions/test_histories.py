@@ -21,13 +21,20 @@ from hypothesis import strategies as st
 
 from tests.coordinator.transactions.scenario import Producer, TransactionScenario, replayed, stored
 from tests.support.stored_records import stored_records
-from tpc_broker.coordinator.transactions.records import read_transaction, read_transaction_key, transaction_record
+from tpc_broker.coordinator.transactions.records import (
+    name_of,
+    read_transaction,
+    read_transaction_key,
+    transaction_record,
+)
 from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, TRANSITIONS, State
 from tpc_broker.coordinator.transactions.transaction import TopicPartition, Transaction
 from tpc_broker.error_codes import ErrorCode as E
 
 NAMES = ["t", "u"]
 PARTITIONS = [TopicPartition("data", index) for index in range(4)]
+SHARING = [set(PARTITIONS), set(PARTITIONS[:3])]
+"""Those that stand in the coordinator's journal."""
 STEPS = 250
 COMES_AGAIN = {
     E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR, E.COORDINATOR_LOAD_IN_PROGRESS,
@@ -53,9 +60,9 @@ class Client:
 class Watched(TransactionScenario):
     """Tells its history what happens."""
 
-    def __init__(self, history, server_version, **limits):
+    def __init__(self, history, server_version, **more):
         self.history = history
-        super().__init__(server_version, **limits)
+        super().__init__(server_version, **more)
 
     def on_reply(self, token, response):
         self.history.answers.append((token, response, len(self.log)))
@@ -81,6 +88,7 @@ class History:
         self.s = Watched(
             self, self.pick([1, 2, 2]), markers_max=self.pick([2, 99]),
             expiration_ms=40_000, expiration_interval_ms=5_000,
+            shares_journal=self.pick([set(), *SHARING]).__contains__,
         )  # fmt: skip
         self.s.hold = self.s.hold_markers = True
         if self.numbers.random() < 0.4:
@@ -157,8 +165,9 @@ class History:
 
     def fail(self):
         self.s.fail_with = self.pick([E.KAFKA_STORAGE_ERROR, E.NOT_ENOUGH_REPLICAS])
+        self.s.marked_of_failed = self.pick([0, 1, 2])
         self.s.settle(self.pick([1, None]))
-        self.s.fail_with = None
+        self.s.fail_with, self.s.marked_of_failed = None, 0
 
     def mark(self):
         self.s.has_ids = True
@@ -215,9 +224,19 @@ class History:
 
     def crash(self):
         """Of what is under way some is durable, of which nobody heard."""
+        self.seen["in one step"] += any(write.markers for write in self.s.held)
         durable = self.numbers.randrange(len(self.s.held) + 1)
         for write in self.s.held[:durable]:
+            if write.markers and self.s.has_failed:
+                break  # it goes with the one before it, which failed
+            self.s.has_failed = False
+            self.s.mark(write.markers)
             self.s.log.extend(write.records)
+        else:
+            if durable < len(self.s.held) and not self.s.has_failed:
+                markers = self.s.held[durable].markers
+                self.s.mark(markers[: self.numbers.randrange(len(markers) + 1)])
+        self.s.has_failed = False
         waiting = [one for one in self.clients if one.token is not None]
         for one in waiting:
             self.by_token.pop(one.token, None)
@@ -334,6 +353,8 @@ class History:
                 self.durable[key] = value
         self.applied = len(log)
         assert dict(self.s.stored_records()) == self.durable, "it knows other things than what is durable"
+        for key, value in self.durable.items():
+            assert in_any_order(self.s.machine._stored.find(name_of(key))) == in_any_order(read_transaction(value))
 
     def check_record(self, position, name, new):
         was = self.prepared.get(name)
@@ -399,6 +420,10 @@ class History:
             assert {(one.transactional_id, one.partition) for one in effects.markers} == owed
 
 
+def in_any_order(transaction):
+    return replace(transaction, partitions=frozenset(transaction.partitions))
+
+
 def steps(seed, count=STEPS):
     numbers = random.Random(seed)
     return [(numbers.randrange(1 << 16), numbers.randrange(1 << 16)) for _ in range(count)]
@@ -425,6 +450,7 @@ def test_the_histories_reach_what_they_are_about():
         for commit in (True, False):
             assert seen["ended", version, commit] > 5
     assert seen["crash"] > 15
+    assert seen["in one step"] > 3
     assert seen["late end"] > 15
     assert seen["init", "PRODUCER_FENCED"] > 5
     assert seen["end", "PRODUCER_FENCED"] > 5

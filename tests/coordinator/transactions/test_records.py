@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.coordinator.transactions.places import in_state
 from tests.coordinator.transactions.scenario import A, B, C, TransactionScenario, replayed
@@ -17,6 +19,7 @@ from tpc_broker.coordinator.transactions.records import (
     transaction_key,
     transaction_record,
     transaction_value,
+    value_by_schema,
 )
 from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, State
 from tpc_broker.coordinator.transactions.transaction import TopicPartition, Transaction
@@ -38,6 +41,27 @@ def test_a_transaction_is_read_as_it_was_written(version, state):
     assert state_of(value) is state
     if state in AT_REST:
         assert times_at_rest(value) == (1_234, 1_000)
+
+
+NUMBERS = st.integers(-1, (1 << 63) - 1)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Transaction, NUMBERS, st.integers(0, 32_767), st.sampled_from(STORED), st.integers(0, (1 << 31) - 1),
+        NUMBERS, NUMBERS,
+        st.lists(st.builds(TopicPartition, st.sampled_from(["a", "ü" * 90]), st.integers(0, 1 << 20))).map(tuple),
+        NUMBERS, NUMBERS, st.integers(0, 2),
+    )
+)  # fmt: skip
+def test_what_is_made_by_hand_is_what_the_schema_says(transaction):
+    assert transaction_value(transaction) == value_by_schema(transaction, 1)
+
+
+def test_many_partitions_are_made_by_hand_too():
+    wide = replace(FULL, partitions=tuple(A._replace(partition=index) for index in range(10_000)))
+    assert transaction_value(wide) == value_by_schema(wide, 1)
 
 
 def test_times_are_found_behind_partitions_as_well():
@@ -103,3 +127,18 @@ def test_a_level_of_0_writes_what_older_releases_read():
     s.end(p, commit=True)
     assert {value[:2] for _key, value in s.log} == {b"\0\0"}
     assert s.stored().producer_epoch == p.epoch, "and no client has its epoch raised there"
+
+
+@pytest.mark.parametrize("server_version", [0, 1, 2])
+def test_what_was_just_written_is_known_as_it_would_be_read(server_version):
+    """Version 0 does not say whom an abort for somebody else has fenced."""
+    s = TransactionScenario(server_version)
+    p = s.init()
+    s.add(p, A, B)
+    s.hold_markers = True
+    s.ask_init()
+    found = s.machine._stored.find("t")
+    assert (found.state, found) == (State.PREPARE_ABORT, read_transaction(s.log[-1].value))
+    s.write_markers()
+    found = s.machine._stored.find("t")
+    assert (found.state, found) == (State.COMPLETE_ABORT, read_transaction(s.log[-1].value))

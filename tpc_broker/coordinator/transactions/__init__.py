@@ -11,7 +11,8 @@ is told CONCURRENT_TRANSACTIONS, before anything else is looked at.
 
 A transaction ends in three steps: PrepareX is written, upon which the client is answered; its markers are written into
 each of its partitions; CompleteX is written. Markers are effects: the driver sends them until they are written, and
-reports them. After a load those of every PrepareX are effects once more.
+reports them. After a load those of every PrepareX are effects once more. Where all its partitions stand in the log's
+own journal it is one step: markers and CompleteX are appended behind PrepareX without waiting for it.
 
 Clients of version 2 (KIP-890) have a new epoch after each end, so that nothing that comes late is of a later
 transaction. Those before keep theirs. An abort for somebody else (InitProducerId, the time-out) raises it for both.
@@ -20,6 +21,7 @@ transaction. Those before keep theirs. An abort for somebody else (InitProducerI
 `messages` requests and responses as plain data. No clock, no randomness, no I/O.
 """
 
-from tpc_broker.coordinator.transactions.machine import TransactionCoordinator, TransactionEffects, TransactionLimits
+from tpc_broker.coordinator.transactions.limits import TransactionLimits
+from tpc_broker.coordinator.transactions.machine import TransactionCoordinator, TransactionEffects
 
 __all__ = ["TransactionCoordinator", "TransactionEffects", "TransactionLimits"]

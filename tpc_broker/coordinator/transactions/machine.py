@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.coordinator.effects import Effects, OnFailed, OnWritten, Record, Timers, Token, WriteId, Writes
+from tpc_broker.coordinator.effects import Effects, OnFailed, OnWritten, Timers, Token, WriteId, Writes
+from tpc_broker.coordinator.transactions.limits import Ended, Statistics, TransactionLimits
 from tpc_broker.coordinator.transactions.messages import (
     AddPartitionsRequest,
     AddPartitionsResponse,
@@ -43,12 +44,15 @@ from tpc_broker.coordinator.transactions.transaction import (
     prepared,
 )
 from tpc_broker.error_codes import ErrorCode
-from tpc_broker.limits import MIB, TRANSACTION_PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from tpc_broker.coordinator.transactions.transaction import TopicPartition
 
+
+MARKERS_AT_ONCE: Final = 64
+"""Of a transaction that ends in one step: they are appended together with its records."""
 AGAIN_MS: Final = 1_000
 """Until what time asked for, and what could not be written, is tried again."""
 STEPS_AT_ONCE: Final = 100
@@ -61,21 +65,6 @@ _NOT_HERE: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionLimits:
-    """Settings of the broker, and bounds; times in milliseconds."""
-
-    max_timeout_ms: int = 900_000
-    expiration_ms: int = 7 * 24 * 3_600_000
-    expiration_interval_ms: int = 3_600_000
-    ids_max: int = 100_000
-    ids_bytes_max: int = 64 * MIB
-    partitions_max: int = TRANSACTION_PARTITIONS_MAX
-    """Of one transaction: each addition writes them all."""
-    markers_max: int = 65_536
-    """Sent and not reported as written. One transaction may have more, alone."""
-
-
 @dataclass(slots=True)
 class TransactionEffects(Effects):
     """What a step asks for: also to send these markers, until they are written."""
@@ -83,26 +72,13 @@ class TransactionEffects(Effects):
     markers: list[Marker] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Counts at one moment."""
-
-    ids_count: int
-    open_count: int
-    ending_count: int
-    ids_bytes: int
-    markers_sent: int
-    writes_pending: int
-    next_deadline_ms: int | None
-
-
 @dataclass(slots=True)
-class Ended:
-    """What machines together have ended since they are there; only grows. `timed_out` are aborted too."""
+class _AtOnce:
+    """An end in one step: what became of its parts."""
 
-    committed: int = 0
-    aborted: int = 0
-    timed_out: int = 0
+    is_prepared: bool = False
+    has_failed: bool = False
+    """Its markers may be written or not, and its last record is not."""
 
 
 class TransactionCoordinator:
@@ -113,23 +89,26 @@ class TransactionCoordinator:
     else coordinates this partition by now (`Coordinators.until_confirmed`).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it asks its surroundings
         self,
         coordinator_epoch: int,
         next_producer_id: Callable[[], int | None],
         limits: TransactionLimits | None = None,
         server_version: Callable[[], int] = lambda: RAISES_EPOCH,
         ended: Ended | None = None,
+        shares_journal: Callable[[TopicPartition], bool] = lambda _partition: False,
     ) -> None:
         """`coordinator_epoch`: the leader epoch of the partition. `next_producer_id`: one that nobody has had, or None
         when there is none at hand, and one is being fetched. `server_version`: `transaction.version` of the cluster.
-        `ended`: where it counts.
+        `ended`: where it counts. `shares_journal`: whether what is appended to a partition behind a record of this log
+        is there after a crash only if that record is.
         """
         self._coordinator_epoch = coordinator_epoch
         self._next_producer_id = next_producer_id
         self._limits = limits or TransactionLimits()
         self._server_version = server_version
         self._ended_count = Ended() if ended is None else ended
+        self._shares_journal = shares_journal
         self._stored = Stored()
         self._pending: dict[str, State] = {}
         """Where an id is on its way to. Not at all what is stored, and among them ids that are not stored yet."""
@@ -146,6 +125,8 @@ class TransactionCoordinator:
         self._markers_sent = 0
         self._timers = Timers()
         self._writes = Writes()
+        self._news: dict[WriteId, Transaction] = {}
+        """What a write under way says of an id, so that it need not be read again."""
         self._is_loaded = False
         self._finishing: Iterator[None] | None = None
         self._effects_of_loading = TransactionEffects()
@@ -188,15 +169,16 @@ class TransactionCoordinator:
     def written(self, write_id: WriteId, now_ms: int) -> TransactionEffects:
         """A write is durable: its records are replayed here, and what waited for it is answered."""
         effects = TransactionEffects()
-        write = self._writes.end(write_id)
+        write, new = self._writes.end(write_id), self._news.pop(write_id, None)
         for record in write.records:
-            self.replay(record.key, record.value)
+            self._stored.replay(record.key, record.value, new)
         write.written(effects, now_ms)
         return effects
 
     def write_failed(self, write_id: WriteId, error: ErrorCode, now_ms: int) -> TransactionEffects:
         """A write did not become durable: nothing of it happened, and clients are told to try again."""
         effects = TransactionEffects()
+        self._news.pop(write_id, None)
         self._writes.fail(write_id).failed(effects, _client_error(error), now_ms)
         return effects
 
@@ -339,11 +321,10 @@ class TransactionCoordinator:
             was, commit=request.commit, client_version=client_version, next_producer_id=next_producer_id, now_ms=now_ms
         )
 
-        def done(later: Effects, later_ms: int) -> None:
-            later.reply(token, self._ended(new, client_version))
-            self._after_prepare(name, later, later_ms)
-
-        self._store(name, new, effects, done, lambda later, code, _ms: self._refuse_producer(later, token, code))
+        self._prepare(
+            name, new, effects, lambda later, _ms: later.reply(token, self._ended(new, client_version)),
+            lambda later, code, _ms: self._refuse_producer(later, token, code),
+        )  # fmt: skip
         return effects
 
     def _outcome(self, was: Transaction, request: EndRequest, client_version: int) -> End | ErrorCode:
@@ -526,10 +507,18 @@ class TransactionCoordinator:
             self._keep_time(name, now_ms + AGAIN_MS)
             on_failed(later, error, now_ms)
 
-        self._writes.begin(effects, [self._record(name, new)], written, failed)
+        self._begin(effects, name, new, written, failed)
 
-    def _record(self, name: str, transaction: Transaction) -> Record:
-        return transaction_record(name, transaction, 1 if self._server_version() > 0 else 0)
+    def _begin(  # noqa: PLR0913 - what a write may be
+        self, effects: Effects, name: str, new: Transaction, on_written: OnWritten, on_failed: OnFailed,
+        markers: tuple[Marker, ...] = (),
+    ) -> None:  # fmt: skip
+        """Asks for the record of an id."""
+        version = 1 if self._server_version() > 0 else 0
+        record = transaction_record(name, new, version)
+        write_id = self._writes.begin(effects, [record], on_written, on_failed, markers=markers)
+        if version:  # the other one does not say everything
+            self._news[write_id] = new
 
     def _keep_time(self, name: str, not_before_ms: int = 0) -> None:
         """Of what is open now."""
@@ -556,32 +545,66 @@ class TransactionCoordinator:
             return
         new = fenced(was, server_version=server_version, next_producer_id=next_producer_id, now_ms=now_ms)
 
-        def done(later: Effects, later_ms: int) -> None:
-            refuse(later, ErrorCode.CONCURRENT_TRANSACTIONS, later_ms)
-            self._after_prepare(name, later, later_ms)
-
-        self._store(name, new, effects, done, refuse)
+        self._prepare(
+            name, new, effects, lambda later, ms: refuse(later, ErrorCode.CONCURRENT_TRANSACTIONS, ms), refuse
+        )
         self._pending[name] = State.PREPARE_EPOCH_FENCE
 
-    def _after_prepare(self, name: str, effects: Effects, now_ms: int) -> None:
-        """It is certain how it ends. An InitProducerId of before cannot come again once the epoch was raised."""
-        assert isinstance(effects, TransactionEffects)
-        self._initialised.pop(name, None)
-        self._owe(name, effects, now_ms)
+    # Rule: Markers and the record that says that they are written are appended behind PrepareX without waiting for it
+    # only where all are in one journal, of which a crash leaves what was appended first. What becomes of PrepareX is
+    # judged by itself: while that is not known, nothing else is decided of the id. Why:
+    # docs/decisions/2026-11-30-ends-in-one-step.md. Held by tests/broker/test_ends_in_one_step.py,
+    # tests/coordinator/transactions/test_ends_in_one_step.py.
+    def _prepare(
+        self, name: str, new: Transaction, effects: Effects, told: OnWritten, failed: OnFailed
+    ) -> None:
+        """PrepareX, upon which it is certain how it ends, and somebody `told`; then markers, and CompleteX."""
+        partitions = new.partitions
+        in_one = 0 < len(partitions) <= MARKERS_AT_ONCE and all(map(self._shares_journal, partitions))
+        at_once = _AtOnce() if in_one else None
 
-    def _owe(self, name: str, effects: TransactionEffects, now_ms: int) -> None:
-        """Its markers."""
-        found = self._stored.open[name]
-        commits = found.state is State.PREPARE_COMMIT
-        self._pending[name] = State.COMPLETE_COMMIT if commits else State.COMPLETE_ABORT
+        def done(later: Effects, later_ms: int) -> None:
+            told(later, later_ms)
+            self._initialised.pop(name, None)  # it cannot come again once the epoch was raised
+            if at_once is None or at_once.has_failed:
+                self._owe(name, later, later_ms)
+            else:
+                at_once.is_prepared = True
+                self._pending[name] = _completes(new)
+
+        self._store(name, new, effects, done, failed)
+        if at_once is not None:
+            self._complete_at_once(name, new, effects, at_once)
+
+    def _complete_at_once(self, name: str, new: Transaction, effects: Effects, at_once: _AtOnce) -> None:
+        closed = completed(new, new.last_update_ms)
+
+        def written(_later: Effects, _now_ms: int) -> None:
+            self._note_completed(name, closed)
+
+        def failed(later: Effects, _error: ErrorCode, later_ms: int) -> None:
+            at_once.has_failed = True
+            if at_once.is_prepared:
+                self._owe(name, later, later_ms)
+
+        self._begin(effects, name, closed, written, failed, self._markers_of(name, new))
+
+    def _markers_of(self, name: str, ending: Transaction) -> tuple[Marker, ...]:
         self._ends_count += 1
-        self._endings[name] = {
+        return tuple([
             Marker(
-                name, self._ends_count, each, found.producer_id, found.producer_epoch, commits, self._coordinator_epoch,
-                found.client_version,
-            ): None
-            for each in found.partitions
-        }  # fmt: skip
+                name, self._ends_count, each, ending.producer_id, ending.producer_epoch,
+                ending.state is State.PREPARE_COMMIT, self._coordinator_epoch, ending.client_version,
+            )
+            for each in ending.partitions
+        ])  # fmt: skip
+
+    def _owe(self, name: str, effects: Effects, now_ms: int) -> None:
+        """Its markers."""
+        assert isinstance(effects, TransactionEffects)
+        found = self._stored.open[name]
+        self._pending[name] = _completes(found)
+        self._endings[name] = dict.fromkeys(self._markers_of(name, found))
         if found.partitions:
             self._to_send.append(name)
             self._send(effects)
@@ -603,15 +626,19 @@ class TransactionCoordinator:
         new = completed(self._stored.open[name], now_ms)
 
         def written(_later: Effects, _now_ms: int) -> None:
-            committed = new.state is State.COMPLETE_COMMIT
-            self._ended_count.committed += committed
-            self._ended_count.aborted += not committed
-            del self._pending[name], self._endings[name]
+            del self._endings[name]
+            self._note_completed(name, new)
 
         def failed(_later: Effects, _error: ErrorCode, later_ms: int) -> None:
             self._timers.set((_COMPLETION, name), later_ms + AGAIN_MS)
 
-        self._writes.begin(effects, [self._record(name, new)], written, failed)
+        self._begin(effects, name, new, written, failed)
+
+    def _note_completed(self, name: str, new: Transaction) -> None:
+        committed = new.state is State.COMPLETE_COMMIT
+        self._ended_count.committed += committed
+        self._ended_count.aborted += not committed
+        del self._pending[name]
 
     # Ids that are not used
 
@@ -645,6 +672,10 @@ class TransactionCoordinator:
             ended()
 
         self._writes.begin(effects, records, written, failed)
+
+
+def _completes(ending: Transaction) -> State:
+    return State.COMPLETE_COMMIT if ending.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT
 
 
 def unknown_states(names: Iterable[str]) -> list[str]:

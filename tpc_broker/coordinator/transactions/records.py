@@ -7,7 +7,7 @@ they are. A null value removes.
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, pack
 from typing import Final
 
 from tpc_broker.coordinator.driven import RecordDamagedError
@@ -16,6 +16,7 @@ from tpc_broker.coordinator.records import decoded, encoded, leading_number
 from tpc_broker.coordinator.transactions.states import AT_REST, PREPARED, STATUS, State
 from tpc_broker.coordinator.transactions.transaction import NO_PRODUCER_ID, TopicPartition, Transaction
 from tpc_broker.kafka import messages
+from tpc_broker.kafka.source import uvarint
 
 KEY_TYPE: Final = 0
 VALUE_VERSION: Final = 1
@@ -23,6 +24,9 @@ _STORED: Final = {STATUS[state]: state for state in AT_REST | PREPARED | {State.
 _HEAD: Final = Struct(">hqhib")
 """Version, producer id, epoch, time-out, status: in the same places in both versions."""
 _TIMES: Final = Struct(">qq")
+_ID_TAG: Final = Struct(">BBq")
+_VERSION_TAG: Final = Struct(">BBh")
+"""A tag, the bytes behind it, and they."""
 _KEY: Final = Struct(">hh")
 """Type, and the bytes of the id, which follow."""
 _COUNT_BYTES: Final = {0: 4, 1: 1}
@@ -61,6 +65,37 @@ def transaction_record(transactional_id: str, transaction: Transaction | None, v
 
 def transaction_value(transaction: Transaction, version: int = VALUE_VERSION) -> bytes:
     """A transaction as it is stored. Version 0 has nothing of producer ids before and after, nor of clients."""
+    return _value_1(transaction) if version == VALUE_VERSION else value_by_schema(transaction, version)
+
+
+def _value_1(transaction: Transaction) -> bytes:
+    """By hand: each transaction of a client writes three."""
+    parts = [
+        _HEAD.pack(
+            VALUE_VERSION, transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms,
+            STATUS[transaction.state],
+        )
+    ]  # fmt: skip
+    of_topic: dict[str, list[int]] = {}
+    for topic, partition in transaction.partitions:
+        of_topic.setdefault(topic, []).append(partition)
+    parts.append(b"\0" if transaction.state is State.EMPTY else uvarint(len(of_topic) + 1))
+    for topic, ids in () if transaction.state is State.EMPTY else of_topic.items():
+        name = topic.encode()
+        parts += [uvarint(len(name) + 1), name, uvarint(len(ids) + 1), pack(f">{len(ids)}i", *ids), b"\0"]
+    parts.append(_TIMES.pack(transaction.last_update_ms, transaction.start_ms))
+    tags = []
+    if transaction.previous_producer_id != NO_PRODUCER_ID:
+        tags.append(_ID_TAG.pack(0, 8, transaction.previous_producer_id))
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        tags.append(_ID_TAG.pack(1, 8, transaction.next_producer_id))
+    if transaction.client_version:
+        tags.append(_VERSION_TAG.pack(2, 2, transaction.client_version))
+    return b"".join([*parts, uvarint(len(tags)), *tags])
+
+
+def value_by_schema(transaction: Transaction, version: int) -> bytes:
+    """The same as Kafka's schema has it."""
     kind = messages.TransactionLogValue
     of_topic: dict[str, list[int]] = {}
     for topic, partition in transaction.partitions:

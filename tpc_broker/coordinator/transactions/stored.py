@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT_ONCE: Final = 256
 """Ids, when some are looked for that nobody uses, and the rest of a part."""
+RECENT_MAX: Final = 64
+"""They have no partitions: some 500 bytes each."""
 ID_BYTES: Final = KIB // 4
 """Counted of an id beside its name and its value."""
 PARTITION_BYTES: Final = KIB // 4
@@ -42,9 +44,11 @@ class Stored:
         self._foreign: dict[bytes, bytes] = {}
         """Records of later releases: their ids are refused."""
         self.size_bytes = 0
+        self._recent: dict[str, Transaction] = {}
+        """The last ones that came to rest, decoded: who has ended a transaction often begins the next one."""
 
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record; RecordDamagedError when it cannot be read."""
+    def replay(self, key: bytes, value: bytes | None, known: Transaction | None = None) -> None:
+        """Applies one record; RecordDamagedError when it cannot be read. `known`: what its value says."""
         name = read_transaction_key(key)
         self._foreign.pop(key, None)
         if value is not None and (name is None or is_of_later_release(value)):
@@ -53,6 +57,7 @@ class Stored:
             return
         part = self._values.of(key)
         before, was_open = part.pop(key, None), self.open.pop(name, None)
+        self._recent.pop(name, None)
         if before is not None:
             self._count(-1, name, before, was_open)
         if value is None:
@@ -60,7 +65,11 @@ class Stored:
         part[key] = value
         is_open = None
         if state_of(value) not in AT_REST:
-            is_open = self.open[name] = read_transaction(value)
+            is_open = self.open[name] = known or read_transaction(value)
+        elif known is not None:
+            self._recent[name] = known
+            if len(self._recent) > RECENT_MAX:
+                del self._recent[next(iter(self._recent))]
         self._count(1, name, value, is_open)
 
     def _count(self, sign: int, name: str, value: bytes, is_open: Transaction | None) -> None:
@@ -70,7 +79,7 @@ class Stored:
 
     def find(self, name: str) -> Transaction | None:
         """An id's transaction."""
-        found = self.open.get(name)
+        found = self.open.get(name) or self._recent.get(name)
         if found is not None:
             return found
         key = transaction_key(name)
