@@ -54,6 +54,28 @@ async def test_each_record_is_there_once_and_in_order_when_connections_break(fau
 
 
 @on_both_loops
+async def test_a_record_alone_is_sent_at_once_and_those_behind_it_together():
+    logs, answers = Logs(), anyio.Event()
+
+    async def instead(asked):
+        if asked.number == 1:
+            await answers.wait()
+
+    logs.instead = instead
+    async with logged_client(logs) as (client, brokers):
+        await client.send(TOPIC, b"first")
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(client.send, TOPIC, b"%d" % number)
+            await brokers.wait_asked(ApiKey.PRODUCE, 2)
+            assert client.producer.statistics().batches_count == 2
+            answers.set()
+        sent = [(batch.base_sequence, batch.records_count) for batch in logs.headers]
+        assert sent == [(0, 1), (1, 1), (2, 4)]
+        assert sorted(logs.values()) == [*(b"%d" % number for number in range(5)), b"first"]
+
+
+@on_both_loops
 async def test_a_broker_that_falls_silent_is_asked_again():
     logs = Logs()
 

@@ -120,3 +120,34 @@ def test_a_prepared_request_is_what_the_whole_one_would_be(version):
             parts = prepared.frame(2**31 - 1, bytearray(b"r" * size))
             assert b"".join(parts) == b"".join(whole)
             assert len(parts) == (1 if size < 4096 else 3)
+
+
+@pytest.mark.parametrize("version", range(3, apis()[ApiKey.PRODUCE].last_version + 1))
+def test_an_expected_response_is_read_without_decoding_and_another_one_is_not(version):
+    kind = messages.ProduceResponse
+
+    def make(base_offset, log_append_time_ms=-1, **others):
+        row = kind.PartitionProduceResponse(index=7, base_offset=base_offset, log_append_time_ms=log_append_time_ms)
+        for name in ("error_code", "error_message", "log_start_offset"):
+            if name in others:
+                setattr(row, name, others.pop(name))
+        name = others.pop("name", "orders") * (version < 13)
+        topics = [kind.TopicProduceResponse(name=name, partition_responses=[row])]
+        return kind(responses=topics * others.pop("times", 1), **others)
+
+    def frame_of(message, correlation_id=2**31 - 1):
+        return b"".join(protocol.encode_response_frame(ApiKey.PRODUCE, version, correlation_id, message))[4:]
+
+    expected = protocol.FixedResponse(ApiKey.PRODUCE, version, "qq8x" if version >= 5 else "qq", make)
+    for numbers in ((0, -1), (2**63 - 1, 1), (-1, 2**63 - 1)):
+        others = {"log_start_offset": 9} if version >= 5 else {}
+        assert expected.read(frame_of(make(*numbers, **others))) == (2**31 - 1, *numbers)
+    for others in ({"error_code": 3}, {"throttle_time_ms": 1}, {"times": 2}, {"times": 0}):
+        assert expected.read(frame_of(make(5, **others))) is None
+    if version >= 8:
+        assert expected.read(frame_of(make(5, error_message="why"))) is None
+    if version < 13:
+        assert expected.read(frame_of(make(5, name="others"))) is None
+    whole = frame_of(make(5))
+    assert all(expected.read(whole[:size]) is None for size in range(len(whole)))
+    assert expected.read(whole + b"\0") is None

@@ -325,16 +325,20 @@ def test_offsets_that_are_given_with_an_id(caplog):
 
 
 class Answers:
-    """A cluster that hears of a change late: Metadata answers in turn, the last for ever."""
+    """A cluster that hears of a change late: Metadata answers in turn, the last for ever. ``takes`` is called before
+    each.
+    """
 
-    def __init__(self, *answers):
+    def __init__(self, *answers, takes=lambda: None):
         self.cluster = Cluster(ClusterSettings("h:1", retry_seconds=8))
         self.cluster._metadata_once = self._answer
         self.answers = list(answers)
         self.asked = 0
+        self.takes = takes
 
     def _answer(self, _names):
         self.asked += 1
+        self.takes()
         topics = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         facts = {name: TopicFacts(topic_id, False, {0: 0}, {}) for name, topic_id in topics.items()}
         return ClusterFacts({}, facts, {"t"} - facts.keys(), {})
@@ -366,6 +370,22 @@ def test_another_topic_and_a_missing_one_are_believed_after_a_while(no_sleep):
         answers = Answers(answer)
         answers.cluster.existing(["t"], believed)
         assert answers.asked == 1, "nothing is taken away"
+
+
+def test_an_answer_that_took_long_is_no_proof_that_a_topic_is_missing(no_sleep):
+    """Nor that it is another one."""
+
+    def takes():
+        no_sleep[0] += 3
+
+    assert list(Answers({}, {"t": OLD}, takes=takes).cluster.topic("t").leaders) == [0]
+    with pytest.raises(UnknownTopicError, match=r"there is no topic 't'$"):
+        Answers({}, {}, {"t": OLD}, takes=takes).cluster.topic("t")
+    for first in ({}, {"t": NEW}):
+        late = Answers(first, {"t": OLD}, takes=takes)
+        assert late.cluster.existing(["t"], {"t": OLD})["t"].topic_id == OLD
+        gone = Answers(first, first, {"t": OLD}, takes=takes).cluster.existing(["t"], {"t": OLD})
+        assert {name: facts.topic_id for name, facts in gone.items()} == first
 
 
 @pytest.fixture

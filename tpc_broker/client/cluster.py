@@ -134,16 +134,19 @@ class Cluster:
         topic that was missing.
 
         Nodes hear of changes one after the other, so that a topic is missing, or is another one than was believed, is
-        asked again for `MISSING_TOPIC_SECONDS` before it is believed.
+        asked again for `MISSING_TOPIC_SECONDS` before it is believed, from the first answer on that says so.
         """
         asked = list(names)
-        until = time.monotonic() + min(MISSING_TOPIC_SECONDS, self.settings.retry_seconds / 2)
+        until: float | None = None
         for failed in self.attempts():
             try:
                 facts = self._metadata_once(asked)
                 news = [name for name in asked if _is_news(name, facts, believed)]
-                if news and time.monotonic() <= until:
-                    raise UnreachableError(f"missing, or another topic now: {', '.join(news)}")
+                if news:
+                    now = time.monotonic()
+                    until = until or now + min(MISSING_TOPIC_SECONDS, self.settings.retry_seconds / 2)
+                    if now <= until:
+                        raise UnreachableError(f"missing, or another topic now: {', '.join(news)}")
             except ClientError as error:
                 failed(error)
                 continue
@@ -252,14 +255,16 @@ class Cluster:
 
     def _metadata(self, names: Iterable[str] | None) -> requests.ClusterFacts:
         asked = None if names is None else list(names)
-        missing_until = time.monotonic() + MISSING_TOPIC_SECONDS
+        missing_until: float | None = None
+        """From the first answer on that says so: the question may have taken long."""
         for failed in self.attempts():
             try:
                 facts = self._metadata_once(asked)
-                if facts.missing and time.monotonic() > missing_until:
-                    raise UnknownTopicError(f"there is no topic {', '.join(map(repr, sorted(facts.missing)))}")
                 if facts.missing:
-                    raise UnreachableError(f"there is no topic {', '.join(map(repr, sorted(facts.missing)))} yet")
+                    now = time.monotonic()
+                    missing_until = missing_until or now + MISSING_TOPIC_SECONDS
+                    text = f"there is no topic {', '.join(map(repr, sorted(facts.missing)))}"
+                    raise (UnknownTopicError(text) if now > missing_until else UnreachableError(f"{text} yet"))
             except ClientError as error:
                 failed(error)
                 continue

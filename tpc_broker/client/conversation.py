@@ -75,10 +75,14 @@ _UNSUPPORTED: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class Prepared(NamedTuple):
-    """A request that was encoded up to its records."""
+    """A request that was encoded up to its records, and the answer to expect, which becomes ``kind`` of its numbers;
+    another one is decoded.
+    """
 
     request: protocol.BlobRequest
     blob: bytes | bytearray
+    expected: protocol.FixedResponse
+    kind: Callable[..., Any]
 
 
 class Conversation:
@@ -88,7 +92,7 @@ class Conversation:
         self._client_id = client_id
         self._versions: dict[int, tuple[int, int]] = {}
         self._chosen: dict[int, int] = {}
-        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self._in_flight: deque[tuple[int, int, int, Any]] = deque()
         self._next_correlation_id = 0
 
     @property
@@ -131,19 +135,25 @@ class Conversation:
         a `Prepared` one of the same key and version.
         """
         correlation_id = self._next_correlation_id
+        prepared = None
         if message.__class__ is Prepared:
+            prepared = message
             buffers = message.request.frame(correlation_id, message.blob)
         else:
             buffers = protocol.encode_request_frame(key, version, correlation_id, self._client_id, message)
         self._next_correlation_id = correlation_id + 1 & 0x7FFF_FFFF
-        self._in_flight.append((correlation_id, key, version))
+        self._in_flight.append((correlation_id, key, version, prepared))
         return buffers
 
     def answer(self, frame: Any) -> Any:
         """The message in a frame that answers the oldest request in flight."""
         if not self._in_flight:
             raise ClientError("an answer that nothing was asked for")
-        correlation_id, key, version = self._in_flight.popleft()
+        correlation_id, key, version, prepared = self._in_flight.popleft()
+        if prepared is not None:
+            fields = prepared.expected.read(frame)
+            if fields is not None and fields[0] == correlation_id:
+                return prepared.kind(*fields[1:])
         if key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == _UNSUPPORTED:
             version = 0
         found, message = protocol.decode_response_frame(key, version, frame)

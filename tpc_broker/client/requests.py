@@ -9,13 +9,15 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tpc_broker.client.isolation import Isolation
-from tpc_broker.kafka import ErrorCode, messages
+from tpc_broker.kafka import ApiKey, ErrorCode, messages, protocol
 
 EARLIEST, LATEST = -2, -1
 NO_TOPIC_ID: Final = bytes(16)
 """What brokers say that know topics by name only."""
 CREATE_TIMEOUT_MS = 15_000
 FETCH_WITH_IDS_VERSION = 13
+LOG_START_VERSION: Final = 5
+"""Of Produce: from it on answers tell where the log begins."""
 _MISSING_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
@@ -258,6 +260,26 @@ def produce_request(
         row.partition_data.append(request.PartitionProduceData(index=partition, records=batch))
     rows = list(topics.values())
     return request(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=rows)
+
+
+class Appended(NamedTuple):
+    """The answer to a Produce for one partition that tells nothing else."""
+
+    base_offset: int
+    log_append_time_ms: int
+    throttle_time_ms: int = 0
+
+
+def appended_answer(where: TopicPartition, version: int) -> protocol.FixedResponse:
+    """What such an answer looks like, with the fields of `Appended`."""
+    kind = messages.ProduceResponse
+
+    def make(base_offset: int) -> Any:
+        row = kind.PartitionProduceResponse(index=where.partition, base_offset=base_offset)
+        return kind(responses=[kind.TopicProduceResponse(name=where.topic, partition_responses=[row])])
+
+    log_start_offset = "8x" if version >= LOG_START_VERSION else ""
+    return protocol.FixedResponse(ApiKey.PRODUCE, version, f"qq{log_start_offset}", make)
 
 
 def produce_answer(response: Any) -> dict[TopicPartition, ProduceAnswer]:

@@ -105,6 +105,30 @@ class BlobRequest:
         return [b"".join((start, self._head, length)), blob, self._tail]
 
 
+class FixedResponse:
+    """A response in which nothing changes but numbers that stand side by side: what is around them is compared instead
+    of decoded. ``fields`` are theirs in `struct`, the first one "q"; ``make`` gives the message for a first one.
+    """
+
+    def __init__(self, key: int, version: int, fields: str, make: Callable[[int], Any]) -> None:
+        example = 0x5EED_FACE_5EED_FACE
+        frame = b"".join(encode_response_frame(key, version, 0, make(example)))[SIZE.size :]
+        self._begin = frame.index(example.to_bytes(8, "big"))
+        self._read = Struct(f">i{self._begin - RESPONSE_HEADER.size}x{fields}")
+        self._end, self._bytes = self._read.size, len(frame)
+        self._head, self._tail = frame[RESPONSE_HEADER.size : self._begin], frame[self._end :]
+
+    def read(self, frame: bytes) -> tuple[int, ...] | None:
+        """The correlation id and the numbers of a response without its size; None: it is another one."""
+        if (
+            len(frame) != self._bytes
+            or frame[RESPONSE_HEADER.size : self._begin] != self._head
+            or frame[self._end :] != self._tail
+        ):
+            return None
+        return self._read.unpack_from(frame)
+
+
 def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """The header that goes before a request body."""
     name = b"" if client_id is None else client_id.encode()

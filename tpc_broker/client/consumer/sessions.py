@@ -46,7 +46,8 @@ class FetchSession:
         self.session_id = 0
         self.epoch = _FIRST_EPOCH
         self._by_id = True
-        self._told: dict[Place, tuple[int, int, int]] = {}
+        self._told: dict[Place, Wanted] = {}
+        """What the broker knows of, once the request is taken."""
         self._asked: dict[Place, Wanted] = {}
 
     def request(self, version: int, wanted: Iterable[Wanted], terms: FetchTerms) -> Any:
@@ -55,12 +56,14 @@ class FetchSession:
         if by_id != self._by_id:
             self.end()
             self._by_id = by_id
-        self._asked = {(row.topic_id if by_id else row.where.topic, row.where.partition): row for row in wanted}
-        rows = {place: (row.offset, row.leader_epoch, row.bytes_max) for place, row in self._asked.items()}
-        is_whole = self.epoch <= _FIRST_EPOCH
-        sent = [place for place in rows if is_whole or self._told.get(place) != rows[place]]
-        gone = [] if is_whole else [place for place in self._told if place not in rows]
-        self._told = rows
+        self._asked = asked = {(row.topic_id if by_id else row.where.topic, row.where.partition): row for row in wanted}
+        if self.epoch <= _FIRST_EPOCH:
+            sent, gone = list(asked), []
+        else:
+            told = self._told
+            sent = [place for place, row in asked.items() if (old := told.get(place)) is None or old[2:5] != row[2:5]]
+            gone = [] if asked.keys() == told.keys() else [place for place in told if place not in asked]
+        self._told = asked
         return messages.FetchRequest(
             max_wait_ms=terms.wait_ms,
             min_bytes=terms.bytes_min,
@@ -141,7 +144,7 @@ class FetchSession:
 
 def uses_names(wanted: Iterable[Wanted]) -> bool:
     """Whether a topic has no id, so that a fetch has to go by names."""
-    return any(row.topic_id in (b"", NO_TOPIC_ID) for row in wanted)
+    return not {row.topic_id for row in wanted}.isdisjoint((b"", NO_TOPIC_ID))
 
 
 def _forgotten(places: Iterable[Place]) -> list[Any]:

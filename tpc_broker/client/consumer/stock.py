@@ -136,11 +136,11 @@ class Stock:
         rows = [
             Wanted(found.where, found.topic_id, found.fetch_offset, found.leader_epoch, share, found.version)
             for found in self.partitions.values()
-            if found.source == broker_id
-            and found.is_fetchable
+            if found.asked_version != found.version  # what costs least comes first: there may be thousands
             and found.ready_bytes < share
-            and found.asked_version != found.version
             and found.retry_at <= now
+            and (found.replica if found.replica >= 0 else found.leader) == broker_id
+            and found.is_fetchable
         ]
         if not rows:
             return rows, 0

@@ -29,13 +29,15 @@ class TrioWire(PlainWire):
         while True:
             if self._socket.fileno() < 0:  # the receiver may have closed it
                 raise anyio.ClosedResourceError
-            if not is_more:
-                await self._readable()
             buffer = receiver.buffer()
             try:
+                if not is_more:
+                    await trio.lowlevel.wait_readable(self._socket)
                 count = self._socket.recv_into(buffer)
             except BlockingIOError:
                 count = -1
+            except trio.ClosedResourceError:
+                raise anyio.ClosedResourceError from None
             except OSError as error:
                 raise broken(self.node, error) from error
             if count > 0:

@@ -227,8 +227,11 @@ class Batch:
         return self.fate is not Fate.WAITING and self.fate is not Fate.UNDER_WAY
 
     def decide(self, fate: Fate, failure: Failure | None = None) -> None:
+        assert self.parts is None, "decided instead of its parts"
         self.fate, self.failure = fate, failure
-        batch: Batch | None = self
+        if self.decided is not None:
+            self.decided.set()
+        batch = self.parent
         while batch is not None and batch.is_decided:
             if batch.decided is not None:
                 batch.decided.set()
@@ -240,7 +243,7 @@ class Batch:
 
     def _place(self, row: int) -> tuple[Batch, int]:
         """The batch that a record went in, and its number there."""
-        number = row - bisect_left(self.rows_withdrawn, row)
+        number = row - bisect_left(self.rows_withdrawn, row) if self.rows_withdrawn else row
         batch = self
         while batch.parts is not None:
             first, second = batch.parts

@@ -107,14 +107,17 @@ class Producer:
         lane = self._lane_nowait(topic, key, partition, size) or await self._lane(topic, key, partition, size)
         if not self.budget.try_take(lane, size):
             lane = await self._room(lane, size, is_free=key is None and partition is None)
-        batch = lane.room_in(size, time.monotonic())
+        now = time.monotonic()
+        batch = lane.room_in(size, now)
         row = batch.add(key, value, pairs, int(time.time() * 1000) if timestamp is None else timestamp, size)
         batch.rows_seen.add(row)
         if not lane.is_queued:
-            self._sender.send_now(lane)
+            self._sender.send_now(lane, now)
         try:
             if not batch.is_decided:
-                await decided(batch, self.make_event)
+                if batch.decided is None:
+                    batch.decided = self.make_event()
+                await batch.decided.wait()
         except BaseException:
             if not self.withdraw(batch, row):
                 self.unsee(batch, row)

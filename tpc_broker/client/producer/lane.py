@@ -207,7 +207,8 @@ class Lane:
         if is_awaited:
             batch.deliver(base_offset, log_append_time)
         self._release(batch, is_awaited=is_awaited)
-        self._rewind_when_landed(now)
+        if self._must_rewind:
+            self._rewind_when_landed(now)
 
     def refused(self, batch: Batch, error: RefusedError, now: float) -> None:
         code = error.code

@@ -20,6 +20,7 @@ from tpc_broker.client.cluster import is_retriable
 from tpc_broker.client.conversation import Prepared
 from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, UnsupportedError
 from tpc_broker.client.producer.batch import Failure
+from tpc_broker.client.requests import Appended
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.lane import Lane
     from tpc_broker.client.producer.session import Session
     from tpc_broker.client.requests import TopicPartition
-    from tpc_broker.kafka.protocol import BlobRequest
+    from tpc_broker.kafka.protocol import BlobRequest, FixedResponse
 
 REQUESTS_MAX: Final = 5
 """Under way on one channel."""
@@ -59,27 +60,33 @@ FOREVER: Final = float("inf")
 
 
 class Link:
-    __slots__ = ("_prepared", "channel", "ready", "requests_count", "version")
+    __slots__ = ("_make_request", "_prepared", "channel", "ready", "requests_count", "version")
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, make_request: Callable[..., Any]) -> None:
         self.channel = channel
+        self._make_request = make_request
         self.version = channel.version(ApiKey.PRODUCE)
         self.ready: OrderedDict[Lane, None] = OrderedDict()
         self.requests_count = 0
         """Under way, to all brokers."""
-        self._prepared: dict[tuple[Lane, int], BlobRequest] = {}
+        self._prepared: dict[tuple[Lane, int], tuple[BlobRequest, FixedResponse]] = {}
 
     @property
     def is_usable(self) -> bool:
         return not self.channel.is_closed
 
-    def request(self, lane: Lane, records: bytes | bytearray, version: int, make: Callable[..., Any]) -> Prepared:
-        """Of one batch. What lies around it is the same each time."""
+    def takes(self, now: float) -> bool:
+        """What is sent leaves at once."""
+        return now >= self.channel.silent_until and not self.channel.is_closed
+
+    def request(self, lane: Lane, records: bytes | bytearray, version: int) -> Prepared:
+        """Of one batch. What lies around it is the same each time, and around the place in its answer."""
         found = self._prepared.get((lane, version))
         if found is None:
-            found = self.channel.prepare(ApiKey.PRODUCE, version, lambda blob: make({lane.where: blob}))
-            self._prepared[lane, version] = found
-        return Prepared(found, records)
+            where, make = lane.where, self._make_request
+            request = self.channel.prepare(ApiKey.PRODUCE, version, lambda blob: make({where: blob}))
+            found = self._prepared[lane, version] = (request, requests.appended_answer(where, version))
+        return Prepared(found[0], records, found[1], Appended)
 
 
 class Sender:
@@ -116,9 +123,11 @@ class Sender:
         self._swept_at = 0.0
         self._metadata_at = time.monotonic()
         self._timeout_ms = round(FOLLOWERS_SHARE * 1000 * fleet.settings.request_seconds)
+        self._lingers = session.settings.linger_seconds > 0
         self._sweep_seconds = min(SWEEP_SECONDS, session.settings.delivery_seconds / 10)
         self.requests_count = 0
-        self._landed = anyio.Event()
+        self._landed: anyio.Event | None = None
+        """Of who waits for that."""
         self.flushes_count = 0
         """While somebody flushes, nothing lingers."""
 
@@ -129,14 +138,25 @@ class Sender:
         self._place(lane)
         self._event.set()
 
-    def send_now(self, lane: Lane) -> None:
+    def send_now(self, lane: Lane, now: float) -> None:
         """The same, within this call when nothing is under way on its connection."""
-        self._place(lane)
         link = self._homes.get(lane)
         if link is None or link.requests_count or not self._is_timed:
             self._event.set()
-        if link is not None and not link.requests_count:
-            self._pump(link, time.monotonic())
+        if link is None or link.requests_count or link.ready or self._lingers or not link.takes(now):
+            self._place(lane)
+            if link is not None and not link.requests_count:
+                self._pump(link, now)
+            return
+        lane.is_queued = True
+        self._active[lane] = None
+        if self._may_send(lane, now):  # as `_pump` does it, for the only one
+            batch = lane.next_batch()
+            if lane.can_send(now):
+                link.ready[lane] = None
+            self._start(link, {lane.where: (lane, batch)})
+            if link.ready:
+                self._pump(link, now)
 
     def close(self) -> None:
         """`run` ends."""
@@ -146,7 +166,8 @@ class Sender:
     async def landed(self) -> None:
         """Until no request is under way. The channels bound how long that takes."""
         while self.requests_count:
-            self._landed = anyio.Event()
+            if self._landed is None:
+                self._landed = anyio.Event()
             await self._landed.wait()
 
     def hurry(self) -> None:
@@ -160,7 +181,7 @@ class Sender:
         lane.is_queued = True
         self._active[lane] = None
         link = self._homes.get(lane)
-        if self.session.settings.linger_seconds and not self.flushes_count and not lane.is_full:
+        if self._lingers and not self.flushes_count and not lane.is_full:
             self._later.setdefault(lane, time.monotonic() + self.session.settings.linger_seconds)
         elif link is not None and link.is_usable:
             link.ready[lane] = None
@@ -233,7 +254,7 @@ class Sender:
         link = self._links.get(channel)
         if link is None:
             try:
-                link = self._links[channel] = Link(channel)
+                link = self._links[channel] = Link(channel, self._request)
             except ClientError as error:
                 self._give_up(lane, error)
                 return
@@ -302,7 +323,7 @@ class Sender:
         if len(taken) == 1:
             ((lane, batch),) = taken.values()
             assert batch.data is not None
-            request: Any = link.request(lane, batch.data, version, self._request)
+            request: Any = link.request(lane, batch.data, version)
         else:
             request = self._request({lane.where: batch.data for lane, batch in taken.values()})
         link.requests_count += 1
@@ -320,8 +341,9 @@ class Sender:
     def _answered(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]], answer: Any) -> None:
         link.requests_count -= 1
         self.requests_count -= 1
-        if not self.requests_count:
+        if self._landed is not None and not self.requests_count:
             self._landed.set()
+            self._landed = None
         now = time.monotonic()
         if isinstance(answer, ClientError):
             self._lose(link)
@@ -329,9 +351,14 @@ class Sender:
                 self._unanswered(lane, batch, answer, now)
             self._event.set()
             return
-        self._take_rows(link, taken, answer, now)
-        if answer.throttle_time_ms:
-            self._event.set()
+        if answer.__class__ is Appended:
+            ((lane, batch),) = taken.values()
+            lane.delivered(batch, answer.base_offset, answer.log_append_time_ms, now)
+            self._after(lane, now)
+        else:
+            self._take_rows(link, taken, answer, now)
+            if answer.throttle_time_ms:
+                self._event.set()
         if link.ready:
             self._pump(link, now)
         if self._later or self._homeless:
