@@ -214,7 +214,8 @@ def test_what_is_as_it_should_be_is_worked_out_once_also_before_it_is_carried(mo
     topic = changes.image.topic_by_id(KEY.topic_id)
     moved, still = machines[0], machines[1:]
     changes.image = changes.image.apply(
-        [moving(topic, key.partition, tuple(PLACES[:2]), CANCELLED, 9, 9) for key, _machine in still], MetadataVersion(3)
+        [moving(topic, key.partition, tuple(PLACES[:2]), CANCELLED, 9, 9) for key, _machine in still],
+        MetadataVersion(3),
     )
     asked = []
     find = changes.wanted_voters
