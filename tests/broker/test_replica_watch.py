@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import uuid
 from dataclasses import replace
@@ -12,7 +13,7 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.broker.log_limiter import LogLimiter
-from tpc_broker.broker.replica_watch import LEADERLESS_S, LOOK_S, ReplicaWatch
+from tpc_broker.broker.replica_watch import LEADERLESS_S, LOOK_S, LOOKS_SHARE, ReplicaWatch
 from tpc_broker.broker.view import NOBODY, ClusterView, Leader
 from tpc_broker.metadata.image import ClusterImage, TopicImage
 from tpc_broker.metadata.records import NodeAddress, NodeRegistered
@@ -31,6 +32,7 @@ class Watched:
         self.view = ClusterView(HERE, 1, (), None, in_cluster=True)
         self.core_id = CoreId(0)
         self.leaders, self.epoch = {}, 0
+        self.looked_at_s, self.look_takes = [], lambda: None
         nodes = {NodeId(node): _registered(node) for node in range(1, 6)}
         topics = [_topic(number, name) for number, name in enumerate(names)]
         self.view.image = replace(ClusterImage(), nodes=nodes, topics={topic.topic_id: topic for topic in topics})
@@ -54,6 +56,8 @@ class Watched:
         self.view.note_leaders([(self.key(name), told)])
 
     def leaderless(self):
+        self.looked_at_s.append(trio.current_time())
+        self.look_takes()
         keys = [self.key(topic.name) for topic in self.view.image.topics.values()]
         return [key for key in keys if not self.leaders.get(key)]
 
@@ -217,6 +221,61 @@ async def test_a_lost_majority_is_a_warning_that_names_topics_and_nodes_and_so_i
         nursery.cancel_scope.cancel()
     assert caplog.messages[2].startswith("1 partition has a leader again, after ")
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+async def test_a_partition_that_loses_its_leader_again_is_told_again(autojump_clock, caplog):
+    core = Watched("t123")
+    core.lead("t123", 2, 1, 2, 3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(core.watch.run)
+        for _ in range(2):
+            core.lead("t123", 0)
+            await trio.sleep(2 * LEADERLESS_S)
+            core.lead("t123", 0)
+            core.findings()
+            core.lead("t123", 1, 1)
+            await trio.sleep(2 * LOOK_S + limits.LOG_LINE_PERIOD_S)
+            core.log_limiter.tell()
+        nursery.cancel_scope.cancel()
+    lines = [message.split(":")[0].split(", after")[0] for message in caplog.messages]
+    lost, led = "1 partition has no leader for 10 s and longer", "1 partition has a leader again"
+    assert lines == [lost, led, lost, led]
+
+
+async def test_what_one_look_has_found_is_looked_at_again_when_the_nodes_or_the_topics_are_others(autojump_clock):
+    core = Watched("t145", "t123")
+    core.findings()
+    await trio.sleep(2 * LEADERLESS_S)
+    assert not core.findings()[1]
+    core.view.note_absent(frozenset({NodeId(4), NodeId(5)}))
+    assert core.findings()[1] == ["1 partition has no leader, and cannot have one: nodes 4, 5 are away (t145-0)"]
+    core.view.note_absent(frozenset({NodeId(4), NodeId(5)}), is_cut_off=True)
+    assert not core.findings()[1]
+    core.view.note_absent(frozenset({NodeId(4)}))
+    assert not core.findings()[1]
+    core.view.image = replace(core.view.image, nodes={HERE: core.view.image.nodes[HERE]})
+    assert len(core.findings()[1]) == 1
+    core.view.image = replace(core.view.image, topics={})
+    assert core.findings() == READY
+
+
+async def test_a_look_that_takes_long_comes_more_seldom(autojump_clock):
+    """With thousands that have no leader it took a tenth of the time that their elections needed."""
+    core = Watched("t123")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(core.watch.run)
+        await trio.sleep(10.5 * LOOK_S)
+        quick = len(core.looked_at_s)
+        core.look_takes = lambda: autojump_clock.jump(0.15)
+        await trio.sleep(50 * LOOK_S)
+        slow = core.looked_at_s[quick + 1 :]
+        core.look_takes = lambda: autojump_clock.jump(60)
+        await trio.sleep(600)
+        slowest = core.looked_at_s[-2:]
+        nursery.cancel_scope.cancel()
+    assert quick == 11
+    assert min(later - earlier for earlier, later in itertools.pairwise(slow)) >= 0.15 / LOOKS_SHARE - LOOK_S
+    assert slowest[1] - slowest[0] <= 60 + 1.5 * LEADERLESS_S
 
 
 def test_the_answer_of_ready_names_the_core_and_the_reason():

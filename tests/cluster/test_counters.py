@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -242,8 +243,11 @@ def strangers_are_counted(three: SharedCluster) -> None:
         stranger.sendto(b"x" * 100, place)
     eventually(lambda: value(three[1], refused, **secret) == before[0] + 1, "another secret")
     eventually(lambda: value(three[1], refused, **malformed) == before[1] + 1, "nonsense")
-    eventually(lambda: value(three[1], "tpc_swim_datagrams_foreign_total") == foreign + 1, "a datagram of nobody's")
-    eventually(lambda: f"datagrams of strangers: {foreign + 1:.0f}" in status(three[1]), "people are told")
+    # At least: where a port was another cluster's before, somebody may still know it.
+    eventually(lambda: value(three[1], "tpc_swim_datagrams_foreign_total") > foreign, "a datagram of nobody's")
+    found = re.search(r"datagrams of strangers: ([0-9,]+)", status(three[1]))
+    assert found is not None
+    assert float(found[1].replace(",", "")) > foreign, "people are told"
 
 
 def its_controller_goes(three: SharedCluster) -> None:

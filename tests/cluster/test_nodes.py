@@ -229,7 +229,7 @@ def test_who_does_not_belong_is_refused(three: Cluster, tmp_path):
         twin.secret.chmod(0o600)
         twin.launch()
         assert twin.wait_ended() == 2
-        assert "the cluster secret is another one here" in twin.log_text()
+        assert "the other end has another cluster secret" in twin.log_text()
         eventually(lambda: any("another cluster secret" in m for n in three.nodes for m in n.log_messages()), "told")
         twin.number, twin.folder, twin.secret = 2, tmp_path / "copy", secret
         twin.data_folder.mkdir(parents=True)

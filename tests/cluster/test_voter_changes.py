@@ -208,6 +208,33 @@ def test_groups_that_are_carried_while_others_learn_are_among_those_that_change(
     assert [machine for _key, machine in machines if machine.learners] == learning
 
 
+def test_what_is_as_it_should_be_is_worked_out_once_also_before_it_is_carried(monkeypatch):
+    """Thousands of new groups are led for a while before they are carried, and there is a look twice a second."""
+    cluster, changes, machines = six_moves()
+    topic = changes.image.topic_by_id(KEY.topic_id)
+    moved, still = machines[0], machines[1:]
+    changes.image = changes.image.apply(
+        [moving(topic, key.partition, tuple(PLACES[:2]), CANCELLED, 9, 9) for key, _machine in still],
+        MetadataVersion(3),
+    )
+    asked = []
+    find = changes.wanted_voters
+    monkeypatch.setattr(changes, "wanted_voters", lambda key: asked.append(key) or find(key))
+    changes.look(still, cluster.now_ms)
+    assert sorted(set(asked)) == [key for key, _machine in still]
+    assert not any(machine.carried for _key, machine in machines)
+    asked.clear()
+    changes.look(machines, cluster.now_ms)
+    assert set(asked) == {moved[0]}, "it alone changes"
+    key, machine = still[0]
+    topic = changes.image.topic_by_id(KEY.topic_id)
+    changes.image = changes.image.apply(
+        [moving(topic, key.partition, tuple(PLACES), ASKED, 10, 10)], MetadataVersion(4)
+    )
+    changes.look([(key, machine)], cluster.now_ms)
+    assert machine.learners, "its topic is another"
+
+
 def test_a_change_that_comes_to_nothing_holds_up_the_others_for_a_while_only():
     """Whoever is asked for these terms answers nothing."""
     cluster, changes, machines = six_moves()

@@ -2,6 +2,7 @@
 
 import errno
 import time
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -11,7 +12,7 @@ import trio.testing
 from tests.log.log_batches import batch
 from tests.runtime.faults import BrokenJournal
 from tests.runtime.in_place_core import KEY, Bench
-from tests.support.replica_cores import GROUP
+from tests.support.replica_cores import GROUP, PATIENT
 from tpc_broker.bench.kafka_requests import produce_request
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
@@ -283,7 +284,7 @@ def test_of_what_a_peer_lacks_nothing_is_read_that_the_machine_does_not_know_or_
 
 @pytest.mark.parametrize("is_evicted", [False, True])
 def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one(make_cores, is_evicted):
-    cores = make_cores(settings=Settings(uncommitted_bytes_max=1000))
+    cores = make_cores(settings=replace(PATIENT, uncommitted_bytes_max=1000))
     leader = cores.leader()
     others = [node for node in cores.up() if node is not leader]
     leader.ask(leader.storage.make_room, leader.files, leader.handle, 1 << 20)
@@ -314,7 +315,7 @@ def test_above_what_may_wait_for_a_quorum_appends_are_refused_until_there_is_one
 
 def test_a_core_that_stood_still_is_waited_for_longer_by_all(make_cores):
     """Where C says heartbeats it knows how late they were, by what its thread ran: one that slept was not late."""
-    cores = make_cores(is_carried=True, has_beats=True)
+    cores = make_cores(settings=Settings(), is_carried=True, has_beats=True)
     cores.leader()
     first = cores.nodes[0]
     cores.until(lambda: first.ask(lambda: all(link.is_vouched for link in first.driver.core.links.values())))

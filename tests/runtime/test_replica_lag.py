@@ -7,10 +7,7 @@ import pytest
 from tests.runtime.test_replica_driver import take_space
 from tests.support.replica_cores import GROUP
 from tpc_broker.raft.items import Position
-from tpc_broker.raft.settings import Settings
 from tpc_broker.runtime.steady_plane import SteadyWant
-
-PATIENT = Settings(link_silent_ms=60_000, resign_repeat_ms=70_000)
 
 
 def values(count, size):
@@ -172,7 +169,7 @@ def test_what_a_follower_dropped_is_sent_again_while_its_leader_is_under_load(ma
     """It had no space for as much as may be under way; the other one answers all the time. On a machine that pauses
     nobody else comes to lead.
     """
-    cores = make_cores(settings=PATIENT, is_carried=True, has_beats=True)
+    cores = make_cores(is_carried=True, has_beats=True)
     leader = cores.leader()
     cores.produce(leader, values(5, 100))
     cores.until(lambda: all(node.is_carried() for node in cores.up()))

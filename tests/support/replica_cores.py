@@ -43,6 +43,10 @@ from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 GROUP = "topic-0"
+PATIENT = Settings(link_silent_ms=60_000, resign_repeat_ms=70_000)
+"""Who leads goes on leading when the machine stops for seconds: tests name a leader and go on with that one. Who is
+gone is noticed by a connection that is refused; who is to be missed by silence alone needs other settings.
+"""
 _boots = itertools.count(1)
 
 
@@ -217,7 +221,7 @@ class ReplicaCores:
     """
 
     def __init__(self, tmp_path, count=3, settings=None, *, is_carried=False, has_beats=False):
-        self.settings = settings or Settings()
+        self.settings = settings or PATIENT
         self.is_carried, self.has_beats = is_carried, has_beats
         self._patches = [
             mock.patch.object(assembly, "probe_journal_mode", return_value=JournalMode.DIRECT_DSYNC),

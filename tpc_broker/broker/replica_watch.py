@@ -12,6 +12,8 @@ and keep nobody out; unless this node is cut off, when others may well lead them
 from __future__ import annotations
 
 import logging
+import math
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
+LOOKS_SHARE: Final = 0.03
+"""Of a core's time: looks that take more come more seldom."""
 LEADERLESS_S: Final = 10.0
 """A failover takes less."""
 NAMES_MAX: Final = 3
@@ -60,29 +64,47 @@ class ReplicaWatch:
         """Without a leader, and since when."""
         self._lost: set[TopicPartition] = set()
         """Of them, those that cannot have one."""
+        self._looked_at: tuple[ClusterImage, Collection[NodeId], bool] | None = None
+        """What decides which partitions have replicas here and which are lost, as it was at the last look."""
         self._told: dict[TopicPartition, float] = {}
-        """Of them, those that a line was about."""
+        """Of those without a leader, those that a line was about."""
+        self._told_until_s = -math.inf
+        """Which were without one by then."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Where thousands have no leader a look takes of the time in which they could get one."""
         while True:
+            began_s = trio.current_time()
             self.look()
             self._tell()
-            await next_round(LOOK_S)
+            took_s = trio.current_time() - began_s
+            await next_round(min(max(LOOK_S, took_s / LOOKS_SHARE), LEADERLESS_S))
 
     def look(self) -> None:
-        image, now_s = self._core.view.image, trio.current_time()
+        view, now_s = self._core.view, trio.current_time()
+        image = view.image
         if self._pending is None:
             self._pending = set(self._replicas(image))
         for key in [key for key in self._pending if self._has_returned(image, key)]:
             self._pending.remove(key)
-        leaderless = {key for key in self._replication.leaderless() if self._is_replica(image, key)}
-        leaderless |= {key for key in self._pending if self._core.view.leader_epoch(key) is None}
-        self._since_s = {key: self._since_s.get(key, now_s) for key in leaderless}
+        before, before_s, lost_before = self._looked_at, self._since_s, self._lost
+        self._looked_at = image, view.absent, view.is_cut_off
+        is_same = before is not None and before[0] is image and before[1:] == self._looked_at[1:]
+        self._since_s, self._lost = {}, set()
+        never_led = (key for key in self._pending if view.leader_epoch(key) is None)
+        for key in chain(self._replication.leaderless(), never_led):
+            since_s = before_s.get(key)
+            is_known = is_same and since_s is not None
+            if not is_known and not self._is_replica(image, key):
+                continue
+            self._since_s[key] = now_s if since_s is None else since_s
+            if key in lost_before if is_known else self._is_lost(image, key):
+                self._lost.add(key)
+
+    def _is_lost(self, image: ClusterImage, key: TopicPartition) -> bool:
         view = self._core.view
-        self._lost = set() if view.is_cut_off else {
-            key for key in leaderless if not has_majority(image, image.topics[key.topic_id], key.partition, view.absent)
-        }  # fmt: skip
+        topic = image.topics[key.topic_id]
+        return not view.is_cut_off and not has_majority(image, topic, key.partition, view.absent)
 
     def findings(self) -> ReplicaFindings:
         """As it is now."""
@@ -132,14 +154,15 @@ class ReplicaWatch:
     def _tell(self) -> None:
         """A line when it begins, and one when it is over."""
         now_s = trio.current_time()
-        led = {key: since_s for key, since_s in self._told.items() if key not in self._since_s}
-        lasting = {key for key, since_s in self._since_s.items() if now_s - since_s >= LEADERLESS_S}
-        new = lasting - self._told.keys()
-        self._told = {key: self._since_s[key] for key in lasting}
+        told_until_s, self._told_until_s = self._told_until_s, now_s - LEADERLESS_S
+        led = [key for key in self._told if key not in self._since_s]
+        new = [key for key, since_s in self._since_s.items() if told_until_s < since_s <= self._told_until_s]
         if led:
-            text = self._said(led, f"a leader again, after {now_s - min(led.values()):.1f} s")
+            led_since_s = min(self._told.pop(key) for key in led)
+            text = self._said(led, f"a leader again, after {now_s - led_since_s:.1f} s")
             self._core.log_limiter.say(log, "leaders again", "", text)
         if new:
+            self._told |= {key: self._since_s[key] for key in new}
             text = self._said(new, f"no leader for {LEADERLESS_S:.0f} s and longer: {self._away(new)}")
             self._core.log_limiter.say(log, "no leader", "", text)
 

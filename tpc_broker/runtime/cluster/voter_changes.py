@@ -84,7 +84,12 @@ class VoterChanges:
 
     def look(self, led: Iterable[tuple[TopicPartition, Group]], now_ms: int) -> None:
         """Begin what is to be begun, go on with what is under way. `led`: those that are `due`, at least."""
-        machines = list(led)
+        machines = []
+        for key, machine in led:
+            if self._is_settled(key, machine):
+                self._unsettled.pop(key, None)
+            else:
+                machines.append((key, machine))
         electing = {key for key, machine in machines if not machine.carried and _is_electing(machine)}
         for key, since_ms in list(self._electing.items()):
             if key not in electing or now_ms - since_ms >= ELECTING_MS_MAX:
@@ -93,9 +98,6 @@ class VoterChanges:
         self.waits_for_turn = False
         free = CHANGES_MAX - sum(self._takes_place(key, machine, now_ms) for key, machine in machines)
         for key, machine in machines:
-            if self._is_settled(key, machine):
-                self._unsettled.pop(key, None)
-                continue
             self._unsettled[key] = None
             wanted = self.wanted_voters(key)
             if wanted is None or machine.config is None:
@@ -122,14 +124,14 @@ class VoterChanges:
         known = self._settled.get(key)
         return (
             known is not None
-            and machine.carried
+            and known[2] is machine.config
+            and not _is_changing(machine)
             and known[0] is self.image.topic_by_id(key.topic_id)
             and known[1] == self.image.nodes
-            and known[2] is machine.config
         )
 
     def _note(self, key: TopicPartition, machine: Group, wanted: frozenset[Voter]) -> None:
-        if machine.carried and machine.config == simple(wanted) and not machine.learners:
+        if machine.config == simple(wanted) and not _is_changing(machine):
             self._settled[key] = (self.image.topic_by_id(key.topic_id), self.image.nodes, machine.config)
             self._unsettled.pop(key, None)
         else:
