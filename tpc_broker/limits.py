@@ -170,6 +170,7 @@ SOFTWARE_TEXT_LENGTH_MAX = 256  # of either; what is longer is not kept
 STALL_MS = 10  # counted
 STALL_LOG_MS = 300  # logged: other cores and clients notice
 
+CORE_CPU_SLICE_NS = 100_000  # of the kernel's scheduler: its least
 TASK_SLICE_NS = 1_000_000  # of one queue's tasks, before another queue may have its turn
 TASK_STEP_NS_ASSUMED = 50_000  # until a queue's steps have been measured
 

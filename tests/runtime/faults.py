@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.runtime.in_place_core import Bench
 
 TAKES_SPACE: Final = frozenset(
-    {"fallocate", "reserve_many", "write_at", "writev", "write_many", "mkdir", "make_folders"}
+    {"fallocate", "reserve_many", "write_at", "write_zeros", "writev", "write_many", "mkdir", "make_folders"}
 )
 
 PIPE_BYTES: Final = 4096

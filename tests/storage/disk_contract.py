@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from tpc_broker.runtime.disk import PARTS_MAX
+from tpc_broker.runtime.disk import PART_BYTES, PARTS_MAX
 from tpc_broker.storage.ports import FileSpace, FileWrite
 
 BLOCK_BYTES = 4096
@@ -204,6 +204,14 @@ async def a_write_behind_the_end_leaves_zeros_in_between(disk, folder):
         await disk.write_at(fd, b"", 100)
         await disk.writev(fd, [], 100)
         assert await disk.read(fd, 100, 0) == bytes(5) + b"x" + bytes(2) + b"y" + bytes(1) + b"z"
+
+
+@promise
+async def zeros_are_written_over_what_was_there_and_nowhere_else(disk, folder):
+    path = await put(disk, folder / "a", b"a" * 3 * PART_BYTES)
+    async with opened(disk, path) as fd:
+        await disk.write_zeros(fd, 1, 2 * PART_BYTES)
+    assert await content_of(disk, path) == b"a" + bytes(2 * PART_BYTES) + b"a" * (PART_BYTES - 1)
 
 
 @promise

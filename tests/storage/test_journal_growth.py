@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -23,6 +24,11 @@ class File:
         self.blocks_left = blocks_left
         self.added = 0
         self.begun_s = []
+
+    @asynccontextmanager
+    async def growing(self, blocks):
+        assert 0 < blocks <= self.blocks_left
+        yield
 
     async def write_more(self, blocks):
         assert 0 < blocks <= self.blocks_left
@@ -149,3 +155,23 @@ async def test_it_rests_unless_more_is_needed_soon(autojump_clock, use, step_s):
         nursery.cancel_scope.cancel()
     steps_s = [after - before for before, after in itertools.pairwise(file.begun_s)]
     assert steps_s == pytest.approx([step_s] * 3)
+
+
+@pytest.mark.parametrize(
+    ("use", "blocks"),
+    [
+        (JournalUse(1, 1000, 0), journal_growth.STEP_BLOCKS),
+        (JournalUse(1, 2 * journal_growth.STEP_BLOCKS, 0), 2 * journal_growth.STEP_BLOCKS),
+        (JournalUse(1, LARGE, 0), journal_growth.STEP_BLOCKS_MAX),
+        (JournalUse(LARGE // 2, LARGE, 0), journal_growth.STEP_BLOCKS),
+        (JournalUse(1, LARGE, 2 * LARGE), journal_growth.STEP_BLOCKS),
+    ],
+    ids=["short", "longer", "long", "half full", "waited for"],
+)
+async def test_a_step_is_long_where_nothing_is_needed_soon(autojump_clock, use, blocks):
+    file = File(MANY)
+    growth = JournalGrowth(file, MemoryStoragePlane(use), trio.Lock(), Space(MANY), Room())
+    await growth._by_steps(blocks)
+    assert len(file.begun_s) == 1
+    await growth._by_steps(blocks + 1)
+    assert len(file.begun_s) == 3

@@ -11,6 +11,7 @@ What else it promises, as the real one does, is in tests/storage/disk_contract.p
 
 import errno
 import itertools
+import mmap
 import os
 import random
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from tpc_broker._bytes import ffi
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus, FolderContents
 
 SECTOR_BYTES = 512
+ZEROS = memoryview(mmap.mmap(-1, 4 << 20))
 _NUMBERS = itertools.count(1)
 
 
@@ -382,6 +384,10 @@ class FakeDisk(Operations, ManyOneByOne):
 
     async def write_at(self, fd, data, position):
         await self.writev(fd, [data], position)
+
+    async def write_zeros(self, fd, position, length):
+        for first in range(position, position + length, len(ZEROS)):
+            await self.write_at(fd, ZEROS[: position + length - first], first)
 
     async def writev(self, fd, buffers, position):
         inode = self._writable(fd, buffers, position)

@@ -35,6 +35,9 @@ class PlainDisk(Operations, ManyOneByOne):
 
     durable_write = write_at
 
+    async def write_zeros(self, fd, position, length):
+        os.pwrite(fd, bytes(length), position)
+
     async def writev(self, fd, buffers, position):
         for first in range(0, len(buffers), PARTS_MAX):
             position += os.pwritev(fd, buffers[first : first + PARTS_MAX], position)

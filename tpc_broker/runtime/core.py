@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from tpc_broker import limits
+from tpc_broker._ring import lib
 from tpc_broker.broker.core import Core, CoreIdentity, GivenBeforeStart
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MetadataUnreadableError
@@ -91,6 +92,7 @@ def main(arguments: list[str]) -> int:
     set_up_logging(f"core {options.core}", facts, style=options.log_style, level=options.log_level)
     if options.cpu is not None:
         _pin(options.cpu)
+    _take_short_slices()
     sys.setswitchinterval(GIL_SWITCH_S)
     if options.cluster is not None:
         import tpc_broker.runtime.cluster.node  # noqa: PLC0415 (before the loop, which they would hold up)
@@ -119,6 +121,16 @@ def _pin(cpu: int) -> None:
         os.sched_setaffinity(0, {cpu})
     except OSError as error:
         log.warning("CPU %d is refused (%s): the kernel moves this core between the others", cpu, error.strerror)
+
+
+# Rule: A core that wakes up waits for no longer slice than its own, and its share of the CPU stays what it was. Why:
+# docs/decisions/2026-11-30-tail-of-one-in-flight.md. See also native/io/cpu_slice.c. Held by
+# tests/runtime/test_cpu_slice.py.
+def _take_short_slices() -> None:
+    """Where a filter refuses that, or the kernel is older, there are the scheduler's own."""
+    error = lib.tpc_cpu_slice_take(limits.CORE_CPU_SLICE_NS)
+    if error < 0:
+        log.debug("the kernel keeps this core's slices of the CPU as they are: %s", os.strerror(-error))
 
 
 def _open_links(options: CoreOptions, assembly: CoreAssembly, mailboxes: Mailboxes) -> Links | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import mmap
 import os
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -40,6 +41,8 @@ PART_BYTES: Final = 256 * 1024
 clients wait, has one part before it then. Where more is to be written at once, it is the rate that counts."""
 TOGETHER_MAX: Final = 128
 """Files for which one job asks the disk, of as many as there are: a disk that gets on with them does not hang."""
+_ZEROS: Final = mmap.mmap(-1, CHUNK_BYTES_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+"""Never written to, so all of it is the kernel's one page of zeros: it takes no memory, and nothing is cleared."""
 PARTS_MAX: Final = 1024
 """Buffers per vectored entry (UIO_MAXIOV)."""
 FALLOC_FL_KEEP_SIZE: Final = 1
@@ -161,6 +164,15 @@ class RingDisk:
     @_short
     async def write_at(self, fd: int, data: Buffer, position: int) -> None:
         await self._write(fd, data, position, durable=False)
+
+    @_long
+    async def write_zeros(self, fd: int, position: int, length: int) -> None:
+        end, zeros = position + length, memoryview(_ZEROS)
+        while position < end:
+            count = await self._ring.write_in_parts(fd, zeros[: end - position], position, PART_BYTES)
+            if count == 0:
+                raise _no_progress(fd)
+            position += count
 
     @_long
     async def durable_write(self, fd: int, data: Buffer, position: int) -> None:

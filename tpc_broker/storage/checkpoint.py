@@ -16,8 +16,8 @@ A partition whose write or sync failed holds everything back: its journal entrie
 from __future__ import annotations
 
 import errno
-import mmap
 import os
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +46,7 @@ from tpc_broker.storage.side_by_side import for_each
 from tpc_broker.storage.uncontended_lock import all_held
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from tpc_broker.model import CoreId, TopicPartition
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
 JOURNAL_BYTES_MAX_DEFAULT: Final = 256 * 1024 * 1024
 INITIAL_BLOCKS: Final = 8 * 1024 * 1024 // BLOCK_BYTES
 EXTEND_BLOCKS: Final = 4 * 1024 * 1024 // BLOCK_BYTES
-ZEROS_BLOCKS: Final = 1024 * 1024 // BLOCK_BYTES
-_ZEROS: Final = mmap.mmap(-1, ZEROS_BLOCKS * BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-"""Never written to, so all of it is the kernel's one page of zeros: it takes no memory, and nothing is cleared."""
 SYNCFS_PARTITIONS: Final = 64
 """From so many changed partitions on, one syncfs instead of their single syncs."""
 EPOCH_FILES_TOGETHER: Final = 128
@@ -78,6 +75,8 @@ class JournalFile:
         self.fd = fd
         self.superblock = superblock
         self._lock = trio.Lock()
+        self._zeros_fd = fd
+        """While it is `growing`, the file past the page cache."""
 
     @classmethod
     async def create(
@@ -106,9 +105,7 @@ class JournalFile:
         except OSError:
             await disk.close(fd)
             raise
-        zeros = bytes(EXTEND_BLOCKS * BLOCK_BYTES)
-        for block in range(0, superblock.end_block, EXTEND_BLOCKS):
-            await disk.write_at(fd, zeros[: (superblock.end_block - block) * BLOCK_BYTES], block * BLOCK_BYTES)
+        await disk.write_zeros(fd, 0, superblock.end_block * BLOCK_BYTES)
         await disk.write_at(fd, superblock.encode(), superblock.slot * BLOCK_BYTES)
         await disk.fdatasync(fd)
         await disk.rename(temporary, path)
@@ -185,16 +182,42 @@ class JournalFile:
         """By which its region may still be extended."""
         return self.superblock.region_blocks - self.superblock.initialised_blocks
 
-    async def write_more(self, blocks: int = EXTEND_BLOCKS) -> int:
+    @asynccontextmanager
+    async def growing(self, blocks: int) -> AsyncIterator[None]:
+        """For so many more blocks, of which `write_more` writes some at a time: they have their space on the disk.
+
+        They are written past the page cache where that can be: 256 MiB of pages would cost more than the disk's part
+        of it.
+        """
+        more = min(blocks, self.blocks_left)
+        if more > 0:
+            await _allocate(self.disk, self.fd, self.superblock.end_block, more)
+        try:
+            self._zeros_fd = direct_fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
+        except OSError:
+            self._zeros_fd = direct_fd = self.fd
+        try:
+            yield
+        finally:
+            self._zeros_fd = self.fd
+            if direct_fd != self.fd:
+                await self.disk.close(direct_fd)
+
+    async def write_more(self, blocks: int) -> int:
         """Write some more blocks of the region for the first time, durably; how many, 0 when all are written. What the
         superblock says stays as it is until `add`, so checkpoints and copies may go on meanwhile.
         """
         more = min(blocks, self.blocks_left)
         if more <= 0:
             return 0
-        end_block = self.superblock.end_block
-        await _allocate(self.disk, self.fd, end_block, more)
-        await self._write_zeros(end_block, more)
+        place = (self.superblock.end_block * BLOCK_BYTES, more * BLOCK_BYTES)
+        try:
+            await self.disk.write_zeros(self._zeros_fd, *place)
+        except OSError as error:
+            if error.errno != errno.EINVAL or self._zeros_fd == self.fd:
+                raise
+            self._zeros_fd = self.fd
+            await self.disk.write_zeros(self.fd, *place)
         await self.disk.fdatasync(self.fd)
         return more
 
@@ -206,31 +229,11 @@ class JournalFile:
 
     async def extend(self, journal: Journal | None = None, *, blocks: int = EXTEND_BLOCKS) -> bool:
         """Both; False when all of the region is written."""
-        more = await self.write_more(blocks)
+        async with self.growing(blocks):
+            more = await self.write_more(blocks)
         if more:
             await self.add(more, journal)
         return more > 0
-
-    async def _write_zeros(self, block: int, count: int) -> None:
-        """Past the page cache where that can be: 256 MiB of pages would cost more than the disk's part of it."""
-        zeros = memoryview(_ZEROS)
-        try:
-            direct_fd = await self.disk.open(self.path, os.O_WRONLY | os.O_DIRECT)
-        except OSError:
-            return await self._write_parts(self.fd, zeros, block, count)
-        try:
-            await self._write_parts(direct_fd, zeros, block, count)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            await self._write_parts(self.fd, zeros, block, count)
-        finally:
-            await self.disk.close(direct_fd)
-
-    async def _write_parts(self, fd: int, zeros: memoryview, block: int, count: int) -> None:
-        for done in range(0, count, ZEROS_BLOCKS):
-            part = zeros[: min(count - done, ZEROS_BLOCKS) * BLOCK_BYTES]
-            await self.disk.write_at(fd, part, (block + done) * BLOCK_BYTES)
 
     async def set_mode(self, mode: JournalMode) -> None:
         """Record what the probe found."""

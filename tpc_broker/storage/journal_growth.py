@@ -3,7 +3,7 @@
 It becomes four times as long when an eighth of it is in use, which is when a checkpoint is made as well, and grows
 as far as an entry needs that is too large for it; up to its bound, and only while the disk has much more left (where
 that is not enough for four times the length, less, but not less than twice).
-Its blocks are filled with zeros, a few at a time and with rests, because clients' commits want the disk too. Meanwhile
+Its blocks are filled with zeros, some at a time and with rests, because clients' commits want the disk too. Meanwhile
 checkpoints are made as ever: large batches are written in place only while they keep pace.
 """
 
@@ -17,6 +17,7 @@ import trio
 from tpc_broker.log.journal import BLOCK_BYTES
 from tpc_broker.storage.checkpoint import EXTEND_BLOCKS
 from tpc_broker.storage.journal_room import is_pressed
+from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
     from tpc_broker.storage.checkpoint import JournalFile
@@ -28,7 +29,9 @@ log = logging.getLogger(__name__)
 
 FACTOR: Final = 4
 STEP_BLOCKS: Final = 2 * EXTEND_BLOCKS
-"""At once; each of them costs a sync and a superblock."""
+"""At once when more is needed soon."""
+STEP_BLOCKS_MAX: Final = 8 * EXTEND_BLOCKS
+"""Else as much as there is, and no more than this: each step costs a sync, a superblock, and some turns of Python."""
 REST_FACTOR: Final = 3
 """After a step, so many times as long as it took, unless the journal is half full or something waits for more of it."""
 REST_S_MAX: Final = 0.5
@@ -86,20 +89,31 @@ class JournalGrowth:
             blocks = min(wanted, await self._space.bytes_left() // (SPACE_FACTOR * BLOCK_BYTES)) if wanted else 0
             if blocks < least:
                 raise OSError("the disk has little space left")
-            for first in range(0, blocks, STEP_BLOCKS):
-                begun_s = trio.current_time()
-                more = await self._file.write_more(min(STEP_BLOCKS, blocks - first))
-                if not more:
-                    return
-                took_s = trio.current_time() - begun_s
-                async with self._checkpointing:
-                    await self._file.add(more, self._plane)
-                self._room.made()
-                if not is_pressed(self._plane) and not self._plane.journal_use().blocks_wanted:
-                    await trio.sleep(min(REST_FACTOR * took_s, REST_S_MAX))
+            if blocks:
+                async with self._file.growing(blocks):
+                    await self._by_steps(blocks)
         except OSError as error:
             if not self._refused:
                 log.warning("the journal cannot grow now: %s", error)
             self._refused = True
         else:
             self._refused = False
+
+    async def _by_steps(self, blocks: int) -> None:
+        while blocks > 0:
+            begun_s = trio.current_time()
+            longest = min(self._plane.journal_use().region_blocks, STEP_BLOCKS_MAX)
+            step = STEP_BLOCKS if self._is_needed_soon() else max(STEP_BLOCKS, longest)
+            more = await self._file.write_more(min(step, blocks))
+            if not more:
+                return
+            took_s = trio.current_time() - begun_s
+            async with UncontendedLock(self._checkpointing):
+                await self._file.add(more, self._plane)
+            self._room.made()
+            blocks -= more
+            if not self._is_needed_soon():
+                await trio.sleep(min(REST_FACTOR * took_s, REST_S_MAX))
+
+    def _is_needed_soon(self) -> bool:
+        return is_pressed(self._plane) or self._plane.journal_use().blocks_wanted > 0

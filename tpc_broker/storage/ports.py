@@ -116,6 +116,10 @@ class Disk(Protocol):
 
     async def write_at(self, fd: int, data: Buffer, position: int) -> None: ...
 
+    async def write_zeros(self, fd: int, position: int, length: int) -> None:
+        """Write a range, with other writes to the disk in between."""
+        ...
+
     async def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> None: ...
 
     async def open_many(self, paths: Sequence[Path], flags: int) -> list[int | OSError]:
