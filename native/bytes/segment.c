@@ -24,6 +24,11 @@ typedef struct {
     tpc_segment_producer *latest; /* most batches in a row come from one producer */
 } outputs;
 
+static bool is_sane(const tpc_segment_state *state, size_t bytes_count, int32_t entries_max) {
+    return state->place >= 0 && (size_t)state->place <= bytes_count && state->base_offset >= 0 && entries_max >= 1;
+}
+
+/* batch_check_stored() has seen to it that a batch ends where an offset can be, and the segment does not begin below 0. */
 static bool must_roll(const tpc_segment_state *state, const tpc_batch_header *header) {
     if (header->base_offset + header->last_offset_delta - state->base_offset > RELATIVE_OFFSET_MAX) return true;
     if (state->position == 0) return false;
@@ -127,7 +132,7 @@ int tpc_segment_walk(const uint8_t *bytes, size_t bytes_count, tpc_segment_state
                    .entries_max = entries_max,
                    .producers = producers,
                    .producers_max = producers_max};
-    if (state->place < 0 || (size_t)state->place > bytes_count || entries_max < 1 || producers_max < 1) return -EINVAL;
+    if (!is_sane(state, bytes_count, entries_max) || producers_max < 1) return -EINVAL;
     state->offset_entries_made = state->time_entries_made = state->producers_count = 0;
     state->stop = TPC_SEGMENT_END;
     while ((size_t)state->place < bytes_count) {
@@ -155,7 +160,7 @@ int tpc_segment_walk(const uint8_t *bytes, size_t bytes_count, tpc_segment_state
 int tpc_segment_index(const uint8_t *bytes, size_t bytes_count, tpc_segment_state *state, uint8_t *offset_entries,
                       uint8_t *time_entries, int32_t entries_max) {
     outputs out = {.offset_entries = offset_entries, .time_entries = time_entries, .entries_max = entries_max};
-    if (state->place < 0 || (size_t)state->place > bytes_count || entries_max < 1) return -EINVAL;
+    if (!is_sane(state, bytes_count, entries_max)) return -EINVAL;
     state->offset_entries_made = state->time_entries_made = 0;
     state->stop = TPC_SEGMENT_END;
     while ((size_t)state->place < bytes_count) {

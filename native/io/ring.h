@@ -78,6 +78,10 @@ int tpc_ring_reserve(tpc_ring *ring, unsigned entries);
 /* 0, or -ENOBUFS when there is no memory for it. Completions are not taken from the kernel while a whole array of events
  * waits for Python, so handlers that push a bounded number per completion are bounded. */
 int tpc_ring_push_event(tpc_ring *ring, uint32_t kind, uint64_t token, int64_t a, int64_t b, void *pointer);
+/* Room for an event that must not be lost, taken while there is somebody to refuse: 0, or -ENOBUFS. Behind
+ * tpc_ring_release_event() the next event finds it. */
+int tpc_ring_promise_event(tpc_ring *ring);
+void tpc_ring_release_event(tpc_ring *ring);
 
 struct io_uring *tpc_ring_raw(tpc_ring *ring);
 /* For tpc_ring_serve() between the parts of what takes long to copy. */

@@ -61,6 +61,7 @@ struct tpc_ring {
     size_t events_head;
     size_t events_tail;
     size_t events_capacity;
+    size_t events_promised; /* so many more find room */
 
     /* What io_uring_enter(2) is called with: the index under which the ring is registered with its thread, or its descriptor. */
     int enter_fd;

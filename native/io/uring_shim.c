@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "invariant.h"
 #include "io.h"
 #include "ring_state.h"
 #include "substitute.h"
@@ -327,7 +328,7 @@ static int make_event_room(tpc_ring *ring) {
         memmove(ring->events, ring->events + ring->events_head, pending * sizeof *ring->events);
         ring->events_head = 0;
         ring->events_tail = pending;
-        if (pending < ring->events_capacity) return 0;
+        if (pending + ring->events_promised < ring->events_capacity) return 0;
     }
     size_t capacity = ring->events_capacity ? ring->events_capacity * 2 : 1024;
     tpc_event *events = realloc(ring->events, capacity * sizeof *events);
@@ -338,9 +339,22 @@ static int make_event_room(tpc_ring *ring) {
 }
 
 int tpc_ring_push_event(tpc_ring *ring, uint32_t kind, uint64_t token, int64_t a, int64_t b, void *pointer) {
-    if (ring->events_tail == ring->events_capacity && make_event_room(ring) < 0) return -ENOBUFS;
+    if (ring->events_tail + ring->events_promised >= ring->events_capacity && make_event_room(ring) < 0)
+        return -ENOBUFS;
     ring->events[ring->events_tail++] = (tpc_event){.kind = kind, .token = token, .a = a, .b = b, .pointer = pointer};
     return 0;
+}
+
+int tpc_ring_promise_event(tpc_ring *ring) {
+    if (ring->events_tail + ring->events_promised >= ring->events_capacity && make_event_room(ring) < 0)
+        return -ENOBUFS;
+    ring->events_promised++;
+    return 0;
+}
+
+void tpc_ring_release_event(tpc_ring *ring) {
+    TPC_HOLDS(ring->events_promised > 0);
+    ring->events_promised--;
 }
 
 void tpc_ring_wake(tpc_ring *ring) {

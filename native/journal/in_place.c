@@ -53,6 +53,7 @@ static bool chunk_has(const tpc_in_place_set *set, uint32_t bytes) {
 
 bool tpc_in_place_reserve(tpc_in_place_pool *pool, tpc_in_place_set *set, uint32_t bytes) {
     if (bytes > TPC_IN_PLACE_CHUNK_BYTES || (set && set->writes_count + 2 > TPC_IN_PLACE_WRITES_MAX)) return false;
+    if (!set && !pool->spare && !(pool->spare = calloc(1, sizeof *pool->spare))) return false;
     return (set && chunk_has(set, bytes)) || has_chunk(pool);
 }
 
@@ -103,6 +104,7 @@ void tpc_in_place_clear(tpc_in_place_pool *pool, tpc_in_place_set *set) {
 void tpc_in_place_pool_free(tpc_in_place_pool *pool) {
     TPC_HOLDS(pool->free_count == pool->chunks_count); /* every commit has given back what it had */
     while (pool->free_count) free(pool->free[--pool->free_count]);
+    free(pool->spare);
 }
 
 /* ---- writing ---- */

@@ -67,8 +67,9 @@ typedef struct {
     int32_t error;
 } tpc_in_place_set;
 
-/* Staging that no commit uses; chunks_count: those that exist, used or not. */
+/* Staging that no commit uses; chunks_count: those that exist, used or not. `spare`: for the next commit that has none. */
 typedef struct {
+    tpc_in_place_set *spare;
     uint8_t *free[TPC_IN_PLACE_CHUNKS_MAX];
     uint32_t free_count, chunks_count;
 } tpc_in_place_pool;

@@ -293,8 +293,11 @@ int tpc_journal_append_in_place(tpc_journal *journal, const tpc_journal_in_place
                                     in_place->next_offset, payload, payload_bytes, sequence);
     if (result < 0) return result;
     commit *open = journal_commit_of(journal, *sequence);
-    if (!open->in_place && !(open->in_place = calloc(1, sizeof *open->in_place)))
-        abort(); /* the entry cannot be taken back, and would name bytes that nobody writes */
+    if (!open->in_place) { /* the entry cannot be taken back, and would name bytes that nobody writes */
+        JOURNAL_INVARIANT(journal, journal->in_place_pool.spare); /* tpc_journal_in_place_ready() came before */
+        open->in_place = journal->in_place_pool.spare;
+        journal->in_place_pool.spare = NULL;
+    }
     uint32_t staged_bytes = in_place->staged_bytes, left_bytes = in_place->bytes - staged_bytes;
     if (staged_bytes)
         *staged = tpc_in_place_stage(&journal->in_place_pool, open->in_place, in_place->file, in_place->position,

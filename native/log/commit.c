@@ -151,8 +151,9 @@ static void python_wait_over(tpc_plane *plane, tpc_commit_wait *wait, int16_t er
     TPC_HOLDS((of->previous ? of->previous->next : plane->python_waits) == of);
     *(of->previous ? &of->previous->next : &plane->python_waits) = of->next;
     if (of->next) of->next->previous = of->previous;
+    tpc_ring_release_event(plane->ring);
     int result = tpc_ring_push_event(plane->ring, TPC_EVENT_WAIT_OVER, of->token, error_code, 0, NULL);
-    TPC_INVARIANT(result == 0, "no memory to tell the end of wait %llu", (unsigned long long)of->token);
+    TPC_INVARIANT(result == 0, "no room to tell the end of wait %llu", (unsigned long long)of->token);
     free(of);
 }
 
@@ -164,7 +165,10 @@ int tpc_partition_wait(tpc_plane *plane, uint64_t handle, int32_t level, int64_t
     if (leader_epoch != partition->leader_epoch || end_offset > partition->log_end_offset) return -ESTALE;
     if (end_offset <= tpc_partition_reached(partition, (enum tpc_wait_level)level)) return 1;
     tpc_python_wait *wait = malloc(sizeof *wait);
-    if (!wait) return -ENOMEM;
+    if (!wait || tpc_ring_promise_event(plane->ring) < 0) {
+        free(wait);
+        return -ENOMEM;
+    }
     *wait = (tpc_python_wait){.next = plane->python_waits, .token = token};
     if (wait->next) wait->next->previous = wait;
     plane->python_waits = wait;
@@ -176,6 +180,7 @@ void tpc_python_waits_forget(tpc_plane *plane) {
     for (tpc_python_wait *wait = plane->python_waits, *next; wait; wait = next) {
         next = wait->next;
         tpc_commit_wait_end(&wait->wait);
+        tpc_ring_release_event(plane->ring);
         free(wait);
     }
     plane->python_waits = NULL;

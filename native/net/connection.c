@@ -110,7 +110,12 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
     it->sink = sink;
     it->descriptor = descriptor;
     it->listener = listener;
+    if (tpc_ring_promise_event(connections->ring) < 0) { /* of its end */
+        free(it);
+        return NULL;
+    }
     if (take_slot(connections, it) < 0) {
+        tpc_ring_release_event(connections->ring);
         free(it);
         return NULL;
     }
@@ -130,6 +135,7 @@ void connection_withdraw(connection *it) {
     node_remove(&it->attention);
     node_remove(&it->by_activity);
     node_remove(&it->by_opening);
+    tpc_ring_release_event(it->owner->ring);
     discard(it);
 }
 
@@ -220,6 +226,7 @@ static void finish_close(connection *it) {
     if (it->carrier == NULL) tpc_io.close(it->descriptor);
     if (it->link != NULL || it->carrier != NULL) links_connection_gone(it);
     if (it->sink->gone != NULL) it->sink->gone(it);
+    tpc_ring_release_event(connections->ring);
     if (!is_of_links(it)) {
         connections->statistics.closed++;
         connections->statistics.closed_by_reason[it->reason]++;

@@ -31,7 +31,8 @@ enum target {
     CLEAN = 11,
     RECORD_ROWS = 12,
     PACKED = 13,
-    TARGETS = 14
+    SEGMENT = 14,
+    TARGETS = 15
 };
 enum { CASES_MAX = 4096, ROOM = 8 };
 
@@ -331,6 +332,7 @@ static int run_columns(const input *in) {
 
 #include "packed_mutations.h"
 #include "rows_mutations.h"
+#include "segment_mutations.h"
 
 /* Names that were understood are all that was said, and are said in the same way again. */
 static int run_subject(const tpc_link_frame *frame) {
@@ -543,8 +545,8 @@ static int run_clean(const input *in) {
 
 static void run(const input *in) {
     static int (*const runners[TARGETS])(const input *) = {
-        run_produce, run_fetch,  run_header, run_batch,    run_log,   run_journal, run_columns,
-        run_link,    run_answer, run_answer, run_datagram, run_clean, run_rows,    run_packed};
+        run_produce, run_fetch,  run_header,   run_batch, run_log,  run_journal, run_columns, run_link,
+        run_answer,  run_answer, run_datagram, run_clean, run_rows, run_packed,  run_segment};
     input exact = *in;
     uint8_t *copy = malloc(in->size);
     if (in->size) memcpy(copy, in->bytes, in->size);
@@ -587,16 +589,27 @@ static void mutate(uint8_t *bytes, uint32_t *size, uint32_t capacity) {
     }
 }
 
+/* No checksum covers where a log's batch lies. */
+static void move_to_an_edge(uint8_t *batch) {
+    static const int64_t edges[] = {
+        INT64_MAX, INT64_MAX - 1, INT64_MAX - INT32_MAX, INT64_MAX - 1 - INT32_MAX, INT32_MAX, -1, INT64_MIN};
+    uint64_t edge = __builtin_bswap64((uint64_t)edges[next_random() % (sizeof edges / sizeof *edges)]);
+    uint32_t delta = __builtin_bswap32(INT32_MAX);
+    memcpy(batch, &edge, sizeof edge);
+    if (next_random() % 2) memcpy(batch + 23, &delta, sizeof delta);
+}
+
 /* So that what lies behind a checksum is reached: lengths and checksums right again, the damage inside kept. */
 static void seal_again(const input *in) {
     uint8_t *bytes = (uint8_t *)in->bytes;
     if ((in->target == BATCH || in->target == LOG || in->target == COLUMNS || in->target == CLEAN ||
-         in->target == RECORD_ROWS) &&
+         in->target == RECORD_ROWS || in->target == SEGMENT) &&
         in->size >= 61) {
         if (in->target == BATCH && next_random() % 4) {
             uint32_t length = __builtin_bswap32(in->size - 12);
             memcpy(bytes + 8, &length, 4);
         }
+        if (in->target != BATCH && next_random() % 8 == 0) move_to_an_edge(bytes);
         tpc_batch_seal(bytes, in->size);
     }
     if (in->target == JOURNAL) tpc_journal_commit_seal(bytes, in->size);

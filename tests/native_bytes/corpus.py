@@ -11,8 +11,8 @@ from tpc_broker.kafka.records import ControlType, control_batch
 
 (
     PRODUCE, FETCH, HEADER, BATCH, LOG, JOURNAL, COLUMNS, LINK, PRODUCE_ANSWER, FETCH_ANSWER, DATAGRAM, CLEAN, ROWS,
-    PACKED,
-) = range(14)  # fmt: skip
+    PACKED, SEGMENT,
+) = range(15)  # fmt: skip
 JOURNAL_ID = b"j" * 16
 
 
@@ -117,6 +117,7 @@ def cases():
             found.append((target, flags, bytes(log_of(mixed))))
             found += [(target, flags, bytes(log_of([(1, data)]))) for data in record_batches()]
     found += [(CLEAN, flags, bytes(log)) for flags in range(8) for log in logs_to_clean()]
+    found += [(SEGMENT, 0, bytes(log)) for log in logs_to_clean()]
     found += [(PACKED, 0, data) for data in packed()]
     return [*found, (JOURNAL, 0, journal())]
 

@@ -139,6 +139,56 @@ def story(number):
 
 each(story)
 """
+WAITS = """
+from tests.support.plane_bench import PlaneBench, records_of
+from tpc_broker._ring import ffi, lib
+
+EVENTS, LEVEL, AT_LAST = 1024, 1, 8  # what a ring has room for before it asks for more
+
+def story(number):
+    bench = PlaneBench(folder / f"{number}.journal")
+    handle = bench.lead("t")
+    appended = bench.plane.append(handle, records_of(1))
+    state, begun = bench.plane.state(handle), []
+
+    def begin(token):
+        result = lib.tpc_partition_wait(
+            bench.plane.pointer, handle, LEVEL, state.log_end_offset, state.leader_epoch, token
+        )
+        assert result in (0, -12), result
+        begun.extend([token] * (result == 0))
+
+    for token in range(EVENTS - AT_LAST // 2):
+        begin(token)
+    over = []
+    bench.plane.on_wait_over = lambda token, *_: over.append(token)
+    with failing(number):
+        for token in range(EVENTS, EVENTS + AT_LAST):
+            begin(token)
+        bench.settle()
+    bench.until(lambda: len(over) == len(begun))
+    assert sorted(over) == begun
+
+each(story)
+"""
+IN_PLACE = """
+from tests.runtime.test_in_place_commits import LARGE, window_of
+from tests.support.plane_bench import PlaneBench
+
+def story(number):
+    bench = PlaneBench(folder / f"{number}.journal")
+    handle = bench.lead("t")
+    segment = os.open(folder / f"{number}.log", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+    assert window_of(bench, handle, segment) == 0
+    with failing(number):
+        with contextlib.suppress(MemoryError, OSError):
+            bench.plane.append(handle, LARGE)
+    end = bench.plane.state(handle).log_end_offset
+    bench.settle()
+    assert bench.plane.state(handle).durable_offset == end == len(bench.readable(handle) or ())
+
+each(story)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -171,5 +221,14 @@ def run(library, tmp_path):
     ],
 )
 def test_a_link_that_finds_no_memory_is_looked_at_no_more(run, story):
+    done = run(story)
+    assert done.stdout.endswith("survived\n"), (done.returncode, done.stdout[-100:], done.stderr)
+
+
+@pytest.mark.parametrize(
+    "story", [pytest.param(WAITS, id="a wait begins"), pytest.param(IN_PLACE, id="a batch is written in place")]
+)
+def test_what_finds_no_memory_is_refused_before_it_has_begun(run, story):
+    """Who waits is told of the end in an event, and an entry of the journal that names bytes has them written."""
     done = run(story)
     assert done.stdout.endswith("survived\n"), (done.returncode, done.stdout[-100:], done.stderr)

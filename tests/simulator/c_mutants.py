@@ -49,16 +49,18 @@ for seed in range(1, int(seeds) + 1):
 
 _CUT_OFF: Final = """
 import sys
+from dataclasses import replace
 from tests.simulator.nodes_mutants import CRASHING, CUT_OFF
 from tests.simulator.nodes_run import execute, plan
 from tests.simulator.schedule import failure_of
+SHAPES = CUT_OFF, CRASHING
 for seed in range(1, int(sys.argv[1]) + 1):
-    for shape in (CUT_OFF, CRASHING):
+    for shape in (*SHAPES, *(replace(shape, is_large=True) for shape in SHAPES)):
         if failure := failure_of(execute, seed, *plan(seed, int(sys.argv[2]), shape)):
             print(f"nodes seed {seed}: FAILED\\n{failure}")
             sys.exit(1)
 """
-"""Three nodes that are cut off from each other all the time, and three that crash."""
+"""Three nodes that are cut off from each other all the time, and three that crash; batches are small, or large."""
 
 
 def by_seeds(simulator: str, seeds: int, steps: int) -> Judge:

@@ -156,12 +156,12 @@ class Producer(Client):
             else:
                 await self.again()
 
-    async def send(self, count_=1):
-        """Until it is acknowledged."""
+    async def send(self, count_=1, padding_bytes=0):
+        """Until it is acknowledged. Each record is longer by so many bytes than it would be, which are its own."""
         if self._producer is None:
             await self.begin()
         promises = self.cluster.promises
-        values = [f"{self._name} {self._sequence + number}".encode() for number in range(count_)]
+        values = [self._value(self._sequence + number, padding_bytes) for number in range(count_)]
         promises.sent[self.key] += values
         data = batch(0, values, producer=(*self._producer, self._sequence))
         while (offset := await self._try(data)) is None:
@@ -172,6 +172,10 @@ class Producer(Client):
             before = promises.acknowledged[self.key].setdefault(offset + place, value)
             if before != value:
                 self.cluster.fails(f"{self.key}: offset {offset + place} was acknowledged for {before} and for {value}")
+
+    def _value(self, number, padding_bytes):
+        value = f"{self._name} {number}".encode()
+        return b"%b %b" % (value, self.chance.randbytes(padding_bytes)) if padding_bytes else value
 
     async def repeat(self):
         """One of the last batches, once, as who has not heard of its answer: to be told the same, or nothing."""

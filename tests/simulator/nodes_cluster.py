@@ -298,7 +298,8 @@ class SimulatedNode:
 
     def _end(self, life, *, is_silent=False):
         self.note_terms(life)
-        self.cluster.adopted += life.storage.counters()["partitions_adopted"] if life.is_assembled else 0
+        if life.is_assembled:
+            self.cluster.count(life)
         self.cluster.network.host(self.host).end_process(life.number, is_silent=is_silent)
         life.end()
 
@@ -340,8 +341,10 @@ class SimulatedCluster:
         self.nursery: trio.Nursery
         self.touched: set[CoreLife] = set()
         """Whose rings may have something to do."""
-        self.adopted = 0
-        """How often replicas went from core to core, in lives that are over."""
+        self.adopted = self.in_place_bytes = self.rolls = 0
+        """How often replicas went from core to core, what was written in place, and segments behind the first one, in
+        lives that are over.
+        """
         self.wire = Wire()
         self.network = SimulatedNetwork(self.wire, self.stream("network"))
         self.network.system = system
@@ -370,6 +373,12 @@ class SimulatedCluster:
     def lives(self):
         """Of all cores that run and have read what their disks have, with their nodes."""
         return [(node, life) for node in self.nodes.values() for life in node.lives.values() if life.is_assembled]
+
+    def count(self, life):
+        """What it has come to."""
+        self.adopted += life.storage.counters()["partitions_adopted"]
+        self.in_place_bytes += life.plane.journal_statistics()["in_place_bytes_written"]
+        self.rolls += sum(len(led.files.segments) - 1 for led in life.storage._partitions.led.values())
 
     def moves_count(self):
         """How often replicas went from core to core."""

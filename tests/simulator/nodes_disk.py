@@ -35,6 +35,7 @@ class NodeDisk(SimulatedDisk):
         self._journals = folder / "journals"
         self._failing: set[object] = set()
         """Inodes of journals."""
+        self._fails_in_place = False
         self._refused_s = float("-inf")
         for path in (*folder.parents, folder, *(folder / name for name in FOLDERS)):
             self.put_folder(path)
@@ -42,8 +43,8 @@ class NodeDisk(SimulatedDisk):
     @property
     def is_unwell(self):
         """It refuses something, or keeps it waiting, or has a moment ago."""
-        is_unwell = self.is_full or self.is_stuck or self.is_hung or self.is_failing or self._failing
-        return is_unwell or trio.current_time() - self._refused_s < REFUSED_S
+        waits, refuses = self.is_stuck or self.is_hung, self._failing or self._fails_in_place
+        return waits or refuses or self.is_full or self.is_failing or trio.current_time() - self._refused_s < REFUSED_S
 
     def effect(self, change):
         try:
@@ -60,12 +61,23 @@ class NodeDisk(SimulatedDisk):
 
     def mend_journals(self):
         self._failing.clear()
+        self._fails_in_place = False
+
+    def fail_in_place(self):
+        """Nothing is written to segments that is to be durable at once."""
+        self._fails_in_place = True
+
+    def _refuses(self, inode, *, durably):
+        return inode in self._failing or (durably and self._fails_in_place and self._is_segment(inode))
+
+    def _is_segment(self, inode):
+        return any(one is inode and path.suffix == ".log" for path, one in self.names.items())
 
     def written(self, inode, position, data, *, durably=False):
         change = super().written(inode, position, data, durably=durably)
 
         def happens():
-            if inode in self._failing:
+            if self._refuses(inode, durably=durably):
                 change.lost()
                 raise error_of(errno.EIO)
             change.happens()

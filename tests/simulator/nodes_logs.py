@@ -32,14 +32,17 @@ class SeenLog:
         """As bytes: those that end behind `offset` and begin before `upto`."""
         found = []
         if offset < self.files.written_end_offset:
-            found = [one for one in self._in_files() if decode_header(one).next_offset > offset]
+            found = [one for one in self._in_files(offset) if decode_header(one).next_offset > offset]
         place = decode_header(found[-1]).next_offset if found else max(offset, self.files.written_end_offset)
         found += self._in_memory(place, upto)
         return [one for one in found if decode_header(one).base_offset < upto]
 
-    def _in_files(self):
+    def _in_files(self, offset):
         files, disk = self.files, self.life.disk.whole
-        for segment in files.segments:
+        segments = files.segments
+        for segment, following in zip(segments, (*segments[1:], None), strict=True):
+            if following is not None and following.base_offset <= offset:
+                continue
             data = bytes(disk.names[files.folder.path / segment.log_name].content[: segment.size_bytes])
             for header, place in walk_headers(data):
                 if header.base_offset < files.written_end_offset:

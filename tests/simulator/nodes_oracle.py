@@ -242,7 +242,7 @@ class Oracle:
             self._fails(f"{label}: {[value for value, times in Counter(found).items() if times > 1]} are there twice")
         by_producer: dict[bytes, list[int]] = {}
         for value in found:
-            producer, _, number = value.rpartition(b" ")
+            producer, number, *_padding = value.split(b" ", 2)
             by_producer.setdefault(producer, []).append(int(number))
         for producer, numbers in by_producer.items():
             if numbers != list(range(len(numbers))):

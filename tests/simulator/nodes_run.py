@@ -6,7 +6,8 @@ replicas, links, membership, coordinators, and every request's handler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -16,6 +17,7 @@ from tests.simulator.nodes_clients import Admin, Consumer, Producer
 from tests.simulator.nodes_cluster import simulate
 from tests.simulator.nodes_core import may_have_cores
 from tests.simulator.nodes_groups import GROUPS, Committer, Groups, Looker
+from tests.simulator.nodes_large import PADDING_BYTES, small_bounds
 from tests.simulator.nodes_oracle import Oracle
 from tests.simulator.schedule import Schedule, SimulationFailedError, Step, failure_of, shrink
 from tests.simulator.world import MS, SECOND, World
@@ -36,6 +38,8 @@ REPEATS = 0.1
 """So often a producer sends again what was acknowledged."""
 LOOKS_AT_END = 0.2
 """So often a consumer asks where its partition ends."""
+LARGE_RATE = 0.3
+"""So often a run has large batches."""
 QUIET_S = 1.0
 FINISH_S = 90.0
 
@@ -54,6 +58,8 @@ class Shape:
     """Steps that come ten times as often as they would."""
     cores_max: int = 1
     """Each node begins with so many at most, and is started again with others."""
+    is_large: bool = False
+    """With batches that are written in place, and segments that are full soon."""
 
 
 def shape_of(random: Random) -> Shape:
@@ -65,7 +71,7 @@ def shape_of(random: Random) -> Shape:
 def plan(seed: int, steps: int, wanted: Shape | None = None) -> tuple[Shape, Schedule]:
     """What happens when. Disks run full only where no shape is wanted."""
     random = World(seed).stream("schedule")
-    shape = wanted or shape_of(random)
+    shape = wanted or replace(shape_of(random), is_large=World(seed).stream("large").random() < LARGE_RATE)
     at_us, schedule = 0, []
     for _number in range(steps):
         at_us += int(random.expovariate(1) * shape.mean_ms * MS)
@@ -116,6 +122,8 @@ def _draw(random: Random, shape: Shape) -> tuple[str, tuple[object, ...]]:
             (6, "kill_core", (node, core, down_ms)),
             (2, "change_cores", (node, random.randint(1, shape.cores_max), down_ms)),
         ]
+    if shape.is_large:
+        table.append((4, "fail_in_place", (node, for_ms)))
     if shape.nodes_count > FACTOR:  # the others can hold all
         table.append((3, "leave", (node, random.random() < 0.7, down_ms)))
     weights = [weight * (10 if name in shape.often else 1) for weight, name, _arguments in table]
@@ -222,10 +230,14 @@ class Story:
 
     async def _produce(self, producer):
         while not self.is_over:
-            await producer.send(producer.chance.choice([1, 1, 5]))
+            count = producer.chance.choice([1, 1, 5])
+            await producer.send(count, self._padding(producer) // count)
             if producer.chance.random() < REPEATS:
                 await producer.repeat()
             await trio.sleep(producer.chance.uniform(0, 0.4))
+
+    def _padding(self, producer):
+        return producer.chance.choice(PADDING_BYTES) if self.shape.is_large else 0
 
     async def _consume(self, consumer):
         while not self.is_over or await consumer.read() is None:
@@ -332,6 +344,11 @@ class Story:
         disk.fail_journal(core)
         self._later(for_ms, disk.mend_journals)
 
+    def fail_in_place(self, number, for_ms):
+        disk = self.cluster.nodes[number].disk
+        disk.fail_in_place()
+        self._later(for_ms, disk.mend_journals)
+
     def _mend_disk(self, disk):
         disk.sync_s_max, disk.is_stuck = self.shape.sync_ms / 1000, False
 
@@ -407,10 +424,11 @@ def execute(seed: int, shape: Shape, schedule: Schedule, kind: type[Story] = Sto
         stories.append(kind(cluster, shape, schedule))
         await stories[0].run()
 
-    simulate(
-        seed, tell, nodes_count=shape.nodes_count, founders_count=shape.founders_count,
-        cores_max=shape.cores_max,
-    )  # fmt: skip
+    with small_bounds() if shape.is_large else nullcontext():
+        simulate(
+            seed, tell, nodes_count=shape.nodes_count, founders_count=shape.founders_count,
+            cores_max=shape.cores_max,
+        )  # fmt: skip
     return stories[0]
 
 
@@ -437,7 +455,7 @@ def run(seed: int, steps: int) -> str:
     return (
         f"{shape.nodes_count} nodes of {shape.cores_max} cores at most, "
         f"{story.cluster.moves_count()} moves between cores, {len(story.oracle.leaders)} leaderships, "
-        f"{acknowledged} acknowledged, "
+        f"{acknowledged} acknowledged, {story.cluster.in_place_bytes} bytes in place, {story.cluster.rolls} rolls, "
         f"{sum(map(len, promises.seen.values()))} seen, {sum(promises.committed.values())} offsets committed, "
         f"{sum(len(one.parts) for one in truths)} generations with {offsets}, {stale} refused for their generation"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +22,8 @@ SEEDS = (2, 3)
 """Three nodes of up to three cores, and five of up to two."""
 SHORT_STEPS = 6
 SHORT_SEEDS = range(11, 23)
+LARGE_SEEDS = (1, 2)
+LARGE_BYTES = 32 * 1024
 CRASHING_SEED = 1
 LEAVING_SEED = 66
 """One dies in it, and one is drained."""
@@ -39,6 +42,13 @@ def test_nodes_keep_what_they_promise_and_agree_when_left_alone(seed):
 @pytest.mark.parametrize("seed", SHORT_SEEDS)
 def test_nodes_keep_what_they_promise_in_short_runs(seed):
     assert "acknowledged" in run(seed, SHORT_STEPS)
+
+
+@pytest.mark.parametrize("seed", LARGE_SEEDS)
+def test_large_batches_are_written_in_place_and_segments_roll(seed):
+    story = execute(seed, *plan(seed, SHORT_STEPS, replace(CRASHING, is_large=True)))
+    assert story.cluster.in_place_bytes > LARGE_BYTES
+    assert story.cluster.rolls
 
 
 def test_nodes_leave_for_good_and_others_come_under_their_numbers():

@@ -54,7 +54,7 @@ typedef struct {
 /*
  * Takes batches from state->place on until the end of the bytes or a stop. Index entries are written as the index files
  * have them, 8 and 12 bytes each. Batches that lie below next_offset at the beginning are passed over. -EINVAL: a place
- * outside the bytes, or entries_max below 1.
+ * outside the bytes, a segment that begins below 0, or entries_max below 1.
  */
 int tpc_segment_walk(const uint8_t *bytes, size_t bytes_count, tpc_segment_state *state, uint8_t *offset_entries,
                      uint8_t *time_entries, int32_t entries_max, tpc_segment_producer *producers,
