@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import trio
@@ -18,6 +18,7 @@ from tpc_broker.coordinator.latest import UNDIVIDED, LatestRecords
 from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record
 from tpc_broker.kafka.compression import Compression
+from tpc_broker.kafka.key_values import KeyValues
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
 from tpc_broker.model import Offset
 
@@ -60,8 +61,10 @@ def test_what_is_loaded_is_what_every_record_in_its_order_gives(seed, monkeypatc
         history.step()
     machine = history.s.new_machine()
     latest = LatestRecords(machine)
-    data = b"".join(batches_of(history.s.log, chance))
-    for _step in chain(replayed(data, latest), latest.given()):
+    batches = list(batches_of(history.s.log, chance))
+    cuts = [0, *sorted(chance.choices(range(len(batches) + 1), k=chance.choice([0, 3, 30]))), len(batches)]
+    stretches = [replayed(b"".join(batches[begin:end]), latest) for begin, end in pairwise(cuts)]
+    for _step in chain(*stretches, latest.given()):
         pass
     machine.finish_loading(history.s.now)
     history.s.start()
@@ -145,12 +148,32 @@ def plain(records):
     return (build_batch(records[begin : begin + 20]) for begin in range(0, len(records), 20))
 
 
-def in_transactions(records):
-    producer = {"producer_id": 1, "producer_epoch": 0}
+def in_transactions(records, producer_id=1):
+    producer = {"producer_id": producer_id, "producer_epoch": 0}
     end = control_batch(ControlType.COMMIT, coordinator_epoch=0, timestamp_ms=0, **producer)
     for begin in range(0, len(records), IN_TRANSACTION + 1):
         yield build_batch(records[begin : begin + IN_TRANSACTION], is_transactional=True, base_sequence=0, **producer)
         yield end
+
+
+def of_two_producers(records):
+    """Each writes its transactions of four between those of the other."""
+    batches = [[*in_transactions(records)], [*in_transactions(records, producer_id=2)]]
+    return chain.from_iterable(zip(*batches, strict=True))
+
+
+@pytest.mark.parametrize("written", [in_transactions, of_two_producers])
+def test_transactions_that_commit_soon_are_read_as_plain_records_are(written, monkeypatch):
+    """Hundreds at a time: a step for each, and one for its marker, took twice as long as all that they hold."""
+    taken = []
+    take = KeyValues.take
+    monkeypatch.setattr(KeyValues, "take", lambda walk, *what, **more: taken.append(1) or take(walk, *what, **more))
+    records = offsets_of_groups()[:10_000]
+    latest = LatestRecords(GroupCoordinator())
+    for _step in replayed(b"".join(written(records)), latest):
+        pass
+    assert not latest.has_open
+    assert len(taken) < len(records) // 50
 
 
 @pytest.mark.machine

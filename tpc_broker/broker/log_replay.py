@@ -27,7 +27,7 @@ def replayed(data: bytes, latest: LatestRecords) -> Iterator[int]:
     """In steps of LOAD_STEP, after each of which it says at which offset what it has not begun begins."""
     walk, left = KeyValues(data), LOAD_STEP
     while not walk.is_at_end:
-        kind, records, looked_at = walk.take(left)
+        kind, records, looked_at = walk.take(left, is_none_open=not latest.has_open)
         left -= looked_at
         if kind == Kind.PLAIN:
             latest.take(records)
