@@ -10,16 +10,19 @@ import trio
 
 from tests.coordinator.scenario import Opened
 from tests.coordinator.test_compacted_logs import Offsets, state_of
-from tests.support.driven_machine import LongLog, driving, measured_steps
+from tests.support.driven_machine import CellsLog, LongLog, driving, measured_steps
 from tpc_broker.broker import log_replay
 from tpc_broker.broker.log_replay import replayed
 from tpc_broker.coordinator import GroupCoordinator, Producer, TransactionEnd
 from tpc_broker.coordinator.latest import UNDIVIDED, LatestRecords
 from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record
+from tpc_broker.errors import RecordsDamagedError
 from tpc_broker.kafka.compression import Compression
+from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.key_values import KeyValues
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
+from tpc_broker.metadata.cleaner_settings import CleanerSettings
 from tpc_broker.model import Offset
 
 
@@ -134,14 +137,14 @@ IN_TRANSACTION = 4
 """Offsets that a transaction commits; its marker is one more record."""
 
 
-def offsets_of_groups():
+def offsets_of_groups(records_count=RECORDS):
     """Records of 100,000 offsets of 1,000 groups, as consumers and transactions write them, and their number."""
     chance, records = random.Random(1), []
     for number in range(OFFSETS):
         key = OffsetKey(f"an-application-{number % 1_000}", "a-topic-with-a-name", number // 1_000)
         record = offset_record(key, CommittedOffset(Offset(number), metadata=""))
         records.append(Record(record.value, record.key, 0))
-    return [*records, *(chance.choice(records) for _ in range(RECORDS - OFFSETS))]
+    return [*records, *(chance.choice(records) for _ in range(records_count - OFFSETS))]
 
 
 def plain(records):
@@ -168,12 +171,31 @@ def test_transactions_that_commit_soon_are_read_as_plain_records_are(written, mo
     taken = []
     take = KeyValues.take
     monkeypatch.setattr(KeyValues, "take", lambda walk, *what, **more: taken.append(1) or take(walk, *what, **more))
-    records = offsets_of_groups()[:10_000]
+    records = offsets_of_groups(OFFSETS)[:5_000]
     latest = LatestRecords(GroupCoordinator())
     for _step in replayed(b"".join(written(records)), latest):
         pass
     assert not latest.has_open
     assert len(taken) < len(records) // 50
+
+
+def test_a_batch_that_unpacks_to_more_than_it_may_is_not_unpacked():
+    record = Record(bytes(10_000), b"k", 0)
+    data, machine = build_batch([record], compression=Compression.GZIP), GroupCoordinator()
+    with pytest.raises(DecodeError):
+        list(replayed(data, LatestRecords(machine), 9_000))
+    list(replayed(data, LatestRecords(machine), 11_000))
+
+
+async def test_a_load_asks_the_settings_how_much_a_batch_may_unpack_to():
+    log = CellsLog()
+    log.add(build_batch([Record(bytes(10_000), b"k", 0)], compression=Compression.GZIP))
+    async with driving(log) as driver:
+        assert driver.machine.cells
+    with pytest.raises(ExceptionGroup) as raised:
+        async with driving(log, settings=CleanerSettings(max_decompressed_message_bytes=9_000)):
+            pass
+    assert raised.group_contains(RecordsDamagedError)
 
 
 @pytest.mark.machine
