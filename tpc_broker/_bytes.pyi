@@ -438,6 +438,7 @@ class tpc_key_values_walk(Structure):
     producer_id: int
     records_left: int
     batches_passed: int
+    is_none_open: int
     stopped: int
     producer_epoch: int
     kind: int

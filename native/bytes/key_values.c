@@ -7,7 +7,14 @@
 #include "batch.h"
 #include "bytes.h"
 
-enum { CRC_COVERS_FROM = 21, CONTROL_KEY_BYTES = 4, CONTROL_TYPE_AT = 2, ABORT_TYPE = 0, COMMIT_TYPE = 1 };
+enum {
+    CRC_COVERS_FROM = 21,
+    CONTROL_KEY_BYTES = 4,
+    CONTROL_TYPE_AT = 2,
+    ABORT_TYPE = 0,
+    COMMIT_TYPE = 1,
+    LOOK_AHEAD = 32 /* batches, for the marker of one: their headers, some 10 ns each */
+};
 
 /* The header of the batch at walk->position. 0; else why it is not to be read. */
 static int look_at_batch(const uint8_t *bytes, size_t bytes_count, const tpc_key_values_walk *walk,
@@ -22,22 +29,46 @@ static int look_at_batch(const uint8_t *bytes, size_t bytes_count, const tpc_key
 }
 
 /* Of a control batch: which kind of end of a transaction it is, PLAIN: none. */
-static int kind_of_control(const uint8_t *bytes, const tpc_key_values_walk *walk, const tpc_batch_header *header) {
-    size_t position = (size_t)walk->position + TPC_BATCH_HEADER_BYTES;
+static int kind_of_control(const uint8_t *bytes, int64_t begin, const tpc_batch_header *header) {
+    size_t position = (size_t)begin + TPC_BATCH_HEADER_BYTES;
     tpc_record record;
     if (!(header->attributes & TPC_BATCH_TRANSACTIONAL) || header->records_count == 0) return TPC_KEY_VALUES_PLAIN;
-    if (tpc_record_read(bytes, (size_t)(walk->position + header->batch_bytes), &position, &record) != 0)
-        return -EBADMSG;
+    if (tpc_record_read(bytes, (size_t)(begin + header->batch_bytes), &position, &record) != 0) return -EBADMSG;
     if (!record.key || record.key_bytes != CONTROL_KEY_BYTES) return TPC_KEY_VALUES_PLAIN;
     int type = record.key[CONTROL_TYPE_AT] << 8 | record.key[CONTROL_TYPE_AT + 1];
     if (type != ABORT_TYPE && type != COMMIT_TYPE) return TPC_KEY_VALUES_PLAIN;
     return type == COMMIT_TYPE ? TPC_KEY_VALUES_COMMIT : TPC_KEY_VALUES_ABORT;
 }
 
-static int kind_of(const uint8_t *bytes, const tpc_key_values_walk *walk, const tpc_batch_header *header) {
-    if (header->attributes & TPC_BATCH_IS_CONTROL) return kind_of_control(bytes, walk, header);
-    bool is_open = header->attributes & TPC_BATCH_TRANSACTIONAL && header->producer_id >= 0;
-    return is_open && header->records_count ? TPC_KEY_VALUES_TRANSACTION : TPC_KEY_VALUES_PLAIN;
+/* Whether the transaction of the batch at walk->position is committed by a marker that comes soon. The marker itself is read,
+ * and its CRC checked, when the walk comes there. */
+static bool is_committed_soon(const uint8_t *bytes, size_t bytes_count, const tpc_key_values_walk *walk,
+                              const tpc_batch_header *of) {
+    int64_t position = walk->position + of->batch_bytes;
+    for (int batches = 0; batches < LOOK_AHEAD && (size_t)position < bytes_count; batches++) {
+        tpc_batch_header header;
+        if (batch_check_stored(bytes + position, bytes_count - (size_t)position, &header) != TPC_BATCH_OK) return false;
+        if (header.producer_id == of->producer_id && header.attributes & TPC_BATCH_IS_CONTROL) {
+            if (header.attributes & TPC_BATCH_COMPRESSION_MASK) return false;
+            int kind = kind_of_control(bytes, position, &header);
+            if (kind != TPC_KEY_VALUES_PLAIN) return kind == TPC_KEY_VALUES_COMMIT;
+        }
+        position += header.batch_bytes;
+    }
+    return false;
+}
+
+/* A record of a transaction that commits counts from its own place in the log on, as one of none does: so where that is certain
+ * it is one. */
+static int kind_of(const uint8_t *bytes, size_t bytes_count, const tpc_key_values_walk *walk,
+                   const tpc_batch_header *header) {
+    if (header->attributes & TPC_BATCH_IS_CONTROL) {
+        int kind = kind_of_control(bytes, walk->position, header);
+        return kind > 0 && walk->is_none_open ? TPC_KEY_VALUES_PLAIN : kind; /* it ends nothing */
+    }
+    bool is_open = header->attributes & TPC_BATCH_TRANSACTIONAL && header->producer_id >= 0 && header->records_count;
+    return is_open && !is_committed_soon(bytes, bytes_count, walk, header) ? TPC_KEY_VALUES_TRANSACTION
+                                                                           : TPC_KEY_VALUES_PLAIN;
 }
 
 /* Goes on behind the header of the batch that was looked at; behind all of it where none of its records counts. */
@@ -102,7 +133,7 @@ int tpc_key_values_read(const uint8_t *bytes, size_t bytes_count, tpc_key_values
             tpc_batch_header header;
             walk->stopped = look_at_batch(bytes, bytes_count, walk, &header);
             if (walk->stopped) return walk->stopped < 0 ? walk->stopped : filled;
-            int kind = kind_of(bytes, walk, &header);
+            int kind = kind_of(bytes, bytes_count, walk, &header);
             if (kind < 0) return kind;
             if (kind != TPC_KEY_VALUES_PLAIN && filled + walk->batches_passed) return filled; /* by the next call */
             begin_batch(walk, &header, kind);

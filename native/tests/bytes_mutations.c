@@ -155,6 +155,7 @@ static void walk_key_values(const input *in) {
     tpc_key_value places[ROOM];
     int filled;
     do {
+        walk.is_none_open = (int32_t)(walk.position / 8 % 2);
         filled = tpc_key_values_read(in->bytes, in->size + lie, &walk, places, ROOM);
         require(walk.position >= 0 && (size_t)walk.position <= in->size, "the walk stays within the bytes");
         for (int i = 0; i < filled; i++) {

@@ -336,7 +336,7 @@ async def test_groups_that_raise_when_topics_are_looked_at_are_loaded_more_and_m
         groups, raised = node[0].groups, []
         key = groups._key_of("g")
 
-        def breaks(machine, _deleted):
+        def breaks(machine, _now_ms, _deleted):
             if machine is groups._coordinators[key][0].machine:
                 raised.append(machine)
                 raise ZeroDivisionError

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import random
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import trio
 
 from tests.coordinator.scenario import Opened
 from tests.coordinator.test_compacted_logs import Offsets, state_of
-from tests.support.driven_machine import LongLog, driving, measured_steps
+from tests.support.driven_machine import CellsLog, LongLog, driving, measured_steps
 from tpc_broker.broker import log_replay
 from tpc_broker.broker.log_replay import replayed
 from tpc_broker.coordinator import GroupCoordinator, Producer, TransactionEnd
 from tpc_broker.coordinator.latest import UNDIVIDED, LatestRecords
 from tpc_broker.coordinator.messages import MarkerResponse
 from tpc_broker.coordinator.records import CommittedOffset, OffsetKey, offset_record
+from tpc_broker.errors import RecordsDamagedError
 from tpc_broker.kafka.compression import Compression
+from tpc_broker.kafka.errors import DecodeError
+from tpc_broker.kafka.key_values import KeyValues
 from tpc_broker.kafka.records import ControlType, Record, build_batch, control_batch
+from tpc_broker.metadata.cleaner_settings import CleanerSettings
 from tpc_broker.model import Offset
 
 
@@ -60,8 +64,10 @@ def test_what_is_loaded_is_what_every_record_in_its_order_gives(seed, monkeypatc
         history.step()
     machine = history.s.new_machine()
     latest = LatestRecords(machine)
-    data = b"".join(batches_of(history.s.log, chance))
-    for _step in chain(replayed(data, latest), latest.given()):
+    batches = list(batches_of(history.s.log, chance))
+    cuts = [0, *sorted(chance.choices(range(len(batches) + 1), k=chance.choice([0, 3, 30]))), len(batches)]
+    stretches = [replayed(b"".join(batches[begin:end]), latest) for begin, end in pairwise(cuts)]
+    for _step in chain(*stretches, latest.given()):
         pass
     machine.finish_loading(history.s.now)
     history.s.start()
@@ -131,26 +137,65 @@ IN_TRANSACTION = 4
 """Offsets that a transaction commits; its marker is one more record."""
 
 
-def offsets_of_groups():
+def offsets_of_groups(records_count=RECORDS):
     """Records of 100,000 offsets of 1,000 groups, as consumers and transactions write them, and their number."""
     chance, records = random.Random(1), []
     for number in range(OFFSETS):
         key = OffsetKey(f"an-application-{number % 1_000}", "a-topic-with-a-name", number // 1_000)
         record = offset_record(key, CommittedOffset(Offset(number), metadata=""))
         records.append(Record(record.value, record.key, 0))
-    return [*records, *(chance.choice(records) for _ in range(RECORDS - OFFSETS))]
+    return [*records, *(chance.choice(records) for _ in range(records_count - OFFSETS))]
 
 
 def plain(records):
     return (build_batch(records[begin : begin + 20]) for begin in range(0, len(records), 20))
 
 
-def in_transactions(records):
-    producer = {"producer_id": 1, "producer_epoch": 0}
+def in_transactions(records, producer_id=1):
+    producer = {"producer_id": producer_id, "producer_epoch": 0}
     end = control_batch(ControlType.COMMIT, coordinator_epoch=0, timestamp_ms=0, **producer)
     for begin in range(0, len(records), IN_TRANSACTION + 1):
         yield build_batch(records[begin : begin + IN_TRANSACTION], is_transactional=True, base_sequence=0, **producer)
         yield end
+
+
+def of_two_producers(records):
+    """Each writes its transactions of four between those of the other."""
+    batches = [[*in_transactions(records)], [*in_transactions(records, producer_id=2)]]
+    return chain.from_iterable(zip(*batches, strict=True))
+
+
+@pytest.mark.parametrize("written", [in_transactions, of_two_producers])
+def test_transactions_that_commit_soon_are_read_as_plain_records_are(written, monkeypatch):
+    """Hundreds at a time: a step for each, and one for its marker, took twice as long as all that they hold."""
+    taken = []
+    take = KeyValues.take
+    monkeypatch.setattr(KeyValues, "take", lambda walk, *what, **more: taken.append(1) or take(walk, *what, **more))
+    records = offsets_of_groups(OFFSETS)[:5_000]
+    latest = LatestRecords(GroupCoordinator())
+    for _step in replayed(b"".join(written(records)), latest):
+        pass
+    assert not latest.has_open
+    assert len(taken) < len(records) // 50
+
+
+def test_a_batch_that_unpacks_to_more_than_it_may_is_not_unpacked():
+    record = Record(bytes(10_000), b"k", 0)
+    data, machine = build_batch([record], compression=Compression.GZIP), GroupCoordinator()
+    with pytest.raises(DecodeError):
+        list(replayed(data, LatestRecords(machine), 9_000))
+    list(replayed(data, LatestRecords(machine), 11_000))
+
+
+async def test_a_load_asks_the_settings_how_much_a_batch_may_unpack_to():
+    log = CellsLog()
+    log.add(build_batch([Record(bytes(10_000), b"k", 0)], compression=Compression.GZIP))
+    async with driving(log) as driver:
+        assert driver.machine.cells
+    with pytest.raises(ExceptionGroup) as raised:
+        async with driving(log, settings=CleanerSettings(max_decompressed_message_bytes=9_000)):
+            pass
+    assert raised.group_contains(RecordsDamagedError)
 
 
 @pytest.mark.machine

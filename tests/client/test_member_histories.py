@@ -78,7 +78,7 @@ class History:
     def grows(self):
         known = self.coordinator.topics
         known.grow("a", known.named("a").partitions_count + 1)
-        self.coordinator.run(self.coordinator.machine.topics_changed())
+        self.coordinator.run(self.coordinator.machine.topics_changed(self.coordinator.now))
         for member in self.members:
             member.machine.topics_grew()
 

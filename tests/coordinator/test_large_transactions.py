@@ -24,7 +24,6 @@ def asked_of(machine, chance):
         lambda: machine.pending.may_come(group),
         lambda: machine.pending.may_come(group, partition),
         lambda: machine.pending.is_pending(group, partition),
-        lambda: machine.has_unknown_topics,
     ])()  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from tests.coordinator.scenario import Scenario
-from tpc_broker.coordinator import Effects, Fate, Record, offsets
+from tpc_broker.coordinator import Effects, Fate, Record
 from tpc_broker.coordinator.effects import Writes
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetToCommit
 from tpc_broker.coordinator.records import OffsetKey, offset_record, read_key
@@ -243,7 +243,7 @@ def test_offsets_of_deleted_topics_go(topic_id):
     s.commit(topic="t", topic_id=topic_id)
     s.commit(topic="u", group="other")
     s.fates[OLD] = Fate.GONE
-    s.run(s.machine.topics_changed({"t"}))
+    s.run(s.machine.topics_changed(s.now, {"t"}))
     assert s.offset("t") == -1
     assert s.offset("u", group="other") == 5
     assert {g.group_id for g in s.machine.list_groups()} == {"g", "other"}
@@ -264,8 +264,12 @@ def test_what_a_topic_had_that_is_gone_is_not_its_successors():
         assert (s.offset("t"), s.offset("t", 1)) == (-1, 8)
         assert [(one.partition, one.offset) for one in s.machine.offset_fetch("g").offsets] == [(1, 8)]
         s.start()
-    s.run(s.machine.topics_changed())
+    s.run(s.machine.topics_changed(s.now))
     assert [read_key(record.key) for record in s.log[2:]] == [OffsetKey("g", "t", 0)]
+
+
+def has_unknown_topics(machine):
+    return any(machine.look_for_unknown_topics())
 
 
 def test_what_may_be_of_a_topic_that_is_gone_is_asked_for_again():
@@ -273,13 +277,13 @@ def test_what_may_be_of_a_topic_that_is_gone_is_asked_for_again():
     s = Scenario()
     s.commit(7, topic="t", topic_id=OLD)
     s.fates[OLD] = Fate.UNKNOWN
-    s.run(s.machine.topics_changed())
+    s.run(s.machine.topics_changed(s.now))
     for asked in ([("t", 0)], None):
         (fetched,) = s.machine.offset_fetch("g", asked).offsets
         assert (fetched.error_code, fetched.offset) == (ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)
-    assert s.machine.has_unknown_topics
+    assert has_unknown_topics(s.machine)
     s.fates[OLD] = Fate.THERE
-    assert (s.offset("t"), s.machine.has_unknown_topics) == (7, False)
+    assert (s.offset("t"), has_unknown_topics(s.machine)) == (7, False)
 
 
 def test_a_topic_that_went_takes_nothing_of_its_successor_along():
@@ -289,7 +293,7 @@ def test_a_topic_that_went_takes_nothing_of_its_successor_along():
     s.hold = True
     s.commit(1, topic="t", topic_id=NEW)
     s.fates[OLD] = Fate.GONE
-    s.run(s.machine.topics_changed({"t"}))
+    s.run(s.machine.topics_changed(s.now, {"t"}))
     s.settle()
     assert s.offset("t") == 1
     s.start()
@@ -316,7 +320,7 @@ def test_offsets_that_could_not_be_forgotten_are_when_offsets_are_next_looked_th
     s.commit(7, topic="u")
     s.fates[OLD] = Fate.GONE
     s.fail_with = ErrorCode.KAFKA_STORAGE_ERROR
-    s.run(s.machine.topics_changed({"t"}))
+    s.run(s.machine.topics_changed(s.now, {"t"}))
     s.fail_with = None
     assert len(s.log) == 2
     s.wait(600_000)
@@ -509,21 +513,6 @@ def test_a_group_whose_last_offsets_were_deleted_stays_until_offsets_are_looked_
     s.wait(600_000)
     assert s.machine.list_groups() == []
     assert s.machine.describe_group("g").error_code is ErrorCode.GROUP_ID_NOT_FOUND
-
-
-def test_what_is_being_written_is_looked_at_once_for_all_groups(monkeypatch):
-    """However many groups there are, and however much waits for the disk."""
-    s = Scenario()
-    groups = [f"g{number}" for number in range(20)]
-    for group in groups:
-        s.commit(group=group, partition=0)
-    s.hold = True
-    for group in groups:
-        s.commit(group=group, partition=1)
-    looked_at = []
-    monkeypatch.setattr(offsets, "read_key", lambda key: looked_at.append(key) or read_key(key))
-    s.wait(s.limits.offsets_retention_check_interval_ms + 1)
-    assert 0 < len(looked_at) <= 2 * len(groups)
 
 
 def test_the_last_write_of_a_key_is_known_whichever_of_them_ends():

@@ -115,7 +115,7 @@ class History:
         name = self.random.choice("tu")
         self.s.fates[self.ids[name]], self.ids[name] = Fate.GONE, TopicId(uuid.UUID(int=self.random.getrandbits(128)))
         if self.random.random() < 0.5:  # else nobody hears of it
-            self.s.run(self.s.machine.topics_changed({name}))
+            self.s.run(self.s.machine.topics_changed(self.s.now, {name}))
 
     def wait(self):
         self.s.wait(self.random.choice([1, 100, 100, 5_000, 12_000, 4_000_000]))

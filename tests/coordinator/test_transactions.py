@@ -265,7 +265,7 @@ def test_what_was_committed_for_a_topic_that_is_gone_takes_nothing_of_the_next_o
     s.commit(1, topic_id=OLD)
     s.txn_commit(A, offset=2, topic_id=NEW)
     s.fates[OLD] = Fate.GONE
-    s.run(s.machine.topics_changed({"t"}))
+    s.run(s.machine.topics_changed(s.now, {"t"}))
     s.end(A, commit=True)
     for _ in restarted(s):
         assert s.offset() == 2

@@ -176,3 +176,20 @@ def test_aborted_transactions_are_collected_until_nothing_can_follow():
     assert index.collect(11, 15) == ([AbortedTransaction(2, 5, 20, 21)], True)
     assert index.collect(0, 5) == ([AbortedTransaction(1, 0, 10, 5)], True)
     assert index.collect(21, 40) == ([], False)
+
+
+def test_any_bit_of_a_sealed_transaction_index_counts():
+    """Kafka passes over what is shorter than an entry; without it, as an earlier release wrote it, all is believed."""
+    index = TransactionIndex([AbortedTransaction(7, 10, 20, 21), AbortedTransaction(8, 15, 30, 31)])
+    data = index.encode() + index.encode_end()
+    assert TransactionIndex.decode(data).entries == TransactionIndex.decode(index.encode()).entries == index.entries
+    assert 0 < len(index.encode_end()) < len(index.encode()) // 2
+    for bit in range(8 * len(data)):
+        wrong = bytearray(data)
+        wrong[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match=r"checksum|behind last offset"):
+            TransactionIndex.decode(bytes(wrong))
+    wrong = bytearray(data)
+    wrong[9] ^= 1
+    assert len(TransactionIndex.decode(bytes(wrong), is_checked=False).entries) == 2
+    assert TransactionIndex().encode_end() == b""

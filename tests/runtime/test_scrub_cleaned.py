@@ -12,6 +12,7 @@ from tests.support.cleaned_folder import Cleaned, make_cleaned, swap, swap_steps
 from tests.support.segment_log import Log
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import segment_file_name
+from tpc_broker.log.indexes import AbortedTransaction, TransactionIndex
 from tpc_broker.native_bytes import find_batches_end
 from tpc_broker.runtime import scrub as scrub_module
 from tpc_broker.runtime.cluster.damaged import is_damaged
@@ -50,6 +51,20 @@ def cleaned(log: Log, bases: tuple[int, ...] = (0,), end: int = 10, **how: objec
 
 def path_of(log: Log, base: int, suffix: str = ".log") -> Path:
     return log.place / segment_file_name(base, suffix)
+
+
+def test_a_wrong_index_of_aborted_transactions_is_damage(log: Log) -> None:
+    """Of a segment without a seal its own checksum says it."""
+    index = TransactionIndex([AbortedTransaction(7, 1, 2, 3)])
+    data = bytearray(index.encode() + index.encode_end())
+    path = path_of(log, 0, ".txnindex")
+    path.write_bytes(data)
+    path_of(log, 10, ".txnindex").write_bytes(index.encode())
+    assert scrub(log) == []
+    data[12] ^= 4
+    path.write_bytes(data)
+    (damage,) = scrub(log)
+    assert (damage.file, damage.reason) == (f"topics/{log.place.name}/{path.name}", "its checksum is wrong")
 
 
 def test_gaps_are_right_in_a_cleaned_segment_and_behind_its_last_batch(log: Log) -> None:

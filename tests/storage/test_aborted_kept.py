@@ -20,7 +20,7 @@ from tpc_broker.log.files import (
     TRANSACTION_INDEX_SUFFIX,
     segment_file_name,
 )
-from tpc_broker.log.indexes import AbortedTransaction, TransactionIndex
+from tpc_broker.log.indexes import TRANSACTION_ENTRY_BYTES, AbortedTransaction, TransactionIndex
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.log.producer_state import CONTROL_ABORT, CONTROL_COMMIT, ProducerState
 from tpc_broker.storage.checkpoint import Checkpointer
@@ -106,6 +106,46 @@ async def test_a_sealed_segment_with_other_damaged_indexes_keeps_it():
     damage(disk, 1, SNAPSHOT_SUFFIX)
     del file(disk, 1, TIME_INDEX_SUFFIX)[-1:]
     assert await aborted_after_restart(disk, core) == ABORTED
+
+
+@pytest.mark.parametrize("place", [9, 17, 25, 33, 40], ids=["producer", "first", "last", "stable", "checksum"])
+async def test_a_flipped_bit_of_a_sealed_index_of_transactions_is_seen_and_mended(place):
+    disk = FakeDisk()
+    core, storage = await begun(disk)
+    await storage.roll()
+    await storage.append([WENT_ON, marker(2, CONTROL_ABORT, PRODUCER)])
+    await storage.roll()
+    right = bytes(file(disk, 1, TRANSACTION_INDEX_SUFFIX))
+    file(disk, 1, TRANSACTION_INDEX_SUFFIX)[place] ^= 2
+    assert await aborted_after_restart(disk, core) == ABORTED
+    assert file(disk, 1, TRANSACTION_INDEX_SUFFIX) == right
+
+
+async def test_an_index_of_transactions_of_an_earlier_release_is_read_and_left():
+    disk = FakeDisk()
+    core, storage = await begun(disk)
+    await storage.roll()
+    await storage.append([WENT_ON, marker(2, CONTROL_ABORT, PRODUCER)])
+    await storage.roll()
+    del file(disk, 1, TRANSACTION_INDEX_SUFFIX)[TRANSACTION_ENTRY_BYTES:]
+    assert await aborted_after_restart(disk, core) == ABORTED
+    assert len(file(disk, 1, TRANSACTION_INDEX_SUFFIX)) == TRANSACTION_ENTRY_BYTES
+
+
+async def test_a_segment_that_is_the_last_one_again_goes_on_with_its_index():
+    """Behind a cut: what a sealed file ends with gives way to the next entry."""
+    disk = FakeDisk()
+    core, storage = await begun(disk)
+    await storage.append([WENT_ON, marker(2, CONTROL_ABORT, PRODUCER)])
+    await storage.roll()
+    await storage.append([batch(3)])
+    await storage.truncate(3)
+    await storage.append([
+        batch(3, producer=(PRODUCER, 0, 2), transactional=True), marker(4, CONTROL_ABORT, PRODUCER),
+    ])  # fmt: skip
+    both = [*ABORTED, (PRODUCER, 3, 4)]
+    assert await aborted(core) == both
+    assert await aborted_after_restart(disk, core) == both
 
 
 async def repaired(disk, core, damage_it):

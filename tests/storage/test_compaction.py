@@ -16,7 +16,7 @@ from tests.support.plain_disk import PlainDisk
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.batch import walk_headers
-from tpc_broker.log.files import SEAL_SUFFIX, parse_cleaned_file_name
+from tpc_broker.log.files import SEAL_SUFFIX, cleaned_file_name, parse_cleaned_file_name
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.metadata.cleaner_settings import cleaning_bounds
 from tpc_broker.metadata.settings import load_settings
@@ -490,6 +490,41 @@ async def test_changes_beside_a_job(world, change, caplog):
     else:
         assert newest(found) == {**newest(before), **newest(found[-5:] if change == "append" else [])}
     assert not [name for name in names_of(files) if parse_cleaned_file_name(name)] or change not in {"roll", "append"}
+
+
+async def test_a_policy_that_changes_while_a_swap_waits_for_the_lock_keeps_every_record(world):
+    files = await world.make()
+    await fill(files, 100)
+    await checkpointed(files)
+    before = await records_of(files)
+
+    swap = files.swap
+
+    def swapped(*what):
+        files.settings = replace(files.settings, cleanup_compact=False)
+        return swap(*what)
+
+    files.swap = swapped
+    assert not await world.cleanings.clean_next()
+    assert await records_of(files) == before
+
+
+async def test_what_a_job_has_left_in_the_folder_of_the_next_topic_of_its_name_goes(world):
+    files = await world.make()
+    await fill(files, 100)
+    await checkpointed(files)
+    left = cleaned_file_name(files.segments[0].log_name, f"{7:016x}")
+
+    async def deleted(_group):
+        world.led[1] = LeaderPartition(files, 1, trio.Lock(), is_internal=False)
+        del world.led[0]
+
+    world.cleaner.before_take = deleted
+    assert not await world.cleanings.clean_next()
+    files.settings = replace(files.settings, cleanup_compact=False)
+    (files.folder.path / left).write_bytes(b"what came late")
+    await world.cleanings.clean_next()
+    assert left not in names_of(files)
 
 
 async def test_a_log_whose_segments_go_before_a_job_begins_has_not_failed(world):

@@ -67,14 +67,14 @@ def clean(disk, tmp_path, bases, end, **how):
     return made
 
 
-async def set_aside(tmp_path, **how):
+async def set_aside(tmp_path, batches=BATCHES, **how):
     """Three segments of ten batches; the first two are cleaned, and the partition is marked offline."""
     disk = FakeDisk()
     disk.put_folder(DATA)
     core = await recover(disk)
     storage = await create_partition(core.files, DATA / "topics", "events", KEY, SETTINGS)
     core.storages[KEY] = storage
-    for one in BATCHES:
+    for one in batches:
         await storage.append([one])
     journal = JournalWriter(disk, core.journal_file, core.scan)
     assert await Checkpointer(core.journal_file, journal, core.storages).run(nothing_left)
@@ -121,6 +121,20 @@ async def test_holes_in_cleaned_segments_are_no_losses(tmp_path):
     assert (report.lost, report.doubts, report.kept) == ((), (), None)
     assert await everything(await opened(disk)) == KEPT
     assert check_seals(disk) == {0: made[0].seal, 10: made[1].seal}
+
+
+async def test_sequences_of_a_producer_without_a_batch_are_known_afterwards(tmp_path):
+    """What it sends again is known to be that; nobody waits for a transaction of it."""
+    gone = batch(12, [bytes(300)], producer=(7, 2, 5))
+    batches = [*BATCHES[:12], gone, *BATCHES[13:]]
+    disk, _made = await set_aside(
+        tmp_path, batches, keep=lambda header, kept: None if header.producer_id == 7 else kept
+    )
+    await repair(disk)
+    storage = await opened(disk)
+    known = storage.producers.producers[7]
+    assert (known.epoch, [one.last_sequence for one in known.batches]) == (2, [5])
+    assert known.transaction_first_offset == -1
 
 
 async def test_a_segment_that_was_cleaned_to_nothing_stays(tmp_path):

@@ -16,11 +16,13 @@ from tests.support.disk_operations import forgetting
 from tests.support.fake_disk import at_every_effect
 from tests.support.journal_file import encode_entry
 from tpc_broker.errors import StorageFailedError
-from tpc_broker.log.files import parse_cleaned_file_name
+from tpc_broker.log.files import parse_cleaned_file_name, segment_file_name
 from tpc_broker.log.journal import EntryKind
-from tpc_broker.log.seals import Seal
+from tpc_broker.log.seals import Seal, SealedFile
+from tpc_broker.native_bytes import crc32c
 from tpc_broker.storage import segment_swap
 from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.segment_reader import SegmentReader
 from tpc_broker.storage.segment_swap import SegmentSwap, SwapRefusedError
 
 CARRY_OUT = SegmentSwap._carry_out
@@ -174,6 +176,26 @@ async def test_the_partition_is_not_locked_while_the_seal_is_written():
         nursery.cancel_scope.cancel()
     assert not [name for name in names_of(storage) if name.endswith(".tmp")]
     assert await storage.swap(sources, seal, lambda: None) >= 0
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+async def test_a_wrong_index_of_a_cleaned_segment_is_mended_if_it_is_then_what_its_seal_says(suffix):
+    """As one that arrived so in a fill: it was made anew at each start."""
+    world, storage = await world_with_segments()
+    await swapped(world, storage)
+    segment = storage.segments[1]
+    made = await storage.folder.indexes_by_log(segment, storage.settings.index_interval_bytes)
+    files = [SealedFile(len(data), crc32c(data)) for data in made.contents]
+    segment.seal = segment.seal._replace(offset_index=files[0], time_index=files[1], transaction_index=files[2])
+    name = segment_file_name(segment.base_offset, suffix)
+    for right in (True, False):
+        if not right:
+            segment.seal = segment.seal._replace(time_index=SealedFile(12, 1))
+        await storage.folder.write_file(name, b"what is no index")
+        segment.indexes = None
+        await SegmentReader(storage).load(segment)
+        expected = made.contents[0 if suffix == ".index" else 1] if right else b"what is no index"
+        assert await storage.folder.read_file(name) == expected
 
 
 async def swapped(world, storage, *, count=3):

@@ -27,6 +27,7 @@ from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.kafka.records import ControlType, control_batch, read_records
 from tpc_broker.log.batch import decode_header
 from tpc_broker.log.seals import CleanedState
+from tpc_broker.metadata.cleaner_settings import CleanerSettings
 from tpc_broker.metadata.topic_config import TopicConfig
 from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.testing.logs import MemoryLog
@@ -223,11 +224,12 @@ def measured_steps():
         gc.unfreeze()
 
 
-def core_of(clock):
+def core_of(clock, settings=None):
     """As much of a `Core` as a driver asks."""
     raised = []
     return SimpleNamespace(
         clock=clock,
+        settings=settings or CleanerSettings(),
         log_limiter=LogLimiter(trio.current_time),
         dispatcher=SimpleNamespace(wait_caught_up=trio.lowlevel.checkpoint),
         note_machine_raised=lambda: raised.append(trio.current_time()),
@@ -236,9 +238,9 @@ def core_of(clock):
 
 
 @asynccontextmanager
-async def driving(partition, machine=None, clock=None):
+async def driving(partition, machine=None, clock=None, settings=None):
     """A driver that has loaded what is in the log."""
-    driver = MachineDriver(core_of(clock or MemoryClock()), partition, machine or Cells(), "cells")
+    driver = MachineDriver(core_of(clock or MemoryClock(), settings), partition, machine or Cells(), "cells")
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(driver.run)

@@ -31,6 +31,7 @@ from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import OffsetOutOfRangeError, PartitionOfflineError, RecordsDamagedError
 from tpc_broker.kafka.records import Record as LogRecord
 from tpc_broker.kafka.records import build_batch
+from tpc_broker.metadata.cleaner_settings import decompressed_bytes_max
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -342,11 +343,12 @@ class MachineDriver(Generic[M]):
         partition, latest = self._partition, LatestRecords(self.machine)
         bounds = partition.bounds()
         offset = bounds.log_start_offset
+        unpacked_bytes_max = decompressed_bytes_max(self._core.settings)
         while offset < bounds.high_watermark:
             data, begin = await partition.read_bytes(offset, bounds.high_watermark, LOAD_BYTES), offset
             if not data and partition.cleaned()[0].end_offset >= bounds.high_watermark:
                 break  # nothing is left of the rest
-            for offset in replayed(data, latest):  # noqa: B007 - the last one is where to go on
+            for offset in replayed(data, latest, unpacked_bytes_max):  # noqa: B007 - the last one is where to go on
                 await trio.lowlevel.checkpoint()
             if offset <= begin:
                 raise RecordDamagedError(f"nothing can be read at offset {begin}")

@@ -53,6 +53,8 @@ and what is made of it.
 RESOLVED_BYTES = 1 << 20
 """Of names that expressions match: so many are decided on, and written, at a time."""
 LOOKED_AGAIN_S, LOOK_S_MAX = 1.0, 2.0
+LOOKS_AT_ONCE = 2
+"""Pieces, a tenth of a millisecond each."""
 """Between the times that the newest metadata are asked whether there are consumer groups by now; and for the answer."""
 
 VerifyOffsets = Callable[[str, Producer, str, int], Awaitable[ErrorCode]]
@@ -237,7 +239,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
 
     def topics_changed(self, deleted: Sequence[str] = ()) -> None:
         """More is known of topics that are gone, as of those of these names."""
-        self.do_unasked(lambda _now_ms: self.machine.topics_changed(deleted))
+        self.do_unasked(lambda now_ms: self.machine.topics_changed(now_ms, deleted))
 
     async def _learn_topics(self) -> None:
         """The log may name topics that this core's image does not: they were deleted, or another coordinator knew more
@@ -245,7 +247,7 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
         """
         self.topics_changed()
         again_s = AGAIN_S
-        while self.machine.has_unknown_topics:
+        while await self._has_unknown_topics():
             try:
                 await self._core.metadata.take_newest()
                 break
@@ -258,6 +260,17 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
             again_s = min(2 * again_s, AGAIN_S_MAX)
         self._knows_all_topics = True
         self.topics_changed()
+
+    async def _has_unknown_topics(self) -> bool:
+        """Or maybe so. What comes while it is looked is of topics that are known here, or of the newest image."""
+        for number, is_unknown in enumerate(self.machine.look_for_unknown_topics(), 1):
+            if is_unknown:
+                return True
+            if number % LOOKS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+                if self.is_unloaded:
+                    return False
+        return False
 
 
 class GroupService(Coordinators[LoadedCoordinator]):

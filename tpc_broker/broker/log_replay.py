@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tpc_broker.kafka.compression import DECOMPRESSED_BYTES_MAX
 from tpc_broker.kafka.key_values import KeyValues, Kind
 from tpc_broker.kafka.records import CONTROL_KEY, ControlType, read_batch
 
@@ -23,11 +24,13 @@ LOAD_STEP: Final = 256
 # Rule: A machine's log is replayed by batches: a control batch that ends no transaction, one without records and
 # offsets that are in no batch are passed over, and hold up nothing. Held by
 # tests/broker/test_coordinator_driver.py, tests/broker/test_gapped_logs.py.
-def replayed(data: bytes, latest: LatestRecords) -> Iterator[int]:
-    """In steps of LOAD_STEP, after each of which it says at which offset what it has not begun begins."""
+def replayed(data: bytes, latest: LatestRecords, unpacked_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[int]:
+    """In steps of LOAD_STEP, after each of which it says at which offset what it has not begun begins. DecodeError: it
+    is damaged, or a batch unpacks to more than it may.
+    """
     walk, left = KeyValues(data), LOAD_STEP
     while not walk.is_at_end:
-        kind, records, looked_at = walk.take(left)
+        kind, records, looked_at = walk.take(left, is_none_open=not latest.has_open)
         left -= looked_at
         if kind == Kind.PLAIN:
             latest.take(records)
@@ -40,17 +43,17 @@ def replayed(data: bytes, latest: LatestRecords) -> Iterator[int]:
                     yield walk.next_offset
                     left = LOAD_STEP
         if walk.is_at_compressed:
-            left -= _take_compressed(walk, data, latest)
+            left -= _take_compressed(walk, data, latest, unpacked_bytes_max)
         if left <= 0:
             yield walk.next_offset
             left = LOAD_STEP
     yield walk.next_offset
 
 
-def _take_compressed(walk: KeyValues, data: bytes, latest: LatestRecords) -> int:
+def _take_compressed(walk: KeyValues, data: bytes, latest: LatestRecords, unpacked_bytes_max: int) -> int:
     """A batch that no coordinator has written so, all at once: how many records."""
     batch = read_batch(data, walk.position)
-    records = [(record.key, record.value) for record in batch.records()]
+    records = [(record.key, record.value) for record in batch.records(unpacked_bytes_max)]
     looked_at = 1 + len(records)
     if not batch.is_control:
         if batch.is_transactional and batch.producer_id >= 0:

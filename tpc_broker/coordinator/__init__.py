@@ -16,7 +16,7 @@ consumer group begins a write of their tombstones, in front of the one of its ow
 
 What the driver of a machine does for it, and what it may rely on, is the contract `driven.Machine`, which knows nothing
 of groups. The driver of these machines also tells them, whenever they ask, what is known of a topic (`Fate`), and calls
-`topics_changed` when that may be more than before (loaded, topics deleted, `has_unknown_topics` no more).
+`topics_changed` when that may be more than before (loaded, topics deleted, all of them known).
 
 `messages` are requests and responses as plain data, `group` one group with its table of states, `membership` and
 `offsets` the two halves of the machine, `pending_offsets` what open transactions may yet commit, `records` the log's

@@ -90,6 +90,11 @@ class LatestRecords:
 
     # Records, in the log's order
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a transaction has something here that has not ended."""
+        return bool(self._open)
+
     def take(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         """The next ones, of no transaction."""
         parts = self._latest.parts

@@ -33,6 +33,7 @@ from tpc_broker.coordinator.effects import (
     ignore_failure,
     ignore_success,
 )
+from tpc_broker.coordinator.expiry import Expiry
 from tpc_broker.coordinator.group import Group, GroupState, Held, group_of
 from tpc_broker.coordinator.membership import GroupLimits, Membership
 from tpc_broker.coordinator.messages import (
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 _EXPIRY_KEY = ("expiry",)
 _WORK_KEY = ("work",)
 _ENDED_KEY = ("ended",)
+_LOOK_KEY = ("look",)
 WRITES_AT_ONCE = 40
 """Asked for in one step by deadlines, or by one request: above it, or above the bytes of one batch, the rest comes
 later. The driver, who was asked whether there is room, has taken none of them yet (`driven.Machine`).
@@ -146,6 +148,10 @@ class GroupCoordinator:
         self._effects_of_loading = Effects()
         self._finishing_since_ms = 0
         self._maybe_unused: set[str] = set()
+        self._expiry = Expiry(
+            self._groups, self._consumers.by_id, self._offsets, self._writes, life, self._begin_burial,
+            self._forget_unused, self._maybe_unused,
+        )  # fmt: skip
 
     # Replay: the only way in which what is stored changes.
 
@@ -476,24 +482,19 @@ class GroupCoordinator:
         self._deletion.delete(group_ids, token, now_ms, effects)
         return effects
 
-    def topics_changed(self, deleted: Collection[str] = ()) -> Effects:
+    def topics_changed(self, now_ms: int, deleted: Collection[str] = ()) -> Effects:
         """Forgets what was committed for topics that are gone: when the log was replayed, and when more of them is
         known. `deleted`: names of those that went just now. Nobody waits for it; what fails is made good when
         offsets are next looked through.
         """
         effects = Effects()
-        self._forget_gone(effects, deleted)
+        self._offsets.topics_changed(deleted)
+        self._look_on(now_ms, effects)
         return effects
 
-    @property
-    def has_unknown_topics(self) -> bool:
-        """Whether offsets are stored of topics that are not known here."""
-        return self._offsets.has_unknown_topics()
-
-    def _forget_gone(self, effects: Effects, deleted: Collection[str] = ()) -> None:
-        records = self._offsets.tombstones_of_gone(deleted)
-        if records:
-            self._writes.begin_parts(effects, records, ignore_success, ignore_failure)
+    def look_for_unknown_topics(self) -> Iterator[bool]:
+        """Whether offsets are stored of topics that are not known here, or may be: in short steps, once it is True."""
+        return self._offsets.look_for_unknown_topics()
 
     # Time
 
@@ -511,16 +512,19 @@ class GroupCoordinator:
         is more work to do, it is due again at once.
         """
         effects = Effects()
-        has_work = False
+        has_work = looks_on = False
         while not _is_much(effects) and (key := self._timers.pop_due(now_ms)) is not None:
             if key == _WORK_KEY:
                 has_work = True
+            elif key == _LOOK_KEY:
+                looks_on = True
             elif key == _EXPIRY_KEY:
-                is_done = self._ahead.has_room() and self._expire_offsets(now_ms, effects)
-                again_ms = self._limits.offsets_retention_check_interval_ms if is_done else NO_ROOM_RETRY_MS
-                self._timers.set(_EXPIRY_KEY, now_ms + again_ms)
+                self._begin_to_expire(now_ms)
+                looks_on = True
             elif key != _ENDED_KEY:
                 self._on_timer(key, now_ms, effects)
+        if looks_on:
+            self._look_on(now_ms, effects)
         if has_work and self._consumer_membership.assigning.has_work:
             self._consumer_membership.assigning.work(now_ms, effects)
             self._have_work_done(now_ms)
@@ -548,35 +552,26 @@ class GroupCoordinator:
         if group_id in self._groups:
             self._membership.on_deadline(kind, self._groups[group_id], rest, now_ms, effects)
 
-    def _expire_offsets(self, now_ms: int, effects: Effects) -> bool:
-        """Whether all groups were looked through. First those whose burial runs ahead, and so must find room."""
-        being_written = self._offsets.being_written()
-        for consumers in list(self._consumers.by_id.values()):
-            if _is_much(effects):
-                return False
-            records, none_left = self._offsets.tombstones_of_expired(consumers, now_ms, being_written)
-            if records:
-                self._begin_burial(consumers.group_id, records, effects)
-            if none_left and not consumers.members and not _is_much(effects):
-                self._bury_consumers(consumers, effects)
-        self._forget_gone(effects)
-        being_written = self._offsets.being_written()
-        for group in list(self._groups.values()):
-            records, none_left = self._offsets.tombstones_of_expired(group, now_ms, being_written)
-            is_over = none_left and group.state is GroupState.EMPTY and not group.pending_members
-            # One that a later release wrote stays stored, and is forgotten here when the last of its offsets is gone.
-            if is_over and not self._is_of_later_release(group.group_id):
-                records = self._bury(group, now_ms, effects)
-                self._begin_burial(group.group_id, records, effects)
-            elif records:
-                over = {group.group_id} if is_over else set()
-                self._writes.begin_parts(effects, records, partial(self._note_unused, over), ignore_failure)
-            elif is_over:
-                self._forget_unused(group)
-        return True
+    # What is looked through
 
-    def _note_unused(self, group_ids: set[str], _effects: Effects, _now_ms: int) -> None:
-        self._maybe_unused |= group_ids
+    def _begin_to_expire(self, now_ms: int) -> None:
+        """All offsets are looked through; first those of groups whose burial runs ahead, and so must find room."""
+        self._timers.set(_EXPIRY_KEY, now_ms + self._limits.offsets_retention_check_interval_ms)
+        self._expiry.begin()
+        self._offsets.topics_changed()
+
+    def _look_on(self, now_ms: int, effects: Effects) -> None:
+        """The next piece, if there is room; the one behind it is due at once, as above. What transactions have left is
+        brought in first.
+        """
+        has_room = self._ahead.has_room()
+        if has_room and not self.pending.has_ended and not _is_much(effects):
+            if self._expiry.is_under_way:
+                self._expiry.go_on(now_ms, effects)
+            elif self._offsets.looks_for_gone and (records := self._offsets.tombstones_of_gone()):
+                self._writes.begin_parts(effects, records, ignore_success, ignore_failure)
+        if self._expiry.is_under_way or self._offsets.looks_for_gone:
+            self._timers.set(_LOOK_KEY, now_ms if has_room else now_ms + NO_ROOM_RETRY_MS)
 
     def _begin_burial(self, group_id: str, records: list[Record], effects: Effects) -> None:
         if records:

@@ -106,6 +106,16 @@ class PendingOffsets:
     def __bool__(self) -> bool:
         return bool(self._open)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether something is left to bring in."""
+        return bool(self._ended)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether something is open, or left to bring in."""
+        return bool(self._open or self._ended)
+
     # Replay
 
     def add(self, producer: Producer, key: OffsetKey, offset: StoredOffset | Record) -> None:

@@ -21,9 +21,9 @@ class Kind(IntEnum):
     """What a step of the walk has read."""
 
     PLAIN = lib.TPC_KEY_VALUES_PLAIN
-    """Records of no transaction."""
+    """Records of no transaction, or of one that commits a few batches further on."""
     TRANSACTION = lib.TPC_KEY_VALUES_TRANSACTION
-    """Some of a producer's transaction."""
+    """Some of a producer's transaction, of which it is open how it ends."""
     ABORT = lib.TPC_KEY_VALUES_ABORT
     COMMIT = lib.TPC_KEY_VALUES_COMMIT
     """The end of the producer's transaction: no records."""
@@ -57,11 +57,13 @@ class KeyValues:
         """Id and epoch, of what was read last, if that is of a transaction."""
         return self._walk.producer_id, self._walk.producer_epoch
 
-    def take(self, count_max: int) -> tuple[int, list[KeyValue], int]:
+    def take(self, count_max: int, *, is_none_open: bool = False) -> tuple[int, list[KeyValue], int]:
         """The `Kind` of what comes next, the records, and how many records, markers and empty batches were looked at.
+        `is_none_open`: no TRANSACTION was read that has not ended: markers until the next one are passed over.
         `DecodeError`: damage.
         """
         walk, places = self._walk, self._places
+        walk.is_none_open = is_none_open
         if count_max > self._room:
             places = self._places = ffi.new("tpc_key_value[]", count_max)
             self._room = count_max

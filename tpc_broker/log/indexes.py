@@ -1,8 +1,12 @@
-"""The three indexes of a segment, byte for byte Kafka's (big-endian, no header).
+"""The three indexes of a segment, byte for byte Kafka's (big-endian, no header) but for the end of the third one.
 
     .index       relative offset i32, position i32       last offset of the batch that starts at the position
     .timeindex   timestamp i64, relative offset i32      largest timestamp up to that offset; strictly rising
-    .txnindex    version i16 = 0, producer id, first offset, last offset, last stable offset (i64 each)
+    .txnindex    version i16 = 0, producer id, first offset, last offset, last stable offset (i64 each);
+                 behind them, of a sealed segment: "TXC1", number of entries u32, CRC-32C of the entries u32
+
+Kafka passes over less than an entry at the end. A file without that end, which an earlier release has written, is read
+unchecked. An active segment's has none, nor that of one that was cleaned: its seal has a checksum of the file.
 
 Indexes are hints. They are sparse, small, never trusted (`problem` says what is wrong with one) and can always be made
 again from the log. Lookups answer "not further than": the search goes on from there over batch headers.
@@ -14,15 +18,21 @@ import struct
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tpc_broker.native_bytes import crc32c
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
 _TRANSACTION_ENTRY: Final = struct.Struct(">hqqqq")
+_TRANSACTION_END: Final = struct.Struct(">4sII")
+_TRANSACTION_END_MAGIC: Final = b"TXC1"
 OFFSET_ENTRY_BYTES: Final = _OFFSET_ENTRY.size
 TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
 TRANSACTION_ENTRY_BYTES: Final = _TRANSACTION_ENTRY.size
+TRANSACTION_END_BYTES: Final = _TRANSACTION_END.size
+assert TRANSACTION_END_BYTES < TRANSACTION_ENTRY_BYTES, "a next entry covers all of it, and Kafka passes over it"
 
 
 class OffsetEntry(NamedTuple):
@@ -193,6 +203,11 @@ class TimeIndex:
         return None
 
 
+def _end_of(entries: bytes) -> bytes:
+    count = len(entries) // TRANSACTION_ENTRY_BYTES
+    return _TRANSACTION_END.pack(_TRANSACTION_END_MAGIC, count, crc32c(entries))
+
+
 class TransactionIndex:
     """Aborted transactions whose abort marker lies in one segment, in the order of their markers."""
 
@@ -200,13 +215,19 @@ class TransactionIndex:
         self.entries = list(entries)
 
     @classmethod
-    def decode(cls, data: bytes) -> TransactionIndex:
-        """Raises ValueError when the bytes are no such index."""
-        if len(data) % TRANSACTION_ENTRY_BYTES:
+    def decode(cls, data: bytes, *, is_checked: bool = True) -> TransactionIndex:
+        """Raises ValueError when the bytes are no such index, or not those that were written. `is_checked`: False where
+        a wrong entry is better than none.
+        """
+        behind = len(data) % TRANSACTION_ENTRY_BYTES
+        entries_data, end = data[: len(data) - behind], data[len(data) - behind :]
+        if behind not in (0, TRANSACTION_END_BYTES):
             raise ValueError(f"{len(data)} bytes are not a whole number of entries")
+        if end and is_checked and end != _end_of(entries_data):
+            raise ValueError("its checksum is wrong")
         entries = []
         before = -1
-        for version, *fields in _TRANSACTION_ENTRY.iter_unpack(data):
+        for version, *fields in _TRANSACTION_ENTRY.iter_unpack(entries_data):
             entry = AbortedTransaction._make(fields)
             if version != 0 or entry.first_offset > entry.last_offset or entry.last_offset <= before:
                 raise ValueError(f"version {version}, {entry} behind last offset {before}")
@@ -215,7 +236,12 @@ class TransactionIndex:
         return cls(entries)
 
     def encode(self) -> bytes:
+        """The entries."""
         return b"".join(_TRANSACTION_ENTRY.pack(0, *entry) for entry in self.entries)
+
+    def encode_end(self) -> bytes:
+        """What follows them when there will be no more."""
+        return _end_of(self.encode()) if self.entries else b""
 
     def append(self, entry: AbortedTransaction) -> None:
         assert not self.entries or entry.last_offset > self.entries[-1].last_offset, (self.entries[-1], entry)

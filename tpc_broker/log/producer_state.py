@@ -281,6 +281,20 @@ class ProducerState:
             older = [batch for batch in known.batches if batch.last_offset < first_offset]
             producer.batches[:] = [*older, *producer.batches][-BATCHES_PER_PRODUCER_MAX:]
 
+    # Rule: A repair forgets no sequence: of whom no batch is left the checkpoint knows it. Held by
+    # tests/storage/test_repair_cleaned.py.
+    def remember(self, earlier: ProducerState, end_offset: int) -> None:
+        """Producers that an earlier state of the same log has and that are not here, without what they had open: their
+        batches have gone. Not those that have written from `end_offset` on.
+        """
+        known = {
+            one.producer_id: replace(one, transaction_first_offset=NO_OFFSET, encoded=None, owner=None)
+            for one in earlier
+            if one.producer_id not in self.producers
+            and all(batch.last_offset < end_offset for batch in one.batches)
+        }
+        self.producers = known | self.producers
+
     def _apply_marker(self, header: BatchHeader, marker: ControlMarker) -> AbortedTransaction | None:
         if marker.kind not in (CONTROL_ABORT, CONTROL_COMMIT):
             return None

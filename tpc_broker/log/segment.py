@@ -108,6 +108,11 @@ class SegmentIndexes:
         transactions = TRANSACTION_ENTRY_BYTES * len(self.transactions.entries)
         return len(self.offsets.data), len(self.times.data), transactions
 
+    @property
+    def contents(self) -> tuple[bytes, bytes, bytes]:
+        """The three of them, as the files of a cleaned segment have them."""
+        return bytes(self.offsets.data), bytes(self.times.data), self.transactions.encode()
+
     def seal(self) -> None:
         """Nothing will be added any more."""
         self.times.append_if_later(self.largest_timestamp, self.largest_timestamp_offset)

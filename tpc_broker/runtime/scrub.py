@@ -29,6 +29,7 @@ from tpc_broker.log.files import (
     LOG_SUFFIX,
     LOSSES_FILE,
     SEAL_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     checkpoint_file_name,
     decode_losses,
     journal_file_name,
@@ -36,6 +37,7 @@ from tpc_broker.log.files import (
     partition_folder_name,
     segment_file_name,
 )
+from tpc_broker.log.indexes import TransactionIndex
 from tpc_broker.log.journal import (
     BLOCK_BYTES,
     REGION_BLOCK_FIRST,
@@ -366,6 +368,7 @@ class Scrub:
             return
         if seal is None:
             yield from self._damages_of_file(segment._replace(log_name=""), paced=paced)
+            yield from self._damages_of_aborted(segment)
         else:
             yield from self._damages_by_seal(segment, seal, paced=paced)
 
@@ -400,6 +403,21 @@ class Scrub:
                 yield segment.damage(good_end, end - good_end, walk.next_offset, segment.state.log_end_offset, reason)
         finally:
             file.close()
+
+    def _damages_of_aborted(self, segment: _Segment) -> Iterator[Damage]:
+        """By its checksum: nothing else tells a wrong entry. Who opens it next makes it anew."""
+        if segment.end_position >= 0:  # others are added, and there is none yet
+            return
+        name = segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+        try:
+            data = (self._data / segment.folder / name).read_bytes()
+            TransactionIndex.decode(data)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            yield segment.damage(0, 0, segment.base_offset, -1, f"cannot be read: {error.strerror}", name)
+        except ValueError as error:
+            yield segment.damage(0, len(data), segment.base_offset, -1, str(error), name)
 
     # Rule: Gaps are right in a segment with a seal, and nowhere else: all bytes of its files are held against the seal.
     # See also tpc_broker/log/folder_view.py. Held by tests/runtime/test_scrub_cleaned.py.

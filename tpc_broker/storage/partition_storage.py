@@ -212,14 +212,20 @@ class PartitionStorage(SegmentLog):
         """`SegmentRetention.purge`."""
         return SegmentRetention(self).purge(now_ms)
 
-    def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> Awaitable[float]:
+    def swap(
+        self,
+        sources: Sequence[Source],
+        seal: Seal,
+        published: Callable[[], None],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Awaitable[float]:
         """`SegmentSwap.swap`; `on_cleaned` is called with `published`."""
 
         def shown() -> None:
             published()
             self.on_cleaned()
 
-        return SegmentSwap(self).swap(sources, seal, shown)
+        return SegmentSwap(self).swap(sources, seal, shown, is_wanted)
 
     @asynccontextmanager
     async def swaps_held(self) -> AsyncIterator[None]:

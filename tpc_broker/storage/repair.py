@@ -585,6 +585,7 @@ async def _finish_files(
         await _begin_segment(folder, log, plan.log_end_offset)
         for name in log.segment.file_names[:4]:
             await folder.remove(name)
+    log.state.producers.remember(state.producers, plan.log_end_offset)
     whole = LogState(state.epochs, log.state.producers)
     for entry in log.state.epochs.entries:
         whole.begin_epoch(*entry)

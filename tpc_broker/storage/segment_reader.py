@@ -16,6 +16,7 @@ from tpc_broker.log.indexes import OFFSET_ENTRY_BYTES, OffsetEntry
 from tpc_broker.storage.batch_ranges import end_of_batches, find_offset
 from tpc_broker.storage.files_life import FilesState
 from tpc_broker.storage.ports import SegmentWindow
+from tpc_broker.storage.segments import are_sealed
 from tpc_broker.storage.uncontended_lock import UncontendedLock
 
 if TYPE_CHECKING:
@@ -274,8 +275,8 @@ class SegmentReader:
         async with UncontendedLock(log.lock):
             segment.check_present()
             indexes = self._keep(segment, end_offset, made, [0, 0, 0])
-            is_damaged = segment.seal is not None  # what replaced them would not be what the seal says: a repair's
-            if segment.indexes is made and log.life.state is FilesState.OPEN and not is_damaged:
+            is_right = segment.seal is None or are_sealed(segment.seal, made.contents)  # else it is a repair's
+            if segment.indexes is made and log.life.state is FilesState.OPEN and is_right:
                 await log.folder.replace_index_files(segment)
             return indexes
 

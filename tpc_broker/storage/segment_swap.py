@@ -90,9 +90,15 @@ class SegmentSwap:
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
 
-    async def swap(self, sources: Sequence[Source], seal: Seal, published: Callable[[], None]) -> float:
+    async def swap(
+        self,
+        sources: Sequence[Source],
+        seal: Seal,
+        published: Callable[[], None],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> float:
         """Put a cleaned segment, whose files are there, in the place of these. `published` is called in the step that
-        shows it to readers. For how many seconds the partition was locked.
+        shows it to readers; `is_wanted` is asked when the partition is locked. For how many seconds it was.
 
         SwapRefusedError: nothing has changed. StorageFailedError: the partition has failed, or is not open.
         """
@@ -109,6 +115,8 @@ class SegmentSwap:
                         if log.swaps.is_held or log.swaps.is_under_way:
                             continue
                         self._check_version(sources, seal)
+                        if not is_wanted():
+                            raise SwapRefusedError("it is not to be cleaned any more")
                         begun.enter_context(log.swaps.under_way())
                         begun.enter_context(trio.CancelScope(shield=True))
                         await self._carry_out([one.segment for one in sources], seal, written, published)

@@ -359,14 +359,17 @@ class SegmentFolder:
         assert indexes is not None, segment
         contents = (indexes.offsets.data, indexes.times.data, indexes.transactions.encode())
         lengths, writes = [len(content) for content in contents], []
-        if lengths == segment.flushed_bytes and all(lengths[:2]):
+        end = indexes.transactions.encode_end() if sealed and segment.seal is None else b""
+        if lengths == segment.flushed_bytes and all(lengths[:2]) and not end:
             return [], lengths
         if not sealed and self._may_lag(segment, lengths):
             return [], segment.flushed_bytes
         either = sealed or any(lengths[:2])
         for suffix, content, done in zip(_INDEX_SUFFIXES, contents, segment.flushed_bytes, strict=True):
-            if len(content) > done:
-                writes.append((segment_file_name(segment.base_offset, suffix), bytes(content[done:]), done))
+            what_ends = end if suffix == TRANSACTION_INDEX_SUFFIX else b""
+            if len(content) > done or what_ends:
+                added = bytes(content[done:]) + what_ends
+                writes.append((segment_file_name(segment.base_offset, suffix), added, done))
             elif not content and either and suffix != TRANSACTION_INDEX_SUFFIX:
                 writes.append((segment_file_name(segment.base_offset, suffix), b"", 0))
         return writes, lengths
@@ -406,7 +409,7 @@ class SegmentFolder:
                 for suffix in _INDEX_SUFFIXES
             ]
         segment.check_present()
-        if segment.seal is not None and not _are_sealed(segment.seal, stored):
+        if segment.seal is not None and not are_sealed(segment.seal, stored):
             return None
         indexes.offsets = OffsetIndex(segment.base_offset, stored[0])
         indexes.times = TimeIndex(segment.base_offset, stored[1])
@@ -420,7 +423,7 @@ class SegmentFolder:
         last = indexes.times.last
         if last is not None:
             indexes.resume(last.timestamp, last.offset, -1)
-        return indexes, [len(data) for data in stored]
+        return indexes, list(indexes.lengths)
 
     async def _sound(self, segment: Segment, indexes: SegmentIndexes, end_offset: int) -> bool:
         """Whether indexes look like this log's: shape, samples in order, and the last entry against the log itself."""
@@ -478,10 +481,13 @@ class SegmentFolder:
         return indexes
 
     async def _stored_aborted(self, segment: Segment) -> dict[tuple[int, int], AbortedTransaction]:
-        """What a segment's index of transactions says, by producer and offset of the marker; damaged: nothing."""
+        """What a segment's index of transactions says, by producer and offset of the marker; not in whole entries:
+        nothing.
+        """
         data = await self.read_file(segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)) or b""
         try:
-            return {(one.producer_id, one.last_offset): one for one in TransactionIndex.decode(data).entries}
+            entries = TransactionIndex.decode(data, is_checked=False).entries
+            return {(one.producer_id, one.last_offset): one for one in entries}
         except ValueError:
             return {}
 
@@ -510,7 +516,8 @@ class SegmentFolder:
         assert segment.indexes is not None, segment
         data = segment.indexes.transactions.encode()
         name = segment_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
-        is_right = bool(data) and await self.read_file(name) == data
+        stored = await self.read_file(name) or b""
+        is_right = bool(data) and stored in (data, data + segment.indexes.transactions.encode_end())
         segment.flushed_bytes = [0, 0, len(data) if is_right else 0]
         for suffix in _INDEX_SUFFIXES[: 2 if is_right else 3]:
             await self.remove(segment_file_name(segment.base_offset, suffix))
@@ -649,7 +656,7 @@ async def _present(segment: Segment) -> AsyncIterator[None]:
         raise
 
 
-def _are_sealed(seal: Seal, stored: Sequence[bytes]) -> bool:
+def are_sealed(seal: Seal, stored: Sequence[bytes]) -> bool:
     """Whether a cleaned segment's indexes are those that its seal names."""
     return all(
         len(data) == file.size_bytes and crc32c(data) == file.crc

@@ -13,8 +13,8 @@ enum {
 
 /* What a call has read. */
 enum {
-    TPC_KEY_VALUES_PLAIN = 0,       /* records of no transaction, of any number of batches */
-    TPC_KEY_VALUES_TRANSACTION = 1, /* some of a batch of a producer's transaction */
+    TPC_KEY_VALUES_PLAIN = 0,       /* records that count from here on, of any number of batches */
+    TPC_KEY_VALUES_TRANSACTION = 1, /* some of a batch of a transaction: how it ends is not known */
     TPC_KEY_VALUES_ABORT = 2,       /* a marker, which takes one place and fills none */
     TPC_KEY_VALUES_COMMIT = 3
 };
@@ -28,6 +28,7 @@ typedef struct {
     int64_t producer_id;    /* of the transaction, or of the one that the marker ends */
     int32_t records_left;   /* of the batch that is read */
     int32_t batches_passed; /* by this call: without a record that counts */
+    int32_t is_none_open; /* in: the caller knows of no open transaction: a marker that comes before one ends nothing */
     int32_t stopped;
     int16_t producer_epoch;
     int16_t kind;
