@@ -208,9 +208,15 @@ async def test_what_cannot_be_read(shared_broker: Any, monkeypatch: pytest.Monke
 async def test_two_tasks_at_once_are_told(shared_broker: Any) -> None:
     async with connect(shared_broker.bootstrap) as client:
         name = await made_topic(client, here("reading-twice"))
+        reads = anyio.Event()
+
+        async def read(stream: Any) -> None:
+            reads.set()  # it goes on from here without a pause until it waits for a record
+            await anext(stream)
+
         async with client.read(name) as stream, anyio.create_task_group() as tasks:
-            tasks.start_soon(anext, stream)
-            await anyio.lowlevel.checkpoint()
+            tasks.start_soon(read, stream)
+            await reads.wait()
             with pytest.raises(anyio.BusyResourceError):
                 await anext(stream)
             tasks.cancel_scope.cancel()
