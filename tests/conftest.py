@@ -14,7 +14,7 @@ from tests.support.seccomp import libseccomp
 from tests.support.tls_proxy import make_certificates
 from tools import extract_schema
 from tpc_broker.cli.connection import leave_interrupts_alone
-from tpc_broker.runtime.ring import BACKEND_VARIABLE, Backend
+from tpc_broker.engine.ring import BACKEND_VARIABLE, Backend
 
 PLUGINS = ("tiers", "workers", "skips", "kept_files", "mutants", "shared_servers")
 pytest_plugins = [f"tests.support.{name}" for name in PLUGINS]

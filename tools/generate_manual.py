@@ -16,7 +16,7 @@ import click
 
 from tpc_broker import __version__
 from tpc_broker.cli.main import main as tpc
-from tpc_broker.runtime.main import main as tpc_broker
+from tpc_broker.process.main import main as tpc_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ NO_RING: Final = (
 
 def broker() -> None:
     """``tpc-broker``."""
-    _run("tpc-broker", "tpc_broker.runtime.main", [NO_RING] if find_spec(_RING) is None else [])
+    _run("tpc-broker", "tpc_broker.process.main", [NO_RING] if find_spec(_RING) is None else [])
 
 
 def tool() -> None:

@@ -1,7 +1,7 @@
 """Which queue of a core a task belongs to. The queues share the core's CPU time by their shares.
 
 A task and whatever it starts stay in the queue that it was started in; who says nothing is in `clients`. The choice
-itself is made by the loop (`runtime/task_queues.py`); here is only what every part may say.
+itself is made by the loop (`engine/task_queues.py`); here is only what every part may say.
 """
 
 from __future__ import annotations

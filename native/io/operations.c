@@ -203,8 +203,8 @@ static bool parts_are_over(tpc_ring *ring, uint32_t index, int32_t *result) {
 }
 
 /* Rule: A buffer that the kernel may touch is never freed. A cancelled operation's result is delivered all the same.
- * See also tpc_broker/runtime/ring.py. Held by tests/runtime/test_trio_ring.py, tests/runtime/test_ring_disk.py,
- * tests/runtime/test_sanitizers.py. */
+ * See also tpc_broker/engine/ring.py. Held by tests/engine/test_trio_ring.py, tests/engine/test_ring_disk.py,
+ * tests/engine/test_sanitizers.py. */
 static void on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags) {
     tpc_ring *ring = context;
     uint32_t index = (uint32_t)user_data;

@@ -455,7 +455,7 @@ static void take_reports(tpc_plain *plain) {
 }
 
 /* Rule: A buffer of an operation in a thread is left alone until its result is in, also after a cancel. See also
- * native/io/plain_files.c. Held by tests/runtime/test_plain_ring.py, tests/runtime/test_sanitizers.py. */
+ * native/io/plain_files.c. Held by tests/engine/test_plain_ring.py, tests/engine/test_sanitizers.py. */
 static int plain_wait(tpc_substitute *substitute, bool waits, int64_t timeout_ns) {
     tpc_plain *plain = plain_of(substitute);
     struct epoll_event events[EPOLL_EVENTS_MAX];

@@ -172,7 +172,7 @@ static void give_descriptors_back(plain_operation *head) {
 }
 
 /* Rule: Without io_uring too, an acknowledgement comes after the data is on the disk. What is linked behind a write that was
- * not whole is cancelled. Held by tests/runtime/test_plain_ring.py. */
+ * not whole is cancelled. Held by tests/engine/test_plain_ring.py. */
 static void perform_chain(plain_operation *head) {
     bool goes_on = true;
     for (plain_operation *each = head; each; each = each->chained) {

@@ -64,7 +64,7 @@ static void found(tpc_ring *ring, enum tpc_feature feature, bool there) {
 }
 
 /* Rule: Features that older kernels lack have replacements. TPC_HIDE_FEATURES=5.8 takes the features away. See also
- * tpc_broker/runtime/ring.py. Held by tests/runtime/conftest.py (each test of the ring also with features hidden),
+ * tpc_broker/engine/ring.py. Held by tests/engine/conftest.py (each test of the ring also with features hidden),
  * tests/integration/test_whole_life.py. */
 /*
  * What the kernel has. Opcodes are probed. Flags of opcodes cannot be, so the opcode that came with the same release stands

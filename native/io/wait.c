@@ -176,7 +176,7 @@ static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event
     return -ETIME;
 }
 
-/* Rule: The wait returns to Python after a bounded share of hot work. Held by tests/runtime/test_ring_wait.py. */
+/* Rule: The wait returns to Python after a bounded share of hot work. Held by tests/engine/test_ring_wait.py. */
 int tpc_ring_wait(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
     ring->statistics.turns++;
     ring->now_ns = tpc_monotonic_ns();

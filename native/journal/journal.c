@@ -120,7 +120,7 @@ int tpc_journal_close(tpc_journal *journal) {
 }
 
 /* Rule: After a failure the journal's first commit is placed over the first one that failed. See also
- * native/journal/journal_writer.c. Held by tests/runtime/test_journal.py. */
+ * native/journal/journal_writer.c. Held by tests/engine/test_journal.py. */
 int tpc_journal_reopen(tpc_journal *journal, int32_t descriptor, int32_t mode, uint64_t run_id) {
     if (!journal->error || run_id == journal->params.run_id || descriptor < 0 || mode < TPC_JOURNAL_DIRECT_DSYNC ||
         mode > TPC_JOURNAL_BUFFERED_FDATASYNC)

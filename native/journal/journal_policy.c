@@ -39,7 +39,7 @@ int tpc_journal_next_action(const tpc_journal_view *view) {
 
 /* Rule: A journal that fills up is slowed down by pauses of 40 ms at most. It does not stop as long as a checkpoint
  * takes seconds. Why: docs/decisions/2026-11-26-first-writes.md. See also native/journal/journal_writer.c. Held by
- * tests/runtime/test_journal_policy.py, tests/runtime/test_journal.py. */
+ * tests/engine/test_journal_policy.py, tests/engine/test_journal.py. */
 int64_t tpc_journal_pace_ns(uint64_t blocks, uint64_t blocks_left, int64_t wanted_ns) {
     if (wanted_ns <= 0) return 0;
     double share = blocks_left ? (double)blocks / (double)blocks_left : 1.0;

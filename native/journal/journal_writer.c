@@ -81,7 +81,7 @@ static void pace(tpc_journal *journal, uint32_t blocks) {
 }
 
 /* Rule: Nothing acknowledged is lost by loss of power. See also tpc_broker/storage/checkpoint.py. Held by
- * tests/runtime/test_flushed_writes.py, tests/durability/test_power_loss.py, tests/durability/test_crash_images.py,
+ * tests/engine/test_flushed_writes.py, tests/durability/test_power_loss.py, tests/durability/test_crash_images.py,
  * tests/cluster/test_disks.py (of one node, a majority and all). */
 /* 0, or -EAGAIN when the submission queue cannot take it now. */
 static int submit(tpc_journal *journal, uint64_t sequence) {
@@ -251,8 +251,8 @@ static void drop_failed(tpc_journal *journal) {
 }
 
 /* Rule: Only the contiguous durable prefix is acknowledged. A short write is a failure. After a failure offsets and
- * sequence numbers go back. See also native/log/append.c. Held by tests/runtime/test_journal.py,
- * tests/runtime/test_journal_order.py, tests/runtime/test_plane_produce.py. */
+ * sequence numbers go back. See also native/log/append.c. Held by tests/engine/test_journal.py,
+ * tests/engine/test_journal_order.py, tests/engine/test_plane_produce.py. */
 static void advance(tpc_journal *journal) {
     bool advanced = false;
     while (journal->sequence_first < journal->sequence_submit) {

@@ -89,7 +89,7 @@ static void drop_of_all(tpc_plane *plane) {
 }
 
 /* Rule: Of aborted transactions a partition keeps TPC_ABORTED_MAX at most, and those whose markers no segment has yet; a core
- * keeps 4 MiB of them. What goes is told by segments. Held by tests/runtime/test_read_committed.py. */
+ * keeps 4 MiB of them. What goes is told by segments. Held by tests/engine/test_read_committed.py. */
 void tpc_aborted_bound(tpc_plane *plane, tpc_partition *partition) {
     verify_from(partition);
     count(plane, partition);

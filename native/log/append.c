@@ -271,7 +271,7 @@ int tpc_plane_append(tpc_plane *plane, uint64_t handle, const uint8_t *batches, 
 
 /* Rule: A marker is taken of no coordinator that another one has followed, and of no epoch of the producer that is over: from
  * version 2 on each transaction has an epoch of its own. Where none is open it may be the last one again. Held by
- * tests/runtime/test_plane_transactions.py. */
+ * tests/engine/test_plane_transactions.py. */
 static int16_t judge_marker(const tpc_partition *partition, int64_t producer_id, int16_t producer_epoch,
                             int32_t coordinator_epoch, int16_t transaction_version) {
     const tpc_producer_state *known = tpc_producers_find(&partition->producers, producer_id);
@@ -342,7 +342,7 @@ static void forget_adoptions(tpc_plane *plane, uint64_t durable_sequence) {
 }
 
 /* Rule: Readers see only what is durable, also with durability=relaxed. See also native/log/commit.c,
- * tpc_broker/broker/partition.py. Held by tests/runtime/test_plane_produce.py. */
+ * tpc_broker/broker/partition.py. Held by tests/engine/test_plane_produce.py. */
 void tpc_append_durable(void *context, uint64_t sequence) {
     tpc_plane *plane = context;
     TPC_HOLDS(sequence <= tpc_journal_durable_sequence(plane->journal));
@@ -440,8 +440,8 @@ static void undo(tpc_plane *plane, const tpc_undo_record *undone) {
 
 /* Rule: No offset of a leader epoch ever has two records. After a failure each partition that was cut begins a new
  * epoch before any append. Why: docs/decisions/2026-11-23-four-offsets.md. See also
- * tpc_broker/storage/journal_upkeep.py. Held by tests/runtime/test_trouble.py, tests/runtime/test_plane_produce.py,
- * tests/runtime/test_replicated_partitions.py, tests/runtime/test_lost_cuts.py. */
+ * tpc_broker/storage/journal_upkeep.py. Held by tests/engine/test_trouble.py, tests/engine/test_plane_produce.py,
+ * tests/engine/test_replicated_partitions.py, tests/engine/test_lost_cuts.py. */
 void tpc_append_failed(void *context, uint64_t first_failed_sequence, int error) {
     (void)first_failed_sequence, (void)error;
     tpc_plane *plane = context;

@@ -25,8 +25,8 @@ int64_t tpc_partition_reached(const tpc_partition *partition, enum tpc_wait_leve
 
 /* Rule: Whoever waits for records is answered once: when they are durable or committed, when they are lost, or when
  * the role ends. A wait in a list is for records that the log has. Why: docs/decisions/2026-11-23-four-offsets.md.
- * See also native/requests/pending.c, tpc_broker/runtime/data_plane.py. Held by tests/runtime/test_commit_waits.py,
- * tests/runtime/test_plane_produce.py, tests/runtime/test_plane_roles.py. */
+ * See also native/requests/pending.c, tpc_broker/engine/data_plane.py. Held by tests/engine/test_commit_waits.py,
+ * tests/engine/test_plane_produce.py, tests/engine/test_plane_roles.py. */
 void tpc_commit_wait_begin(tpc_partition *partition, tpc_commit_wait *wait, enum tpc_wait_level level,
                            int64_t end_offset,
                            void (*over)(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code)) {
@@ -124,8 +124,8 @@ int tpc_partition_set_replicated(tpc_plane *plane, uint64_t handle, int on) {
 /* Rule: A replicated partition is committed only as far as Python says, and never beyond what is durable here. A
  * follower appends only what follows. What is committed is never cut. No reader sees more, also not in segments.
  * Why: docs/decisions/2026-11-23-replicated-partitions.md. See also native/replication/replica.c,
- * native/log/segment_window.c. Held by tests/runtime/test_replicated_partitions.py,
- * tests/runtime/test_plane_fetch_segments.py, tests/runtime/test_three_replicas.py. */
+ * native/log/segment_window.c. Held by tests/engine/test_replicated_partitions.py,
+ * tests/engine/test_plane_fetch_segments.py, tests/node/test_three_replicas.py. */
 int tpc_partition_commit(tpc_plane *plane, uint64_t handle, int32_t term, int64_t end_offset) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;

@@ -77,7 +77,7 @@ int64_t tpc_partition_last_stable_offset(const tpc_partition *partition) {
 /* Rule: log_start_offset <= last_stable_offset <= high_watermark <= commit_offset <= durable_offset <=
  * log_end_offset, and written_offset <= durable_offset. None of them falls. A core in which this is broken ends, and
  * logs the numbers. See also native/log/commit.c, native/journal/journal_queue.c, native/io/invariant.h. Held by
- * tests/runtime/test_invariants.py. */
+ * tests/engine/test_invariants.py. */
 void tpc_partition_verify(const tpc_partition *partition) {
     int64_t last_stable_offset = tpc_partition_last_stable_offset(partition);
     TPC_PARTITION_INVARIANT(partition, partition->log_start_offset <= last_stable_offset);
@@ -349,7 +349,7 @@ void tpc_partitions_free(tpc_plane *plane) {
 }
 
 /* Rule: A partition that is registered is not led yet: that is a step of its own, in a term that never falls. Held
- * by tests/runtime/test_plane_roles.py. */
+ * by tests/engine/test_plane_roles.py. */
 int tpc_partition_arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
@@ -382,7 +382,7 @@ int tpc_partition_disarm(tpc_plane *plane, uint64_t handle, int keep_waits) {
 }
 
 /* Rule: Withdrawing a partition raises its generation and settles what is under way. See also native/log/plane.c.
- * Held by tests/runtime/test_plane_partitions.py. */
+ * Held by tests/engine/test_plane_partitions.py. */
 int tpc_partition_withdraw(tpc_plane *plane, uint64_t handle) {
     tpc_partition *partition = tpc_partition_of(plane, handle);
     if (!partition) return -ENOENT;
@@ -486,8 +486,8 @@ int tpc_partition_longest_search(const tpc_plane *plane, uint64_t handle) {
 }
 
 /* Rule: A producer with an open transaction is never forgotten, however long it is silent: its marker comes, and until then
- * readers must not pass. See also tpc_broker/log/producer_state.py. Held by tests/runtime/test_plane_transactions.py,
- * tests/runtime/test_transactions_random.py. */
+ * readers must not pass. See also tpc_broker/log/producer_state.py. Held by tests/engine/test_plane_transactions.py,
+ * tests/engine/test_transactions_random.py. */
 static bool is_silent(const tpc_plane *plane, const tpc_producer_state *state, int64_t now_ms) {
     return !state->transaction && now_ms - state->last_append_ms >= plane->params.producer_expiry_ms;
 }

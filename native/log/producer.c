@@ -173,7 +173,7 @@ static void end_transaction(tpc_producers *producers, tpc_producer_state *state,
 
 /* Rule: A batch changes what is known of its producer in C exactly as in Python: an epoch that changes forgets the batches, not
  * the open transaction; a marker ends that, and is none of the batches. See also tpc_broker/log/producer_state.py. Held by
- * tests/runtime/test_transactions_random.py. */
+ * tests/engine/test_transactions_random.py. */
 void tpc_producers_accept(tpc_producers *producers, const tpc_batch_header *header, const tpc_control_marker *marker,
                           int64_t base_offset, int64_t now_ms) {
     tpc_producer_state *known = tpc_producers_find(producers, header->producer_id);
@@ -221,7 +221,7 @@ static int put(tpc_producers *producers, const tpc_producer_state *state) {
 }
 
 /* Rule: What an append that is undone began or ended is as before: its transaction is forgotten, or open again. Both are told
- * from the states before and after. Held by tests/runtime/test_transactions_random.py. */
+ * from the states before and after. Held by tests/engine/test_transactions_random.py. */
 void tpc_producers_undo(tpc_producers *producers, int64_t producer_id, const tpc_producer_state *before) {
     tpc_producer_state *now = tpc_producers_find(producers, producer_id);
     tpc_open_transaction *open = now ? now->transaction : NULL, *was = before ? before->transaction : NULL;

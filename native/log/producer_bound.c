@@ -41,7 +41,7 @@ static bool forget_one(tpc_plane *plane) {
 }
 
 /* Rule: Above producer.states.bytes.max a producer that was long silent is forgotten for each new one, and none that has a
- * transaction open. Held by tests/runtime/test_producer_bound.py. */
+ * transaction open. Held by tests/engine/test_producer_bound.py. */
 void tpc_plane_make_room_for_producer(tpc_plane *plane) {
     for (int i = 0; i < 2 && plane->producers_count >= plane->producers_max; i++) /* it may have been lowered */
         if (!forget_one(plane)) return;

@@ -554,7 +554,7 @@ static void count_evicted(tpc_plane *plane, tpc_partition *partition, int64_t by
 
 /* Rule: What is kept of records that are in segments already has a strict bound, follows the memory that is there,
  * and never keeps requests out. Why: docs/decisions/2026-11-22-a-cache-of-what-was-written.md. See also
- * native/io/frame.c, tpc_broker/runtime/cache_bound.py. Held by tests/runtime/test_cache_bound.py,
+ * native/io/frame.c, tpc_broker/engine/cache_bound.py. Held by tests/engine/test_cache_bound.py,
  * tests/integration/test_late_readers.py. */
 /* The run that became clean first, of those that may go. False: there is none, or it has not been found yet. */
 static bool evict_one(tpc_plane *plane) {
@@ -638,7 +638,7 @@ void tpc_tail_truncate(tpc_plane *plane, tpc_partition *partition, int64_t offse
 }
 
 /* Rule: When cleaned segments take the place of others, memory below their end goes: it has aborted records that the lists
- * of aborted transactions may soon say nothing of. Held by tests/runtime/test_segment_swaps.py. */
+ * of aborted transactions may soon say nothing of. Held by tests/engine/test_segment_swaps.py. */
 void tpc_tail_drop_clean(tpc_plane *plane, tpc_partition *partition, int64_t upto_offset) {
     while (partition->tail_clean && tail_at(partition, 0)->base_offset < upto_offset && !begins_untold(partition))
         pop_oldest_clean(plane, partition);

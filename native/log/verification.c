@@ -14,7 +14,7 @@ bool tpc_records_transactional(const uint8_t *records, int32_t bytes) {
 }
 
 /* Rule: What is in a transaction is acknowledged when it is committed, whatever the topic and the request's acks say: else its
- * end could be committed, and it not. Held by tests/runtime/test_verification.py. */
+ * end could be committed, and it not. Held by tests/engine/test_verification.py. */
 bool tpc_produce_relaxed(const tpc_partition *partition, const tpc_produce_records *records) {
     return partition->flags & TPC_PARTITION_RELAXED &&
            !tpc_records_transactional(records->records, (int32_t)records->bytes);
@@ -57,7 +57,7 @@ bool tpc_produce_lacks_verification(const tpc_partition *partition, const tpc_pr
  * Rule: A batch begins a transaction in a partition only behind its coordinator's word, and only if nothing has ended that
  * transaction since the coordinator was asked: the verification that began before still stands. So a late batch never lands in
  * a later transaction, and none hangs that its coordinator does not know. See also native/log/transaction.h. Held by
- * tests/runtime/test_verification.py.
+ * tests/engine/test_verification.py.
  */
 int16_t tpc_produce_transaction_refusal(const tpc_partition *partition, const tpc_produce_records *records,
                                         const tpc_batch_header *header) {

@@ -22,8 +22,8 @@ enum { IDLE_PER_TURN_MAX = 32 };
 
 /* ------------------------------------------------------------------------------------------------ slots */
 
-/* Rule: A connection is slot and generation, never a descriptor. Held by tests/runtime/test_connections.py,
- * tests/runtime/test_connections_random.py. */
+/* Rule: A connection is slot and generation, never a descriptor. Held by tests/engine/test_connections.py,
+ * tests/engine/test_connections_random.py. */
 connection *connection_find(tpc_connections *connections, uint64_t id) {
     uint32_t index = (uint32_t)id;
     if (index >= connections->slots_count) return NULL;

@@ -42,7 +42,7 @@ static void watch(connection *it) {
 
 /* Rule: C serves nobody by itself who has not been let in, or whose session is over: not in place, not from a frame, not by
  * a prepared answer, not over a link. See also native/net/connection_requests.c, native/net/link.c. Held by
- * tests/runtime/test_nobody_is_served.py. */
+ * tests/engine/test_nobody_is_served.py. */
 bool identity_may_be_served(const connection *it) { return !is_stranger(it) && !is_unnamed(it) && !is_over(it); }
 
 bool identity_must_wait(const connection *it) {

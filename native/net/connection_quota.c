@@ -250,7 +250,7 @@ static void mute(connection *it, int64_t until_ns) {
 }
 
 /* Rule: A mute ends when its time has come or with its connection, and by nothing else. Held by
- * tests/runtime/test_quotas.py. */
+ * tests/engine/test_quotas.py. */
 int64_t quota_turn(tpc_connections *connections, int64_t now_ns) {
     quotas *all = connections->quotas;
     if (all == NULL) return INT64_MAX;
@@ -273,7 +273,7 @@ int tpc_connection_mute(tpc_connections *connections, uint64_t id, int64_t milli
 /* ------------------------------------------------------------------------------------------------ requests */
 
 /* Rule: Whoever found no place of its own waits no longer than a window for what others use, and then looks for one again. Held
- * by tests/runtime/test_quotas.py. */
+ * by tests/engine/test_quotas.py. */
 static int64_t throttle_of(const connection *it, const quota_client *client, int kind, int64_t now_ns) {
     const quotas *all = it->owner->quotas;
     const share *of = &client->shares[kind];
@@ -290,7 +290,7 @@ static void count(quotas *all, int kind, int64_t throttle_ms) {
 }
 
 /* Rule: A request is counted before it is answered, by whom it is of and not by what it calls itself: a quota of a user holds for
- * whichever client ids. Held by tests/runtime/test_quotas.py. */
+ * whichever client ids. Held by tests/engine/test_quotas.py. */
 void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *place_of_answer) {
     if (!has_quotas(it) || !connection_may_be_served(it)) return; /* who logs in is nobody yet */
     quotas *all = it->owner->quotas;

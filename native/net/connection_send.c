@@ -158,7 +158,7 @@ int64_t tpc_answers_allowance(const tpc_connections *connections) {
 
 /* Rule: An answer is charged before it is made. A Fetch waits until what is before it on its connection has nearly
  * left. Why: docs/decisions/2026-11-22-answers-are-charged-first.md. See also native/net/connection_receive.c,
- * native/requests/fetch.c, tpc_broker/broker/handlers/fetch.py. Held by tests/runtime/test_fetch_memory.py. */
+ * native/requests/fetch.c, tpc_broker/broker/handlers/fetch.py. Held by tests/engine/test_fetch_memory.py. */
 int64_t tpc_answers_reserve(tpc_connections *connections, int64_t bytes) {
     int64_t allowed_bytes = tpc_answers_allowance(connections);
     if (!send_has_room(connections)) return -ENOBUFS;

@@ -10,7 +10,7 @@
  * The answers stay, and are charged, until that frame has left. Files are read into memory first: no sendfile, no zero copy.
  *
  * Rule: Nothing is parsed before the handshake is whole and, where clients are asked for certificates, Python has said who it
- * is. Held by tests/runtime/test_tls.py.
+ * is. Held by tests/engine/test_tls.py.
  *
  * A handshake costs up to a millisecond, and a thousand clients may come at once: a turn spends HANDSHAKE_NS_PER_TURN on them,
  * and who comes later waits for the next turn, with what it has sent in its backlog.

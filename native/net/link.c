@@ -212,7 +212,7 @@ static void refuse_stream(link *it, const tpc_link_frame *said) {
 /* Rule: What a core does for another core's client it does by the rights of the subject that the other has named before
  * the first request. Where rights are asked for, or at a listener that asks for authentication, a stream without one is
  * refused, and so is one that is named twice. See also native/net/connection_identity.c. Held by
- * tests/runtime/test_link_subjects.py. */
+ * tests/engine/test_link_subjects.py. */
 static bool take_subject(link *it, const tpc_link_frame *said) {
     tpc_link_subject_names names;
     if (!may_be_of_a_stream(it, said)) return false;
@@ -235,7 +235,7 @@ static bool take_subject(link *it, const tpc_link_frame *said) {
 
 /* Rule: Requests that are forwarded keep the order of their client's connection. The end of a link that takes
  * answers never stops receiving. Why: docs/decisions/2026-11-22-links-between-cores.md. See also
- * native/requests/forward.c. Held by tests/runtime/test_links.py, tests/runtime/test_links_fetch.py. */
+ * native/requests/forward.c. Held by tests/engine/test_links.py, tests/engine/test_links_fetch.py. */
 /* False: the other end does not keep to the protocol. `frame`: NULL when the bytes are only lent. */
 static bool take_request(link *it, const tpc_link_frame *said, tpc_frame *frame) {
     if (!may_be_of_a_stream(it, said)) return false;
@@ -289,7 +289,7 @@ static bool is_of_the_client(uint16_t reason) {
 
 /* Rule: What came whole before its client went is carried out, if it may be: producers with acks=0 send and go. At the owner it may
  * still wait for Python to hear for whom it is. See also tpc_broker/broker/dispatch.py. Held by
- * tests/runtime/test_link_subjects.py, tests/broker/test_dispatch.py. */
+ * tests/engine/test_link_subjects.py, tests/broker/test_dispatch.py. */
 static void take_close(link *it, const tpc_link_frame *said) {
     link_stream *stream = link_find_stream(it, said->stream);
     if (!stream) return;

@@ -114,7 +114,7 @@ static void find_places(tpc_quota_table *table, int kind, uint64_t key, tpc_quot
 }
 
 /* Rule: An address that takes another's place takes what is counted there: nobody gets more than a quota by coming from many
- * addresses, and nobody is refused while there is one that is below it. Held by tests/runtime/test_quota_counting.py. */
+ * addresses, and nobody is refused while there is one that is below it. Held by tests/engine/test_quota_counting.py. */
 static tpc_quota_bucket *take_least(tpc_quota_bucket **places, const tpc_quota_windows *windows, uint64_t key,
                                     int64_t now_ns) {
     tpc_quota_bucket *least = places[0];

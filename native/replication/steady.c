@@ -460,8 +460,8 @@ static bool waits_for_python(const tpc_plane *plane, const tpc_partition *partit
 
 /* Rule: A group is driven by the machine or by C, never by both. C is given what is quiet, for one term. Anything
  * that is not steady takes it back first. Why: docs/decisions/2026-11-23-steady-state-in-c.md. See also
- * tpc_broker/raft/carrying.py, tpc_broker/runtime/cluster/steady_carrier.py. Held by tests/runtime/test_steady.py (C
- * beside the machine, from seeds), tests/runtime/test_steady_rules.py, tests/runtime/test_replica_driver.py,
+ * tpc_broker/raft/carrying.py, tpc_broker/node/replicas/steady_carrier.py. Held by tests/engine/test_steady.py (C
+ * beside the machine, from seeds), tests/engine/test_steady_rules.py, tests/node/test_replica_driver.py,
  * tests/raft/test_carrying.py. */
 /* A new one; NULL with *error. */
 static tpc_steady *arm(tpc_plane *plane, uint64_t handle, int32_t role, int32_t term, int64_t start_offset,
@@ -645,9 +645,9 @@ static bool ask_again(tpc_plane *plane, tpc_steady *it, steady_peer *peer, stead
 
 /* Rule: A follower that answers nothing is sent again what it lacks, however the rest of its group goes on. It is
  * not in sync before it has what there was then. Why: docs/decisions/2026-11-23-steady-state-in-c.md. See also
- * tpc_broker/runtime/cluster/steady_carrier.py, tpc_broker/runtime/cluster/lagging.py. Held by
- * tests/runtime/test_steady.py, tests/runtime/test_steady_lag.py (C beside the machine),
- * tests/runtime/test_replica_lag.py. */
+ * tpc_broker/node/replicas/steady_carrier.py, tpc_broker/node/replicas/lagging.py. Held by
+ * tests/engine/test_steady.py, tests/engine/test_steady_lag.py (C beside the machine),
+ * tests/node/test_replica_lag.py. */
 uint32_t tpc_steady_ask_again(tpc_plane *plane, int64_t now_ns, int64_t after_ns, tpc_steady_want *asked,
                               uint32_t asked_max) {
     uint32_t count = 0;

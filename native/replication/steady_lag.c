@@ -81,8 +81,8 @@ static uint32_t stretch_of(const tpc_steady *it, const uint8_t *batches, uint32_
 
 /* Rule: What C sends a follower from segments is what comes next of the term, and the follower is not in sync before
  * it has what there was. Whoever looks at who is in sync learns of both. Why:
- * docs/decisions/2026-11-23-steady-state-in-c.md. See also tpc_broker/runtime/cluster/lagging.py,
- * tpc_broker/raft/carrying.py. Held by tests/runtime/test_steady_lag.py, tests/runtime/test_replica_lag.py,
+ * docs/decisions/2026-11-23-steady-state-in-c.md. See also tpc_broker/node/replicas/lagging.py,
+ * tpc_broker/raft/carrying.py. Held by tests/engine/test_steady_lag.py, tests/node/test_replica_lag.py,
  * tests/raft/test_carrying.py. */
 int tpc_steady_give(tpc_plane *plane, const tpc_steady_want *want, const uint8_t *batches, uint32_t bytes) {
     tpc_steady *it;

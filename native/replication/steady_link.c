@@ -29,7 +29,7 @@ steady_link *steady_link_find(const tpc_plane *plane, uint64_t id) {
 
 /* Rule: Who looks at a link behind a send holds its connection. A send that finds no memory closes it, and what closes
  * while nothing of it is under way is freed at once. See also native/net/link.c, native/replication/steady_lag.c. Held by
- * tests/runtime/test_scarce_memory.py. */
+ * tests/engine/test_scarce_memory.py. */
 connection *steady_link_hold(steady_link *it) {
     TPC_HOLDS(it->connection && it->connection->steady == it);
     connection_hold(it->connection);

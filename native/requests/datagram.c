@@ -167,7 +167,7 @@ static void batch_over(datagram_batch *batch, int16_t error_code) {
 
 /* Rule: A datagram is acknowledged when its record is committed, answered with no more than it brought, and sent on
  * once at most. One that is wrong spoils no other's batch. Why: docs/decisions/2026-11-23-datagrams.md. Held by
- * tests/runtime/test_datagrams.py, tests/integration/test_datagrams.py. */
+ * tests/engine/test_datagrams.py, tests/integration/test_datagrams.py. */
 static void committed(tpc_plane *plane, tpc_commit_wait *wait, int16_t error_code) {
     (void)plane;
     datagram_batch *batch = (datagram_batch *)(void *)wait;
@@ -412,7 +412,7 @@ static int16_t check(tpc_datagrams *it, const tpc_partition *partition, tpc_data
 
 /* Rule: Who may not write a topic by datagrams is not told by them that there is one, so it is asked about before anything else, and
  * refused as for a topic that there is not. What Python has not decided yet is not answered: its sender sends it again. See also
- * docs/datagrams.md. Held by tests/runtime/test_grants.py. */
+ * docs/datagrams.md. Held by tests/engine/test_grants.py. */
 static bool is_allowed(tpc_datagrams *it, datagram_route *route, const address *from, const tpc_datagram *said) {
     tpc_plane *plane = it->plane;
     uint32_t subject = plane->datagrams_subject;

@@ -221,7 +221,8 @@ static enum tpc_fetch_fallback read_records(tpc_plane *plane, int64_t offset, in
 
 /* Rule: A reader of committed records gets none at or above the last stable offset, and is told of every aborted transaction that
  * reaches into what it gets: of the same moment, or else by Python, which knows the older ones. See also native/log/aborted.c,
- * tpc_broker/broker/partition.py. Held by tests/runtime/test_read_committed.py, tests/runtime/test_read_committed_random.py. */
+ * tpc_broker/broker/partition.py. Held by tests/engine/test_read_committed.py,
+ * tests/engine/test_read_committed_random.py. */
 static enum tpc_fetch_fallback read_visible(tpc_plane *plane, const tpc_fetch *fetch, int64_t offset, int64_t bytes_max,
                                             bool may_exceed, tpc_fetch_reading *reading) {
     int64_t upto = tpc_fetch_upto(fetch, reading->partition), next_offset = 0;
@@ -241,8 +242,8 @@ static enum tpc_fetch_fallback read_visible(tpc_plane *plane, const tpc_fetch *f
 }
 
 /* Rule: Who reads is asked about in each attempt, so a Fetch that waits gets no record that came when its subject had lost the right
- * to read, nor any from before. See also native/requests/grants.h. Held by tests/runtime/test_grants.py,
- * tests/runtime/test_grants_random.py. */
+ * to read, nor any from before. See also native/requests/grants.h. Held by tests/engine/test_grants.py,
+ * tests/engine/test_grants_random.py. */
 /* Whether the partition is not to be read: it is refused, or *reason says that Python has to decide. */
 static __attribute__((noinline)) bool lacks_right(tpc_plane *plane, const tpc_fetch *fetch, tpc_partition *partition,
                                                   tpc_fetch_reading *reading, enum tpc_fetch_fallback *reason) {

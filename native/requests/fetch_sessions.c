@@ -211,7 +211,7 @@ static tpc_fetch_session *find_session(const tpc_fetch_sessions *sessions, int32
 }
 
 /* Rule: A fetch session's id is of use to the subject that has made it only, where subjects are asked about: another one neither
- * reads by it nor ends it, and does not hear that there is one. Held by tests/runtime/test_grants.py. */
+ * reads by it nor ends it, and does not hear that there is one. Held by tests/engine/test_grants.py. */
 static tpc_fetch_session *find_own(const tpc_fetch_sessions *sessions, int32_t session_id, const tpc_fetch *fetch) {
     tpc_fetch_session *found = find_session(sessions, session_id);
     if (!found || !sessions->are_owned) return found;
@@ -267,8 +267,8 @@ static bool evict_idle(tpc_fetch_sessions *sessions, const tpc_fetch_session *bu
 /* Rule: What fetch sessions remember has a bound that is looked at before memory is taken; a client that would go
  * past it is served without a session. What waiting fetches of more than 64 partitions take has one too: above it
  * they are answered at once, and their clients ask again. Those of up to 64 partitions always wait, one for each
- * connection. See also native/requests/fetch_wait.c. Held by tests/runtime/test_fetch_bounds.py,
- * tests/runtime/test_plane_fetch_random.py. */
+ * connection. See also native/requests/fetch_wait.c. Held by tests/engine/test_fetch_bounds.py,
+ * tests/engine/test_plane_fetch_random.py. */
 /* Whether so much more may be kept, with what is given up by idle sessions other than this one. */
 static bool has_bytes(tpc_fetch_sessions *sessions, const tpc_fetch_session *session, int64_t bytes, int64_t now_ms) {
     bool fits = bytes <= sessions->bytes_max;

@@ -228,7 +228,7 @@ static void attempt_woken(tpc_plane *plane) {
 }
 
 /* Rule: Who waits for committed records is woken where the last stable offset has moved: beside a transaction that is open for
- * long every commit would else cost an attempt. Held by tests/runtime/test_read_committed.py. */
+ * long every commit would else cost an attempt. Held by tests/engine/test_read_committed.py. */
 static void partition_committed(tpc_plane *plane, tpc_partition *partition) {
     for (tpc_fetch_wait *wait = partition->fetch_waits; wait; wait = wait->next)
         if (tpc_fetch_upto(wait->fetch, partition) != wait->upto_offset) mark(plane->fetches, wait->fetch);

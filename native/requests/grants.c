@@ -72,7 +72,7 @@ static uint32_t spare_of(const tpc_plane *plane, const grant *places, uint32_t c
 
 /* Rule: Whoever may write can think of any number of transactional ids, so they take each other's places, and never a topic's; a
  * subject's own go first, and others' one by one only where it has none in reach. See also native/requests/produce.c. Held by
- * tests/runtime/test_grants.py. */
+ * tests/engine/test_grants.py. */
 /* In the place of one that is void, or else of the oldest. The hand stays where it is when a subject gives up a place itself. */
 static grant *make(tpc_plane *plane, const uint8_t *key, uint32_t subject, bool is_transactional) {
     struct tpc_grants *all = plane->grants;
@@ -165,7 +165,7 @@ int tpc_grants_install_transactional(tpc_plane *plane, uint64_t generation, uint
 
 /* Rule: What a subject may do in C is what the newest rules say: a change of them makes every grant void in the call that tells of
  * it, before anybody sees the new rules, and asks again about whoever waits. See also tpc_broker/broker/grants.py,
- * native/requests/fetch_wait.c. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py. */
+ * native/requests/fetch_wait.c. Held by tests/engine/test_grants.py, tests/engine/test_grants_random.py. */
 static int renew(tpc_plane *plane, uint64_t generation) {
     if (generation <= plane->grants_generation) return -EINVAL;
     plane->grants_generation = generation;

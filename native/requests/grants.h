@@ -28,7 +28,8 @@ bool tpc_grants_recall(tpc_plane *plane, tpc_granted *held, const uint8_t *topic
  * Rule: Who writes is asked about, for each partition and for the transactional id of each request that has a transactional batch
  * and may write to some partition, before anything else is done for the request: before room is made, and before a coordinator
  * is asked. That Python has said nothing against a partition is not enough: the rules may have changed since. See also
- * native/requests/produce.c, tpc_broker/broker/grants.py. Held by tests/runtime/test_grants.py, tests/runtime/test_grants_random.py.
+ * native/requests/produce.c, tpc_broker/broker/grants.py. Held by tests/engine/test_grants.py,
+ * tests/engine/test_grants_random.py.
  */
 /* Only where subjects are asked about. `held`: of this topic. */
 static inline enum tpc_grant tpc_grants_ask_topic(tpc_plane *plane, tpc_granted *held, const uint8_t *topic_id,

@@ -37,7 +37,7 @@ static int borrowed_handler(void *context, tpc_request *request) {
 }
 
 /* Rule: What comes from whoever may not write, or of whom that is not known, does not say where others' batches will lie. Held by
- * tests/runtime/test_grants_in_place.py. */
+ * tests/engine/test_grants_in_place.py. */
 static bool alignment_handler(void *context, const uint8_t *bytes, size_t have, uint32_t subject, uint32_t *residue) {
     tpc_plane *plane = context;
     tpc_request_header header;

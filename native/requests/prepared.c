@@ -70,7 +70,7 @@ int tpc_plane_prepare_answer(tpc_plane *plane, const tpc_request *request, const
 }
 
 /* Rule: An answer that is the same for everybody at a listener is forgotten in the call that changes what it says.
- * See also tpc_broker/broker/view.py. Held by tests/runtime/test_prepared.py, tests/integration/test_herd.py. */
+ * See also tpc_broker/broker/view.py. Held by tests/engine/test_prepared.py, tests/integration/test_herd.py. */
 void tpc_plane_forget_answers(tpc_plane *plane, int16_t api_key) {
     for (unsigned i = 0; i < TPC_PREPARED_MAX; i++)
         if (plane->prepared[i].api_key == api_key) drop(&plane->prepared[i]);

@@ -118,7 +118,7 @@ static bool is_there(const tpc_partition *partition, const tpc_batch_header *hea
 /* Rule: Nobody is told that records are at offsets where they are not: what the log has is looked at before a success is
  * said, and an error is said in its place. Producers of a log that was cut are not believed until they are found again.
  * See also native/requests/pending.c, native/replication/replica.c, tpc_broker/broker/partition.py. Held by
- * tests/runtime/test_doubted_answers.py, tests/broker/test_told_offsets.py, tests/simulator/nodes_oracle.py. */
+ * tests/engine/test_doubted_answers.py, tests/broker/test_told_offsets.py, tests/simulator/nodes_oracle.py. */
 static int judge_producer(tpc_plane *plane, const tpc_partition *partition, const tpc_batch_header *header,
                           tpc_append_result *result) {
     tpc_producer_batch earlier;
@@ -293,8 +293,8 @@ typedef struct {
 } decoded_produce;
 
 /* Rule: A Produce is decoded once when C takes it, and twice at most when C leaves it, however often it is tried.
- * See also native/net/connection_requests.c, tpc_broker/runtime/produces.py. Held by
- * tests/runtime/test_produce_decoded.py, tests/runtime/test_produce_paths_agree.py (what C tells is what Python's
+ * See also native/net/connection_requests.c, tpc_broker/engine/produces.py. Held by
+ * tests/engine/test_produce_decoded.py, tests/engine/test_produce_paths_agree.py (what C tells is what Python's
  * codec finds). */
 static void keep_decoded(tpc_plane *plane, tpc_request *request, const tpc_produce_request *asked) {
     if (!request->frame || request->decoded) return;

@@ -16,8 +16,8 @@ from tpc_broker.bench.results import Cell, Results, Spread
 from tpc_broker.bench.soak import growth_mib, is_growth
 from tpc_broker.bench.table import number, render
 from tpc_broker.bench.workloads import WORKLOADS
-from tpc_broker.runtime.backend import choose_backend, described
-from tpc_broker.runtime.ring import BACKEND_VARIABLE
+from tpc_broker.engine.backend import choose_backend, described
+from tpc_broker.engine.ring import BACKEND_VARIABLE
 
 
 def a_round(requests_per_s: float, p50_us: int) -> Round:

@@ -20,10 +20,10 @@ from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.compression import Compression, compress
 from tpc_broker.limits import MIB, SOFTWARE_TEXT_LENGTH_MAX
-from tpc_broker.runtime.counters import telemetry_counters
-from tpc_broker.runtime.telemetry_metrics import telemetry_metrics
-from tpc_broker.telemetry.instances import NO_ID
-from tpc_broker.telemetry.standard import STANDARD
+from tpc_broker.telemetry.counters import telemetry_counters
+from tpc_broker.telemetry.pushed.instances import NO_ID
+from tpc_broker.telemetry.pushed.standard import STANDARD
+from tpc_broker.telemetry.telemetry_metrics import telemetry_metrics
 
 NONE = ErrorCode.NONE
 CLIENT_METRICS = 16

@@ -12,9 +12,9 @@ import trio
 from tests.broker.test_dispatch import SlowHandlers
 from tpc_broker import limits
 from tpc_broker.broker.log_limiter import LogLimiter
+from tpc_broker.engine.client_connections import ClientConnections
+from tpc_broker.engine.connections import CloseReason
 from tpc_broker.foreign_protocols import foreign_protocol
-from tpc_broker.runtime.client_connections import ClientConnections
-from tpc_broker.runtime.connections import CloseReason
 
 log = logging.getLogger(__name__)
 PERIOD_S = limits.LOG_LINE_PERIOD_S

@@ -19,7 +19,7 @@ from tpc_broker.metadata.image import ClusterImage, TopicImage
 from tpc_broker.metadata.records import NodeAddress, NodeRegistered
 from tpc_broker.model import CoreId, LeaderEpoch, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
 from tpc_broker.routing import Assignment
-from tpc_broker.runtime.health import health_of
+from tpc_broker.telemetry.health import health_of
 
 HERE = NodeId(1)
 READY = ([], [])

@@ -12,8 +12,8 @@ from tpc_broker.auth.acls import normal_host
 from tpc_broker.auth.principals import ANONYMOUS, NOBODY, USER, Principal, Subject
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.handlers import forward
+from tpc_broker.engine.client_connections import subject_of_names
 from tpc_broker.kafka.api_keys import ApiKey
-from tpc_broker.runtime.client_connections import subject_of_names
 
 OPEN, STRICT = 0, 1
 ALICE = Subject(Principal(USER, "alice"), "10.0.0.1")

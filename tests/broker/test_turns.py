@@ -9,8 +9,8 @@ import trio
 from tests.support.plane_bench import records_of
 from tpc_broker import limits
 from tpc_broker.bench import storage_shapes
-from tpc_broker.runtime.assembly import open_assembly
-from tpc_broker.runtime.trio_ring import run
+from tpc_broker.engine.trio_ring import run
+from tpc_broker.process.assembly import open_assembly
 from tpc_broker.storage import write_behind
 
 APPENDED_BYTES = 16 * limits.MIB

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tpc_broker.cli.main import main as tpc
-from tpc_broker.runtime.main import main as tpc_broker
+from tpc_broker.process.main import main as tpc_broker
 
 PROGRAMS = {"tpc": tpc, "tpc-broker": tpc_broker}
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from tests.raft.cluster import Cluster as RaftCluster
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.replicas.log_starts import LOOKS_AT_ONCE, LogStarts
+from tpc_broker.node.replicas.replica_counters import replica_counters
+from tpc_broker.node.replicas.replication import CoreReplication, group_of
+from tpc_broker.node.replicas.steady_carrier import LOOKS_A_TURN, AwakeGroups, SteadyCarrier
+from tpc_broker.node.replicas.voter_changes import VoterChanges
 from tpc_broker.raft.items import Voter, simple
-from tpc_broker.runtime.cluster.log_starts import LOOKS_AT_ONCE, LogStarts
-from tpc_broker.runtime.cluster.replica_counters import replica_counters
-from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
-from tpc_broker.runtime.cluster.steady_carrier import LOOKS_A_TURN, AwakeGroups, SteadyCarrier
-from tpc_broker.runtime.cluster.voter_changes import VoterChanges
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 VOTERS = frozenset(Voter(NodeId(number), 1) for number in range(3))

@@ -11,12 +11,12 @@ from tests.cluster.test_encrypted_links import OLD, give_secret
 from tests.support.cluster_nodes import cluster, create_topic, eventually
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello, Reason
+from tpc_broker.engine.tls import is_built
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import CoreId, NodeId
-from tpc_broker.runtime.cluster.greeting import refusal_of, refusal_of_node
-from tpc_broker.runtime.cluster.node import FINAL_REASONS
-from tpc_broker.runtime.options import ClusterOptions
-from tpc_broker.runtime.tls import is_built
+from tpc_broker.node.links.greeting import refusal_of, refusal_of_node
+from tpc_broker.node.node import FINAL_REASONS
+from tpc_broker.options import ClusterOptions
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

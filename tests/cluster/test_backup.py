@@ -28,13 +28,13 @@ from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import TopicCreated
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, Offset, PartitionIndex, TopicId
 from tpc_broker.model import TopicPartition as Key
-from tpc_broker.runtime.backup import _Backup
-from tpc_broker.runtime.backup import restore as restore_files
-from tpc_broker.runtime.backup_cores import HeldCores, JournalEnd, of_cores
-from tpc_broker.runtime.backup_hold import abstract_name, hold_for_backup
-from tpc_broker.runtime.backup_node import NODE_FILE, UNBOUND, NodeCopy
-from tpc_broker.runtime.cluster.catching_up import CatchingUp, CaughtUp
-from tpc_broker.runtime.options import StartError
+from tpc_broker.node.replicas.catching_up import CatchingUp, CaughtUp
+from tpc_broker.operations.backup import _Backup
+from tpc_broker.operations.backup import restore as restore_files
+from tpc_broker.operations.backup_cores import HeldCores, JournalEnd, of_cores
+from tpc_broker.operations.backup_hold import abstract_name, hold_for_backup
+from tpc_broker.operations.backup_node import NODE_FILE, UNBOUND, NodeCopy
+from tpc_broker.options import StartError
 
 pytestmark = pytest.mark.cluster
 

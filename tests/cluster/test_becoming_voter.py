@@ -10,13 +10,13 @@ from tests.support.fake_disk import FakeDisk
 from tpc_broker.cluster.founding import Founding, SeedAddress
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.model import CoreId, NodeId
+from tpc_broker.node.membership import identity
+from tpc_broker.node.membership.identity import FOLDER, IdentityFile
+from tpc_broker.node.metadata.voter_file import GROUP, VoterFile
+from tpc_broker.node.node import ClusterNodeMain
+from tpc_broker.options import ClusterOptions, CoreOptions
 from tpc_broker.raft.items import Voter
 from tpc_broker.raft.journal import VoteEntry
-from tpc_broker.runtime.cluster import identity
-from tpc_broker.runtime.cluster.identity import FOLDER, IdentityFile
-from tpc_broker.runtime.cluster.node import ClusterNodeMain
-from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile
-from tpc_broker.runtime.options import ClusterOptions, CoreOptions
 
 OTHERS = (Voter(NodeId(1), 11), Voter(NodeId(2), 12))
 SEEDS = (SeedAddress("127.0.0.1", 9001), SeedAddress("127.0.0.1", 9002))

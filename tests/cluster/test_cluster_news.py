@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpc_broker.model import NodeId
-from tpc_broker.runtime.cluster.cluster_news import LEADERLESS_TOLD_S, ClusterNews
+from tpc_broker.node.membership.cluster_news import LEADERLESS_TOLD_S, ClusterNews
 from tpc_broker.swim.model import Address, Change, MemberEvent, NodeInfo
 
 OWN = 1

@@ -11,9 +11,9 @@ import trio.testing
 
 from tpc_broker.errors import CallFailedError, CoreDownError, MailboxError, NotDeliveredError
 from tpc_broker.model import NodeId
+from tpc_broker.node.metadata.controller_calls import ControllerCalls
+from tpc_broker.node.node import ClusterNodeMain
 from tpc_broker.raft.items import Voter
-from tpc_broker.runtime.cluster.controller_calls import ControllerCalls
-from tpc_broker.runtime.cluster.node import ClusterNodeMain
 
 CONTROLLER, HELPER, ASKS, ANOTHER = 1, 2, 3, 4
 

@@ -24,8 +24,8 @@ from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
 from tpc_broker.cluster import link_codec as codec
 from tpc_broker.cluster.secret import MAC_BYTES, NONCE_BYTES
-from tpc_broker.runtime.cluster_report import cluster_lines
-from tpc_broker.runtime.health import health_of
+from tpc_broker.telemetry.cluster_report import cluster_lines
+from tpc_broker.telemetry.health import health_of
 
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

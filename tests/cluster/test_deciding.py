@@ -15,12 +15,12 @@ from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
 from tpc_broker.model import CoreId, NodeId, TopicId
+from tpc_broker.node.metadata import metadata_group
+from tpc_broker.node.metadata.metadata_group import GROUP, MetadataGroup, NotControllerError, encode_records
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Proposal, Voter
 from tpc_broker.raft.journal import EMPTY_CHECKPOINT
 from tpc_broker.raft.output import Refusal
-from tpc_broker.runtime.cluster import metadata_group
-from tpc_broker.runtime.cluster.metadata_group import GROUP, MetadataGroup, NotControllerError, encode_records
 from tpc_broker.storage.disk_watch import DiskWatch
 
 ME = Voter(NodeId(1), 11)

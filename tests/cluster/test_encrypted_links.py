@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from tests.support.cluster_nodes import cluster, consume, create_topic
 from tests.support.waiting import PATIENCE_S
-from tpc_broker.runtime.tls import is_built
+from tpc_broker.engine.tls import is_built
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not is_built(), reason="built without OpenSSL")]
 

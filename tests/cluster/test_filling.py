@@ -18,8 +18,8 @@ from tpc_broker.log.checkpoint import PartitionCheckpoint
 from tpc_broker.log.files import EpochStart
 from tpc_broker.log.seals import SEAL_BYTES_MAX, Seal, SealedFile
 from tpc_broker.model import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.runtime.cluster.filling import Pace
-from tpc_broker.runtime.cluster.offers import FillingFailedError, LogCheck, Offer
+from tpc_broker.node.replicas.filling import Pace
+from tpc_broker.node.replicas.offers import FillingFailedError, LogCheck, Offer
 
 OFFER = {
     "shipment": "0000-ab", "term": 5, "position": [4, 90], "starts": 7,

@@ -13,9 +13,9 @@ from trio.testing import MockClock
 from tests.cluster.test_links import links_of, streams
 from tpc_broker import limits
 from tpc_broker.cluster.founding import SeedAddress
-from tpc_broker.runtime.cluster.greeting_places import GREETING_S_MIN, Greeting, GreetingPlaces
-from tpc_broker.runtime.cluster.links import FrameReader
-from tpc_broker.runtime.cluster.surroundings import SYSTEM
+from tpc_broker.node.links.greeting_places import GREETING_S_MIN, Greeting, GreetingPlaces
+from tpc_broker.node.links.links import FrameReader
+from tpc_broker.node.links.surroundings import SYSTEM
 
 
 def places(*dialled: str) -> GreetingPlaces:

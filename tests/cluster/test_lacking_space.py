@@ -12,15 +12,15 @@ from tests.raft.cluster import GROUP, Cluster
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, CoreDownError
 from tpc_broker.model import CoreId
-from tpc_broker.raft.items import Voter
-from tpc_broker.raft.messages import TimeoutNow
-from tpc_broker.runtime.cluster.lacking_space import (
+from tpc_broker.node.replicas.lacking_space import (
     BELIEVED_S,
     LACKING_SPACE,
     LOOK_S,
     TELL_EVERY_S,
     LackingSpace,
 )
+from tpc_broker.raft.items import Voter
+from tpc_broker.raft.messages import TimeoutNow
 from tpc_broker.storage.segment_space import Lack
 
 KEY = "t-0"

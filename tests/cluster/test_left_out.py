@@ -21,7 +21,7 @@ from tpc_broker.model import (
     TopicId,
     TopicPartition,
 )
-from tpc_broker.runtime.cluster.left_out import LeftOutReplicas
+from tpc_broker.node.replicas.left_out import LeftOutReplicas
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 PLACES = tuple(Replica(NodeId(number), CoreId(0)) for number in range(4))

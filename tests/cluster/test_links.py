@@ -22,11 +22,11 @@ from tpc_broker.cluster.secret import ClusterSecret
 from tpc_broker.errors import CoreDownError
 from tpc_broker.limits import LINK_FRAME_BYTES_MAX
 from tpc_broker.model import CoreId, NodeId
+from tpc_broker.node.links.links import MALFORMED, FilePart, FrameReader, Handler, LinkCounts, Links, Peer
+from tpc_broker.node.links.part_buffers import is_of_buffer
+from tpc_broker.node.links.surroundings import SYSTEM
+from tpc_broker.node.replicas.replica_links import ReplicaLinks
 from tpc_broker.raft.items import Address
-from tpc_broker.runtime.cluster.links import MALFORMED, FilePart, FrameReader, Handler, LinkCounts, Links, Peer
-from tpc_broker.runtime.cluster.part_buffers import is_of_buffer
-from tpc_broker.runtime.cluster.replica_links import ReplicaLinks
-from tpc_broker.runtime.cluster.surroundings import SYSTEM
 from tpc_broker.swim.model import Address as SwimAddress
 
 HERE = Address(NodeId(1), CoreId(0))

@@ -9,9 +9,9 @@ import trio
 
 from tpc_broker.errors import MailboxError, PartitionOfflineError
 from tpc_broker.model import NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.replicas.log_starts import LOG_STARTS, LogStarts
+from tpc_broker.node.replicas.replication import CoreReplication, group_of
 from tpc_broker.raft.items import Address, Voter
-from tpc_broker.runtime.cluster.log_starts import LOG_STARTS, LogStarts
-from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 HANDLE, TERM = 9, 4

@@ -14,20 +14,20 @@ import pytest
 import trio
 
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
+from tpc_broker.engine.clocks import SystemClock
+from tpc_broker.engine.disk import RingDisk
+from tpc_broker.engine.trio_ring import current_ring
+from tpc_broker.engine.trio_ring import run as run_on_ring
 from tpc_broker.errors import MailboxError
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import ClusterCreated, MetadataRecord, TopicCreated, TopicDeleted
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, TopicId
+from tpc_broker.node.metadata import metadata_group
+from tpc_broker.node.metadata.metadata_group import SHIPPED_KEPT_MAX, MetadataGroup, NotControllerError
+from tpc_broker.node.metadata.voter_file import GROUP, VoterFile
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import START, Address, Marker, Position, Voter, simple
 from tpc_broker.raft.messages import Ack, Frame, Install, Message, Reject
-from tpc_broker.runtime.clocks import SystemClock
-from tpc_broker.runtime.cluster import metadata_group
-from tpc_broker.runtime.cluster.metadata_group import SHIPPED_KEPT_MAX, MetadataGroup, NotControllerError
-from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile
-from tpc_broker.runtime.disk import RingDisk
-from tpc_broker.runtime.trio_ring import current_ring
-from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 DEADLINE_S = 180
 CHANGE_S = 30

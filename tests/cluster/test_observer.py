@@ -10,7 +10,7 @@ import trio.testing
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.errors import CoreDownError
 from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.runtime.cluster.observer import Observer
+from tpc_broker.node.metadata.observer import Observer
 
 PULLS = 4
 

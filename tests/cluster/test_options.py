@@ -16,16 +16,16 @@ from tpc_broker.log.checkpoint import VOTE_NOTE
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import BrokerConfigChanged, NodeAddress, NodeRegistered, NodeRemoved
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.membership.identity import IdentityFile, check_directory, core_ended, next_core_boot
+from tpc_broker.node.membership.options import parse_address, plan_cluster
+from tpc_broker.node.metadata.metadata_group import certain_voters
+from tpc_broker.node.metadata.voters import wanted_voters
+from tpc_broker.node.replicas.replica_lives import ReplicaLives, hand_lives_over
+from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.operations.repair_found import groups_of
+from tpc_broker.options import ClusterOptions, StartError
 from tpc_broker.raft.items import Config, Marker, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry, VoteEntry
-from tpc_broker.runtime.cluster.identity import IdentityFile, check_directory, core_ended, next_core_boot
-from tpc_broker.runtime.cluster.metadata_group import certain_voters
-from tpc_broker.runtime.cluster.options import parse_address, plan_cluster
-from tpc_broker.runtime.cluster.replica_lives import ReplicaLives, hand_lives_over
-from tpc_broker.runtime.cluster.replication import group_of
-from tpc_broker.runtime.cluster.voters import wanted_voters
-from tpc_broker.runtime.options import ClusterOptions, StartError
-from tpc_broker.runtime.repair_found import groups_of
 from tpc_broker.storage.handover import Given
 
 GOOD = {"cluster": "127.0.0.1:9000", "seeds": "127.0.0.1:9000,127.0.0.1:9001", "node_id": 1}

@@ -14,10 +14,11 @@ import trio
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello, Reason, encode_steady
 from tpc_broker.cluster.secret import ClusterSecret
+from tpc_broker.engine.tls import is_built
 from tpc_broker.errors import MailboxError
 from tpc_broker.model import CoreId, NodeId
-from tpc_broker.runtime.cluster.links import FilePart, FrameReader, LinkCounts, Links, detach
-from tpc_broker.runtime.cluster.sealed_links import (
+from tpc_broker.node.links.links import FilePart, FrameReader, LinkCounts, Links, detach
+from tpc_broker.node.links.sealed_links import (
     AUTO,
     HANDSHAKE_BYTE,
     NOT_ENCRYPTED,
@@ -28,8 +29,7 @@ from tpc_broker.runtime.cluster.sealed_links import (
     link_keys,
     sealed,
 )
-from tpc_broker.runtime.cluster.surroundings import SYSTEM
-from tpc_broker.runtime.tls import is_built
+from tpc_broker.node.links.surroundings import SYSTEM
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="built without OpenSSL")
 OLD, NEW = b"an old secret that many know", b"a new secret that few know!!"

@@ -32,7 +32,7 @@ from tests.support.cluster_nodes import Cluster, eventually
 from tests.support.host_nodes import cluster_on_hosts
 from tests.support.namespaces import Hosts, why_no_namespaces
 from tests.support.waiting import PATIENCE_S, stopwatch
-from tpc_broker.runtime.tls import is_built
+from tpc_broker.engine.tls import is_built
 
 WHY_NOT = why_no_namespaces()
 pytestmark = [

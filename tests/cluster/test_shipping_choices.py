@@ -15,10 +15,10 @@ from tests.support.disk_operations import refusing, taking
 from tests.support.fake_disk import FakeDisk
 from tpc_broker.limits import MIB
 from tpc_broker.model import CoreId, NodeId
+from tpc_broker.node.replicas.filling import ReplicaFilling
+from tpc_broker.node.replicas.offers import FillingFailedError
+from tpc_broker.node.replicas.shipping import AGAIN_MS, END, FILL, UNUSED_MS, SegmentSource
 from tpc_broker.raft.items import Address, Position, Voter
-from tpc_broker.runtime.cluster.filling import ReplicaFilling
-from tpc_broker.runtime.cluster.offers import FillingFailedError
-from tpc_broker.runtime.cluster.shipping import AGAIN_MS, END, FILL, UNUSED_MS, SegmentSource
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.shipments import Shipments
 from tpc_broker.storage.swap_guard import SwapGuard

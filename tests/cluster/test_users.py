@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker_process import run_here
 from tests.support.cluster_nodes import Node, cluster, eventually, run_tpc
 from tests.support.raw_client import RawConnection
-from tpc_broker.runtime.data_directory import PENDING_USERS_FILE
+from tpc_broker.engine.data_directory import PENDING_USERS_FILE
 
 pytestmark = pytest.mark.cluster
 

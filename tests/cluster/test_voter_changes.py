@@ -11,10 +11,10 @@ from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.metadata.records import ASKED, CANCELLED, NodeRegistered, ReplicasMoving, TopicCreated
 from tpc_broker.metadata.replica_moves import BALANCED, move_done, moving
 from tpc_broker.model import CoreId, MetadataVersion, NodeId, PartitionIndex, Replica, TopicId, TopicPartition
+from tpc_broker.node.replicas import voter_changes
+from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.node.replicas.voter_changes import ELECTING_MAX, ELECTING_MS_MAX, VoterChanges
 from tpc_broker.raft.items import Voter, simple
-from tpc_broker.runtime.cluster import voter_changes
-from tpc_broker.runtime.cluster.replication import group_of
-from tpc_broker.runtime.cluster.voter_changes import ELECTING_MAX, ELECTING_MS_MAX, VoterChanges
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 PLACES = [Replica(NodeId(number), CoreId(0)) for number in range(3)]

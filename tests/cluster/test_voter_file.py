@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from tpc_broker.cluster.raft_codec import encode_entry
+from tpc_broker.engine.disk import RingDisk
+from tpc_broker.engine.trio_ring import current_ring
+from tpc_broker.engine.trio_ring import run as run_on_ring
+from tpc_broker.node.metadata.voter_file import GROUP, VoterFile, VoterFileDamagedError
 from tpc_broker.raft.items import Batch, Config, Marker, Position, Voter
 from tpc_broker.raft.journal import EMPTY_CHECKPOINT, AppendEntry, MarkerEntry, VoteEntry
-from tpc_broker.runtime.cluster.voter_file import GROUP, VoterFile, VoterFileDamagedError
-from tpc_broker.runtime.disk import RingDisk
-from tpc_broker.runtime.trio_ring import current_ring
-from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 ME = Voter(1, 11)
 CONFIG = Config(frozenset({ME}), frozenset({ME}))

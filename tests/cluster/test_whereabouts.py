@@ -13,8 +13,8 @@ from tpc_broker import limits
 from tpc_broker.cli.cluster import state_of
 from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import NodeId
-from tpc_broker.runtime.cluster.voters import node_rows
-from tpc_broker.runtime.cluster.whereabouts import LOOK_S, Whereabouts, full_nodes
+from tpc_broker.node.membership.whereabouts import LOOK_S, Whereabouts, full_nodes
+from tpc_broker.node.metadata.voters import node_rows
 from tpc_broker.storage.ports import FileSystemStatus
 from tpc_broker.swim.model import Address, NodeInfo, State
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from tpc_broker.model import NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.replicas.replication import CoreReplication, group_of
 from tpc_broker.raft.items import Position, Voter
-from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
 
 KEY = TopicPartition(TopicId(uuid.UUID(int=5)), PartitionIndex(0))
 HERE, OTHER = Voter(NodeId(1), 0), Voter(NodeId(2), 0)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import KafkaPeer, PeerUnavailable, kafka_jars
-from tpc_broker.runtime.ring import BACKEND_VARIABLE
+from tpc_broker.engine.ring import BACKEND_VARIABLE
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """One core's journal, partitions, segments and checkpoints at work, with every write and flush recorded.
 
 Run as a program: ``python -m tests.durability.recorded_core FOLDER RECORD SEED MUTANT MODE [many|swaps]``. It stands on
-what a core process stands on (`tpc_broker.runtime.assembly`), without clients: appends, log starts, deletions and
+what a core process stands on (`tpc_broker.process.assembly`), without clients: appends, log starts, deletions and
 checkpoints are asked for directly, and what was acknowledged is noted in the record itself (`crash_images.MARK`), so
 that its place among the writes is exact. Marks are words:
 
@@ -37,14 +37,14 @@ from tests.log.log_batches import batch
 from tests.support.cleaned_copies import cleanable, some_of, swap_copy
 from tests.support.disk_operations import ManyOneByOne, make_folders_one_by_one
 from tpc_broker._ring import ffi, lib
+from tpc_broker.engine.disk import RingDisk
+from tpc_broker.engine.trio_ring import run as run_on_ring
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log import journal
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.runtime import assembly
-from tpc_broker.runtime.disk import RingDisk
-from tpc_broker.runtime.options import CoreOptions
-from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.options import CoreOptions
+from tpc_broker.process import assembly
 from tpc_broker.storage import (
     checkpoint,
     in_place_windows,

@@ -19,15 +19,15 @@ import trio
 from tests.durability.recorded_core import DIRECT_BYTES_MIN, JOURNAL_BYTES, SEGMENT_BYTES, RecordingDisk, mark
 from tests.log.log_batches import batch
 from tpc_broker._ring import lib
+from tpc_broker.engine.trio_ring import run as run_on_ring
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log import journal
 from tpc_broker.log.checkpoint import decode_entry
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.runtime import assembly
-from tpc_broker.runtime.options import CoreOptions
-from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.options import CoreOptions
+from tpc_broker.process import assembly
 from tpc_broker.storage import checkpoint, core_moves, handed_producers, segment_appender, write_behind
 from tpc_broker.storage.journal_upkeep import JournalUpkeep
 

@@ -28,9 +28,9 @@ from tests.support.broker_process import TpcBroker, run_command
 from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker import limits
 from tpc_broker.log.journal import REGION_BLOCK_FIRST, Superblock
-from tpc_broker.runtime.backup import JournalEnd, stretches
-from tpc_broker.runtime.backup_hold import abstract_name
-from tpc_broker.runtime.status import ask_control
+from tpc_broker.operations.backup import JournalEnd, stretches
+from tpc_broker.operations.backup_hold import abstract_name
+from tpc_broker.telemetry.status import ask_control
 
 LOADS = {"mixed": MIXED, "large": LARGE, "in place": ONCE}
 BACKUPS = 3
@@ -270,7 +270,7 @@ ENDING = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell begins with SIG_IGN
 from pathlib import Path
-from tpc_broker.runtime.backup import backup, restore
+from tpc_broker.operations.backup import backup, restore
 calls = 0
 def on_progress(done, total):
     global calls

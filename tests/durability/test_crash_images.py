@@ -22,12 +22,12 @@ import pytest
 
 from tests.durability.crash_images import DIRECT, DSYNC, FLUSH_ALL, MARK, RENAME, Replayer, read_record
 from tests.durability.recorded_core import MUTANTS, MUTANTS_OF_MANY, MUTANTS_OF_SWAPS, SWAPS
+from tpc_broker.engine.disk import RingDisk
+from tpc_broker.engine.trio_ring import current_ring
+from tpc_broker.engine.trio_ring import run as run_on_ring
 from tpc_broker.log.batch import BatchDamageError, walk_headers
 from tpc_broker.log.files import EPOCHS_FILE
 from tpc_broker.model import CoreId
-from tpc_broker.runtime.disk import RingDisk
-from tpc_broker.runtime.trio_ring import current_ring
-from tpc_broker.runtime.trio_ring import run as run_on_ring
 from tpc_broker.storage.recovery import recover_core
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,7 +30,7 @@ IN_ITS_END = {"plain": "Z", "io_uring": "D"}
 WRITER = """
 import fcntl, mmap, os, sys
 from tpc_broker._ring import ffi, lib
-from tpc_broker.runtime.ring import Ring
+from tpc_broker.engine.ring import Ring
 
 lock_path, journal_path, backend = sys.argv[1:]
 ring = Ring(64, backend=backend)

@@ -24,7 +24,7 @@ from tests.support.broker_process import TpcBroker
 from tests.support.cluster_nodes import Cluster, cluster, create_topic, eventually
 from tests.support.replicated_load import Load
 from tests.support.waiting import eventually as eventually_here
-from tpc_broker.runtime.trio_ring import run as run_on_ring
+from tpc_broker.engine.trio_ring import run as run_on_ring
 
 RECORDS = 300
 """Acknowledged between two ends."""

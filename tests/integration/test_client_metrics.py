@@ -15,7 +15,7 @@ from tests.support.kafka_peer import run_tool, start_tool
 from tests.support.raw_client import RawConnection
 from tests.support.shared_servers import SharedBroker
 from tests.support.waiting import PATIENCE_S, eventually
-from tpc_broker.runtime.options import LOOPBACK
+from tpc_broker.options import LOOPBACK
 
 CLIENT_METRICS, SET, DELETE = 16, 0, 1
 INTERVAL_MS = 200

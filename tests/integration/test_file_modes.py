@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.support.waiting import PATIENCE_S
-from tpc_broker.runtime.data_directory import closed_to_others
+from tpc_broker.engine.data_directory import closed_to_others
 
 GROUP_AND_OTHERS = 0o077
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError
 from tests.support.broker_process import TpcBroker
 from tests.support.ports import free_port_range
 from tests.support.waiting import PATIENCE_S, eventually, stopwatch
-from tpc_broker.runtime.tls import is_built
+from tpc_broker.engine.tls import is_built
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="built without OpenSSL")
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def as_here(line: str, broker: SecuredBroker) -> str:
         line = line.replace(f"={name}", f"={shlex.quote(password)}")
     for user in ("admin", "alice"):
         line = line.replace(f"user add {user}", f"user add {user} --password-file {user}.txt")
-    module = {"tpc-broker": "tpc_broker.runtime.main", "tpc": "tpc_broker.cli.main"}
+    module = {"tpc-broker": "tpc_broker.process.main", "tpc": "tpc_broker.cli.main"}
     for program in ("tpc-broker", "tpc"):
         line = f" {line}".replace(f" {program} ", f" {sys.executable} -m {module[program]} ").strip()
     return line

@@ -26,7 +26,7 @@ from tests.support.server_process import ServerFailed, answers_api_versions
 from tests.support.steering_loader import skip_without
 from tests.support.waiting import PATIENCE_S, eventually, in_one_go, let_pass, patiently
 from tpc_broker.ebpf.steering import Select
-from tpc_broker.runtime.status import read_status
+from tpc_broker.telemetry.status import read_status
 
 CORES, PARTITIONS, RECORDS, CONNECTIONS = 3, 7, 70, 64
 BURST_GAP_S = 0.2

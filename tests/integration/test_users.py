@@ -17,11 +17,11 @@ from tests.support.raw_client import RawConnection
 from tests.support.sasl_brokers import SaslBroker
 from tests.support.server_process import ServerFailed
 from tests.support.waiting import PATIENCE_S
+from tpc_broker.engine.data_directory import PENDING_USERS_FILE
 from tpc_broker.kafka.records import read_records
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.metadata.records import ScramCredentialChanged, decode_record
 from tpc_broker.model import METADATA_TOPIC, PartitionIndex
-from tpc_broker.runtime.data_directory import PENDING_USERS_FILE
 
 pytestmark = pytest.mark.filterwarnings("error")
 

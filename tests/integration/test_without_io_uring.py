@@ -26,11 +26,11 @@ from tests.support.cluster_nodes import cluster, consume, create_topic
 from tests.support.ports import free_port_range
 from tests.support.seccomp import IO_URING, WAYS, refusing, together, under
 from tests.support.waiting import PATIENCE_S, patiently
-from tpc_broker.runtime.backend import AUTO
-from tpc_broker.runtime.fallbacks import file_system_of
-from tpc_broker.runtime.options import choose_cores, usable_cpus
-from tpc_broker.runtime.ring import BACKEND_VARIABLE
-from tpc_broker.runtime.status import read_status
+from tpc_broker.engine.backend import AUTO
+from tpc_broker.engine.ring import BACKEND_VARIABLE
+from tpc_broker.options import choose_cores, usable_cpus
+from tpc_broker.process.fallbacks import file_system_of
+from tpc_broker.telemetry.status import read_status
 
 COUNT = 500
 TOPIC = "without-io-uring"

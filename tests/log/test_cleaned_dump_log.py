@@ -10,7 +10,7 @@ import pytest
 from tests.support.cleaning_stories import Append, Clean, Roll, Traits, log_story
 from tests.support.kafka_peer import run_tool
 from tests.support.written_logs import OwnLog
-from tpc_broker.runtime.cleaner.cleaning_run import clean
+from tpc_broker.cleaner.cleaning_run import clean
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 

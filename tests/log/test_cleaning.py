@@ -9,12 +9,12 @@ from tests.log.log_batches import record as log_record
 from tests.log.log_batches import varint
 from tests.support.cleaned_logs import CleanedLog
 from tests.support.record_batches import DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, Record, batch
+from tpc_broker.cleaner import codecs
 from tpc_broker.kafka.records import ControlType, control_batch
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.cleaning import KEY_BYTES, GroupLimits, SourceSizes, plan_groups
 from tpc_broker.log.cleaning_job import CleaningSource, KeptProducer
 from tpc_broker.log.indexes import AbortedTransaction
-from tpc_broker.runtime.cleaner import codecs
 
 NOW_MS = 1_800_000_000_000
 RETENTION_MS = 1_000
@@ -311,7 +311,7 @@ def test_a_batch_that_would_only_grow_stays_without_a_horizon(log, monkeypatch):
     without_libraries(monkeypatch)
     data = batch([Record(None, b"k"), Record(b"w", b"j")], codec=4)
     log.append(data)
-    monkeypatch.setattr("tpc_broker.runtime.cleaner.codecs.compress", lambda _codec, plain: bytes(plain) + bytes(1000))
+    monkeypatch.setattr("tpc_broker.cleaner.codecs.compress", lambda _codec, plain: bytes(plain) + bytes(1000))
     for now_ms in (NOW_MS, NOW_MS + 2 * RETENTION_MS):
         report = clean(log, now_ms, batch_bytes_max=100)
         assert content(log) == data

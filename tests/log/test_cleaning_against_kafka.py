@@ -14,8 +14,8 @@ from tests.support.cleaning_stories import Append, Traits, log_story
 from tests.support.native_batches import seal_batch
 from tests.support.record_batches import DELETE_HORIZON
 from tests.support.written_logs import OwnLog
+from tpc_broker.cleaner.cleaning_run import clean
 from tpc_broker.log.cleaning_job import CleanedGroup, CleaningJob, CleaningReport
-from tpc_broker.runtime.cleaner.cleaning_run import clean
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("kafka_tools")]
 

@@ -5,12 +5,12 @@ import pytest
 from tests.support.cleaned_logs import CleanedLog
 from tests.support.cleaning_model import APPEND_TIME, HORIZON, TRANSACTIONAL, Cleaning, Transaction, replay
 from tests.support.record_batches import Record, batch
+from tpc_broker.cleaner import cleaning_run, codecs
 from tpc_broker.kafka.records import ControlType, control_batch
 from tpc_broker.log import cleaning
 from tpc_broker.log.cleaning import KEY_BYTES
 from tpc_broker.log.cleaning_job import KeptProducer
 from tpc_broker.log.indexes import AbortedTransaction
-from tpc_broker.runtime.cleaner import cleaning_run, codecs
 
 LOGS = 40
 NOW_MS = 1_800_000_000_000

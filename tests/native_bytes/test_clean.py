@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.cleaned_logs import CleanedLog
 from tests.support.record_batches import Record, batch
+from tpc_broker.cleaner.codecs import codec_of_a_job
 from tpc_broker.kafka.compression import Compression, decompress
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, decode_header
 from tpc_broker.log.cleaning import KEY_BYTES, Cleaning, map_bytes
 from tpc_broker.log.cleaning_job import CleaningSource
-from tpc_broker.runtime.cleaner.codecs import codec_of_a_job
 
 HASH_KEY = bytes(range(16))
 OF_THE_AUTHORS = {

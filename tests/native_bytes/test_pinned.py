@@ -12,8 +12,8 @@ import gc, os
 from tpc_broker.log.batch import BatchDamageError
 from tpc_broker.log.segment import AppendWalk, LogSettings, SegmentIndexes
 from tpc_broker.log.state import LogState
-from tpc_broker.runtime.ring import Ring
-from tpc_broker.runtime.trio_ring import current_ring, run
+from tpc_broker.engine.ring import Ring
+from tpc_broker.engine.trio_ring import current_ring, run
 
 def in_a_cycle(garbage):
     cycle = [garbage]

@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 import yaml
 
-from tpc_broker.runtime.metrics import CoreMetrics
+from tpc_broker.telemetry.metrics import CoreMetrics
 
 PACKAGING = Path(__file__).parent.parent.parent / "packaging"
 DASHBOARD = PACKAGING / "grafana" / "tpc-broker.json"

@@ -16,7 +16,7 @@ import pytest
 from tests.support.broker_process import TpcBroker, run_command
 from tests.support.seccomp import IO_URING, WAYS, refusing, under
 from tests.support.waiting import PATIENCE_S
-from tpc_broker.runtime.ring import BACKEND_VARIABLE
+from tpc_broker.engine.ring import BACKEND_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

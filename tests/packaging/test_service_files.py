@@ -17,8 +17,8 @@ from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
 from tpc_broker.metadata.listener_settings import plan_listeners
 from tpc_broker.metadata.settings import listener_settings, load_settings
-from tpc_broker.runtime import main
-from tpc_broker.runtime.supervisor import EXIT_CANNOT_RUN
+from tpc_broker.process import main
+from tpc_broker.process.supervisor import EXIT_CANNOT_RUN
 
 PACKAGING = Path(__file__).parent.parent.parent / "packaging"
 IO_URING = {"io_uring_setup", "io_uring_enter", "io_uring_register"}
@@ -68,7 +68,7 @@ def test_systemd_waits_as_long_as_a_drain_takes(service: configparser.SectionPro
 
 
 def test_a_reload_is_what_the_supervisor_takes_for_one(service: configparser.SectionProxy) -> None:
-    assert service["ExecReload"] == "/bin/kill -USR2 $MAINPID"  # `tests/runtime/test_reload.py` sends that
+    assert service["ExecReload"] == "/bin/kill -USR2 $MAINPID"  # `tests/process/test_reload.py` sends that
     assert int(service["FileDescriptorStoreMax"]) > 0  # sockets stay while one supervisor takes another one's place
 
 

@@ -10,8 +10,8 @@ from unittest import mock
 
 from tests.simulator.cleaned_replica import Replica
 from tpc_broker.log.cleaning import Cleaning
-from tpc_broker.runtime.cluster import filling
-from tpc_broker.runtime.cluster.offers import Offer
+from tpc_broker.node.replicas import filling
+from tpc_broker.node.replicas.offers import Offer
 from tpc_broker.storage import filled_logs
 
 _write_seal = filled_logs.write_seal

@@ -15,6 +15,7 @@ import trio
 
 from tests.simulator.cleaned_truth import Shown, Truth, shown_committed
 from tests.support.fake_disk import FakeDisk, PowerLoss
+from tpc_broker.cleaner.codecs import codec_of_a_job
 from tpc_broker.cluster.raft_codec import encode_entry
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.cleaned_segment import CleanedSegment
@@ -23,16 +24,15 @@ from tpc_broker.log.cleaning_job import CleaningJob, CleaningSource
 from tpc_broker.log.files import CLEANED_SUFFIXES, cleaned_file_name, segment_file_name
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import CoreId, NodeId, PartitionIndex, TopicId, TopicPartition
+from tpc_broker.node.links.links import FilePart
+from tpc_broker.node.links.part_buffers import PartBuffers
+from tpc_broker.node.replicas.filling import ReplicaFilling
+from tpc_broker.node.replicas.item_reads import without_gaps
+from tpc_broker.node.replicas.shipping import SegmentSource
+from tpc_broker.node.replicas.steady_carrier import batches_of
 from tpc_broker.raft.items import Address, Marker, Position, Voter, simple
 from tpc_broker.raft.journal import MarkerEntry
 from tpc_broker.raft.log import LogImage, ReplicaLog
-from tpc_broker.runtime.cleaner.codecs import codec_of_a_job
-from tpc_broker.runtime.cluster.filling import ReplicaFilling
-from tpc_broker.runtime.cluster.item_reads import without_gaps
-from tpc_broker.runtime.cluster.links import FilePart
-from tpc_broker.runtime.cluster.part_buffers import PartBuffers
-from tpc_broker.runtime.cluster.shipping import SegmentSource
-from tpc_broker.runtime.cluster.steady_carrier import batches_of
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.filled_folders import FILLING, put_in_place, remove_unfinished
 from tpc_broker.storage.folders import PartitionListing, create_partition, remove_folder
@@ -282,7 +282,7 @@ class Replica:
 def cleaned_groups(
     job: CleaningJob, logs: dict[int, bytes], random: Random
 ) -> Iterator[tuple[Seal, list[bytes]]]:  # fmt: skip
-    """As `runtime.cleaner.cleaning_run`, in memory."""
+    """As `cleaner.cleaning_run`, in memory."""
     with codec_of_a_job() as codec:
         yield from _cleaned_by(codec, job, logs, random)
 

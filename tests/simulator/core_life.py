@@ -12,12 +12,12 @@ from tests.support.ring_turns import now_ns
 from tests.support.simulated_disk import OWNER
 from tests.support.simulated_ring import SimulatedRing
 from tpc_broker._ring import ffi, lib
+from tpc_broker.engine.connections import ConnectionLimits, Connections
+from tpc_broker.engine.data_plane import JournalStart, RingDataPlane
+from tpc_broker.engine.journal_probe import FLAGS
 from tpc_broker.errors import PartitionOfflineError, StorageFailedError
 from tpc_broker.log.files import journal_file_name
 from tpc_broker.model import CoreId
-from tpc_broker.runtime.connections import ConnectionLimits, Connections
-from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
-from tpc_broker.runtime.journal_probe import FLAGS
 from tpc_broker.storage.journalled_storage import JournalledStorage
 from tpc_broker.storage.recovery import recover_core
 

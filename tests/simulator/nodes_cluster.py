@@ -1,6 +1,6 @@
 """Whole nodes in one process, on virtual time: each has the services of a real one, over simulated surroundings.
 
-Each core of a node is what `runtime/core.py` puts together (`nodes_core`): on core 0 `ClusterNodeMain` (founding,
+Each core of a node is what `process/core.py` puts together (`nodes_core`): on core 0 `ClusterNodeMain` (founding,
 joining, membership, the metadata group), on each `CoreReplication` (the driver of its replicas, and their links) and
 `broker.Core` with every handler, over the C that ships. Simulated are the network, the disk, the mailboxes between
 cores, the supervisor, clocks and chance.
@@ -40,15 +40,15 @@ from tests.support.simulated_ring import SimulatedSystem
 from tests.support.simulated_sockets import handed_over
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.cluster.founding import SeedAddress
+from tpc_broker.engine.journal_lock import JournalLockedError
 from tpc_broker.limits import MIB
 from tpc_broker.log.files import partition_folder_name
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, TopicPartition, core_of, node_of
-from tpc_broker.runtime.assembly import CannotRunError
-from tpc_broker.runtime.cluster.replication import group_of
-from tpc_broker.runtime.journal_lock import JournalLockedError
-from tpc_broker.runtime.options import ClusterOptions, CoreOptions
+from tpc_broker.node.replicas.replication import group_of
+from tpc_broker.options import ClusterOptions, CoreOptions
+from tpc_broker.process.assembly import CannotRunError
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 
 SETTINGS = (

@@ -14,18 +14,18 @@ from tests.support.simulated_ring import SimulatedRing
 from tpc_broker._ring import lib
 from tpc_broker.broker.core import Core, CoreIdentity
 from tpc_broker.broker.metadata_service import METADATA_CORE
+from tpc_broker.engine.client_connections import ClientConnections
+from tpc_broker.engine.connections import ConnectionLimits
+from tpc_broker.engine.journal_probe import FLAGS
 from tpc_broker.feature_levels import FIRST_WITH_MOVES
 from tpc_broker.limits import MIB
 from tpc_broker.log.journal import JournalMode
 from tpc_broker.model import CoreId, NodeId
-from tpc_broker.runtime.assembly import hand_over_all, put_together, recover
-from tpc_broker.runtime.client_connections import ClientConnections
-from tpc_broker.runtime.cluster.identity import IdentityFile
-from tpc_broker.runtime.cluster.node import ClusterNodeMain
-from tpc_broker.runtime.cluster.replication import CoreReplication, group_of
-from tpc_broker.runtime.cluster.surroundings import Surroundings
-from tpc_broker.runtime.connections import ConnectionLimits
-from tpc_broker.runtime.journal_probe import FLAGS
+from tpc_broker.node.links.surroundings import Surroundings
+from tpc_broker.node.membership.identity import IdentityFile
+from tpc_broker.node.node import ClusterNodeMain
+from tpc_broker.node.replicas.replication import CoreReplication, group_of
+from tpc_broker.process.assembly import hand_over_all, put_together, recover
 from tpc_broker.storage.handover import journal_cores
 from tpc_broker.testing.mailboxes import MemoryMailboxes
 from tpc_broker.testing.surroundings import MemoryChance, in_turn
@@ -87,7 +87,7 @@ class SimulatedReplication(CoreReplication):
 
 
 class OpenJournal:
-    """`runtime.assembly.OpenJournal`."""
+    """`process.assembly.OpenJournal`."""
 
     mode, fd = JournalMode.DIRECT_DSYNC, -1
 
@@ -100,7 +100,7 @@ class OpenJournal:
 
 
 class CoreLife:
-    """As `runtime/core.py` and `runtime/assembly.py` put it together, in the same order."""
+    """As `process/core.py` and `process/assembly.py` put it together, in the same order."""
 
     def __init__(self, node, number, nursery):
         self.cluster, self.nursery, self.number, self.node = node.cluster, nursery, number, node

@@ -21,7 +21,7 @@ LONG = frozenset({
     "close", "durable_write", "fdatasync", "truncate_many", "replace_many", "close_many", "unlink", "rmdir",
     "fsync_directory", "syncfs",
 })  # fmt: skip
-"""As `runtime.disk.RingDisk` notes them."""
+"""As `engine.disk.RingDisk` notes them."""
 REFUSED_S = 1.0
 """What was refused may be told later."""
 FOLDERS = ("journals", "topics", "cluster")

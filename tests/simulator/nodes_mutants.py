@@ -23,10 +23,10 @@ from tpc_broker.coordinator.membership import Membership, _synced
 from tpc_broker.coordinator.records import group_record
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import PartitionOfflineError
+from tpc_broker.node.membership import identity
+from tpc_broker.node.metadata.voter_file import VoterFile, framed
+from tpc_broker.node.replicas.replica_driver import ReplicaDriver
 from tpc_broker.raft.output import LEADER
-from tpc_broker.runtime.cluster import identity
-from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
-from tpc_broker.runtime.cluster.voter_file import VoterFile, framed
 
 _turn = ReplicaDriver._turn
 

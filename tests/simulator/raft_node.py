@@ -10,6 +10,7 @@ from tests.simulator.network import Network
 from tests.simulator.raft_disk import Journal, Mirror, Numbered, Shipped
 from tests.simulator.raft_oracle import BrokenInvariantError, Oracle
 from tests.simulator.world import MS, Clock, Event, Process, World
+from tpc_broker.node.replicas.item_reads import without_gaps
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.group import Group
 from tpc_broker.raft.items import START, Address, Batch, Config, GroupId, Position, Proposal, Voter
@@ -37,7 +38,6 @@ from tpc_broker.raft.output import (
 )
 from tpc_broker.raft.output import Role as RaftRole
 from tpc_broker.raft.settings import Settings
-from tpc_broker.runtime.cluster.item_reads import without_gaps
 
 
 @dataclass

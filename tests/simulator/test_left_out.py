@@ -9,9 +9,9 @@ from tests.simulator.nodes_clients import Admin, Producer
 from tests.simulator.nodes_cluster import simulate
 from tests.simulator.nodes_oracle import Oracle, partition_key
 from tpc_broker.model import broker_id_of
+from tpc_broker.node.replicas.replication import group_of
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.messages import TIMEOUT, Frame, RequestVote
-from tpc_broker.runtime.cluster.replication import group_of
 
 NOBODY_HEARD_S = 3.0
 MOVED_S = 30.0

@@ -15,7 +15,7 @@ from tpc_broker.broker.transaction_service import TransactionService
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
 from tpc_broker.model import broker_id_of
-from tpc_broker.runtime.cluster.replication import CoreReplication
+from tpc_broker.node.replicas.replication import CoreReplication
 
 ELECTED_S = 10.0
 CLIENTS_S = 15.0

@@ -1,5 +1,5 @@
 """Sockets of simulated rings under what uses them in production: links for the steady state, which Python opens and C
-has then, and clients. What the sockets themselves promise is held by tests/runtime, on the kernel's as well.
+has then, and clients. What the sockets themselves promise is held by tests/engine, on the kernel's as well.
 """
 
 import random
@@ -16,17 +16,17 @@ from tests.support.simulated_sockets import UNACKNOWLEDGED_S, handed_over
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello
 from tpc_broker.cluster.secret import ClusterSecret
+from tpc_broker.engine.connections import CloseReason, ConnectionLimits, Connections
+from tpc_broker.engine.data_plane import JournalStart, RingDataPlane
+from tpc_broker.engine.steady_plane import Machine
 from tpc_broker.kafka import messages
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.protocol import encode_response
 from tpc_broker.model import CoreId, NodeId
+from tpc_broker.node.links.sealed_links import REQUIRED, sealed
+from tpc_broker.node.links.surroundings import Surroundings
+from tpc_broker.node.replicas.replica_links import STEADY_RETRY_S, ReplicaLinks
 from tpc_broker.raft.items import Address
-from tpc_broker.runtime.cluster.replica_links import STEADY_RETRY_S, ReplicaLinks
-from tpc_broker.runtime.cluster.sealed_links import REQUIRED, sealed
-from tpc_broker.runtime.cluster.surroundings import Surroundings
-from tpc_broker.runtime.connections import CloseReason, ConnectionLimits, Connections
-from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
-from tpc_broker.runtime.steady_plane import Machine
 from tpc_broker.testing.surroundings import MemoryClock
 
 PORT, CLIENT_PORT = 7000, 9092

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from tpc_broker.runtime.disk import PART_BYTES, PARTS_MAX
+from tpc_broker.engine.disk import PART_BYTES, PARTS_MAX
 from tpc_broker.storage.ports import FileSpace, FileWrite
 
 BLOCK_BYTES = 4096

@@ -12,8 +12,8 @@ import trio
 from tests.storage.test_compaction import SETTINGS, World, checkpointed, fill, newest, records_of
 from tests.support.disk_operations import OPERATIONS
 from tests.support.plain_disk import PlainDisk
-from tpc_broker.runtime import backup
-from tpc_broker.runtime.backup import _Backup
+from tpc_broker.operations import backup
+from tpc_broker.operations.backup import _Backup
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import PartitionListing
 from tpc_broker.storage.recovery import open_checkpointed

@@ -16,11 +16,11 @@ from tests.support.fake_disk import SECTOR_BYTES, FakeDisk
 from tests.support.plain_disk import PlainDisk
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.simulated_ring import SimulatedSystem
-from tpc_broker.runtime import trio_ring
-from tpc_broker.runtime.clocks import SystemClock
-from tpc_broker.runtime.disk import RingDisk
-from tpc_broker.runtime.ring import Backend, Feature
-from tpc_broker.runtime.trio_ring import RingOptions, current_ring
+from tpc_broker.engine import trio_ring
+from tpc_broker.engine.clocks import SystemClock
+from tpc_broker.engine.disk import RingDisk
+from tpc_broker.engine.ring import Backend, Feature
+from tpc_broker.engine.trio_ring import RingOptions, current_ring
 from tpc_broker.storage.ports import Disk
 
 each = pytest.mark.parametrize("body", PROMISES, ids=lambda body: body.__name__)

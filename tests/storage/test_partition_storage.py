@@ -11,13 +11,13 @@ import pytest
 from tests.log.log_batches import batch, marker
 from tests.support.disk_operations import outcome
 from tests.support.fake_disk import FakeDisk
+from tpc_broker.engine.journal_lock import JournalLockedError, wait_lock
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import CONTROL_ABORT, CONTROL_COMMIT, decode_header, walk_headers
 from tpc_broker.log.files import TRANSACTION_INDEX_SUFFIX, segment_file_name
 from tpc_broker.log.indexes import TRANSACTION_ENTRY_BYTES, TransactionIndex
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import TopicPartition
-from tpc_broker.runtime.journal_lock import JournalLockedError, wait_lock
 from tpc_broker.storage.checkpoint import JournalFile, ensure_ballast, release_ballast
 from tpc_broker.storage.files import FileCache
 from tpc_broker.storage.folders import create_partition

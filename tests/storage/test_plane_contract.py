@@ -9,14 +9,14 @@ import trio
 
 from tests.log.log_batches import batch
 from tests.support.storage_plane import JOURNAL_USE, MemoryStoragePlane, params_of
+from tpc_broker.engine import trio_ring
+from tpc_broker.engine.connections import ConnectionLimits, Connections
+from tpc_broker.engine.data_plane import JournalStart, RingDataPlane
+from tpc_broker.engine.trio_ring import RingOptions, current_ring
 from tpc_broker.errors import PartitionOfflineError
 from tpc_broker.log.journal import BLOCK_BYTES, REGION_BLOCK_FIRST, EntryKind, JournalMode
 from tpc_broker.log.state import LogState
 from tpc_broker.model import TopicPartition
-from tpc_broker.runtime import trio_ring
-from tpc_broker.runtime.connections import ConnectionLimits, Connections
-from tpc_broker.runtime.data_plane import JournalStart, RingDataPlane
-from tpc_broker.runtime.trio_ring import RingOptions, current_ring
 from tpc_broker.storage.ports import StoragePlane
 
 BLOCKS = JOURNAL_USE.region_blocks

@@ -12,12 +12,12 @@ from tests.storage.checkpointed_core import DATA, SETTINGS, JournalWriter
 from tests.support.fake_disk import FakeDisk
 from tests.support.journal_file import encode_entry
 from tests.support.plain_disk import PlainDisk
+from tpc_broker.engine import disk as runtime_disk
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import PARTITION_METADATA_FILE, encode_partition_metadata
 from tpc_broker.log.journal import EntryKind
 from tpc_broker.model import METADATA_TOPIC, PartitionIndex, TopicId, TopicPartition
-from tpc_broker.runtime import disk as runtime_disk
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.folders import (
     LOST_MARK_FILE,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tpc_broker._ring import lib
-from tpc_broker.runtime.ring import Backend, Ring, RingUnavailable
+from tpc_broker.engine.ring import Backend, Ring, RingUnavailable
 
 PROBE_ENTRIES: Final = 8
 _IO_URING_SETUP: Final = 425

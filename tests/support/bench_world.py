@@ -28,7 +28,7 @@ from tests.support.simulated_ring import (
 from tests.support.simulated_sockets import UNACKNOWLEDGED_S
 from tests.support.waiting import PATIENCE_S, let_pass
 from tpc_broker._ring import lib
-from tpc_broker.runtime.ring import HOT_WORK_MAX, Ring
+from tpc_broker.engine.ring import HOT_WORK_MAX, Ring
 
 BACKLOG = 512
 BUFFER_BYTES = 4 << 20

@@ -19,14 +19,14 @@ from click.testing import CliRunner
 
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed, ServerProcess, answers_api_versions
-from tpc_broker.runtime.main import main
-from tpc_broker.runtime.options import StartError
-from tpc_broker.runtime.status import read_status
-from tpc_broker.runtime.supervisor import CHECK_ONLY_VARIABLE
+from tpc_broker.options import StartError
+from tpc_broker.process.main import main
+from tpc_broker.process.supervisor import CHECK_ONLY_VARIABLE
+from tpc_broker.telemetry.status import read_status
 
 _READY_SECONDS = 120.0
 """Of a host that gives its CPUs to others for long; it bounds what hangs and says nothing of how fast a start is."""
-_COMMAND = [sys.executable, "-m", "tpc_broker.runtime.main"]
+_COMMAND = [sys.executable, "-m", "tpc_broker.process.main"]
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 """As Kafka's own tests have it: each new group would wait three seconds for more members."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cleaning_model import Segment, read_log
+from tpc_broker.cleaner.cleaning_run import clean
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.cleaning_job import CleanedGroup, CleaningJob, CleaningReport, CleaningSource, KeptProducer
 from tpc_broker.log.files import CLEANED_SUFFIXES, cleaned_file_name, segment_file_name
@@ -16,7 +17,6 @@ from tpc_broker.log.indexes import AbortedTransaction, TransactionIndex
 from tpc_broker.log.seals import Seal, SealedFile
 from tpc_broker.log.segment import SegmentIndexes
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.runtime.cleaner.cleaning_run import clean
 
 INTERVAL_BYTES = 256
 MODIFIED_MS = 1_600_000_000_123

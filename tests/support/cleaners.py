@@ -4,8 +4,8 @@ from functools import partial
 
 import trio
 
+from tpc_broker.cleaner.cleaning_run import SourceChangedError, clean
 from tpc_broker.log.batch import BatchDamageError
-from tpc_broker.runtime.cleaner.cleaning_run import SourceChangedError, clean
 from tpc_broker.storage.ports import CleaningFailedError, JobVoidError
 
 

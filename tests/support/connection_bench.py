@@ -7,7 +7,7 @@ from collections import deque
 
 from tests.support.bench_world import current_world
 from tests.support.waiting import patiently
-from tpc_broker.runtime.connections import Connections
+from tpc_broker.engine.connections import Connections
 
 
 def header_of(api_key=3, api_version=1, correlation_id=1, client_id=None):

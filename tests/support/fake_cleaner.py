@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.support.cleaning_jobs import REPORT, a_group
 from tpc_broker import limits
+from tpc_broker.cleaner.cleaner_process import CleanerOptions, Work, run
 from tpc_broker.log.cleaning_job import CleaningJob, CleaningReport
-from tpc_broker.runtime.cleaner.cleaner_process import CleanerOptions, Work, run
 
 HANGS_S = 0.3
 

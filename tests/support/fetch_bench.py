@@ -12,6 +12,9 @@ from tests.support.plane_bench import PlaneBench, records_of, settings_with, top
 from tpc_broker._ring import ffi, lib
 from tpc_broker.broker.handlers.fetch import handle_fetch
 from tpc_broker.broker.partition import Partition
+from tpc_broker.engine.client_connections import ClientConnections
+from tpc_broker.engine.connections import CloseReason, CloseWhen
+from tpc_broker.engine.data_plane import READ_SLICES_MAX, RingDataPlane
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.api_keys import ApiKey
 from tpc_broker.kafka.codec import codec
@@ -19,9 +22,6 @@ from tpc_broker.kafka.errors import DecodeError
 from tpc_broker.kafka.protocol import encode_response_header
 from tpc_broker.log.epochs import LeaderEpochs
 from tpc_broker.metadata.topic_config import TopicConfig
-from tpc_broker.runtime.client_connections import ClientConnections
-from tpc_broker.runtime.connections import CloseReason, CloseWhen
-from tpc_broker.runtime.data_plane import READ_SLICES_MAX, RingDataPlane
 
 PRODUCE, FETCH = 0, 1
 BROKER_ID = 3

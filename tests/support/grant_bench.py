@@ -9,7 +9,7 @@ from tests.support.plane_bench import topic_id_of
 from tests.support.plane_values import Left
 from tpc_broker._ring import lib
 from tpc_broker.broker.ports import ProduceFallback
-from tpc_broker.runtime.produces import asked_produce
+from tpc_broker.engine.produces import asked_produce
 
 READ, WRITE, TRANSACT = lib.TPC_RIGHT_READ, lib.TPC_RIGHT_WRITE, lib.TPC_RIGHT_TRANSACT
 ALICE, BOB = 1, 2

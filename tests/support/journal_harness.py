@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.backends import OURS_IN_C
 from tests.support.journal_file import BLOCK_BYTES, NOTE, Commit, read_chain
 from tpc_broker._ring import ffi, lib
-from tpc_broker.runtime.ring import unavailable
+from tpc_broker.engine.ring import unavailable
 
 ALL_HIDDEN = (1 << lib.TPC_FEATURES_COUNT) - 1
 EVENTS_MAX = 256

@@ -5,7 +5,7 @@ import os
 
 from tests.support.disk_operations import ManyOneByOne, Operations, counted
 from tpc_broker._ring import ffi, lib
-from tpc_broker.runtime.disk import PARTS_MAX, make_folders, open_many, read_folders, replace_many, truncate_many
+from tpc_broker.engine.disk import PARTS_MAX, make_folders, open_many, read_folders, replace_many, truncate_many
 from tpc_broker.storage.ports import FileStatus, FileSystemStatus
 
 

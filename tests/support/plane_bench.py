@@ -21,7 +21,7 @@ from tests.support.plane_values import (
 )
 from tests.support.record_batches import Record, batch, read_batches
 from tpc_broker._ring import lib
-from tpc_broker.runtime.connections import ConnectionLimits
+from tpc_broker.engine.connections import ConnectionLimits
 
 JOURNAL_ID = bytes(range(16))
 NOW_MS = 1_700_000_000_000

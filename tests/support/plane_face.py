@@ -1,6 +1,6 @@
 """A face of the data plane in C for its own tests: all that `cdef/40_journal.h` and `cdef/50_partition.h` offer.
 
-The broker's face is `tpc_broker.runtime.data_plane`, cut to what the broker asks for; this one leaves nothing out
+The broker's face is `tpc_broker.engine.data_plane`, cut to what the broker asks for; this one leaves nothing out
 (producers' snapshots and expiry, verdicts, commits as objects), so that each function of the C interface has a test.
 
 Invariants. `log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset`, asserted in C after changes.
@@ -49,8 +49,8 @@ from tpc_broker.log import producer_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tpc_broker.runtime.connections import Connections, Request
-    from tpc_broker.runtime.ring import Ring
+    from tpc_broker.engine.connections import Connections, Request
+    from tpc_broker.engine.ring import Ring
 
     Buffer = bytes | bytearray | memoryview
 

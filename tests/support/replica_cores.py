@@ -17,30 +17,30 @@ from unittest import mock
 
 import trio
 
+from tests.engine.in_place_core import KEY, Bench, held
 from tests.log.log_batches import batch
-from tests.runtime.in_place_core import KEY, Bench, held
 from tests.support.crash_copy import copy_as_crashed
 from tests.support.waiting import PATIENCE_S, let_pass, patiently
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.broker.ports import ProduceFallback, Verdict
 from tpc_broker.cluster.raft_codec import decode_frame, encode_frame
+from tpc_broker.engine.clocks import SystemClock
+from tpc_broker.engine.steady_plane import Machine
+from tpc_broker.engine.trio_ring import run as run_on_ring
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import LeadershipLostError
 from tpc_broker.kafka import ApiKey, protocol
 from tpc_broker.log.journal import JournalMode
 from tpc_broker.model import CoreId, NodeId
+from tpc_broker.node.links.sealed_links import Handed
+from tpc_broker.node.replicas.replica_driver import ReplicaDriver
+from tpc_broker.node.replicas.steady_carrier import SteadyLink
+from tpc_broker.options import CoreOptions
+from tpc_broker.process import assembly
 from tpc_broker.raft.core import RaftCore
 from tpc_broker.raft.items import Address, Voter, simple
 from tpc_broker.raft.output import LEADER
 from tpc_broker.raft.settings import Settings
-from tpc_broker.runtime import assembly
-from tpc_broker.runtime.clocks import SystemClock
-from tpc_broker.runtime.cluster.replica_driver import ReplicaDriver
-from tpc_broker.runtime.cluster.sealed_links import Handed
-from tpc_broker.runtime.cluster.steady_carrier import SteadyLink
-from tpc_broker.runtime.options import CoreOptions
-from tpc_broker.runtime.steady_plane import Machine
-from tpc_broker.runtime.trio_ring import run as run_on_ring
 
 GROUP = "topic-0"
 PATIENT = Settings(link_silent_ms=60_000, resign_repeat_ms=70_000)

@@ -77,7 +77,7 @@ WAYS: Final = {
     "fallocate": refusing(errno.EOPNOTSUPP, "fallocate"),
     "sendfile": refusing(errno.EINVAL, "sendfile"),
 }
-"""What hosts refuse besides io_uring, by its name in `tpc_broker.runtime.fallbacks`."""
+"""What hosts refuse besides io_uring, by its name in `tpc_broker.process.fallbacks`."""
 
 
 def under(profile: dict[str, Any], folder: Path) -> list[str]:

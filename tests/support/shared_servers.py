@@ -23,7 +23,7 @@ from tests.support.ports import free_port_range
 from tests.support.server_process import Broker
 from tpc_broker.ebpf.loaders import LoaderUnavailableError
 from tpc_broker.ebpf.steering import Select, Steering
-from tpc_broker.runtime.options import LOOPBACK
+from tpc_broker.options import LOOPBACK
 
 CORES: Final = 2
 NODES: Final = 3
@@ -181,7 +181,7 @@ def _end_cluster(made: SharedCluster, is_well: bool) -> None:
 @pytest.fixture(scope="session")
 def _one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Kept[SharedBroker]]:
     def start() -> SharedBroker:
-        # The path is longer than the address of a Unix socket may be (tests/runtime/test_status.py).
+        # The path is longer than the address of a Unix socket may be (tests/telemetry/test_status.py).
         made = SharedBroker(tmp_path_factory.mktemp("shared-broker") / ("long" * 30))
         made.start()
         return made

@@ -6,7 +6,7 @@ time from the chance: a write is seen and a sync counts when it lands, and not b
 chance will have it; what is linked waits, which is the ring's business.
 
 A process that is gone (`kill`) leaves what it had under way to the kernel, which carries it out: milliseconds later, in
-the midst of the next life, if that does not wait (`wait_landed`, in place of `runtime.journal_lock`). Power that is
+the midst of the next life, if that does not wait (`wait_landed`, in place of `engine.journal_lock`). Power that is
 gone (`crash`) leaves of what was under way whatever sectors had been written.
 
 Memory that is written from must not change meanwhile: what lands would be a mixture. It is copied when the write
@@ -30,7 +30,7 @@ from tests.support.disk_operations import error_of
 from tests.support.fake_disk import Change, FakeDisk, Inode
 from tests.support.simulated_ring import FSYNC, READ, WRITE, WRITEV, Device, Operation
 from tests.support.sparse_bytes import SparseBytes
-from tpc_broker.runtime.journal_lock import LOCK_SECONDS_MAX, JournalLockedError
+from tpc_broker.engine.journal_lock import LOCK_SECONDS_MAX, JournalLockedError
 
 RWF_DSYNC = 2
 IN_MEMORY_S = (0.00005, 0.0005)

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass, field
 
 from tpc_broker._ring import ffi, lib
-from tpc_broker.runtime.ring import Backend, Ring
+from tpc_broker.engine.ring import Backend, Ring
 
 DESCRIPTOR_FIRST = 1 << 24
 """No descriptor of the process is as high, so a system call that finds its way past the simulation fails."""

@@ -23,8 +23,8 @@ from types import SimpleNamespace
 from unittest import mock
 
 from tests.support.simulated_ring import ACCEPT, POLL_ADD, RECV, SEND, SENDMSG, Device
-from tpc_broker.runtime.cluster import sealed_links
-from tpc_broker.runtime.cluster.surroundings import UNACKNOWLEDGED_MS_MAX
+from tpc_broker.node.links import sealed_links
+from tpc_broker.node.links.surroundings import UNACKNOWLEDGED_MS_MAX
 
 UNACKNOWLEDGED_S = UNACKNOWLEDGED_MS_MAX / 1000
 POLLIN, POLLOUT, POLLERR, POLLHUP = select.POLLIN, select.POLLOUT, select.POLLERR, select.POLLHUP

@@ -7,9 +7,9 @@ from __future__ import annotations
 from tests.support.plane_bench import records_of
 from tests.support.steady_peers import TERM
 from tests.support.waiting import patiently
+from tpc_broker.engine.steady_plane import SteadyPeerState, SteadyPlane
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.raft.steady import NONE
-from tpc_broker.runtime.steady_plane import SteadyPeerState, SteadyPlane
 
 UNBOUNDED = 1 << 40
 

@@ -3,9 +3,9 @@
 from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches
 from tests.support.steady_peers import ACK, APPEND, INCARNATION, OWN, TERM, entry, frame
+from tpc_broker.engine.steady_plane import SteadyPeerState
 from tpc_broker.error_codes import ErrorCode as E
 from tpc_broker.raft.steady import NONE, OWN_BIT, Input, Outcome, PeerState, Steady, SteadyPeer, SteadyRole
-from tpc_broker.runtime.steady_plane import SteadyPeerState
 
 UNBOUNDED = 1 << 40
 

@@ -47,7 +47,7 @@ PARTS: Final = {
 MARKS: Final = {re.sub(r"\W", "_", name): name for name in PARTS}
 """Name of the mark, and the part that it means."""
 OF_A_FIXTURE: Final = ("as-5.8", "plain")
-"""Parts that tests/runtime/conftest.py marks."""
+"""Parts that tests/engine/conftest.py marks."""
 _OF_THE_MODULE: Final = re.compile(r"^pytestmark\b.*?(?=^\S)", re.MULTILINE | re.DOTALL)
 _MARK: Final = re.compile(r"\bmark\.(" + "|".join(MARKS) + r")\b")
 

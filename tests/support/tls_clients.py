@@ -6,8 +6,8 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 
 from tests.support.connection_bench import frame_of
-from tpc_broker.runtime.connections import CloseReason
-from tpc_broker.runtime.tls import TlsMaterial, error_text
+from tpc_broker.engine.connections import CloseReason
+from tpc_broker.engine.tls import TlsMaterial, error_text
 
 
 def client_context(folder, name=None, **changes):

@@ -19,7 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 
 SHARED_BUILD: Final = (
     "tests/durability/test_crash_images.py",
-    "tests/runtime/test_journal_mutants.py",
+    "tests/engine/test_journal_mutants.py",
     "tests/simulator/test_core_mutants.py",
 )
 """Modules that want `built_with_mutants`."""

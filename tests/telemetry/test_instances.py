@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.limits import TELEMETRY_EXPIRY_MS_MIN
-from tpc_broker.telemetry.instances import NO_ID, REFUSALS, Instances, Push
-from tpc_broker.telemetry.payload import Pushed
-from tpc_broker.telemetry.standard import STANDARD, Kind
-from tpc_broker.telemetry.subscriptions import Asked, client_of
+from tpc_broker.telemetry.pushed.instances import NO_ID, REFUSALS, Instances, Push
+from tpc_broker.telemetry.pushed.payload import Pushed
+from tpc_broker.telemetry.pushed.standard import STANDARD, Kind
+from tpc_broker.telemetry.pushed.subscriptions import Asked, client_of
 
 NONE, EARLY = ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED
 INTERVAL_MS = 1_000

@@ -14,9 +14,9 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from tpc_broker.kafka.compression import Compression, compress
 from tpc_broker.limits import MIB, TELEMETRY_FIELDS_MAX
-from tpc_broker.telemetry import payload
-from tpc_broker.telemetry.payload import PayloadError, Pushed, read_push
-from tpc_broker.telemetry.standard import BY_NAME, PREFIX, STANDARD, Kind, Over
+from tpc_broker.telemetry.pushed import payload
+from tpc_broker.telemetry.pushed.payload import PayloadError, Pushed, read_push
+from tpc_broker.telemetry.pushed.standard import BY_NAME, PREFIX, STANDARD, Kind, Over
 
 PLACES = {one.metric: place for place, one in enumerate(STANDARD)}
 MAX, AVERAGE = PLACES["producer_record_queue_max_seconds"], PLACES["producer_node_request_avg_seconds"]

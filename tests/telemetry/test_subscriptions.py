@@ -15,8 +15,8 @@ from tpc_broker.limits import (
 )
 from tpc_broker.metadata.client_metrics_config import match_patterns
 from tpc_broker.metadata.config_types import ConfigError
-from tpc_broker.telemetry import subscriptions
-from tpc_broker.telemetry.subscriptions import Asked, Subscriptions, client_of, compiled, subscription_id_of
+from tpc_broker.telemetry.pushed import subscriptions
+from tpc_broker.telemetry.pushed.subscriptions import Asked, Subscriptions, client_of, compiled, subscription_id_of
 
 ID = uuid.UUID("0f3e2d1c-4b5a-6978-8796-a5b4c3d2e1f0")
 JAVA = ("apache-kafka-java", "4.3.1")

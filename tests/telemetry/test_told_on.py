@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tpc_broker.runtime.telemetry_metrics import COUNTS, INSTANCES, PREFIX, REFUSED
-from tpc_broker.telemetry.instances import REASONS
-from tpc_broker.telemetry.standard import STANDARD, Kind
+from tpc_broker.telemetry.pushed.instances import REASONS
+from tpc_broker.telemetry.pushed.standard import STANDARD, Kind
+from tpc_broker.telemetry.telemetry_metrics import COUNTS, INSTANCES, PREFIX, REFUSED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
 

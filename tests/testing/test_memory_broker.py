@@ -282,4 +282,4 @@ def loaded_modules():
 
 def test_the_ring_is_not_needed(loaded_modules):
     assert "tpc_broker.testing" in loaded_modules
-    assert not [name for name in loaded_modules if name.startswith(("tpc_broker.runtime", "confluent_kafka"))]
+    assert not [name for name in loaded_modules if name.startswith(("tpc_broker.engine", "confluent_kafka"))]

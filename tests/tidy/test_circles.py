@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests.support.sources import tree_of
+from tests.tidy.test_tidy import ALLOWED, room_named
 
 ROOT = Path(__file__).parents[2]
 C_CIRCLES = [
@@ -95,11 +96,16 @@ def imports(known: dict[str, Path], *, types: bool) -> dict[str, set[str]]:
     return graph
 
 
-def test_no_modules_import_each_other_in_a_circle_and_types_only_within_a_package() -> None:
+def test_no_modules_import_each_other_in_a_circle_and_types_only_within_a_room() -> None:
     known = modules()
     assert circles(imports(known, types=False)) == []
     for circle in circles(imports(known, types=True)):
-        assert len({name.split(".")[1] for name in circle}) == 1, sorted(circle)
+        assert len({room_named(name.split(".")[1:]) for name in circle}) == 1, sorted(circle)
+
+
+def test_rooms_do_not_use_each_other_in_a_circle() -> None:
+    """As the law has it; a circle of rooms would be one room."""
+    assert circles({room: others & ALLOWED.keys() for room, others in ALLOWED.items()}) == []
 
 
 def test_the_check_finds_a_circle(tmp_path: Path) -> None:

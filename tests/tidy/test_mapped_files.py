@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.support.sources import nodes_of
 from tests.tidy.test_tidy import ROOT, c_sources, room_of, sources
 
-OF_THE_KERNELS_PROGRAM = {"tpc_broker/runtime/listening.py"}
-OF_A_NODE_S_CORES = {"tpc_broker/runtime/quotas.py", "tpc_broker/runtime/cleaner/shared_pace.py"}
+OF_THE_KERNELS_PROGRAM = {"tpc_broker/process/listening.py"}
+OF_A_NODE_S_CORES = {"tpc_broker/engine/quotas.py", "tpc_broker/cleaner/shared_pace.py"}
 """Memory of memfd_create(2) that they, or its cleaners, share."""
 
 

@@ -21,7 +21,7 @@ def test_every_part_has_tests():
     marked = {name for path in (ROOT / "tests").rglob("test_*.py") for name in marks_in(path)[1]}
     assert set(PARTS) - set(OF_A_FIXTURE) <= marked
     marks = [f'add_marker("{mark}")' for mark, name in MARKS.items() if name in OF_A_FIXTURE]
-    assert all(mark in (ROOT / "tests/runtime/conftest.py").read_text() for mark in marks)
+    assert all(mark in (ROOT / "tests/engine/conftest.py").read_text() for mark in marks)
 
 
 def test_a_mark_of_the_module_is_told_from_one_of_a_test(tmp_path):

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ LINKED = ("routing", "ebpf")
 NATIVE_BYTES = {"native_bytes", "_bytes"}
 NATIVE_COLUMNS = NATIVE_BYTES | {"native_columns"}
 
-# What each room of the package may import from the others, as ARCHITECTURE.md's folder table says.
+OF_A_CORE = {"kafka", "log", "metadata", "auth", "storage", "broker"}
+OF_A_NODE = FOUNDATION | {"cluster", "metadata", "engine"}
+
+# What each room of the package, or wing of one, may import from the others, as ARCHITECTURE.md's folder table
+# says.
 ALLOWED = {
     "kafka": FOUNDATION | NATIVE_BYTES,
     "log": FOUNDATION | NATIVE_BYTES,
@@ -30,10 +35,26 @@ ALLOWED = {
     "swim": FOUNDATION,
     "cluster": FOUNDATION | {"raft", "swim"},
     "coordinator": FOUNDATION | {"kafka", "log"},
-    "telemetry": FOUNDATION | NATIVE_BYTES | {"kafka", "metadata"},
+    "telemetry.pushed": FOUNDATION | NATIVE_BYTES | {"kafka", "metadata"},
     "storage": FOUNDATION | NATIVE_BYTES | {"log", "metadata"},
     "broker": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "coordinator", "storage"}
-    | {"telemetry", "auth"},
+    | {"telemetry.pushed", "auth"},
+    "options": FOUNDATION | {"cluster", "metadata"},
+    "engine": FOUNDATION | NATIVE_BYTES | OF_A_CORE | {"routing", "raft", "ebpf", "_ring", "options"},
+    "cleaner": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "storage", "engine"},
+    "node.links": OF_A_NODE | NATIVE_BYTES | {"swim", "broker", "_ring"},
+    "node.membership": OF_A_NODE | {"raft", "swim", "log", "storage", "options", "node.links"},
+    "node.metadata": OF_A_NODE | NATIVE_BYTES | {"raft", "swim", "storage", "broker", "options"}
+    | {"node.links", "node.membership"},
+    "node.replicas": OF_A_NODE | NATIVE_BYTES | {"raft", "log", "storage", "broker", "options"}
+    | {"node.links", "node.membership"},
+    "node": OF_A_NODE | {"raft", "swim", "storage", "broker", "options"}
+    | {"node.links", "node.membership", "node.metadata", "node.replicas"},
+    "telemetry": FOUNDATION | {"kafka", "storage", "broker", "raft", "options", "engine", "node", "telemetry.pushed"},
+    "operations": FOUNDATION | NATIVE_BYTES | OF_A_CORE | {"raft", "cluster", "ebpf", "_ring", "options", "engine"}
+    | {"node.membership", "node.replicas", "telemetry", "cli"},
+    "process": FOUNDATION | {"log", "metadata", "auth", "storage", "broker", "routing", "ebpf", "_ring", "options"}
+    | {"engine", "cleaner", "node", "node.membership", "node.replicas", "telemetry", "operations", "cli"},
     "client": FOUNDATION | NATIVE_COLUMNS | {"kafka"},
     "testing": FOUNDATION | NATIVE_BYTES | {"kafka", "log", "routing", "metadata", "storage", "auth", "broker"}
     | {"client"},
@@ -52,11 +73,11 @@ ALLOWED = {
     "rounds": set(),
     "feature_levels": set(),
 }
-EVERYTHING = {"runtime", "bench", "entry"}
-NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry", "auth",
-             "storage", "broker")  # fmt: skip
+EVERYTHING = {"bench", "entry"}
+NO_KERNEL = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator",
+             "telemetry.pushed", "auth", "storage", "broker", "options", "node.metadata")  # fmt: skip
 KERNEL_MODULES = {"socket", "select", "subprocess", "cffi", "ctypes", "asyncio"}
-SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry", "auth")
+SANS_IO = ("kafka", "log", "raft", "swim", "cluster", "routing", "metadata", "coordinator", "telemetry.pushed", "auth")
 CLOCK_BY_PORT = ("storage", "broker")
 CHANCE_BY_PORT = ("broker",)
 CHANCE_MODULES = {"random", "secrets"}
@@ -84,7 +105,13 @@ def room_of(path: Path) -> str | None:
         return parts[0]
     if parts[0] != "tpc_broker" or (len(parts) == 2 and parts[1] == "__init__.py"):
         return None
-    return parts[1].removesuffix(".py")
+    return room_named([part.removesuffix(".py") for part in parts[1:]])
+
+
+def room_named(parts: Sequence[str]) -> str:
+    """Of a dotted name without the package's: a wing, where the law has one of that name, or the room."""
+    wing = ".".join(parts[:2])
+    return wing if wing in ALLOWED else "".join(parts[:1])
 
 
 def imports_of(path: Path) -> list[tuple[int, str]]:
@@ -108,13 +135,14 @@ def wrong_imports(path: Path) -> list[str]:
     if room is None or room in EVERYTHING:
         return []
     assert room in ALLOWED, f"{path}: the room {room!r} is not in the table; add it here and to ARCHITECTURE.md"
+    may = ALLOWED[room] | {room, "__version__", ""}
     wrong = []
     for line, name in imports_of(path):
         parts = name.split(".")
-        if parts[0] == "tpc_broker" and len(parts) > 1 and parts[1] not in ALLOWED[room] | {room, "__version__"}:
+        if parts[0] == "tpc_broker" and room_named(parts[1:]) not in may:
             wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} must not import {name}")
         if room in NO_KERNEL and parts[0] in KERNEL_MODULES:
-            wrong.append(f"{path.relative_to(ROOT)}:{line}: only runtime touches the kernel, not {name}")
+            wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} does not touch the kernel, not by {name}")
         if room in SANS_IO and parts[0] in IO_MODULES:
             wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} is free of I/O, clocks and chance, not {name}")
         if room in CLOCK_BY_PORT and parts[0] == "time":
@@ -131,6 +159,20 @@ def wrong_chance(path: Path) -> list[str]:
 
 def test_every_room_imports_only_what_it_may() -> None:
     assert [fault for path in sources() for fault in wrong_imports(path)] == []
+
+
+RUN_A_BROKER = ("options", "engine", "cleaner", "node", "telemetry", "operations", "process")
+
+
+def test_the_rooms_that_run_a_broker_may_import_no_more_than_they_do() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ALLOWED if room.partition(".")[0] in RUN_A_BROKER}
+    for path in sources():
+        room = room_of(path)
+        if room in used:
+            names = [name.split(".") for _line, name in imports_of(path)]
+            used[room] |= {room_named(parts[1:]) for parts in names if parts[0] == "tpc_broker"}
+    unused = {room: ALLOWED[room] - others - FOUNDATION - NATIVE_BYTES for room, others in used.items()}
+    assert {room: others for room, others in unused.items() if others} == {}
 
 
 KEEPS_BUFFERS = {"tpc_broker/native_bytes.py"}
@@ -189,7 +231,7 @@ def test_coroutines_without_the_ring_are_run_by_pytest_and_no_others() -> None:
 def test_the_check_of_loops_finds_them(tmp_path: Path) -> None:
     wrong = tmp_path / "test_wrong.py"
     wrong.write_text("async def test_a():\n    trio.run(main)\n    time.sleep(1)\n")
-    assert len(wrong_loops(wrong, "runtime")) == 1
+    assert len(wrong_loops(wrong, "engine")) == 1
     assert len(wrong_loops(wrong, "storage")) == 2
 
 
@@ -197,10 +239,15 @@ def test_the_import_check_finds_a_wrong_import(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     wrong = tmp_path / "tpc_broker" / "log" / "wrong.py"
     wrong.parent.mkdir(parents=True)
-    wrong.write_text("import socket\nfrom tpc_broker.runtime import ring\nfrom ..metadata import image\n")
+    wrong.write_text("import socket\nfrom tpc_broker.engine import ring\nfrom ..metadata import image\n")
     faults = wrong_imports(wrong)
-    assert sum("only runtime touches the kernel" in fault for fault in faults) == 1
+    assert sum("does not touch the kernel" in fault for fault in faults) == 1
     assert sum("must not import" in fault for fault in faults) == 2
+    wing = tmp_path / "tpc_broker" / "node" / "replicas" / "wrong.py"
+    wing.parent.mkdir(parents=True)
+    wing.write_text("import tpc_broker\nfrom tpc_broker import process\nfrom tpc_broker.node import links, metadata\n")
+    named = [fault.rpartition(" ")[2] for fault in wrong_imports(wing)]
+    assert named == ["tpc_broker.process", "tpc_broker.node.metadata"]
     core = tmp_path / "tpc_broker" / "broker" / "wrong.py"
     core.parent.mkdir()
     core.write_text("import random\nfrom uuid import uuid4\nimport uuid\n\nprint(uuid.uuid4())\n")
@@ -286,7 +333,7 @@ def module_name(path: Path) -> str:
 
 def test_every_module_is_imported_by_something() -> None:
     """A module that nothing imports and nothing starts is dead."""
-    started = {"tpc_broker.entry", "tpc_broker.runtime.main", "tpc_broker.runtime.core", "tpc_broker.cli.main"}
+    started = {"tpc_broker.entry", "tpc_broker.process.main", "tpc_broker.process.core", "tpc_broker.cli.main"}
     started.add("tpc_broker.bench.saturate.sitecustomize")  # by Python, where its folder is in PYTHONPATH
     used: set[str] = set()
     for path in sources():

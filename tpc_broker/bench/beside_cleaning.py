@@ -22,7 +22,7 @@ from tpc_broker.bench.load import Connection, LoadFailed, run_load
 from tpc_broker.bench.measured import Round, Stage, Workload, make_round
 from tpc_broker.bench.peers.tpc import TpcPeer
 from tpc_broker.kafka.records import Record, build_batch
-from tpc_broker.runtime.status import read_status
+from tpc_broker.telemetry.status import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from tpc_broker.bench.kafka_jars import java_command, kafka_jars
 from tpc_broker.bench.measured import Round, Stage, Workload
 from tpc_broker.bench.peers.kafka import KafkaPeer
+from tpc_broker.cleaner.cleaning_run import clean
 from tpc_broker.kafka.records import Record, build_batch
 from tpc_broker.log.cleaning_job import CleaningJob, CleaningSource
 from tpc_broker.log.files import LOG_SUFFIX, segment_file_name
-from tpc_broker.runtime.cleaner.cleaning_run import clean
 
 if TYPE_CHECKING:
     from tpc_broker.bench.measured import Runner

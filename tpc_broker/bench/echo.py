@@ -8,7 +8,7 @@ generator's ring).
 
 - `epoll`: trio as it comes, one task per connection on `trio.SocketStream`.
 - `epoll-raw`: the same on `trio.socket`, without the stream's locks.
-- `ring-poll`: `epoll`'s code under :func:`tpc_broker.runtime.trio_ring.run`: readiness by the ring, system calls by
+- `ring-poll`: `epoll`'s code under :func:`tpc_broker.engine.trio_ring.run`: readiness by the ring, system calls by
 Python.
 - `ring-c`: answered in C inside the wait (native/bench/echo_answer.c).
 """
@@ -33,7 +33,7 @@ import trio
 
 from tpc_broker import _ring
 from tpc_broker._ring import ffi
-from tpc_broker.runtime import trio_ring
+from tpc_broker.engine import trio_ring
 
 SOURCES: Final = Path(__file__).resolve().parents[2] / "native"
 SERVER_CPU: Final = 0

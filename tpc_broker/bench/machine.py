@@ -11,7 +11,7 @@ from typing import Any
 
 from tpc_broker.bench.compiled import SOURCES, program
 from tpc_broker.bench.histogram import Histogram
-from tpc_broker.runtime.backend import choose_backend, described
+from tpc_broker.engine.backend import choose_backend, described
 
 
 def _text(path: str) -> str:

@@ -21,7 +21,7 @@ from tpc_broker.bench.peers.tpc import TpcPeer, cores_options
 from tpc_broker.bench.server import Server, free_ports
 from tpc_broker.cli.partitions import alter, ongoing
 from tpc_broker.client.cluster import Cluster, ClusterSettings
-from tpc_broker.runtime.status import read_status
+from tpc_broker.telemetry.status import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ _LOOPBACK: Final = "127.0.0.1"
 class _TwoCores(TpcPeer):
     def start(self) -> None:
         self.port = free_ports(CORES)
-        command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
+        command = [sys.executable, "-m", "tpc_broker.process.main", "serve", "--data", str(self.folder / "data")]
         command += ["--listen", f"{_LOOPBACK}:{self.port}", *cores_options(CORES)]
         self.server = Server(command, self.folder / "tpc.log")
         self.server.start(range(self.port, self.port + CORES))

@@ -23,8 +23,8 @@ from tpc_broker.bench.peers.tpc import TpcPeer, cores_options
 from tpc_broker.bench.server import Server, ServerFailed, free_ports
 from tpc_broker.ebpf import kernel
 from tpc_broker.native_bytes import crc32c
-from tpc_broker.runtime.options import StartError
-from tpc_broker.runtime.status import read_status
+from tpc_broker.options import StartError
+from tpc_broker.telemetry.status import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class SteeredPeer(TpcPeer):
     def start(self) -> None:
         self.port = free_ports(CORES + 2)
         self.shared_port, self.datagram_port = self.port + CORES, self.port + CORES + 1
-        command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(self.folder / "data")]
+        command = [sys.executable, "-m", "tpc_broker.process.main", "serve", "--data", str(self.folder / "data")]
         command += ["--listen", f"PLAINTEXT://{self.bootstrap}", *cores_options(CORES)]
         command += ["--datagram", f"{_LOOPBACK}:{self.datagram_port}", f"--override=ebpf.loader={self.loader}"]
         if self.loader != "off":

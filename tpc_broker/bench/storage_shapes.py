@@ -23,15 +23,15 @@ import trio
 
 from tpc_broker.bench.kafka_requests import record_batch
 from tpc_broker.broker.partition import Partition
+from tpc_broker.engine import trio_ring
+from tpc_broker.engine.backend import ring_options
+from tpc_broker.engine.data_directory import DataDirectory
 from tpc_broker.log.batch import BATCH_HEADER_BYTES, walk_headers
 from tpc_broker.metadata.settings import load_settings
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.native_bytes import ffi, find_batches_end, lib
-from tpc_broker.runtime import trio_ring
-from tpc_broker.runtime.assembly import CoreAssembly, open_assembly
-from tpc_broker.runtime.backend import ring_options
-from tpc_broker.runtime.data_directory import DataDirectory
-from tpc_broker.runtime.options import CoreOptions
+from tpc_broker.options import CoreOptions
+from tpc_broker.process.assembly import CoreAssembly, open_assembly
 
 if TYPE_CHECKING:
     from tpc_broker.native_bytes import Buffer

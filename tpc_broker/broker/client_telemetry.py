@@ -16,9 +16,9 @@ from tpc_broker import limits
 from tpc_broker.broker.client_software import ClientSoftware
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka.api_keys import ApiKey
-from tpc_broker.telemetry.instances import Given, Instances, Push, TelemetryStatistics
-from tpc_broker.telemetry.payload import PayloadError, read_push
-from tpc_broker.telemetry.subscriptions import client_of
+from tpc_broker.telemetry.pushed.instances import Given, Instances, Push, TelemetryStatistics
+from tpc_broker.telemetry.pushed.payload import PayloadError, read_push
+from tpc_broker.telemetry.pushed.subscriptions import client_of
 
 if TYPE_CHECKING:
     import uuid
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import Request
-    from tpc_broker.telemetry.aggregates import Gauge
-    from tpc_broker.telemetry.subscriptions import Client
+    from tpc_broker.telemetry.pushed.aggregates import Gauge
+    from tpc_broker.telemetry.pushed.subscriptions import Client
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class ClientTelemetry:
         return self._instances.statistics(self._now())
 
     def gauges(self) -> dict[str, Gauge]:
-        """What all instances of this core say together, by names of `telemetry.standard`."""
+        """What all instances of this core say together, by names of `telemetry.pushed.standard`."""
         return self._instances.aggregates.gauges()
 
     def growths(self) -> dict[str, float]:

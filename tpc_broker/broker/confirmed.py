@@ -51,7 +51,7 @@ class Confirmed:
 # epoch) is looked up behind a quorum's word that was asked for when the request was here; without it the answer is
 # NOT_LEADER_OR_FOLLOWER. Why: docs/raft-rules.md. See also native/requests/fetch.c,
 # tpc_broker/broker/handlers/fetch.py, tpc_broker/broker/handlers/offsets.py. Held by
-# tests/broker/test_confirmed_ends.py, tests/runtime/test_near_reads.py, tests/simulator/test_paused_leaders.py,
+# tests/broker/test_confirmed_ends.py, tests/engine/test_near_reads.py, tests/simulator/test_paused_leaders.py,
 # tests/cluster/test_paused_leaders.py.
 async def confirm(core: Core, partitions: Iterable[Partition], within_s: float = CONFIRM_S) -> Confirmed:
     """Asks the quorums of those that have one, all at once; of which none answers in time, no one is confirmed."""

@@ -1,7 +1,7 @@
 """One core's broker, put together: what the handlers see.
 
 Lives on every core. Core 0 also has the metadata log. It owns no kernel object: the ports it is given do
-(`tpc_broker.runtime` has the real ones).
+(`tpc_broker.engine` and `tpc_broker.node` have the real ones).
 
 Start: recover the journal (the driver does, before this is made) → the image (core 0 replays its log, the others fetch
 it) → open the partitions owned here → exchange leader epochs → listen → ready. Drain, in reverse: stop accepting →

@@ -65,7 +65,7 @@ Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
 _OF_ANY_LEVEL: Mapping[ApiKey, int] = MappingProxyType({})
 
 # Rule: What came whole before its client went is carried out, if it may be: producers with acks=0 send and go. See also
-# native/net/link.c. Held by tests/broker/test_dispatch.py, tests/runtime/test_link_subjects.py.
+# native/net/link.c. Held by tests/broker/test_dispatch.py, tests/engine/test_link_subjects.py.
 GONE = frozenset({"peer closed", "reset"})
 """How a client goes. Its Produces that stand in line stay there."""
 

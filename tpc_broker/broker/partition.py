@@ -242,7 +242,7 @@ class Partition:
 
     # Rule: Committed records and the list of aborted transactions that reach into them are of one moment: nothing is
     # awaited between the choice of a version and both answers; only bytes of that version are read afterwards. See also
-    # native/requests/fetch.c. Held by tests/broker/test_read_committed.py, tests/runtime/test_read_committed_random.py.
+    # native/requests/fetch.c. Held by tests/broker/test_read_committed.py, tests/engine/test_read_committed_random.py.
     async def read_committed(
         self, offset: int, upto: int, bytes_max: int, *, at_least_one: bool, starts: int | None = None
     ) -> tuple[list[Piece], int, list[tuple[int, int]]]:

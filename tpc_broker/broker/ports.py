@@ -1,6 +1,6 @@
 """The small interfaces through which a core's broker sees the world: connections, mailboxes, data plane and storage.
 
-A port is a Protocol, one for each use; `tpc_broker.runtime` has the real ones, tests and the simulator have theirs.
+A port is a Protocol, one for each use; `tpc_broker.engine` has the real ones, tests and the simulator have theirs.
 What storage needs of the world is in `tpc_broker.storage.ports`. Errors of the environment come as OSError with the
 kernel's number.
 """

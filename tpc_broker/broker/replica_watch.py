@@ -49,7 +49,7 @@ class ReplicaFindings(NamedTuple):
 
 
 # Rule: After a start a node is ready when each of its replicas is led or in sync again; one that cannot be, because
-# most of its nodes are away, keeps no node out. See also tpc_broker/runtime/health.py. Held by
+# most of its nodes are away, keeps no node out. See also tpc_broker/telemetry/health.py. Held by
 # tests/broker/test_replica_watch.py.
 class ReplicaWatch:
     """Of one core."""

@@ -1,4 +1,4 @@
-"""What a core's broker asks of its replication: the real one is in `runtime.cluster`."""
+"""What a core's broker asks of its replication: the real one is in `node`."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class ClusterView:
 
     # Rule: Whoever is told an address is told that of the listener that its connection came to, also from a prepared
     # answer. See also native/net/connection_accept.c, native/requests/prepared.c. Held by
-    # tests/runtime/test_connections.py, tests/runtime/test_prepared.py, tests/integration/test_listeners.py.
+    # tests/engine/test_connections.py, tests/engine/test_prepared.py, tests/integration/test_listeners.py.
     def endpoint_at(self, listener: int, place: Replica) -> Endpoint | None:
         """Where a core of any node is reached by clients of a listener; None: not by them, or not known."""
         if place.node == self.node:

@@ -110,7 +110,7 @@ def node_commands(nodes: int, folder: Path, port: int, cores: int) -> list[list[
     seeds = ",".join(f"{LOOPBACK}:{cluster_port + PORTS_A_NODE * number}" for number in range(nodes))
     return [
         [
-            sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(folder / f"node{number + 1}"),
+            sys.executable, "-m", "tpc_broker.process.main", "serve", "--data", str(folder / f"node{number + 1}"),
             "--listen", f"{LOOPBACK}:{port + PORTS_A_NODE * number}", "--cores", str(cores), "--oversubscribe",
             "--node-id", str(number + 1), "--cluster", f"{LOOPBACK}:{cluster_port + PORTS_A_NODE * number}",
             "--seeds", seeds, "--rack", f"rack{number + 1}",

@@ -5,7 +5,7 @@
 * `raft_codec`: `raft`'s frames, and the entries of the file of a metadata voter.
 * `founding`: when founders found a cluster, and when a node joins one.
 
-Lives on core 0 of each node; `runtime/cluster` drives it. Free of I/O, clocks and chance: bytes, times and random
+Lives on core 0 of each node; `node` drives it. Free of I/O, clocks and chance: bytes, times and random
 numbers come in as arguments. What comes from the network is checked for its length before it is parsed, and for every
 bound before a value is made of it; whatever is wrong with it is a `LinkDecodeError`.
 """

@@ -231,7 +231,7 @@ def _found(own: Status, others: list[Status], new_cluster: str, secured: Sequenc
 
 # Rule: A cluster is not founded without the rules, users and quotas that its data have: without rules everybody may do
 # everything where allow.everyone.if.no.acl.found is true. Held by tests/cluster/test_founding.py,
-# tests/runtime/test_joining.py.
+# tests/node/test_joining.py.
 def _fault_of_level(founders: list[Status], level: int, secured: Sequence[str]) -> Refuse | None:
     if level >= FIRST_WITH_SECURITY or not secured:
         return None
@@ -244,7 +244,7 @@ def _fault_of_level(founders: list[Status], level: int, secured: Sequence[str]) 
 
 
 # Rule: Of two proposals to found a cluster never both succeed. A founder alone founds nothing. See also
-# tpc_broker/runtime/cluster/joining.py. Held by tests/cluster/test_founding.py, tests/cluster/test_nodes.py.
+# tpc_broker/node/joining.py. Held by tests/cluster/test_founding.py, tests/cluster/test_nodes.py.
 class Acceptor:
     """Whether this node accepts another's proposal."""
 

@@ -153,7 +153,7 @@ _GREETING: Final = frozenset({Kind.CHALLENGE, Kind.PROOF, Kind.REFUSED})
 
 
 # Rule: Whoever has not proved the cluster's secret gets a challenge and nothing else. A datagram is taken once. See
-# also tpc_broker/cluster/secret.py, tpc_broker/runtime/cluster/links.py. Held by tests/cluster/test_codecs.py,
+# also tpc_broker/cluster/secret.py, tpc_broker/node/links/links.py. Held by tests/cluster/test_codecs.py,
 # tests/cluster/test_secret.py, tests/cluster/test_nodes.py.
 def encode_challenge(nonce: bytes) -> bytes:
     return frame(Kind.CHALLENGE, pb.Challenge(nonce=nonce).SerializeToString())

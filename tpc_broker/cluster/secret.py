@@ -9,9 +9,9 @@ with each datagram of a life, and lives (boot ids) rise, so that a receiver take
 receiver that has just started knows nothing, and could be shown what it had received in an earlier life; membership
 claims are ordered among themselves, so that old ones change nothing (`swim.model`).
 
-Links are encrypted by keys that are derived from the secret (`runtime/cluster/sealed_links.py`); datagrams are not:
+Links are encrypted by keys that are derived from the secret (`node/links/sealed_links.py`); datagrams are not:
 whoever sees the network sees who is a member. Without a secret nothing is proved, and the broker listens on loopback
-only (`runtime/cluster/options.py`).
+only (`node/membership/options.py`).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class LogState:
 
     # Rule: The last stable offset is that of the oldest transaction which is open, or whose marker is at or above the
     # high watermark. C computes it when that moves, before readers are woken. See also native/log/transaction.c,
-    # native/log/commit.c. Held by tests/runtime/test_plane_transactions.py, tests/runtime/test_transactions_random.py.
+    # native/log/commit.c. Held by tests/engine/test_plane_transactions.py, tests/engine/test_transactions_random.py.
     def last_stable_offset(self, high_watermark: int) -> int:
         """The high watermark when nothing holds it back."""
         unseen = (one.first_offset for one in self.ended if one.marker_end > high_watermark)

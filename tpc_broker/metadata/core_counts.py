@@ -44,8 +44,8 @@ def counts_to_tell(told: Sequence[int], had: int, cores: int) -> tuple[int, ...]
 
 
 # Rule: Disk and metadata agree on the core of each replica when a node has fewer cores, whatever was on its way and
-# however often the node was started unheard. See also tpc_broker/runtime/cluster/identity.py,
-# tpc_broker/runtime/assembly.py. Held by tests/metadata/test_core_counts.py, tests/storage/test_handover.py,
+# however often the node was started unheard. See also tpc_broker/node/membership/identity.py,
+# tpc_broker/process/assembly.py. Held by tests/metadata/test_core_counts.py, tests/storage/test_handover.py,
 # tests/cluster/test_core_counts.py.
 def with_fewer_cores(image: ClusterImage, node: NodeId, counts: Sequence[int]) -> Iterator[MetadataRecord]:
     """What all others have to know of a node that was started with these numbers of cores; nothing where each of its

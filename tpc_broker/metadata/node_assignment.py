@@ -53,7 +53,7 @@ def place_over_nodes(  # noqa: PLR0913 (a decision with all that it depends on)
 
 
 # Rule: A replica votes under its incarnation. The first voters are in the topic's record and never change, whoever has
-# the node's id by now. See also tpc_broker/runtime/cluster/replication.py. Held by
+# the node's id by now. See also tpc_broker/node/replicas/replication.py. Held by
 # tests/metadata/test_cluster_of_nodes.py, tests/cluster/test_replication.py.
 def first_voters(
     image: ClusterImage,

@@ -231,7 +231,7 @@ def renewed(image: ClusterImage, key: TopicPartition, node: NodeId, life: int, t
 
 # Rule: A replica gives up its files when its group has committed voters without it, and not if it has heard of a later
 # term. One that comes back to a node is another voter. See also tpc_broker/broker/replica_moves.py,
-# tpc_broker/broker/partitions.py, tpc_broker/runtime/cluster/voter_changes.py, tpc_broker/runtime/cluster/left_out.py.
+# tpc_broker/broker/partitions.py, tpc_broker/node/replicas/voter_changes.py, tpc_broker/node/replicas/left_out.py.
 # Held by tests/metadata/test_replica_moves.py, tests/cluster/test_moves.py, tests/simulator/test_left_out.py.
 def left_out(image: ClusterImage, key: TopicPartition, node: NodeId, life: int, term: int) -> list[MetadataRecord]:
     """A group goes on without a node in this term, too: the replica that is there may have heard of a later one than

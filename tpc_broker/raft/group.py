@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Rule: Nothing acknowledged is lost where a majority of the nodes has it, whichever of them fails, is paused or is cut
 # off. Appends with acks=all and committed offsets are linearizable, and fetches show prefixes. See also
-# tpc_broker/runtime/cluster/replication.py. Held by tests/cluster/test_histories.py (by Porcupine),
+# tpc_broker/node/replicas/replication.py. Held by tests/cluster/test_histories.py (by Porcupine),
 # tests/cluster/test_replication.py.
 class Group(Carrying):
     """A replica as its core drives it."""

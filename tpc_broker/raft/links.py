@@ -65,8 +65,8 @@ class LinkStatistics:
 # Rule: Heartbeats that C sends promise no more than the machine's: there are none while a leadership that was given up
 # is repeated, or while the machine's own connection is down. A silence that nobody looked at is a silence. Why:
 # docs/decisions/2026-11-23-steady-state-in-c.md. See also native/replication/steady_beats.c,
-# tpc_broker/runtime/cluster/beats.py. Held by tests/raft/test_vouching.py, tests/runtime/test_steady.py,
-# tests/runtime/test_replica_driver.py.
+# tpc_broker/node/replicas/beats.py. Held by tests/raft/test_vouching.py, tests/engine/test_steady.py,
+# tests/node/test_replica_driver.py.
 class Vouching:
     """Says in the machine's place that it is there, and hears others say it. This one does neither."""
 

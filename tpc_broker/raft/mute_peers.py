@@ -30,7 +30,7 @@ ROUNDS: Final = 4
 # Rule: A peer that is heard and takes nothing (its disk hangs, or is full) holds up nobody: C carries its groups with
 # the majority, and of all groups of a link one at a time sends it something. When one gets somewhere, all go on. Why:
 # docs/decisions/2026-11-23-steady-state-in-c.md. See also tpc_broker/raft/leaders.py, tpc_broker/raft/carrying.py,
-# tpc_broker/runtime/cluster/append_room.py. Held by tests/raft/test_mute_peers.py, tests/runtime/test_append_room.py,
+# tpc_broker/node/replicas/append_room.py. Held by tests/raft/test_mute_peers.py, tests/node/test_append_room.py,
 # tests/simulator/test_hung_disks.py, tests/cluster/test_disks.py.
 class MutePeers:
     """Of one core."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # Rule: A leader whose disk owes an answer for four seconds leads nothing any more, whatever the disk was asked for, how
 # slow it was before, and whoever carries its groups. Whoever waits there for space is told. It comes back by itself.
-# See also tpc_broker/storage/disk_watch.py, tpc_broker/runtime/cluster/disk_stalls.py. Held by
-# tests/raft/test_hung_disk.py, tests/runtime/test_hung_disk.py, tests/runtime/test_ends_of_leaderships.py.
+# See also tpc_broker/storage/disk_watch.py, tpc_broker/engine/disk_stalls.py. Held by
+# tests/raft/test_hung_disk.py, tests/node/test_hung_disk.py, tests/node/test_ends_of_leaderships.py.
 class OwnDisk:
     """`hangs`: nothing is to be led here. `elsewhere_ms`: for how long others than the machines have waited; 0: nobody
     does.

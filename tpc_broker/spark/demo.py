@@ -90,7 +90,7 @@ def running_broker(folder: Path) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     place = ["--data", str(folder / "data"), "--listen", address, "--cores", "1"]
     with (folder / "broker.log").open("wb") as log:
-        command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", *place]
+        command = [sys.executable, "-m", "tpc_broker.process.main", "serve", *place]
         broker = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         _wait_answering(broker, address, folder)

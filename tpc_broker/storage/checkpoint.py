@@ -379,7 +379,7 @@ class Checkpointer:
         return True
 
     # Rule: What is durable at a checkpoint's place is known to Python, and is in the segments, before the checkpoint is
-    # written. See also tpc_broker/runtime/data_plane.py. Held by tests/runtime/test_checkpoint_moments.py.
+    # written. See also tpc_broker/engine/data_plane.py. Held by tests/engine/test_checkpoint_moments.py.
     async def _capture_and_sync(
         self, storages: list[PartitionStorage], pace_seconds: float
     ) -> dict[TopicPartition, PartitionCheckpoint]:

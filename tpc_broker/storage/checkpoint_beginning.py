@@ -33,7 +33,7 @@ LATEST: Final = 5 / 8
 # Rule: A checkpoint of many short runs begins as late as the last ones allow by what they filled, and later only where
 # the journal has its full length. Why: docs/decisions/2026-11-26-later-checkpoints.md. See also
 # tpc_broker/storage/checkpoint_schedule.py. Held by tests/storage/test_checkpoint_beginning.py,
-# tests/storage/test_checkpoint_schedule.py, tests/runtime/test_journal.py.
+# tests/storage/test_checkpoint_schedule.py, tests/engine/test_journal.py.
 class CheckpointBeginning:
     """Of one core. What it knows is of its last checkpoints."""
 

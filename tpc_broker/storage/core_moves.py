@@ -61,7 +61,7 @@ LITTLE_BYTES: Final = limits.MIB
 
 # Rule: A partition is in at most one core's journal. RELEASED is durable before ADOPTED is written, and an adoption is
 # for a move that the metadata say is under way. Why: docs/decisions/2026-11-23-moves-between-cores.md. See also
-# tpc_broker/broker/core_moves.py, tpc_broker/log/lives.py. Held by tests/runtime/test_core_moves.py (kill -9 at each
+# tpc_broker/broker/core_moves.py, tpc_broker/log/lives.py. Held by tests/engine/test_core_moves.py (kill -9 at each
 # step), tests/durability/test_core_moves.py (of the processes, under load), tests/durability/test_move_images.py
 # (losses of power, with mutants that must fail).
 class CoreMoves:

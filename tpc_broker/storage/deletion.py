@@ -175,7 +175,7 @@ class Deletions:
             self._not_now(error, files.topic, files.key, partial(self.delete_files, files, lock))
 
     # Rule: A deletion that the journal does not take now holds nothing else up, and is tried again. Held by
-    # tests/runtime/test_trouble.py.
+    # tests/engine/test_trouble.py.
     def _not_now(
         self, error: PartitionOfflineError, topic: str, key: TopicPartition, again: Callable[[], Awaitable[None]]
     ) -> None:

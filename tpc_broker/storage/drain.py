@@ -50,7 +50,7 @@ async def end_journal(plane: StoragePlane) -> bool:
 # Rule: Nothing acknowledged is lost by an orderly stop. First nothing more is taken; then everything that was taken
 # becomes durable; then comes a clean checkpoint; only then is a segment's end cut. A stop that cannot get there ends as
 # `kill -9` does. See also tpc_broker/broker/core.py, native/journal/journal.c. Held by tests/durability/test_stops.py,
-# tests/runtime/test_in_place.py, tests/runtime/test_drain.py.
+# tests/engine/test_in_place.py, tests/engine/test_drain.py.
 async def drain(
     plane: StoragePlane,
     disk: Disk,

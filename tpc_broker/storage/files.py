@@ -247,7 +247,7 @@ class FileCache:
     def noting_refusal(self, path: Path) -> Iterator[None]:
         """Around what goes past the page cache. Where the file system refuses it, the block ends there, and everything
         goes through the page cache from now on. Other errors go on. The operator has been told at the start
-        (`runtime.fallbacks`).
+        (`process.fallbacks`).
         """
         try:
             yield

@@ -66,7 +66,7 @@ CHANGES: Final[Mapping[FilesState, frozenset[Change]]] = {
 
 # Rule: Files that have failed take nothing but what writes them anew. Files that are being deleted never come back,
 # whatever was under way. See also tpc_broker/storage/core_partitions.py. Held by tests/storage/test_files_life.py,
-# tests/storage/test_core_partitions.py, tests/runtime/test_trouble.py.
+# tests/storage/test_core_partitions.py, tests/engine/test_trouble.py.
 class FilesLife:
     """Of one partition."""
 

@@ -48,8 +48,8 @@ COPY_BYTES: Final = 4 * 1024 * 1024
 
 # Rule: A replica gives its log up only for one that has everything of it that counts, in one entry of the journal.
 # Whatever fails, all of one log or all of the other is there. Why: docs/decisions/2026-11-23-filling-replicas.md. See
-# also tpc_broker/storage/installation.py, tpc_broker/storage/filled_folders.py, tpc_broker/runtime/cluster/filling.py.
-# Held by tests/runtime/test_installation.py, tests/cluster/test_shipping.py.
+# also tpc_broker/storage/installation.py, tpc_broker/storage/filled_folders.py, tpc_broker/node/replicas/filling.py.
+# Held by tests/node/test_installation.py, tests/cluster/test_shipping.py.
 class FilledLog:
     """A log of the records [starts, ends) by its segments alone, of which all but the last one's log are there whole.
 

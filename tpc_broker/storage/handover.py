@@ -56,7 +56,7 @@ async def stored_cores(disk: Disk, data: Path) -> list[CoreId]:
     return sorted(core for core in found if core is not None)
 
 
-# Rule: A start replays every journal, whatever `--cores` says. See also tpc_broker/runtime/supervisor.py. Held by
+# Rule: A start replays every journal, whatever `--cores` says. See also tpc_broker/process/supervisor.py. Held by
 # tests/storage/test_handover.py, tests/durability/test_kill.py.
 async def recover_all(
     disk: Disk,

@@ -48,7 +48,7 @@ def wanted_blocks(use: JournalUse, blocks_left: int) -> int:
 
 
 # Rule: A journal begins small and grows with its use. What has at most half its bound is never refused as too large,
-# but waits. See also native/journal/journal_queue.c. Held by tests/runtime/test_journal_growth.py.
+# but waits. See also native/journal/journal_queue.c. Held by tests/engine/test_journal_growth.py.
 class JournalGrowth:
     """Of one core. `room` is told when there are more blocks."""
 

@@ -102,7 +102,7 @@ NEW_FOLDERS_FEW = 16
 
 
 # Rule: Whatever fails in the middle of an operation of the storage, nothing is lost, and it works again when the disk
-# does. Held by tests/runtime/test_storage_faults.py (journal, disk and space at each point).
+# does. Held by tests/engine/test_storage_faults.py (journal, disk and space at each point).
 class JournalledStorage:
     """See the module's theory. ``CoreStorage`` of the ports."""
 

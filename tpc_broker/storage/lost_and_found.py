@@ -117,7 +117,7 @@ async def _move_there(disk: Disk, data: Path, path: Path, name: str, reason: str
 
 
 # Rule: Only a durable record of a deletion removes a topic's files. Without readable metadata nothing is opened. What
-# is unknown is put aside. See also tpc_broker/metadata/image.py, tpc_broker/runtime/assembly.py. Held by
+# is unknown is put aside. See also tpc_broker/metadata/image.py, tpc_broker/process/assembly.py. Held by
 # tests/durability/test_lost_metadata.py.
 async def put_unknown_aside(
     disk: Disk,

@@ -82,7 +82,7 @@ class FailedOnes:
 
 # Rule: A segment that failed is written anew from the journal, and nothing is trimmed before. Where that cannot be and
 # the journal needs the space, the partition goes offline with what the journal has of it beside its files. See also
-# tpc_broker/storage/recovery.py. Held by tests/storage/test_partition_storage.py, tests/runtime/test_trouble.py.
+# tpc_broker/storage/recovery.py. Held by tests/storage/test_partition_storage.py, tests/engine/test_trouble.py.
 class Mending:
     """Of one core."""
 

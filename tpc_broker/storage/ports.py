@@ -1,6 +1,6 @@
 """The small interfaces through which a core's storage sees the world: disk, clock, journal, data plane.
 
-A port is a Protocol, one for each use; `tpc_broker.runtime` has the real ones, tests and the simulator have theirs.
+A port is a Protocol, one for each use; `tpc_broker.engine` has the real ones, tests and the simulator have theirs.
 Errors of the environment come as OSError with the kernel's number.
 """
 
@@ -582,7 +582,7 @@ class CleaningFailedError(RuntimeError):
 
 
 class Cleaner(Protocol):
-    """What rewrites segments (`runtime.cleaner`)."""
+    """What rewrites segments (`cleaner`)."""
 
     async def ready(self) -> None:
         """Until it is free for this core's next job. Who asks before it makes the job finds the log as it is then.

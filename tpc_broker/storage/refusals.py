@@ -28,8 +28,8 @@ REASONS_TOLD_MAX: Final = 3
 
 
 # Rule: A state in which clients are refused, and what fails and is tried again, is logged when it begins and when it is
-# over. See also tpc_broker/runtime/refusal_watch.py. Held by tests/runtime/test_trouble.py,
-# tests/runtime/test_refusal_watch.py.
+# over. See also tpc_broker/engine/refusal_watch.py. Held by tests/engine/test_trouble.py,
+# tests/engine/test_refusal_watch.py.
 class Refusals:
     """One such state; `what` is refused. `patience_s`: it counts as begun only when there were refusals for so long."""
 

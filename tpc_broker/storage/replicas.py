@@ -42,7 +42,7 @@ class PlaneCommit:
 
 # Rule: What is not committed survives the checkpoint that gives its journal blocks back, and is not taken for committed
 # by a restart. A cut is durable before any file is cut, and no checkpoint comes in between. See also
-# tpc_broker/storage/write_behind.py. Held by tests/runtime/test_replica_storage.py.
+# tpc_broker/storage/write_behind.py. Held by tests/node/test_replica_storage.py.
 class Replicas:
     """Of one core."""
 

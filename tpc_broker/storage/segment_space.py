@@ -79,7 +79,7 @@ class _Asked:
 
 # Rule: Segment space is reserved before an append is admitted, whatever becomes durable meanwhile. A ballast file lets
 # deletion work on a full disk. See also tpc_broker/storage/reserved_space.py. Held by
-# tests/durability/test_full_disk.py, tests/runtime/test_segment_space.py.
+# tests/durability/test_full_disk.py, tests/engine/test_segment_space.py.
 class SegmentSpace:
     """Of one core. See the module."""
 

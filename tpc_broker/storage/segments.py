@@ -134,7 +134,7 @@ class SegmentFolder:
 
     # Rule: A segment's files are those that were there when it was made, whatever their names are given to: who opens
     # one by its name looks behind the opening whether the segment has given way. An index is never used with another
-    # log. Held by tests/storage/test_segment_identity.py, tests/runtime/test_segment_swaps.py.
+    # log. Held by tests/storage/test_segment_identity.py, tests/engine/test_segment_swaps.py.
     @asynccontextmanager
     async def use_log(self, segment: Segment) -> AsyncIterator[OpenFile]:
         """A segment's log, open for reading. SegmentReplacedError."""

@@ -1,7 +1,8 @@
 /*
- * A partition with replicas on other nodes. Python decides (tpc_broker/raft has the machine, tpc_broker/runtime/replication.py
- * says how it is driven); here is what it is told, and what it tells: a leader's appends, a follower's, what is committed,
- * and cuts. A partition that is not replicated has one voter: what is durable is committed.
+ * A partition with replicas on other nodes. Python decides (tpc_broker/raft has the machine,
+ * tpc_broker/engine/replication.py says how it is driven); here is what it is told, and what it tells: a leader's
+ * appends, a follower's, what is committed, and cuts. A partition that is not replicated has one voter: what is durable
+ * is committed.
  */
 
 /* On: commit_offset stays where it is, and is moved by tpc_partition_commit() alone. Off: what is durable is committed, at once. */

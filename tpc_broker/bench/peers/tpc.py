@@ -13,9 +13,9 @@ import tpc_broker
 from tpc_broker import __version__
 from tpc_broker.bench.peers.kafka_like import KafkaLikePeer
 from tpc_broker.bench.server import PeerUnavailable, Server, free_ports
-from tpc_broker.runtime.backend import choose_backend
-from tpc_broker.runtime.options import usable_cpus
-from tpc_broker.runtime.ring import Backend
+from tpc_broker.engine.backend import choose_backend
+from tpc_broker.engine.ring import Backend
+from tpc_broker.options import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class TpcPeer(KafkaLikePeer):
     def node(self, folder: Path, port: int, *more: str, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Server:
         """A broker that is to listen there. `prefix`: what stands before its command."""
         _compile_once()
-        command = [sys.executable, "-m", "tpc_broker.runtime.main", "serve", "--data", str(folder / "data")]
+        command = [sys.executable, "-m", "tpc_broker.process.main", "serve", "--data", str(folder / "data")]
         place = ["--listen", f"{host}:{port}", *cores_options(self.cores_count, shares_cpus=self.shares_cpus)]
         backend = ["--backend", "plain" if self.mode == "plain" else "auto"]
         return Server([*prefix, *command, *place, *backend, *more], folder / "tpc.log", self.environment, host)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
 
-CORE_MODULE = "tpc_broker.runtime.core"
+CORE_MODULE = "tpc_broker.process.core"
 
 
 class _CoreFinder:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.kafka import messages
-from tpc_broker.telemetry.instances import ACCEPTED_COMPRESSIONS, Push
+from tpc_broker.telemetry.pushed.instances import ACCEPTED_COMPRESSIONS, Push
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
