@@ -175,7 +175,7 @@ class Producer(Client):
 
     def _value(self, number, padding_bytes):
         value = f"{self._name} {number}".encode()
-        return b"%b %b" % (value, self.chance.randbytes(padding_bytes)) if padding_bytes else value
+        return b"%b|%b" % (value, self.chance.randbytes(padding_bytes)) if padding_bytes else value
 
     async def repeat(self):
         """One of the last batches, once, as who has not heard of its answer: to be told the same, or nothing."""

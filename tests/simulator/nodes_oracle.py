@@ -242,7 +242,7 @@ class Oracle:
             self._fails(f"{label}: {[value for value, times in Counter(found).items() if times > 1]} are there twice")
         by_producer: dict[bytes, list[int]] = {}
         for value in found:
-            producer, number, *_padding = value.split(b" ", 2)
+            producer, _, number = value.partition(b"|")[0].rpartition(b" ")
             by_producer.setdefault(producer, []).append(int(number))
         for producer, numbers in by_producer.items():
             if numbers != list(range(len(numbers))):
