@@ -91,6 +91,12 @@ unsigned tpc_ring_harvest(tpc_ring *ring, unsigned events_max) {
     return worked;
 }
 
+static void charge_work(tpc_ring *ring) {
+    int64_t now = tpc_monotonic_ns();
+    ring->statistics.work_ns += now - ring->now_ns;
+    ring->now_ns = now;
+}
+
 /* What is there, and what the kernel has put off: from 6.13 a call carries out some twenty of what is ready, in its order, so
  * that what comes behind a crowd would wait for as many turns as there are twenties in it, and for all that those turns do
  * besides. Not without end: what is to be answered and written leaves with the turn. */
@@ -98,6 +104,7 @@ static unsigned take_ready(tpc_ring *ring, unsigned events_max) {
     unsigned worked = tpc_ring_harvest(ring, events_max);
     for (unsigned i = 1; i < TAKES_PER_TURN_MAX && tpc_ring_puts_off(ring); i++) {
         if (tpc_ring_events_pending(ring) >= events_max || tpc_ring_enter(ring, 0, -1) < 0) break;
+        charge_work(ring); /* each take is at a moment of its own: a write may have begun in the one before */
         worked += tpc_ring_harvest(ring, events_max);
     }
     return worked;
@@ -128,12 +135,6 @@ static int submit_and_wait(tpc_ring *ring, int64_t until_ns, int64_t *waited_ns)
     if (result == -EBUSY || result == -EAGAIN) return 0; /* completions first; what is queued stays queued */
     if (result == 0 && waits && now < until_ns && !is_ready(ring)) return -EINTR;
     return result;
-}
-
-static void charge_work(tpc_ring *ring) {
-    int64_t now = tpc_monotonic_ns();
-    ring->statistics.work_ns += now - ring->now_ns;
-    ring->now_ns = now;
 }
 
 static int turn(tpc_ring *ring, int64_t timeout_ns, unsigned work_max, tpc_event *events, unsigned events_max) {
