@@ -3,12 +3,12 @@
 import errno
 import os
 import resource
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.support.cleaned_logs import CleanedLog
+from tests.support.descriptors import open_descriptors
 from tests.support.record_batches import LOG_APPEND_TIME, LZ4, ZSTD, Record, batch, encode_record
 from tpc_broker.cleaner import cleaning_run
 from tpc_broker.cleaner.cleaning_run import CleaningStoppedError, SourceChangedError, clean
@@ -163,14 +163,11 @@ def test_a_full_disk_leaves_nothing_behind(log, monkeypatch, failing):
 
 
 def test_descriptors_are_closed(log):
-    def descriptors():
-        return {path.name for path in Path("/proc/self/fd").iterdir()}
-
-    before = descriptors()
+    before = open_descriptors()
     run(log)
     with pytest.raises(CleaningStoppedError):
         run(log, should_stop=lambda: True)
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_a_job_of_more_segments_than_there_are_descriptors_is_carried_out(tmp_path):
@@ -179,9 +176,9 @@ def test_a_job_of_more_segments_than_there_are_descriptors_is_carried_out(tmp_pa
     for offset in range(40):
         log.append(batch([Record(b"1", b"k%d" % (offset % 3))], base_offset=offset))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)  # the lowest number that is free
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 8, hard))
+    open_now = open_descriptors()
+    free = [number for number in range(len(open_now) + 8) if number not in open_now]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[7] + 1, hard))  # eight are left, whatever is open between them
     try:
         report = run(log)
     finally:

@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from tests.support.bench_world import open_descriptors
 from tests.support.connection_bench import frame_of, header_of, name_of, read_exactly
 from tests.support.contents import content
+from tests.support.descriptors import open_descriptors
 from tpc_broker._ring import ffi, lib
 from tpc_broker.engine.connections import CloseReason, CloseWhen, ConnectionLimits
 from tpc_broker.engine.ring import Feature

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from tests.log.log_batches import batch
-from tests.support.bench_world import open_descriptors
 from tests.support.definitions import decode_response
+from tests.support.descriptors import open_descriptors
 from tests.support.fetch_bench import FetchBench
 from tests.support.plain_disk import PlainDisk
 from tests.support.plane_bench import records_of

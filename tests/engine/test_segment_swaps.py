@@ -11,9 +11,9 @@ import trio
 from tests.engine.test_plane_fetch_segments import asks, bench, make_bench, part_of, read_all, stored  # noqa: F401
 from tests.engine.test_read_committed import asks as asks_committed
 from tests.engine.test_read_committed import end, sent, told, write_behind
-from tests.support.bench_world import open_descriptors
 from tests.support.cleaned_copies import cleanable, some_of, swap_copy
 from tests.support.definitions import decode_response
+from tests.support.descriptors import open_descriptors
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import records_of
 from tests.support.record_batches import read_batches

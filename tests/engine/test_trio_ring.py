@@ -10,7 +10,6 @@ import socket
 import threading
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import trio
@@ -18,6 +17,7 @@ import trio.testing
 
 from tests.support.backends import on_io_uring
 from tests.support.contents import content
+from tests.support.descriptors import open_descriptors
 from tests.support.waiting import PATIENCE_S, eventually, let_pass, stopwatch, takes_at_least
 from tpc_broker._ring import lib
 from tpc_broker.engine import ring as ring_module
@@ -41,10 +41,6 @@ def run(request):
         return trio_ring.run(function, *arguments, options=options, **more)
 
     return run_on_ring
-
-
-def open_descriptors():
-    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
 def test_result_and_exception_of_the_main_task(run):

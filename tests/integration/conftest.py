@@ -14,8 +14,15 @@ import pytest
 from tests.integration.matrix import topic_name
 from tests.support.broker_process import TpcBroker
 from tests.support.group_story import TIMES
+from tests.support.kafka_python_sockets import none_left_by_kafka_python
 from tests.support.server_process import Broker
 from tests.support.shared_servers import is_kafka_asked, new_kafka
+
+
+@pytest.fixture(autouse=True)
+def no_socket_left() -> Iterator[None]:
+    with none_left_by_kafka_python():
+        yield
 
 
 @pytest.fixture

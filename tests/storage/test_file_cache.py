@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.descriptors import open_descriptors
 from tests.support.disk_operations import Held
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.storage.files import FileCache, most_open_files
@@ -73,14 +74,6 @@ async def test_dirty_files_over_the_limit_are_not_gone_through_at_each_use(tmp_p
     await cache.close()
 
 
-def open_count() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def highest_descriptor() -> int:
-    return max(int(one.name) for one in Path("/proc/self/fd").iterdir())
-
-
 async def test_what_is_opened_together_is_open_once_and_goes_with_its_folder(tmp_path: Path) -> None:
     disk, closed = counting_disk()
     cache = FileCache(disk)
@@ -95,11 +88,11 @@ async def test_what_is_opened_together_is_open_once_and_goes_with_its_folder(tmp
         return found
 
     disk.during("open_many", do=use_one_meanwhile)
-    descriptors = open_count()
+    descriptors = len(open_descriptors())
     await cache.open_many(paths)
     assert [cache.begin_use_nowait(path) is not None for path in paths] == [True, True, False, True]
     assert closed == [1], "it was opened meanwhile: once is enough"
-    assert open_count() == descriptors + 3
+    assert len(open_descriptors()) == descriptors + 3
     assert sorted(cache.paths_in(folder)) == paths[:2]
     disk.during("open_many", do=None)
     await cache.open_many(paths[:2])
@@ -107,7 +100,7 @@ async def test_what_is_opened_together_is_open_once_and_goes_with_its_folder(tmp
     for path in (*paths[:2], paths[3]):
         cache.end_use_nowait(cache._files[path])
     await cache.close()
-    assert open_count() == descriptors
+    assert len(open_descriptors()) == descriptors
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -119,7 +112,7 @@ async def test_what_is_opened_while_its_name_is_given_up_is_no_other_files(tmp_p
     folder, gone = tmp_path / "t-0", tmp_path / "t-0-delete"
     path = folder / "0.log"
     folder.mkdir()
-    descriptors = open_count()
+    descriptors = len(open_descriptors())
     disk.during("open", "open_many", do=late)
 
     async def open_the_old() -> None:
@@ -145,7 +138,7 @@ async def test_what_is_opened_while_its_name_is_given_up_is_no_other_files(tmp_p
     assert (gone / "0.log").read_bytes() == (b"" if together else b"old")
     assert not cache._openings
     await cache.close()
-    assert open_count() == descriptors
+    assert len(open_descriptors()) == descriptors
 
 
 async def test_a_file_that_two_have_opened_stays_open_while_one_of_them_closes_its_own(tmp_path):
@@ -194,7 +187,7 @@ def test_how_many_stay_open_depends_on_the_descriptors_there_are(descriptors: in
 
 async def test_files_that_are_used_in_turn_never_take_all_descriptors(tmp_path: Path) -> None:
     bound = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = 2 * highest_descriptor() + 200  # a quarter of them are files, with two each
+    allowed = 2 * max(open_descriptors()) + 200  # a quarter of them are files, with two each
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, bound[1]))
     try:
         cache = FileCache(PlainDisk())
@@ -245,10 +238,10 @@ async def test_of_two_who_want_a_file_past_the_page_cache_one_opens_it(tmp_path)
     async def want() -> None:
         found.append(await cache.direct_descriptor(file))
 
-    descriptors = open_count()
+    descriptors = len(open_descriptors())
     async with cache.use(tmp_path / "0.log", create=True) as file, trio.open_nursery() as nursery:
         nursery.start_soon(want)
         nursery.start_soon(want)
     assert found == [file.direct_fd] * 2
     await cache.close()
-    assert open_count() == descriptors
+    assert len(open_descriptors()) == descriptors

@@ -11,9 +11,9 @@ import select
 import socket
 import threading
 import time
-from pathlib import Path
 
 from tests.simulator.nodes_network import SimulatedNetwork, Wire
+from tests.support.descriptors import open_descriptors
 from tests.support.simulated_ring import (
     DESCRIPTOR_FIRST,
     FSYNC,
@@ -35,11 +35,6 @@ BUFFER_BYTES = 4 << 20
 """What a test sends at once without turning its ring."""
 START_S = 1_000_000.0
 WRITE_S_MAX = 0.002
-
-
-def open_descriptors():
-    """Of this process."""
-    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
 class KernelWorld:
