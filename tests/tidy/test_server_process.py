@@ -32,6 +32,8 @@ if sys.argv[2] == "in a thread":
         pass
 else:
     server.launch()
+while Path(f"/proc/{server.pid}/comm").read_text().startswith("setpriv"):  # it has not asked for the signal yet
+    pass
 print(server.pid, flush=True)
 sys.stdin.read()
 """
