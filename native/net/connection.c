@@ -437,9 +437,10 @@ static int64_t on_turn(void *context, int64_t now_ns) {
     until_ns = earlier(until_ns, quota_turn(connections, now_ns));
     until_ns = earlier(until_ns, relieve_starvation(connections, now_ns));
     until_ns = earlier(until_ns, tls_turn(connections, now_ns));
+    connections->left_closed = 0;
     attend_all(connections);
     if (connections->links != NULL) attend_all(connections); /* the links, which got the answers of streams */
-    if (node_linked(&connections->attention)) return now_ns; /* no submission entry was left */
+    if (node_linked(&connections->attention)) return now_ns; /* for want of a submission entry, or put off */
     return until_ns;
 }
 

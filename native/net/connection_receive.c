@@ -433,8 +433,23 @@ static bool cancel(connection *it) {
     return true;
 }
 
+/* Nothing more comes from it, and nothing of it waits to be taken. */
+static bool has_left(const connection *it) {
+    return it->end_of_file && it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it);
+}
+
+/* A close costs some 20 us with what follows it, and a thousand clients may leave in the same moment: a turn closes a few of
+ * their connections, and who stays gets answers in between. */
+static bool close_left(connection *it) {
+    if (it->owner->left_closed == LEFT_CLOSED_PER_TURN_MAX) return false;
+    it->owner->left_closed++;
+    connection_begin_close(it, TPC_CLOSE_PEER, 0);
+    return true;
+}
+
 bool receive_attend(connection *it) {
     if (it->state == CONNECTION_CLOSING) return true;
+    if (has_left(it)) return close_left(it);
     if (it->state == CONNECTION_FLUSHING) return cancel(it);
     if (!may_go_on(it)) return cancel(it);
     requests_take_deferred(it);
@@ -443,10 +458,7 @@ bool receive_attend(connection *it) {
     if (tls_waits(it)) return cancel(it) && !tls_waits_for_turn(it);
     if (!it->starved) end_starvation(it);
     if (it->paused || it->starved) return cancel(it);
-    if (it->end_of_file) {
-        connection_begin_close(it, TPC_CLOSE_PEER, 0);
-        return true;
-    }
+    if (it->end_of_file) return close_left(it);
     if (it->receive_armed && it->multishot_armed && it->large_credit > 0) return cancel(it);
     return it->receive_armed || it->carrier != NULL || arm(it);
 }
@@ -489,8 +501,10 @@ void receive_discard(connection *it) {
 
 void receive_end_of_file(connection *it) {
     it->end_of_file = true;
-    if (it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it))
+    if (it->carrier != NULL && has_left(it))
         connection_begin_close(it, TPC_CLOSE_PEER, 0);
+    else
+        connection_needs_attention(it);
 }
 
 /* Receives without waiting, large requests straight into their frame. Whether there may be more. */

@@ -36,6 +36,7 @@ enum {
     FRAME_FIRST_BYTES = 1024, /* of a request that did not arrive in one piece */
     SCRATCH_BYTES = 65536,    /* one receive without provided buffers */
     RECEIVES_PER_POLL_MAX = 4,
+    LEFT_CLOSED_PER_TURN_MAX = 32,
     DISCARD_BYTES = 16384,
     DISCARDS_MAX = 64,
     LARGE_REQUEST_BYTES_MIN = 131072,
@@ -161,7 +162,7 @@ typedef struct connection {
     bool receive_cancelled; /* a cancel is on its way */
     bool paused;            /* above a bound of its own */
     bool starved;           /* the budget had no room; in `starved` */
-    bool end_of_file;       /* seen while bytes were parked */
+    bool end_of_file;       /* seen, and what was parked before it may still be taken */
     bool zero_copy_refused; /* by the socket, or because the peer is on this host; asked at the first large send */
     bool zero_copy_asked;
 
@@ -285,6 +286,7 @@ struct tpc_connections {
     node handshaking;  /* of those, with a session: the oldest session first */
     uint32_t handshaking_count;
     int64_t handshakes_ns;      /* what handshakes have taken in this turn */
+    uint32_t left_closed;       /* connections whose clients had left, closed in this turn */
     uint8_t *tls_scratch;       /* two records; NULL until a connection has TLS */
     uint32_t frames_leaving;    /* of requests that were given up while the kernel received into them */
     int64_t starved_at_bytes;   /* what the budget had used when the starved last tried */

@@ -20,15 +20,16 @@ from tpc_broker.engine.ring import BACKEND_VARIABLE, HIDE_VARIABLE, Backend
 from tpc_broker.engine.steady_plane import SteadyPlane
 
 DIFFER = {
-    "test_connections", "test_connections_large", "test_datagrams", "test_links", "test_nobody_is_served",
-    "test_socket_entries", "test_tls",
+    "test_connections", "test_connections_large", "test_connections_many", "test_datagrams", "test_links",
+    "test_nobody_is_served", "test_socket_entries", "test_tls",
 }  # fmt: skip
 PLAIN = {
-    "test_connections", "test_datagrams", "test_plane_fetch", "test_plane_produce", "test_socket_entries", "test_tls",
+    "test_connections", "test_connections_many", "test_datagrams", "test_plane_fetch", "test_plane_produce",
+    "test_socket_entries", "test_tls",
 }  # fmt: skip
 SIMULATED = {
-    "test_connections", "test_connections_large", "test_links", "test_links_fetch", "test_plane_fetch",
-    "test_plane_produce", "test_socket_entries", "test_steady", "test_steady_lag", "test_tls",
+    "test_connections", "test_connections_large", "test_connections_many", "test_links", "test_links_fetch",
+    "test_plane_fetch", "test_plane_produce", "test_socket_entries", "test_steady", "test_steady_lag", "test_tls",
 }  # fmt: skip
 OF_THE_KERNEL = {
     "test_out_of_descriptors_accepting_rests_and_goes_on", "test_many_that_fall_idle_together_hold_up_nobody",

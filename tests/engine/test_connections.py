@@ -263,20 +263,6 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(make_connections):
     assert bench.next_closed() == (request.connection, CloseReason.IDLE, 0)
 
 
-def test_many_that_fall_idle_together_hold_up_nobody(make_connections):
-    """Their closes are spread over turns: who asks meanwhile is served before the last of them is gone."""
-    bench = make_connections()
-    idle = [bench.connect() for _ in range(2000)]
-    busy = bench.connect()
-    busy.sendall(frame_of(b"me too"))
-    bench.world.let_pass(1.1)
-    bench.connections.set_limits(ConnectionLimits(idle_ms_max=1000))
-    bench.connections.answer(bench.next_request(), b"served")
-    assert bench.read_frame(busy) == b"served"
-    assert bench.connections.statistics().closed < len(idle)
-    bench.until(lambda: bench.connections.statistics().closed_by_reason[CloseReason.IDLE] >= len(idle))
-
-
 def test_the_peer_leaves_while_its_requests_are_here(make_connections):
     bench = make_connections()
     client = bench.connect()
