@@ -449,8 +449,8 @@ static bool close_left(connection *it) {
 
 bool receive_attend(connection *it) {
     if (it->state == CONNECTION_CLOSING) return true;
-    if (has_left(it)) return close_left(it);
     if (it->state == CONNECTION_FLUSHING) return cancel(it);
+    if (has_left(it)) return close_left(it);
     if (!may_go_on(it)) return cancel(it);
     requests_take_deferred(it);
     if (it->deferred == NULL) parse_backlog(it);
