@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.model import TopicPartition
-    from tpc_broker.node.replicas.replication import CoreReplication
+    from tpc_broker.node.replicas.core_replicas import CoreReplicas
     from tpc_broker.raft.items import Address
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class CaughtUp(NamedTuple):
 class CatchingUp:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication) -> None:
+    def __init__(self, replication: CoreReplicas) -> None:
         self._replication = replication
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import trio
 
@@ -33,6 +33,7 @@ from tpc_broker.log.files import (
 )
 from tpc_broker.log.seals import SealError
 from tpc_broker.native_bytes import find_batches_end
+from tpc_broker.node.replicas.core_replicas import CoreReplicas
 from tpc_broker.raft.items import Address, Voter
 from tpc_broker.rounds import next_round
 from tpc_broker.storage.batch_ranges import missing
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.log.files import EpochStart
     from tpc_broker.model import NodeId, TopicPartition
-    from tpc_broker.node.replicas.replication import CoreReplication
     from tpc_broker.raft.group import Group
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import Clock
@@ -62,6 +62,23 @@ LOST_ERRNOS: Final = frozenset({
 Past the page cache a bad sector is ENODATA, one whose checksum does not fit EILSEQ, and a disk that fails EREMOTEIO
 (Linux, `block/blk-core.c`).
 """
+
+
+class _Replicas(CoreReplicas, Protocol):
+    """And their files."""
+
+    @property
+    def incarnation(self) -> int:
+        """Of the node's data directory."""
+        ...
+
+    def open_files(self) -> list[tuple[TopicPartition, PartitionStorage]]:
+        """Of the replicas that take part."""
+        ...
+
+    def files_of(self, key: TopicPartition) -> PartitionStorage | None:
+        """None: it takes no part."""
+        ...
 
 
 class _Renewed(NamedTuple):
@@ -84,7 +101,7 @@ class _Finding(NamedTuple):
 class DamagedReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication, data: Path, core: int, clock: Clock) -> None:
+    def __init__(self, replication: _Replicas, data: Path, core: int, clock: Clock) -> None:
         self._core = core
         self._clock = clock
         self._replication = replication

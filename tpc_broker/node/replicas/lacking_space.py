@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
 from tpc_broker import limits
 from tpc_broker.errors import CallFailedError, MailboxError
 from tpc_broker.model import CoreId, NodeId
+from tpc_broker.node.replicas.core_replicas import CoreReplicas
 from tpc_broker.raft.items import Address
 from tpc_broker.raft.settings import Settings
 from tpc_broker.rounds import next_round
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.model import TopicPartition
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
-    from tpc_broker.node.replicas.replication import CoreReplication
     from tpc_broker.raft.group import Group
     from tpc_broker.storage.segment_space import Lack
 
@@ -51,6 +51,22 @@ BELIEVED_S: Final = 3 * TELL_EVERY_S
 
 assert 2 * Settings().election_timeout_ms <= limits.SPACELESS_TRANSFER_MS, "a hand-over is tried more than once"
 assert TELL_TIMEOUT_S < TELL_EVERY_S, "what is told is told in time"
+
+
+class _Replicas(CoreReplicas, Protocol):
+    """And what becomes of those that lack space."""
+
+    def lacking(self) -> dict[TopicPartition, Lack]:
+        """Replicas without segment space."""
+        ...
+
+    def others(self) -> list[Address]:
+        """Cores that have replicas of what is here."""
+        ...
+
+    def transfer(self, key: TopicPartition, node: NodeId) -> bool:
+        """Begin to hand a leadership over to a voter's node; False: it is not led here, or that is no voter."""
+        ...
 
 
 @dataclass(slots=True)
@@ -79,7 +95,7 @@ class _GivenUp:
 class LackingSpace:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication) -> None:
+    def __init__(self, replication: _Replicas) -> None:
         self._replication = replication
         self._driver: ReplicaDriver
         self.is_short = False

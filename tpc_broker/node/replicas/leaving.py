@@ -18,8 +18,8 @@ from tpc_broker.errors import PartitionOfflineError
 if TYPE_CHECKING:
     from tpc_broker.engine.data_plane import RingDataPlane
     from tpc_broker.model import TopicPartition
+    from tpc_broker.node.replicas.core_replicas import CoreReplicas
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
-    from tpc_broker.node.replicas.replication import CoreReplication
 
 HAND_OVER_S: Final = 3.0
 COMMIT_S: Final = 1.0
@@ -35,7 +35,7 @@ LOOK_S: Final = 0.005
 class LeavingReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication, plane: RingDataPlane) -> None:
+    def __init__(self, replication: CoreReplicas, plane: RingDataPlane) -> None:
         self._replication = replication
         self._plane = plane
         self._driver: ReplicaDriver

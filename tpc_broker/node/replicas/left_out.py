@@ -13,12 +13,13 @@ Nothing is removed by what anybody answers: only the metadata, of which the lead
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
 from tpc_broker.errors import MailboxError
 from tpc_broker.model import NodeId
+from tpc_broker.node.replicas.core_replicas import CoreReplicas
 from tpc_broker.raft.items import Address
 from tpc_broker.rounds import next_round
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.model import TopicPartition
-    from tpc_broker.node.replicas.replication import CoreReplication
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,22 @@ LOOK_S: Final = 2.0
 CONFIRM_S: Final = 2.0
 
 
+class _Replicas(CoreReplicas, Protocol):
+    """And the terms of their leaders."""
+
+    def settled_term(self, key: TopicPartition) -> int | None:
+        """In which it is led here, its voters as the metadata want them and committed; None: it is not so."""
+        ...
+
+    def begin_next_term(self, key: TopicPartition) -> None:
+        """Of one that is led here: as it is, in a later term."""
+        ...
+
+
 class LeftOutReplicas:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication) -> None:
+    def __init__(self, replication: _Replicas) -> None:
         self._replication = replication
         self.leave_out: Callable[[TopicPartition, NodeId, int, int], Awaitable[None]]
         """Have the metadata say that a partition's group goes on without a node, whose next life of it is this one, in

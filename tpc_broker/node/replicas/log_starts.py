@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tpc_broker.cluster.link_codec import Hello
     from tpc_broker.model import TopicPartition
-    from tpc_broker.node.replicas.replication import CoreReplication
+    from tpc_broker.node.replicas.core_replicas import CoreReplicas
     from tpc_broker.raft.items import Address
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ LOOKS_AT_ONCE: Final = 200
 class LogStarts:
     """Of one core; touched by its thread only."""
 
-    def __init__(self, replication: CoreReplication) -> None:
+    def __init__(self, replication: CoreReplicas) -> None:
         self._replication = replication
         self._told: dict[str, dict[Voter, tuple[Address, int]]] = {}
         """Of groups, where the logs of others start at least, and the cores that have said so."""

@@ -213,7 +213,7 @@ class CoreReplication:
     ) -> None:
         self.left_out.leave_out, self.left_out.staying = leave_out, staying
 
-    # -- what its parts ask ------------------------------------------------------------------------------------------
+    # -- what its parts ask (`core_replicas`) ------------------------------------------------------------------------
 
     @property
     def image(self) -> ClusterImage:
