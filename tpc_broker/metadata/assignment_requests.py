@@ -10,8 +10,6 @@ from tpc_broker.model import BrokerId, NodeId, PartitionIndex, Replica, core_of,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tpc_broker.metadata.controller import CreatableTopic, GrowableTopic
-
 REPLICAS_MAX: Final = 5
 """Of a partition. A group has places for one more, so that one replica can be replaced by another."""
 
@@ -26,28 +24,32 @@ class Refusal(Exception):  # noqa: N818 - an expected result inside the controll
 
 
 def assigned_for_creation(
-    topic: CreatableTopic, cores: Mapping[NodeId, int]
+    assignments: Sequence[tuple[int, Sequence[int]]],
+    cores: Mapping[NodeId, int],
+    *,
+    num_partitions: int,
+    replication_factor: int,
 ) -> dict[PartitionIndex, tuple[Replica, ...]] | None:
-    """Where all partitions of a topic go that names it; None when it leaves the choice to us. `cores`: how many each
-    node has.
+    """Where all partitions of a topic go that names it; None when it leaves the choice to us. `assignments`:
+    (partition, broker ids) pairs; `cores`: how many each node has.
     """
-    if not topic.assignments:
+    if not assignments:
         return None
-    for value, name in ((topic.replication_factor, "replication factor"), (topic.num_partitions, "numPartitions")):
+    for value, name in ((replication_factor, "replication factor"), (num_partitions, "numPartitions")):
         if value != -1:
             raise Refusal(
                 ErrorCode.INVALID_REQUEST,
                 f"A manual partition assignment was specified, but {name} was not set to -1.",
             )
     assigned: dict[PartitionIndex, tuple[Replica, ...]] = {}
-    for partition, brokers in topic.assignments:
+    for partition, brokers in assignments:
         if partition in assigned:
             raise _bad(f"Found multiple manual partition assignments for partition {partition}")
         assigned[PartitionIndex(partition)] = assigned_to(brokers, cores)
-        if len(brokers) != len(topic.assignments[0][1]):
+        if len(brokers) != len(assignments[0][1]):
             raise _bad(
                 "Inconsistent replication factor between partitions, partition "
-                f"{topic.assignments[0][0]} has {len(topic.assignments[0][1])} while partition {partition} has "
+                f"{assignments[0][0]} has {len(assignments[0][1])} while partition {partition} has "
                 f"replication factor {len(brokers)}."
             )
     if sorted(assigned) != list(range(len(assigned))):
@@ -56,19 +58,18 @@ def assigned_for_creation(
 
 
 def assigned_for_growth(
-    topic: GrowableTopic, present: int, replication_factor: int, cores: Mapping[NodeId, int]
+    assignments: Sequence[Sequence[int]] | None, added: range, replication_factor: int, cores: Mapping[NodeId, int]
 ) -> dict[PartitionIndex, tuple[Replica, ...]]:
-    """Where the partitions to be added go; empty when the choice is ours."""
-    if topic.assignments is None:
+    """Where the partitions to be added go; empty when the choice is ours. `assignments`: broker ids of each."""
+    if assignments is None:
         return {}
-    added_count = topic.count - present
-    if len(topic.assignments) != added_count:
+    if len(assignments) != len(added):
         raise _bad(
-            f"Attempted to add {added_count} additional partition(s), but only {len(topic.assignments)} "
+            f"Attempted to add {len(added)} additional partition(s), but only {len(assignments)} "
             "assignment(s) were specified."
         )
     found = {}
-    for index, brokers in enumerate(topic.assignments, start=present):
+    for index, brokers in zip(added, assignments, strict=True):
         found[PartitionIndex(index)] = assigned_to(brokers, cores)
         if len(brokers) != replication_factor:
             raise _bad(

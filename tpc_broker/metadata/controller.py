@@ -468,7 +468,10 @@ class Controller:
         self._check_name(topic.name)
         overrides = self._overrides(topic)
         settings = self._settings
-        assigned = assigned_for_creation(topic, self._cores_of_nodes())
+        assigned = assigned_for_creation(
+            topic.assignments, self._cores_of_nodes(),
+            num_partitions=topic.num_partitions, replication_factor=topic.replication_factor,
+        )  # fmt: skip
         if assigned is None:
             replication_factor = self._replication_factor(topic.replication_factor)
             if topic.num_partitions == 0 or topic.num_partitions < -1:
@@ -614,7 +617,8 @@ class Controller:
             raise Refusal(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         self._check_partitions_max(added_count + topic.count - present)
         replication_factor = len(found.replicas[0]) if found.replicas else 1
-        assigned = assigned_for_growth(topic, present, replication_factor, self._cores_of_nodes())
+        added = range(present, topic.count)
+        assigned = assigned_for_growth(topic.assignments, added, replication_factor, self._cores_of_nodes())
         if not self._image.nodes:
             cores = {partition: replicas[0].core for partition, replicas in assigned.items()}
             return found, extend(found.assignment, found.topic_id, topic.count, self._image.cores_count, cores), ()

@@ -30,7 +30,6 @@ from tpc_broker.metadata.replica_config import ReplicaSettings
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.metadata.image import ClusterImage
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -250,12 +249,12 @@ def _of_broker(settings: GroupSettings, what: str) -> int:
     return value
 
 
-def group_fault(settings: Settings) -> str | None:
-    """What is wrong with the settings of groups together, of those that are fixed at the start."""
+def group_fault(settings: GroupSettings) -> str | None:
+    """What is wrong with the settings of consumer groups together, of those that are fixed at the start."""
     return next(_faults(settings), None)
 
 
-def altered_group_fault(settings: Settings, asked: Collection[str]) -> str | None:
+def altered_group_fault(settings: GroupSettings, asked: Collection[str]) -> str | None:
     """The same of what somebody asks for. What was stored under other bounds is only held within them."""
     names = [f"group.consumer.{bound}assignment.interval.ms" for bound in ("", "min.", "max.")]
     if not any(name in asked for name in names):
@@ -263,12 +262,7 @@ def altered_group_fault(settings: Settings, asked: Collection[str]) -> str | Non
     return next(_outside(settings, "assignment.interval.ms"), None)
 
 
-def _faults(settings: Settings) -> Iterator[str]:
-    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
-        yield (
-            f"group.min.session.timeout.ms ({settings.group_min_session_timeout_ms}) must not be above "
-            f"group.max.session.timeout.ms ({settings.group_max_session_timeout_ms})"
-        )
+def _faults(settings: GroupSettings) -> Iterator[str]:
     for what in _BOUNDED:
         low, high = bounds_of(settings, what)
         if low > high:
@@ -283,7 +277,7 @@ def _faults(settings: Settings) -> Iterator[str]:
         )
 
 
-def _outside(settings: Settings, what: str) -> Iterator[str]:
+def _outside(settings: GroupSettings, what: str) -> Iterator[str]:
     low, high = bounds_of(settings, what)
     value = _of_broker(settings, what)
     if value < low:

@@ -110,6 +110,11 @@ def validate_dynamic(name: str, text: str) -> str:
 
 def check_relations(settings: Settings) -> None:
     """What no single setting can be wrong about alone."""
+    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
+        raise ConfigError(
+            f"group.min.session.timeout.ms ({settings.group_min_session_timeout_ms}) must not be above "
+            f"group.max.session.timeout.ms ({settings.group_max_session_timeout_ms})"
+        )
     fault = group_fault(settings)
     if fault is not None:
         raise ConfigError(fault)
