@@ -38,10 +38,25 @@ if TYPE_CHECKING:
     from tpc_broker.raft.journal import Checkpoint, JournalEntry
     from tpc_broker.raft.links import Link
     from tpc_broker.raft.messages import GroupMessage
-    from tpc_broker.raft.mute_peers import MutePeers
     from tpc_broker.raft.output import Event
     from tpc_broker.raft.patience import Patience
     from tpc_broker.raft.settings import Settings
+
+
+class Mute(Protocol):
+    """Peers that are heard and take nothing, of all groups of a core (`mute_peers`)."""
+
+    def takes_nothing(self, address: Address, group: GroupId, now_ms: int) -> None:
+        """It was asked in vain, or what was tried was."""
+        ...
+
+    def may_try(self, address: Address, group: GroupId) -> bool:
+        """It has answered, and lacks still what it lacked: whether it is sent some of it now."""
+        ...
+
+    def takes_again(self, address: Address) -> None:
+        """It has got somewhere: all of its groups go on."""
+        ...
 
 
 class Host(Protocol):
@@ -53,7 +68,9 @@ class Host(Protocol):
     journal_open: bool
     read_round: int
     patience: Patience
-    mute: MutePeers
+
+    @property
+    def mute(self) -> Mute: ...
 
     @property
     def disk_hangs(self) -> bool:
