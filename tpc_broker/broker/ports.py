@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from tpc_broker.model import CoreId, LeaderEpoch, MetadataVersion, NodeId, TopicId, TopicPartition
     from tpc_broker.routing import PartitionUse
     from tpc_broker.storage.cleaning_status import CleaningBook
+    from tpc_broker.storage.installation import Judge
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Bounds, Judge, Leave, PartitionState, SegmentWindow
+    from tpc_broker.storage.ports import Bounds, Leave, PartitionState, SegmentWindow
 
 T = TypeVar("T")
 

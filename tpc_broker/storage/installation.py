@@ -35,7 +35,7 @@ from tpc_broker.storage.recovery import open_checkpointed
 from tpc_broker.storage.segments import SegmentFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from tpc_broker.log.checkpoint import Handed, PartitionCheckpoint
@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from tpc_broker.storage.maintenance_requests import MaintenanceRequests
     from tpc_broker.storage.partition_storage import PartitionStorage
     from tpc_broker.storage.ports import StoragePlane
+
+    Judge = Callable[[PartitionStorage | None], PartitionCheckpoint | None]
+    """`Installation.install`."""
+    Install = Callable[[TopicPartition, Judge], Awaitable[bool]]
+    """Replace a replica's files by those that were filled, and begin anew with them; whether that was done."""
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +88,7 @@ class Installation:
         self._handed = handed
 
     async def install(
-        self,
-        key: TopicPartition,
-        settings: LogSettings,
-        judge: Callable[[PartitionStorage | None], PartitionCheckpoint | None],
-        then: Callable[[], None],
+        self, key: TopicPartition, settings: LogSettings, judge: Judge, then: Callable[[], None]
     ) -> bool:
         """Replace a replica's files by those of a filled folder; whether that was done.
 

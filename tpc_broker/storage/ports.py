@@ -14,20 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.cleaning_job import CleanedGroup, CleaningJob, CleaningReport
     from tpc_broker.log.state import LogState
     from tpc_broker.model import TopicPartition
     from tpc_broker.storage.disk_watch import DiskWatch
-    from tpc_broker.storage.partition_storage import PartitionStorage
 
     Buffer = bytes | bytearray | memoryview
-    Judge = Callable[[PartitionStorage | None], PartitionCheckpoint | None]
-    """`Installation.install`."""
     Leave = Callable[[], Awaitable[None]]
     """Ends what the group of a replica may expect of it (`CoreMoves.release`)."""
-    Install = Callable[[TopicPartition, Judge], Awaitable[bool]]
-    """Replace a replica's files by those that were filled, and begin anew with them; whether that was done."""
 
 
 class FileStatus(NamedTuple):

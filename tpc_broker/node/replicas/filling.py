@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from tpc_broker.node.links.links import Links, Peer
     from tpc_broker.node.replicas.replica_driver import ReplicaDriver
     from tpc_broker.node.replicas.replica_links import ReplicaLinks
+    from tpc_broker.storage.installation import Install
     from tpc_broker.storage.journalled_storage import JournalledStorage
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Install
 
 log = logging.getLogger(__name__)
 

@@ -65,9 +65,10 @@ if TYPE_CHECKING:
     from tpc_broker.options import CoreOptions
     from tpc_broker.raft.group import Group
     from tpc_broker.raft.output import Role
+    from tpc_broker.storage.installation import Install
     from tpc_broker.storage.journalled_storage import JournalledStorage
     from tpc_broker.storage.partition_storage import PartitionStorage
-    from tpc_broker.storage.ports import Bounds, Clock, Install
+    from tpc_broker.storage.ports import Bounds, Clock
     from tpc_broker.storage.segment_space import Lack
 
 log = logging.getLogger(__name__)
