@@ -102,11 +102,13 @@ class Nodes:
         self.nursery.start_soon(self._ship_later, target, position, image)
 
     async def _ship_later(self, target: Voter, position: Position, image: bytes) -> None:
+        """Until it is there, as `tending.ship_image`: who ships waits for that, and asks for it no second time."""
         await trio.sleep(0.01)
-        if target.node in self.groups:
-            self.groups[target.node].take_shipped(position, image)
-            for group in list(self.groups.values()):
-                group.shipped(target, position)
+        while target.node not in self.groups:
+            await trio.sleep(0.01)
+        self.groups[target.node].take_shipped(position, image)
+        for group in list(self.groups.values()):
+            group.shipped(target, position)
 
     def _took(self, number: int, records: list[MetadataRecord] | None, image: ClusterImage) -> None:
         before = self.committed[number]
