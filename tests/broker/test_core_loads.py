@@ -197,7 +197,7 @@ class InCluster(Moving):
 
     async def run(self, seconds):
         with trio.move_on_after(seconds):
-            await CoreLoads(self.core).run()
+            await CoreLoads(self.core, self.core.moves).run()
         return self.begun
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -53,7 +54,8 @@ class SlowHandlers:
             quotas=SimpleNamespace(counts_time=False, told=lambda _request, _version, response: response),
             log_limiter=LogLimiter(lambda: self.clock.now_ns / 1e9),
         )
-        self.dispatcher = Dispatcher(core, handlers, PROMPT_APIS, nursery, first_levels or {})
+        bound = {key: partial(handler, core) for key, handler in handlers.items()}
+        self.dispatcher = Dispatcher(core, bound, PROMPT_APIS, nursery, first_levels or {})
 
     def send(self, connection, api_key, body_values=None, version=0, fallback_reason=0):
         body = encode_request(api_key.name.title().replace("_", ""), version, body_values or {}, 1, None)[10:]

@@ -10,8 +10,8 @@ from tests.broker.test_dispatch import SlowHandlers
 from tests.support.memory_node import MemoryConnections
 from tpc_broker.auth.acls import normal_host
 from tpc_broker.auth.principals import ANONYMOUS, NOBODY, USER, Principal, Subject
+from tpc_broker.broker import forwarded
 from tpc_broker.broker.access import AccessControl
-from tpc_broker.broker.handlers import forward
 from tpc_broker.engine.client_connections import subject_of_names
 from tpc_broker.kafka.api_keys import ApiKey
 
@@ -138,4 +138,4 @@ async def test_the_host_is_one_that_rules_can_name(world, peer, host):
     ],
 )
 def test_who_asks_by_another_core_and_where_from(said, expected):
-    assert forward._subject({"peer": "10.0.0.1:5000", **said}) == expected
+    assert forwarded._subject({"peer": "10.0.0.1:5000", **said}) == expected

@@ -9,8 +9,10 @@ import trio
 from tests.engine.faults import BrokenJournal
 from tests.engine.in_place_core import Bench, on_core
 from tests.engine.test_trouble import wait_until
-from tpc_broker.broker.core import Core, CoreIdentity
+from tpc_broker.broker.core import Core
+from tpc_broker.broker.core_ground import CoreIdentity
 from tpc_broker.broker.handlers.metadata import GROUP_KEY, _coordinator, _topic_metadata
+from tpc_broker.broker.handlers.table import APIS
 from tpc_broker.coordinator.messages import OffsetCommitRequest, OffsetCommitResponse, OffsetToCommit
 from tpc_broker.engine.mailbox import Mailboxes, make_mailbox_listeners
 from tpc_broker.error_codes import ErrorCode
@@ -37,7 +39,7 @@ class BrokerBench(Bench):
         settings = load_settings("", ("offsets.topic.num.partitions=1",))
         core = Core(
             CoreIdentity(CoreId(0), 1, (LISTENER,), self.storage._data, "cluster"), settings,
-            connections=self.core.connections, plane=self.plane, storage=self.storage, disk=self.core.disk,
+            apis=APIS, connections=self.core.connections, plane=self.plane, storage=self.storage, disk=self.core.disk,
             mailboxes=mailboxes, clock=self.core.clock, chance=SystemChance(), nursery=nursery,
         )  # fmt: skip
         core.serve_metadata_calls()

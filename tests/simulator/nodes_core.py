@@ -12,7 +12,9 @@ from tests.simulator.nodes_disk import LifeDisk, ReadFiles
 from tests.simulator.nodes_network import NodeNetwork
 from tests.support.simulated_ring import SimulatedRing
 from tpc_broker._ring import lib
-from tpc_broker.broker.core import Core, CoreIdentity
+from tpc_broker.broker.core import Core
+from tpc_broker.broker.core_ground import CoreIdentity
+from tpc_broker.broker.handlers.table import APIS
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.engine.client_connections import ClientConnections
 from tpc_broker.engine.connections import ConnectionLimits
@@ -148,9 +150,9 @@ class CoreLife:
             self.replication.on_carrier = self.node_main.carry_beats
         self.core = Core(
             CoreIdentity(CoreId(self.number), node.cores, options.listeners, node.folder, "a-cluster-of-its-own"),
-            node.configuration, connections=self.clients, plane=self.plane, storage=self.storage, disk=self.disk,
-            mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance), nursery=self.nursery,
-            cluster=self.node_main, replication=self.replication, in_thread=in_turn,
+            node.configuration, apis=APIS, connections=self.clients, plane=self.plane, storage=self.storage,
+            disk=self.disk, mailboxes=self.mailboxes, clock=node.clock, chance=MemoryChance(node.chance),
+            nursery=self.nursery, cluster=self.node_main, replication=self.replication, in_thread=in_turn,
         )  # fmt: skip
         self.is_assembled = True
         node.acknowledgements.attend(self)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.auth.acls import Rules
     from tpc_broker.auth.principals import Subject
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.dispatch import CoreWithClients
+    from tpc_broker.broker.handled import Request
 
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Authorizer(Protocol):
 class AccessControl:
     """Of a core."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreWithClients) -> None:
         self._core = core
         self._rules: Rules | None = None
         self._authorizer: Authorizer | None = RefusesAll() if core.settings.has_authorizer else None

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from tpc_broker.auth.exchange import Challenge, Exchange
     from tpc_broker.auth.scram import Shape
     from tpc_broker.auth.session import Session
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import ConnectionState
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.dispatch import ConnectionState, CoreWithClients
+    from tpc_broker.broker.handled import Request
     from tpc_broker.metadata.listeners import Listener
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ class AuthenticationStatistics:
 class Authentication:
     """Of a core."""
 
-    def __init__(self, core: Core, listeners: Sequence[Listener], secret: bytes) -> None:
+    def __init__(self, core: CoreWithClients, listeners: Sequence[Listener], secret: bytes) -> None:
         """`secret`: of the broker, for users who are not there (`auth.scram`)."""
         self._core, self._secret = core, secret
         self._recent: RecentLogins | None = None

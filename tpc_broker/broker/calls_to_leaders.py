@@ -14,7 +14,7 @@ from tpc_broker.model import CoreId, NodeId
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.model import Replica
 
@@ -24,7 +24,7 @@ CALL_TIMEOUT_MS: Final = 10_000
 class CallsToLeaders:
     """One kind of question, of one core. Rows are asked, and each has an answer."""
 
-    def __init__(self, core: Core, method: str, answer: Callable[[Sequence[Row]], Awaitable[Row]]) -> None:
+    def __init__(self, core: CoreGround, method: str, answer: Callable[[Sequence[Row]], Awaitable[Row]]) -> None:
         """`answer`: what a core says that is asked, to each in order."""
         self._core = core
         self._method, self._by_node = method, f"{method}_by_node"

@@ -11,7 +11,7 @@ from tpc_broker.errors import MailboxError
 from tpc_broker.model import CoreId, PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import CoreStorage
 
@@ -21,7 +21,7 @@ ASK_TIMEOUT_MS: Final = 5_000
 class CleaningFacts:
     """Of one core, for itself and for all of its node."""
 
-    def __init__(self, core: Core, storage: CoreStorage) -> None:
+    def __init__(self, core: CoreGround, storage: CoreStorage) -> None:
         self._core = core
         self._storage = storage
         core.mailboxes.serve("cleaning.facts", self._serve)

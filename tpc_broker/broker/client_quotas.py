@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from tpc_broker.broker.handlers.forward import EncodedResponse
+from tpc_broker.broker.handled import EncodedResponse
 from tpc_broker.broker.quotas_port import QuotaRow
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.codec import codec
@@ -28,9 +28,8 @@ from tpc_broker.metadata.records import CLIENT_ID, IP, USER
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
 
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import Handled
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.core_ground import CoreGround
+    from tpc_broker.broker.handled import Handled, Request
     from tpc_broker.kafka.message import Message
     from tpc_broker.metadata.image import ClusterImage, QuotaEntity
 
@@ -42,7 +41,7 @@ _STRICT_FROM: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.CREATE_PARTITIONS: 3, Api
 
 
 class ClientQuotas:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreGround) -> None:
         self._core = core
         self._index = QuotaIndex({})
         self._mutations = MutationQuotas()
@@ -61,7 +60,7 @@ class ClientQuotas:
     def mutation(self, request: Request) -> MutationTicket:
         """For a request that changes topics, on the core that decides: whoever asked, on whichever core and node."""
         settings, core = self._core.settings, self._core
-        principal = core.access.subject_of(request).principal
+        principal = request.subject.principal
         burst_s = float(settings.controller_quota_window_num * settings.controller_quota_window_size_seconds)
         strict = request.api_version >= _STRICT_FROM[ApiKey(request.api_key)]
         return self._mutations.ticket(

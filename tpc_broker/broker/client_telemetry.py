@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Mapping
 
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.dispatch import CoreWithClients
+    from tpc_broker.broker.handled import Request
     from tpc_broker.telemetry.pushed.aggregates import Gauge
     from tpc_broker.telemetry.pushed.subscriptions import Client
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ClientTelemetry:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreWithClients) -> None:
         self._core = core
         self.software = ClientSoftware(
             core.connections, lambda: core.plane.forget_answers(int(ApiKey.API_VERSIONS))

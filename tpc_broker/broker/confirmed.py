@@ -15,8 +15,8 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.replicated import CoreWithPartitions
     from tpc_broker.model import LeaderEpoch, TopicPartition
 
 CONFIRM_S: Final = 2.0
@@ -53,7 +53,7 @@ class Confirmed:
 # tpc_broker/broker/handlers/fetch.py, tpc_broker/broker/handlers/offsets.py. Held by
 # tests/broker/test_confirmed_ends.py, tests/engine/test_near_reads.py, tests/simulator/test_paused_leaders.py,
 # tests/cluster/test_paused_leaders.py.
-async def confirm(core: Core, partitions: Iterable[Partition], within_s: float = CONFIRM_S) -> Confirmed:
+async def confirm(core: CoreWithPartitions, partitions: Iterable[Partition], within_s: float = CONFIRM_S) -> Confirmed:
     """Asks the quorums of those that have one, all at once; of which none answers in time, no one is confirmed."""
     confirmed, replicated = Confirmed(), core.replicated
     asked = {partition.key: partition for partition in partitions if partition.is_replicated}

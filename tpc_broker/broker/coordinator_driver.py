@@ -36,7 +36,7 @@ from tpc_broker.metadata.cleaner_settings import decompressed_bytes_max
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.dispatch import CoreWithClients
     from tpc_broker.broker.partition import Partition
     from tpc_broker.coordinator import TransactionEnd
 
@@ -97,7 +97,7 @@ class PendingReply:
 class MachineDriver(Generic[M]):
     """One partition's machine with its log and its timer."""
 
-    def __init__(self, core: Core, partition: Partition, machine: M, what: str) -> None:
+    def __init__(self, core: CoreWithClients, partition: Partition, machine: M, what: str) -> None:
         """`what`: what the machine coordinates, as log lines name it ("groups")."""
         self.machine = machine
         self.what = what

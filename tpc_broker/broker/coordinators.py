@@ -19,8 +19,8 @@ from tpc_broker.model import PartitionIndex, TopicPartition, coordinator_partiti
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.replicated import CoreWithPartitions
     from tpc_broker.metadata.image import ClusterImage
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ D = TypeVar("D", bound=MachineDriver[Any])
 
 
 class Coordinators(ABC, Generic[D]):
-    def __init__(self, core: Core, nursery: trio.Nursery, topic: str) -> None:
+    def __init__(self, core: CoreWithPartitions, nursery: trio.Nursery, topic: str) -> None:
         self._core = core
         self._nursery = nursery
         self._topic = topic
@@ -169,33 +169,6 @@ class Coordinators(ABC, Generic[D]):
             coordinator.unload()
             scope.cancel()
         self._coordinators.clear()
-
-
-class CoordinatorsOfCore:
-    """Of all internal topics."""
-
-    def __init__(self, *services: Coordinators[Any]) -> None:
-        self._services = services
-
-    @property
-    def is_loading(self) -> bool:
-        return any(each.is_loading for each in self._services)
-
-    def begin_if_coordinates(self, key: TopicPartition) -> None:
-        for each in self._services:
-            each.begin_if_coordinates(key)
-
-    def end(self, key: TopicPartition) -> None:
-        for each in self._services:
-            each.end(key)
-
-    async def follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        for each in self._services:
-            await each.follow(before, after)
-
-    async def prepare_drain(self) -> None:
-        for each in self._services:
-            await each.prepare_drain()
 
 
 async def _slept(again_s: float) -> float:

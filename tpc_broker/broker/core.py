@@ -11,42 +11,39 @@ finish what is in flight → write behind → checkpoint.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker import limits
 from tpc_broker.broker.access import AccessControl
 from tpc_broker.broker.authentication import Authentication
 from tpc_broker.broker.cleaning_facts import CleaningFacts
 from tpc_broker.broker.client_quotas import ClientQuotas
 from tpc_broker.broker.client_telemetry import ClientTelemetry
-from tpc_broker.broker.coordinators import CoordinatorsOfCore
+from tpc_broker.broker.coordinators_of_core import CoordinatorsOfCore
 from tpc_broker.broker.core_loads import CoreLoads
 from tpc_broker.broker.core_moves import CoreMoves
 from tpc_broker.broker.dispatch import Dispatcher
+from tpc_broker.broker.forwarded import serve_forwarded
 from tpc_broker.broker.grants import Grants
 from tpc_broker.broker.group_service import GroupService
-from tpc_broker.broker.handlers.forward import serve_forwarded
-from tpc_broker.broker.handlers.table import FIRST_LEVELS, HANDLERS, PROMPT_APIS, offered_at
+from tpc_broker.broker.handled import Handled
 from tpc_broker.broker.helper_thread import InThread, in_thread
 from tpc_broker.broker.holders import Holders
 from tpc_broker.broker.lacking_partitions import RETRY_S
 from tpc_broker.broker.leadership import Leadership, LeadershipOnDemand
-from tpc_broker.broker.log_limiter import LogLimiter
-from tpc_broker.broker.metadata_service import METADATA_CORE, RESUBSCRIBE_S, MetadataService
+from tpc_broker.broker.metadata_service import METADATA_CORE, RESUBSCRIBE_S
 from tpc_broker.broker.partitions import Partitions
 from tpc_broker.broker.producer_ids import ProducerIds
-from tpc_broker.broker.purgatory import Purgatory
 from tpc_broker.broker.reassignments import ClusterReassignments, Reassignments
 from tpc_broker.broker.rebalancing import Rebalancing
 from tpc_broker.broker.replica_moves import ReplicaMoves
 from tpc_broker.broker.replica_watch import ReplicaWatch
 from tpc_broker.broker.replicated import ReplicatedPartitions
-from tpc_broker.broker.told_partitions import ToldPartitions
-from tpc_broker.broker.transaction_service import TransactionService
-from tpc_broker.broker.view import ClusterView, Leader
+from tpc_broker.broker.transaction_service import CoreWithTransactions, TransactionService
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError, MetadataUnreadableError, RecordsDamagedError
 from tpc_broker.kafka.api_keys import ApiKey
@@ -56,40 +53,24 @@ from tpc_broker.metadata.records import MetadataDamagedError
 from tpc_broker.metadata.topic_names import topic_name_fault
 from tpc_broker.model import (
     CONSUMER_OFFSETS_TOPIC,
-    NO_LEADER_EPOCH,
     NOT_HERE,
     TRANSACTION_STATE_TOPIC,
-    BrokerId,
     CoreId,
-    NodeId,
-    Replica,
     TopicId,
     TopicPartition,
-    broker_id_of,
 )
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Mapping, Sequence
 
-    from tpc_broker.auth.oauthbearer import Tokens
-    from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.core_ground import CoreIdentity
+    from tpc_broker.broker.handled import Request
     from tpc_broker.broker.payloads import Answer, Payload
-    from tpc_broker.broker.ports import (
-        Chance,
-        Clock,
-        ClusterNode,
-        Connections,
-        CoreStorage,
-        DataPlane,
-        Mailboxes,
-        Request,
-    )
+    from tpc_broker.broker.ports import Chance, Clock, ClusterNode, Connections, CoreStorage, DataPlane, Mailboxes
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.metadata.image import ClusterImage, TopicImage
-    from tpc_broker.metadata.listeners import Listener
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.metadata.settings import BrokerConfiguration
     from tpc_broker.model import LeaderEpoch
@@ -97,7 +78,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FETCH_SESSION_EVICTION_MS = 120_000
 DRAIN_ANSWERS_S = 5.0
 """For the answers to requests that were taken before a drain, at most half of the time that it has."""
 DRAIN_SENDING_S = 1.0
@@ -139,29 +119,32 @@ class GivenBeforeStart:
     """Called when they are durable. It blocks, for as long as a small file needs to be removed."""
 
 
+Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
+"""Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
+
+
 @dataclass(frozen=True, slots=True)
-class CoreIdentity:
-    """Where this core stands: its node, its number, and what clients are told."""
+class Apis:
+    """Those that a core answers (`handlers.table`)."""
 
-    core_id: CoreId
-    cores: int
-    listeners: tuple[Listener, ...]
-    data_path: Path
-    cluster_id: str
-    sasl_secret: bytes = field(default=b"", repr=False)
-    """The broker's, for users that it does not have (`auth.scram`)."""
+    handlers: Mapping[ApiKey, Handler]
+    prompt: Collection[ApiKey]
+    """Of group members."""
+    first_levels: Mapping[ApiKey, int]
+    """Of those that are not offered at every feature level."""
+    offered_at: Callable[[int], tuple[ApiKey, ...]]
+    """At a feature level."""
 
 
-class Core:
+class Core(CoreWithTransactions):
     given = GivenBeforeStart()
-    tokens: Tokens | None = None
-    """Where clients may log in by OAUTHBEARER."""
 
-    def __init__(  # noqa: PLR0913, PLR0915  (a core is put together from its ports here, and nowhere else)
+    def __init__(  # noqa: PLR0913  (a core is put together here, and nowhere else)
         self,
         place: CoreIdentity,
         configuration: BrokerConfiguration,
         *,
+        apis: Apis,
         connections: Connections,
         plane: DataPlane,
         storage: CoreStorage,
@@ -176,38 +159,18 @@ class Core:
         in_thread: InThread = in_thread,
     ) -> None:
         """`cluster`: of core 0 of a node of several; `replication`: of each core of such a node."""
-        self.cluster = cluster
-        self.core_id = place.core_id
-        self.data_path = place.data_path
-        self.configuration = self._started_with = configuration
-        self.connections, self.plane = connections, plane
-        self.disk, self.mailboxes = disk, mailboxes
-        self.clock, self.chance = clock, chance
-        self.in_thread = in_thread
-        self.log_limiter = LogLimiter(lambda: clock.monotonic_ms() / 1000)
-        """Of all lines of this core that clients can cause."""
+        super().__init__(
+            place, configuration, connections=connections, plane=plane, disk=disk, mailboxes=mailboxes, clock=clock,
+            chance=chance, nursery=nursery, apply_image=self._apply_image, on_settings=on_settings, cluster=cluster,
+            is_in_cluster=replication is not None, in_thread=in_thread,
+        )  # fmt: skip
         self._cluster_id, self._cores = place.cluster_id, place.cores
-        settings = configuration.settings
-        node = NodeId(settings.node_id)
-        self.broker_id: BrokerId = broker_id_of(node, place.core_id)
-        is_in_cluster = replication is not None
-        self.view = ClusterView(node, place.cores, place.listeners, settings.broker_rack, in_cluster=is_in_cluster)
-        self.view.core = place.core_id
-        self.told = ToldPartitions(self.view, self.is_available)
-        self.purgatory = Purgatory(plane.watch)
-        plane.on_advanced(self.purgatory.advanced)
-        self._on_settings = on_settings
-        self._apply_settings()
         self.holders = Holders(self, storage, place.cores)
         self.replicated = None if replication is None else ReplicatedPartitions(self, replication)
         self.leadership = None if replication is None else Leadership(self, replication)
         self.leadership_on_demand = None if cluster is None else LeadershipOnDemand(self)
         self.partitions = Partitions(self, storage)
         self.view.on_changed = self._view_changed
-        self.metadata = MetadataService(
-            place.core_id, self.view, mailboxes, self._apply_image, clock, nursery.start_soon, cluster
-        )
-        self.metadata.end_core = self._end
         if self.replicated is not None:
             self.replicated.begin()
         self.replica_watch = None if replication is None else ReplicaWatch(self, replication)
@@ -216,7 +179,7 @@ class Core:
             self.metadata.moves_told = self.replica_moves.rows
         self.producer_ids = ProducerIds(self)
         self.moves = CoreMoves(self, storage)
-        self.loads = CoreLoads(self)
+        self.loads = CoreLoads(self, self.moves)
         self.cleaning_facts = CleaningFacts(self, storage)
         self.reassignments: Reassignments = self.moves if cluster is None else ClusterReassignments(self)
         self.groups = GroupService(self, nursery)
@@ -226,31 +189,16 @@ class Core:
         self.access = AccessControl(self)
         self.authentication = Authentication(self, place.listeners, place.sasl_secret)
         self.quotas = ClientQuotas(self)
-        self.dispatcher = Dispatcher(self, HANDLERS, PROMPT_APIS, nursery, FIRST_LEVELS)
+        self._offered_at = apis.offered_at
+        handlers = {key: partial(handler, self) for key, handler in apis.handlers.items()}
+        self.dispatcher = Dispatcher(self, handlers, apis.prompt, nursery, apis.first_levels)
         self.grants = Grants(self)
         self.dispatcher.on_gone = self.client_telemetry.closed
-        serve_forwarded(self, {int(key): handler for key, handler in HANDLERS.items()})
-        self._asked_of_wrong_core = self._requests_forwarded = self._machines_raised = 0
-        self._nursery = nursery
+        serve_forwarded(self, handlers)
 
     @property
     def offered_apis(self) -> tuple[ApiKey, ...]:
-        return offered_at(self.view.image.level)
-
-    @property
-    def settings(self) -> Settings:
-        """The effective broker settings, dynamic ones included."""
-        return self.configuration.settings
-
-    def _apply_settings(self) -> None:
-        """Those that others act by: what reads `settings` each time needs no telling."""
-        settings = self.settings
-        self._on_settings(settings)
-        self.plane.set_fetch_limits(
-            min(settings.fetch_max_bytes, limits.FETCH_RESPONSE_BYTES_MAX),
-            settings.max_incremental_fetch_session_cache_slots,
-            FETCH_SESSION_EVICTION_MS,
-        )
+        return self._offered_at(self.view.image.level)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -358,54 +306,11 @@ class Core:
         if came:
             await self.metadata.exchange_leaders()
 
-    def start_soon(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """A task of its own, that goes on until it is done or the core ends."""
-        self._nursery.start_soon(function, *arguments)
-
-    def _end(self, error: Exception) -> None:
-        """By a task of its own, which nobody waits for."""
-
-        async def fail() -> None:
-            raise AssertionError("this core is not what the metadata say") from error
-
-        self._nursery.start_soon(fail)
-
-    def has_no_leader(self, key: TopicPartition) -> None:
-        """A partition of this core can be led no more: every core's Metadata says so, and its groups hear it."""
-        self.coordinators.end(key)
-        self._nursery.start_soon(self._announce, [(key, NO_LEADER_EPOCH)])
-
-    def leads_in_new_epochs(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
-        """Partitions of this core, which go on under a later leader epoch: every core's Metadata says so."""
-        self._nursery.start_soon(self._announce, leaders)
-
-    async def _announce(self, opened: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
-        """Leaders of partitions with one replica."""
-        await self.metadata.announce_leaders([(key, Leader(epoch)) for key, epoch in opened])
-
-    def is_available(self, place: Replica) -> bool:
-        if place.node != self.view.node:
-            return self.view.is_present(place.node)
-        return place.core == self.core_id or self.view.is_up(place.core)
-
     def _view_changed(self) -> None:
         self.plane.forget_answers(int(ApiKey.METADATA))
         self.partitions.look_at_moves()
         if self.view.is_cut_off and self.replicated is not None:
             self.replicated.cut_off()
-
-    def is_up(self, core: CoreId) -> bool:
-        """Of this node."""
-        return core == self.core_id or self.view.is_up(core)
-
-    def controller(self, image: ClusterImage) -> Controller:
-        """To decide a change of that image."""
-        return Controller(image, self.configuration, (*self.full_nodes, *(self.view.absent | image.draining)))
-
-    @property
-    def full_nodes(self) -> frozenset[NodeId]:
-        """Those with hardly any space on their disks, as core 0 knows."""
-        return frozenset() if self.cluster is None else self.cluster.full()
 
     async def _apply_image(self, before: ClusterImage, after: ClusterImage) -> None:
         """Bring this core from one image to the next; returns when its partitions serve, or are gone."""
@@ -459,22 +364,6 @@ class Core:
 
     # -- what is counted ---------------------------------------------------------------------------------------------
 
-    def note_asked(self, owner: CoreId | None) -> None:
-        """A request named a partition that is not open here; `owner`: the core that has it."""
-        self._asked_of_wrong_core += owner is not None and owner != self.core_id
-
-    def note_damaged(self, partition: Partition, error: RecordsDamagedError) -> None:
-        """Somebody asked for records of it that are damaged."""
-        text = f"records that a client asked for cannot be read: {error}"
-        self.log_limiter.say(log, "damaged", partition.label, text, level=logging.ERROR)
-
-    def note_forwarded(self) -> None:
-        self._requests_forwarded += 1
-
-    def note_machine_raised(self) -> None:
-        """Of a coordinator: it is loaded again."""
-        self._machines_raised += 1
-
     def statistics(self) -> BrokerStatistics:
         moves = self.moves.statistics
         return BrokerStatistics(
@@ -483,10 +372,6 @@ class Core:
         )  # fmt: skip
 
     # -- what handlers ask for ---------------------------------------------------------------------------------------
-
-    def produce_now(self, request: Request) -> bool:
-        """Let the data plane take a Produce; False when Python has to deal with it."""
-        return self.plane.produce(request)
 
     def check_topic_name(self, name: str) -> ErrorCode:
         return ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.NONE

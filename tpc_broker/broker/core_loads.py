@@ -29,8 +29,9 @@ from tpc_broker.routing import CoreUse, cost_ns, loads_between, plan_balance
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_moves import CoreMoves
     from tpc_broker.broker.payloads import Answer, Payload
+    from tpc_broker.broker.replicated import CoreWithPartitions
     from tpc_broker.metadata.broker_config import Settings
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.routing import Shift
@@ -47,8 +48,9 @@ LOOK_S: Final = 1.0
 class CoreLoads:
     """Of one core; on core 0 it balances."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreWithPartitions, moves: CoreMoves) -> None:
         self._core = core
+        self._moves = moves
         core.mailboxes.serve("loads.use", self._serve_use)
 
     def here(self) -> CoreUse[TopicPartition]:
@@ -153,11 +155,11 @@ class CoreLoads:
         told = ", ".join(f"core {number} {total:.0%}" for number, total in enumerate(totals))
         log.info("cores are loaded unevenly (%s of a CPU by their partitions); moving %d of them", told, len(shifts))
         if core.cluster is None:
-            await core.moves.alter([self._wanted(shift) for shift in shifts], allow_factor_change=False)
+            await self._moves.alter([self._wanted(shift) for shift in shifts], allow_factor_change=False)
             return True
         wanted = [CoreShift(shift.key, CoreId(shift.source), CoreId(shift.target)) for shift in shifts]
         try:
-            return await core.moves.begin_own(wanted) > 0
+            return await self._moves.begin_own(wanted) > 0
         except MailboxError as error:
             log.info("whether moves between cores were begun is not known: %s", error)
             return True

@@ -45,9 +45,9 @@ from tpc_broker.model import NOT_HERE, CoreId, NodeId, PartitionIndex, TopicId, 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.broker.replicated import CoreWithPartitions
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord, MoveBegun
@@ -82,7 +82,7 @@ class MoveStatistics:
 class CoreMoves:
     """Of one core; on core 0 `Reassignments` too."""
 
-    def __init__(self, core: Core, storage: CoreStorage) -> None:
+    def __init__(self, core: CoreWithPartitions, storage: CoreStorage) -> None:
         self._core = core
         self._storage = storage
         self._running: set[tuple[TopicPartition, bool]] = set()

@@ -11,8 +11,8 @@ of group members go first, because their sessions end when they are late, with h
 wait. What a handler that waits does at its beginning is not seen here, so of those as many are begun in a turn as the
 last turns had CPU time for.
 
-A handler is ``handle(core, request, message)`` and returns the response message, None when it has answered by itself,
-or something to be awaited for it. One that never waits is a plain function and runs at once, without a task.
+A handler is called with the request and its message, and returns the response message, None when it has answered by
+itself, or something to be awaited for it. One that never waits is a plain function and runs at once, without a task.
 
 Errors by culprit: what cannot be decoded closes the connection (the peer's fault, logged with its address, at a limited
 rate); an API or version that is not offered closes it too, as in Kafka, with a line an hour; a bug is logged
@@ -35,19 +35,22 @@ import trio
 from tpc_broker import limits
 from tpc_broker.auth.principals import ANONYMOUS, NOBODY, Subject, host_of
 from tpc_broker.broker.authentication import RAW_TOKEN, NotLoggedInError
-from tpc_broker.broker.handlers.forward import EncodedResponse
+from tpc_broker.broker.core_ground import CoreGround
+from tpc_broker.broker.handled import EncodedResponse, Handled
 from tpc_broker.broker.ports import PYTHON_DECIDES
 from tpc_broker.kafka.api_keys import ApiKey, api, apis
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.errors import DecodeError
-from tpc_broker.kafka.message import Message
 from tpc_broker.kafka.protocol import encode_response_header
 from tpc_broker.task_queue import TaskQueue, in_queue
 
 if TYPE_CHECKING:
     from tpc_broker.auth.session import SaslSession
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.access import AccessControl
+    from tpc_broker.broker.authentication import Authentication
+    from tpc_broker.broker.client_quotas import ClientQuotas
+    from tpc_broker.broker.handled import Request
+    from tpc_broker.kafka.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +60,7 @@ TRAILING_BYTES_PASSED = frozenset({int(ApiKey.METADATA), int(ApiKey.ALTER_USER_S
 READ_BY_THE_PLANE = frozenset({int(ApiKey.PRODUCE)})
 """Not decoded here: the handler asks the data plane what it has read (`ProducePort.asked`)."""
 
-Handled = Message | EncodedResponse | None
-"""A handler's result: the response, or None when it has answered by itself."""
-Handler = Callable[["Core", "Request", Any], Handled | Awaitable[Handled]]
+Handle = Callable[["Request", Any], Handled | Awaitable[Handled]]
 """Plain or async. `Any`: each takes the message of its API, which is what its place in the table says."""
 
 _OF_ANY_LEVEL: Mapping[ApiKey, int] = MappingProxyType({})
@@ -112,11 +113,20 @@ class DispatchStatistics:
     failed: int
 
 
+class CoreWithClients(CoreGround):
+    """It has connections, and knows who they are, what they may do, and how much of it."""
+
+    access: AccessControl
+    authentication: Authentication
+    quotas: ClientQuotas
+    dispatcher: Dispatcher
+
+
 class Dispatcher:
     def __init__(
         self,
-        core: Core,
-        handlers: dict[ApiKey, Handler],
+        core: CoreWithClients,
+        handlers: Mapping[ApiKey, Handle],
         prompt: Collection[ApiKey],
         nursery: trio.Nursery,
         first_levels: Mapping[ApiKey, int] = _OF_ANY_LEVEL,
@@ -392,7 +402,7 @@ class Dispatcher:
             if request.api_key == RAW_TOKEN:
                 return self._core.authentication.take(state, state.sasl, request, bytes(request.body))
         message = self._decode(request)
-        return self._handlers[request.api_key](self._core, request, message)
+        return self._handlers[request.api_key](request, message)
 
     def _decode(self, request: Request) -> Message | None:
         key, version = request.api_key, request.api_version

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.auth.principals import ANONYMOUS, Subject
-from tpc_broker.broker.handlers.forward import ForwardedRequest
+from tpc_broker.broker.handled import ForwardedRequest
 from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.dispatch import CoreWithClients
     from tpc_broker.broker.fetch_port import Fetch
-    from tpc_broker.broker.ports import AskedProduce, Request
+    from tpc_broker.broker.handled import Request
+    from tpc_broker.broker.ports import AskedProduce
     from tpc_broker.model import TopicId
 
 _ASKED: Final = {int(ApiKey.PRODUCE): Operation.WRITE, int(ApiKey.FETCH): Operation.READ}
@@ -33,7 +34,7 @@ DATAGRAMS = Subject(ANONYMOUS, "")
 class Grants:
     """Of a core. Without an authorizer the data plane asks for nothing."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreWithClients) -> None:
         self._core = core
         self._generation = 0
         """In the data plane; 0: it does not ask."""

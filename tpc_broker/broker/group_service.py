@@ -18,7 +18,9 @@ from tpc_broker import limits
 from tpc_broker.auth.operations import Operation, Resource
 from tpc_broker.broker.coordinator_driver import MachineDriver, MachineFailedError, NotLoadedError
 from tpc_broker.broker.coordinators import AGAIN_S, AGAIN_S_MAX, Coordinators
+from tpc_broker.broker.dispatch import CoreWithClients
 from tpc_broker.broker.known_topics import TopicsOfCore
+from tpc_broker.broker.replicated import CoreWithPartitions
 from tpc_broker.coordinator import Fate, GroupCoordinator, GroupLimits, Producer, TransactionEnd
 from tpc_broker.coordinator.assignors import ASSIGNORS
 from tpc_broker.coordinator.consumer import regexes
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tpc_broker.auth.principals import Subject
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.producers_port import EndMarker
     from tpc_broker.coordinator import Effects
@@ -79,13 +80,21 @@ async def _nobody_verifies(_transactional_id: str, _producer: Producer, _group_i
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+class CoreWithGroups(CoreWithPartitions, CoreWithClients):
+    """It coordinates groups, too."""
+
+    groups: GroupService
+
+
 # Rule: An offset that was acknowledged to a group is there until a later one was sent, whatever became of its
 # coordinator. See also tpc_broker/coordinator/machine.py. Held by tests/broker/test_groups_random.py,
 # tests/broker/test_group_service.py, tests/simulator/nodes_groups.py (members across failovers).
 class LoadedCoordinator(MachineDriver[GroupCoordinator]):
     """The groups of one partition."""
 
-    def __init__(self, core: Core, partition: Partition, group_limits: GroupLimits) -> None:
+    _core: CoreWithGroups
+
+    def __init__(self, core: CoreWithGroups, partition: Partition, group_limits: GroupLimits) -> None:
         self._knows_all_topics = False
         """Of those of which offsets were stored when it was loaded: later ones are of topics that are known here."""
         groups = core.groups
@@ -274,7 +283,9 @@ class LoadedCoordinator(MachineDriver[GroupCoordinator]):
 
 
 class GroupService(Coordinators[LoadedCoordinator]):
-    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+    _core: CoreWithGroups
+
+    def __init__(self, core: CoreWithGroups, nursery: trio.Nursery) -> None:
         super().__init__(core, nursery, CONSUMER_OFFSETS_TOPIC)
         self.topics = TopicsOfCore(core.view, core.settings.broker_rack)
         """For all coordinators of this core."""

@@ -24,7 +24,7 @@ from tpc_broker.metadata.controller import Controller
 from tpc_broker.model import CoreId, PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.broker.ports import CoreStorage
 
@@ -37,7 +37,7 @@ ASK_TIMEOUT_MS: Final = 5_000
 class Holders:
     """Of one core."""
 
-    def __init__(self, core: Core, storage: CoreStorage, cores_count: int) -> None:
+    def __init__(self, core: CoreGround, storage: CoreStorage, cores_count: int) -> None:
         self._core = core
         self._storage = storage
         self._others = [CoreId(number) for number in range(cores_count) if number != core.core_id]

@@ -22,7 +22,7 @@ from tpc_broker.rounds import next_round
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.broker.replication_port import Replication
 
@@ -37,7 +37,7 @@ GIVEN_UP_S: Final = 2.0
 class Leadership:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: Core, replication: Replication) -> None:
+    def __init__(self, core: CoreGround, replication: Replication) -> None:
         self._core = core
         self._replication = replication
         self._balanced_s = 0.0
@@ -162,7 +162,7 @@ class Leadership:
 class LeadershipOnDemand:
     """On core 0 of a node: leaders of this node and of others are asked to hand over to who is preferred."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreGround) -> None:
         self._core = core
         assert core.cluster is not None
         core.cluster.serve("replica.prefer", self._serve)

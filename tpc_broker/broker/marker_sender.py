@@ -27,7 +27,7 @@ from tpc_broker.task_queue import TaskQueue, in_queue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.group_service import CoreWithGroups
     from tpc_broker.broker.payloads import Row
     from tpc_broker.broker.ports import AppendResult
     from tpc_broker.coordinator.transactions.messages import Marker
@@ -88,7 +88,7 @@ class Statistics:
 class MarkerSender:
     """Of one core."""
 
-    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+    def __init__(self, core: CoreWithGroups, nursery: trio.Nursery) -> None:
         self._core = core
         self._nursery = nursery
         self._new: list[_Owed] = []
@@ -257,35 +257,34 @@ class MarkerSender:
         markers = [(topic, index, EndMarker(*fields)) for topic, index, *fields in rows]
         return [int(code) for code in await write_markers(self._core, markers)]
 
+    async def write_on_node(self, markers: Sequence[Written]) -> list[ErrorCode]:
+        """By the cores of this node that lead the partitions; what others lead is refused."""
+        errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(markers)
+        by_core: dict[CoreId, list[int]] = defaultdict(list)
+        for number, (topic, index, _marker) in enumerate(markers):
+            image = self._core.view.topic(topic)
+            if image is None or not 0 <= index < image.partitions_count:
+                errors[number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif (place := self._core.view.place_of(image, index)).node == self._core.view.node:
+                by_core[place.core].append(number)
 
-async def write_on_node(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
-    """By the cores of this node that lead the partitions; what others lead is refused."""
-    errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(markers)
-    by_core: dict[CoreId, list[int]] = defaultdict(list)
-    for number, (topic, index, _marker) in enumerate(markers):
-        image = core.view.topic(topic)
-        if image is None or not 0 <= index < image.partitions_count:
-            errors[number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif (place := core.view.place_of(image, index)).node == core.view.node:
-            by_core[place.core].append(number)
+        async def ask(owner: CoreId, numbers: list[int]) -> None:
+            for begin in range(0, len(numbers), MARKERS_PER_CALL):
+                some = numbers[begin : begin + MARKERS_PER_CALL]
+                try:
+                    found = await self.calls.ask_core(owner, [_row(*markers[each]) for each in some])
+                except MailboxError:
+                    return  # not its leader, as long as nobody answers
+                for number, code in zip(some, found, strict=True):
+                    errors[number] = ErrorCode(code)
 
-    async def ask(owner: CoreId, numbers: list[int]) -> None:
-        for begin in range(0, len(numbers), MARKERS_PER_CALL):
-            some = numbers[begin : begin + MARKERS_PER_CALL]
-            try:
-                found = await core.transactions.markers.calls.ask_core(owner, [_row(*markers[each]) for each in some])
-            except MailboxError:
-                return  # not its leader, as long as nobody answers
-            for number, code in zip(some, found, strict=True):
-                errors[number] = ErrorCode(code)
-
-    async with trio.open_nursery() as nursery:
-        for owner, numbers in by_core.items():
-            nursery.start_soon(ask, owner, numbers)
-    return errors
+        async with trio.open_nursery() as nursery:
+            for owner, numbers in by_core.items():
+                nursery.start_soon(ask, owner, numbers)
+        return errors
 
 
-async def write_markers(core: Core, markers: Sequence[Written]) -> list[ErrorCode]:
+async def write_markers(core: CoreWithGroups, markers: Sequence[Written]) -> list[ErrorCode]:
     """Into partitions that are led here, and what became of each: NONE is committed. All are appended at once, and
     waited for by one task; one has its own that finds no room, or goes by way of a group's coordinator.
     """
@@ -319,7 +318,7 @@ async def write_markers(core: Core, markers: Sequence[Written]) -> list[ErrorCod
     return errors
 
 
-def _append(core: Core, partition: Partition, marker: EndMarker) -> AppendResult | ErrorCode | None:
+def _append(core: CoreWithGroups, partition: Partition, marker: EndMarker) -> AppendResult | ErrorCode | None:
     """What is to be waited for, if there is room."""
     try:
         return partition.append_marker_nowait(marker)
@@ -327,14 +326,14 @@ def _append(core: Core, partition: Partition, marker: EndMarker) -> AppendResult
         return _fault_of(core, partition, error)
 
 
-async def _became(core: Core, partition: Partition, written: Awaitable[ErrorCode]) -> ErrorCode:
+async def _became(core: CoreWithGroups, partition: Partition, written: Awaitable[ErrorCode]) -> ErrorCode:
     try:
         return await written
     except Exception as error:  # noqa: BLE001 - this core would have to write the same again when it has restarted
         return _fault_of(core, partition, error)
 
 
-def _fault_of(core: Core, partition: Partition, error: Exception) -> ErrorCode:
+def _fault_of(core: CoreWithGroups, partition: Partition, error: Exception) -> ErrorCode:
     if isinstance(error, LeadershipLostError):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if isinstance(error, PartitionOfflineError):

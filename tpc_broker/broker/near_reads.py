@@ -21,8 +21,8 @@ from tpc_broker.metadata.replica_config import RACK_AWARE_SELECTOR
 from tpc_broker.model import BrokerId, LeaderEpoch, NodeId, TopicPartition
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.replicated import CoreWithPartitions
     from tpc_broker.broker.replication_port import Replication
 
 LAST_RACK_BIT: Final = 63
@@ -33,7 +33,7 @@ TELL_S: Final = 1.0
 class NearReads:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: Core, replication: Replication) -> None:
+    def __init__(self, core: CoreWithPartitions, replication: Replication) -> None:
         self._core = core
         self._replication = replication
         self._racks: dict[str, int] = {}

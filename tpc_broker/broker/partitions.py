@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable, Iterator
 
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.ports import CoreStorage
+    from tpc_broker.broker.replicated import CoreWithPartitions
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.metadata.settings import BrokerConfiguration
@@ -57,7 +57,7 @@ METADATA_PARTITION = TopicPartition(METADATA_TOPIC_ID, PartitionIndex(0))
 
 
 class Partitions:
-    def __init__(self, core: Core, storage: CoreStorage) -> None:
+    def __init__(self, core: CoreWithPartitions, storage: CoreStorage) -> None:
         self._core = core
         self._storage = storage
         self._open: dict[TopicPartition, Partition] = {}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from tpc_broker.auth.principals import Subject
     from tpc_broker.broker.fetch_port import Fetch
+    from tpc_broker.broker.handled import Request
     from tpc_broker.broker.payloads import Answer, MailboxHandler, NodeHandler, Payload
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.kafka.encoder import Piece
@@ -70,28 +70,6 @@ class Chance(Protocol):
         ...
 
     def uniform(self, lowest: float, highest: float) -> float: ...
-
-
-class Request(Protocol):
-    """One request as the connections hand it over; its bytes are valid until it is answered."""
-
-    connection: int
-    api_key: int
-    api_version: int
-    correlation_id: int
-    received_ns: int  # by the monotonic clock
-    listener: int
-    """Number of the listener that its connection came to: addresses in the answer are those of this listener."""
-    fallback_reason: int
-    """Why the data plane has left a Produce just now (`ProduceFallback`); 0: it was not asked."""
-    throttle_ms: int  # to be said in the answer, by who is connected to the client
-    subject: Subject
-    """Who asks, from when the dispatcher has begun with it; NOBODY before. A closed connection does not change it."""
-
-    @property
-    def client_id(self) -> str | None: ...
-    @property
-    def body(self) -> memoryview: ...
 
 
 class Connections(IdentityPort, QuotasPort, Protocol):

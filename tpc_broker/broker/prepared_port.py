@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 
 class PreparedAnswers(Protocol):

@@ -14,14 +14,14 @@ from tpc_broker.errors import MailboxError
 from tpc_broker.model import CoreId, ProducerId
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload
 
 log = logging.getLogger(__name__)
 
 
 class ProducerIds:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreGround) -> None:
         self._core = core
         self._next = self._end = 0
         self._reserving = trio.Lock()

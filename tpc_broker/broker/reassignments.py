@@ -21,7 +21,7 @@ from tpc_broker.model import TopicPartition, broker_id_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.metadata.records import MetadataRecord, ReplicasMoving
     from tpc_broker.model import BrokerId, CoreId
@@ -82,7 +82,7 @@ class Reassignments(Protocol):
 class ClusterReassignments:
     """Of a cluster of nodes: where replicas are to be is in the metadata, and their leaders see to it."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CoreGround) -> None:
         self._core = core
 
     async def alter(
@@ -123,7 +123,7 @@ class ClusterReassignments:
         return [*(_ongoing(topic, move) for topic, move in all_moves(image)), *between_cores]
 
 
-def new_move_id(core: Core) -> int:
+def new_move_id(core: CoreGround) -> int:
     """One that JSON's readers keep as it is."""
     return core.chance.uuid().int >> 76
 

@@ -28,7 +28,7 @@ from tpc_broker.rounds import next_round
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.ports import ClusterNode
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.placement.replicas import Steps
@@ -58,7 +58,7 @@ PLAN_KEPT: Final = 10
 class Rebalancing:
     """Of a node, on core 0."""
 
-    def __init__(self, core: Core, cluster: ClusterNode) -> None:
+    def __init__(self, core: CoreGround, cluster: ClusterNode) -> None:
         self._core = core
         self._cluster = cluster
         self._silent_since_s: dict[NodeId, float] = {}

@@ -25,7 +25,7 @@ from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
 from tpc_broker.rounds import next_round
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.core_ground import CoreGround
     from tpc_broker.broker.payloads import Answer, Payload, Row
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
@@ -53,7 +53,7 @@ Progress = tuple[int, int, int]
 class ReplicaMoves:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: Core, replication: Replication) -> None:
+    def __init__(self, core: CoreGround, replication: Replication) -> None:
         self._core = core
         self._replication = replication
         self._progress: dict[TopicPartition, tuple[float, Progress]] = {}

@@ -26,7 +26,7 @@ from tpc_broker.rounds import next_round
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.replicated import CoreWithPartitions
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
     from tpc_broker.model import NodeId
@@ -54,7 +54,7 @@ class ReplicaFindings(NamedTuple):
 class ReplicaWatch:
     """Of one core."""
 
-    def __init__(self, core: Core, replication: Replication) -> None:
+    def __init__(self, core: CoreWithPartitions, replication: Replication) -> None:
         self._core = core
         self._replication = replication
         self._here = Replica(core.view.node, core.core_id)

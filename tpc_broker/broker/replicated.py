@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from tpc_broker.broker.core_ground import CoreGround
 from tpc_broker.broker.holds import Holds
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.broker.near_reads import NearReads
@@ -27,8 +28,10 @@ from tpc_broker.rounds import next_round
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.coordinators_of_core import CoordinatorsOfCore
+    from tpc_broker.broker.holders import Holders
     from tpc_broker.broker.partition import Partition
+    from tpc_broker.broker.partitions import Partitions
     from tpc_broker.broker.payloads import Answer, Payload
     from tpc_broker.broker.replication_port import Replication
     from tpc_broker.metadata.image import ClusterImage, TopicImage
@@ -52,10 +55,32 @@ _Ended = tuple[TopicPartition, NodeId, int, int]
 """A replica that counts no more: its partition and node, a life, and the term of the leader that goes on without it."""
 
 
+class CoreWithPartitions(CoreGround):
+    """It has partitions, alone or as one of several replicas, and tells all cores whom it leads."""
+
+    holders: Holders
+    replicated: ReplicatedPartitions | None
+    partitions: Partitions
+    coordinators: CoordinatorsOfCore
+
+    def has_no_leader(self, key: TopicPartition) -> None:
+        """A partition of this core can be led no more: every core's Metadata says so, and its groups hear it."""
+        self.coordinators.end(key)
+        self._nursery.start_soon(self._announce, [(key, NO_LEADER_EPOCH)])
+
+    def leads_in_new_epochs(self, leaders: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        """Partitions of this core, which go on under a later leader epoch: every core's Metadata says so."""
+        self._nursery.start_soon(self._announce, leaders)
+
+    async def _announce(self, opened: list[tuple[TopicPartition, LeaderEpoch]]) -> None:
+        """Leaders of partitions with one replica."""
+        await self.metadata.announce_leaders([(key, Leader(epoch)) for key, epoch in opened])
+
+
 class ReplicatedPartitions:
     """Of one core of a node of a cluster."""
 
-    def __init__(self, core: Core, replication: Replication) -> None:
+    def __init__(self, core: CoreWithPartitions, replication: Replication) -> None:
         self._core = core
         self.replication = replication
         self._told: dict[TopicPartition, Leader] = {}

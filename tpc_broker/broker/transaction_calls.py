@@ -24,8 +24,8 @@ from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, co
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.payloads import Row
+    from tpc_broker.broker.transaction_service import CoreWithTransactions
     from tpc_broker.coordinator.effects import Producer
     from tpc_broker.model import Replica
 
@@ -75,7 +75,7 @@ class _Question:
 class TransactionCalls:
     """Of one core."""
 
-    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+    def __init__(self, core: CoreWithTransactions, nursery: trio.Nursery) -> None:
         self._core = core
         self.verifications = 0
         """Asked by this core, also of itself; only grows."""

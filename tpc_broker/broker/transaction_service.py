@@ -17,6 +17,7 @@ import trio
 
 from tpc_broker.broker.coordinator_driver import MachineDriver, PendingReply
 from tpc_broker.broker.coordinators import Coordinators
+from tpc_broker.broker.group_service import CoreWithGroups
 from tpc_broker.broker.marker_sender import MARKERS_PER_CALL, MarkerSender
 from tpc_broker.broker.transaction_calls import TransactionCalls
 from tpc_broker.coordinator.transactions import TransactionCoordinator, TransactionEffects, TransactionLimits
@@ -30,9 +31,9 @@ from tpc_broker.model import TRANSACTION_STATE_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tpc_broker.broker.core import Core
     from tpc_broker.broker.partition import Partition
     from tpc_broker.broker.ports import AppendResult
+    from tpc_broker.broker.producer_ids import ProducerIds
     from tpc_broker.coordinator import Effects, Write, WriteId
     from tpc_broker.coordinator.transactions.messages import Marker
     from tpc_broker.metadata.image import ClusterImage
@@ -75,10 +76,21 @@ class TransactionStatistics:
     verifications: int
 
 
+class CoreWithTransactions(CoreWithGroups):
+    """And transactions."""
+
+    producer_ids: ProducerIds
+    transactions: TransactionService
+
+
 class LoadedTransactions(MachineDriver[TransactionCoordinator]):
     """The transactional ids of one partition."""
 
-    def __init__(self, core: Core, partition: Partition, limits: TransactionLimits, ended: Ended) -> None:
+    _core: CoreWithTransactions
+
+    def __init__(
+        self, core: CoreWithTransactions, partition: Partition, limits: TransactionLimits, ended: Ended
+    ) -> None:
         machine = TransactionCoordinator(
             partition.leader_epoch,
             core.producer_ids.take_nowait,
@@ -182,7 +194,9 @@ class LoadedTransactions(MachineDriver[TransactionCoordinator]):
 
 
 class TransactionService(Coordinators[LoadedTransactions]):
-    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+    _core: CoreWithTransactions
+
+    def __init__(self, core: CoreWithTransactions, nursery: trio.Nursery) -> None:
         super().__init__(core, nursery, TRANSACTION_STATE_TOPIC)
         self.markers = MarkerSender(core, nursery)
         self.calls = TransactionCalls(core, nursery)

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable
 
-    from tpc_broker.broker.core import Core
+    from tpc_broker.broker.handled import Request
     from tpc_broker.broker.partitions import Partitions
-    from tpc_broker.broker.ports import AskedProduce, Request
+    from tpc_broker.broker.ports import AskedProduce
+    from tpc_broker.broker.transaction_service import CoreWithTransactions
 
 VERSION_THAT_IS_TOLD: Final = 11
 """From here on clients know TRANSACTION_ABORTABLE."""
@@ -54,7 +55,7 @@ class _Batch(NamedTuple):
 class Verification:
     """Of one Produce; `end` is to be called when it is over."""
 
-    def __init__(self, core: Core, request: Request, asked: AskedProduce) -> None:
+    def __init__(self, core: CoreWithTransactions, request: Request, asked: AskedProduce) -> None:
         self._core = core
         self._request = request
         self._asked = asked

@@ -22,7 +22,9 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker._ring import lib
-from tpc_broker.broker.core import Core, CoreIdentity, GivenBeforeStart
+from tpc_broker.broker.core import Core, GivenBeforeStart
+from tpc_broker.broker.core_ground import CoreIdentity
+from tpc_broker.broker.handlers.table import APIS
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.engine.backend import described, insists_on_io_uring, why_refused
 from tpc_broker.engine.data_directory import read_properties
@@ -346,6 +348,7 @@ class CoreProcessMain:
         core = Core(
             CoreIdentity(options.core, options.cores, options.listeners, data, cluster_id, secret),
             configuration,
+            apis=APIS,
             # These get back only the requests that they gave out, so the port's wider type does no harm.
             connections=cast("Connections", assembly.connections),
             plane=cast("DataPlane", assembly.plane),

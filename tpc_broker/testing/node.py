@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import trio
 
-from tpc_broker.broker.core import Core, CoreIdentity
+from tpc_broker.broker.core import Core
+from tpc_broker.broker.core_ground import CoreIdentity
+from tpc_broker.broker.handlers.table import APIS
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.protocol import decode_response_frame, encode_request
 from tpc_broker.metadata.listeners import Address, Listener, ListenerMode, SecurityProtocol
@@ -51,7 +53,7 @@ class Life:
         # The ports in memory have all of their protocols but for what replicas on other nodes need.
         self.core = Core(
             CoreIdentity(number, node.cores, node.listeners, DATA_PATH, "a-cluster", b"a secret"),
-            node.configuration,
+            node.configuration, apis=APIS,
             connections=cast("Connections", self.connections), plane=cast("DataPlane", self.plane),
             storage=cast("CoreStorage", self.storage), disk=node.make_disk(), mailboxes=self.mailboxes,
             clock=node.clock, chance=MemoryChance(node.chance), nursery=nursery,

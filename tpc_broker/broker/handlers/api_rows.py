@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpc_broker.auth.operations import Operation, Resource
-    from tpc_broker.broker.dispatch import Handler
+    from tpc_broker.broker.core import Handler
     from tpc_broker.broker.handlers.no_controller import Said
     from tpc_broker.kafka.message import Message
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 
 def handle_get_telemetry_subscriptions(

@@ -21,7 +21,7 @@ from tpc_broker.metadata.topic_names import topic_name_fault
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 LISTED_BY_TYPE_VERSION = 1
 """Before it ListConfigResources lists client metrics alone."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.broker.reassignments import Check
     from tpc_broker.metadata.image import TopicImage
 

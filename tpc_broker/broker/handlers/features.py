@@ -15,7 +15,7 @@ from tpc_broker.metadata.feature_control import UPGRADE, FeatureUpdate, update_f
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.metadata.feature_control import FeatureOutcome
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord

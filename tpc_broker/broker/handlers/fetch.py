@@ -22,7 +22,7 @@ from tpc_broker.kafka import messages
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
     from tpc_broker.broker.fetch_port import Fetch, FetchPart
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.kafka.encoder import Piece
     from tpc_broker.storage.ports import Bounds
 

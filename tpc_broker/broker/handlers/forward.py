@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject, host_of
+from tpc_broker.broker.forwarded import FORWARD_TIMEOUT_MS
+from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest
 from tpc_broker.broker.handlers.api_rows import Served
 from tpc_broker.broker.handlers.no_controller import Said, what_is_said
 from tpc_broker.broker.metadata_service import METADATA_CORE
 from tpc_broker.errors import MailboxError, NotDeliveredError, PartitionOfflineError
-from tpc_broker.kafka.api_keys import api
-from tpc_broker.kafka.codec import codec
-from tpc_broker.kafka.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import Handled, Handler
+    from tpc_broker.broker.core import Core, Handler
+    from tpc_broker.broker.handled import Handled, Request
     from tpc_broker.broker.payloads import Answer, Payload
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.kafka.message import Message
     from tpc_broker.model import CoreId
 
     WithoutController = Callable[[int, Any, Said], Message]
@@ -38,39 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORWARD_TIMEOUT_MS = 15_000
 FORWARD_RETRY_S = 0.1
-
-
-@dataclass(slots=True)
-class ForwardedRequest:
-    """What a handler sees of a request that came from another core."""
-
-    api_key: int
-    api_version: int
-    client_id: str | None
-    body: memoryview
-    listener: int
-    """Its number on the node that the request came to."""
-    peer: str
-    """The client's address, as its own core knows it."""
-    listener_name: str
-    subject: Subject
-    """Who asks."""
-    connection: int = -1
-    correlation_id: int = -1
-    received_ns: int = 0
-    fallback_reason: int = 0
-    throttle_ms: int = 0
-    is_from_node: bool = False
-    """It came from another node, which takes this one for the leader of the metadata."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedResponse:
-    """A response body that is encoded already."""
-
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,50 +139,3 @@ def peer_of(core: Core, request: Request) -> str:
 def listener_name_of(core: Core, request: Request) -> str:
     """Of the listener that a request came to, on whichever node."""
     return request.listener_name if isinstance(request, ForwardedRequest) else core.view.listener_name(request.listener)
-
-
-def _subject(payload: Payload) -> Subject:
-    """An earlier release's node does not say: it has no authentication, and its client's host is in the address."""
-    principal, host = payload.get("principal"), payload.get("host")
-    return Subject(
-        ANONYMOUS if principal is None else Principal(*principal), host_of(payload["peer"]) if host is None else host
-    )
-
-
-async def _rules_known(core: Core) -> None:
-    """A core is called from its start on, before it has the metadata; refusals for want of a right end a client's work.
-    NotDeliveredError: they are not there in time.
-    """
-    with trio.move_on_after(FORWARD_TIMEOUT_MS / 1000):
-        await core.access.is_known.wait()
-        return
-    raise NotDeliveredError(f"core {core.core_id} has not read the rules yet")
-
-
-def serve_forwarded(core: Core, handlers: dict[int, Handler]) -> None:
-    """Answer requests that other cores forward to this one."""
-
-    async def serve(_caller: CoreId, payload: Payload, blobs: list[bytes]) -> Answer:
-        request = ForwardedRequest(
-            payload["api_key"],
-            payload["api_version"],
-            payload["client_id"],
-            memoryview(blobs[0]),
-            payload["listener"],
-            payload["peer"],
-            payload.get("listener_name", ""),  # an earlier release's node does not say
-            _subject(payload),
-            is_from_node=payload.get("node", core.view.node) != core.view.node,
-        )
-        await _rules_known(core)
-        facts = api(request.api_key)
-        message = codec(facts.request_name, request.api_version).decode(request.body)
-        response = await result_of(handlers[request.api_key], core, request, message)
-        if isinstance(response, EncodedResponse):  # as the node that leads the metadata has answered this one's core 0
-            return {}, [response.body]
-        assert isinstance(response, Message), "what is forwarded is answered"
-        body = b"".join(codec(facts.response_name, request.api_version).encode_parts(response))
-        return {}, [body]
-
-    core.mailboxes.serve("api", serve)
-    core.metadata.serve_nodes("api", serve)

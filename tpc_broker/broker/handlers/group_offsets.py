@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tpc_broker.auth.operations import Operation
 from tpc_broker.broker.coordinator_driver import NotLoadedError
 from tpc_broker.broker.group_service import LoadedCoordinator
-from tpc_broker.broker.handlers.forward import ForwardedRequest
+from tpc_broker.broker.handled import ForwardedRequest
 from tpc_broker.coordinator import Producer
 from tpc_broker.coordinator.messages import (
     FetchedOffset,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.coordinator.pending_offsets import PendingOffsets
 
     _CommittedTopic = (

@@ -30,7 +30,7 @@ from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 REQUIRES_MEMBER_ID_VERSION = 4
 PROTOCOL_TYPE_VERSION = 7

@@ -10,7 +10,7 @@ from tpc_broker.model import NOT_HERE
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 UNKNOWN_BYTES = -1
 

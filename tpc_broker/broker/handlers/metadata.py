@@ -10,8 +10,8 @@ from tpc_broker import __version__
 from tpc_broker.auth.operations import CLUSTER_NAME, Operation, Resource
 from tpc_broker.broker.authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC
 from tpc_broker.broker.client_software import NO_MARK
+from tpc_broker.broker.handled import EncodedResponse
 from tpc_broker.broker.handlers.features import tell_features
-from tpc_broker.broker.handlers.forward import EncodedResponse
 from tpc_broker.broker.handlers.tags import request_tags, with_facts
 from tpc_broker.broker.handlers.topic_changes import may_create
 from tpc_broker.broker.handlers.transactions import note_transactions
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from tpc_broker.broker.core import Core
+    from tpc_broker.broker.handled import Request
     from tpc_broker.broker.payloads import Payload
-    from tpc_broker.broker.ports import Request
     from tpc_broker.broker.view import Endpoint
     from tpc_broker.kafka.message import Message
     from tpc_broker.metadata.image import TopicImage

@@ -19,7 +19,7 @@ from tpc_broker.model import BrokerId, CoreId, broker_id_of, core_of, node_of
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.model import NodeId

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 log = logging.getLogger(__name__)
 

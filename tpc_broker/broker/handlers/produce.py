@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import AskedPart, AskedProduce, Request
+    from tpc_broker.broker.handled import Request
+    from tpc_broker.broker.ports import AskedPart, AskedProduce
 
 log = logging.getLogger(__name__)
 

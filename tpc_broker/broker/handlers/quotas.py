@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.quota_control import AlteredQuota
     from tpc_broker.metadata.records import MetadataRecord

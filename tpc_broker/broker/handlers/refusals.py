@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tpc_broker.auth.operations import Operation
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import Handled, Handler
+    from tpc_broker.broker.core import Core, Handler
+    from tpc_broker.broker.handled import Handled, Request
     from tpc_broker.broker.handlers.api_rows import ApiRow
     from tpc_broker.broker.handlers.no_controller import Said
-    from tpc_broker.broker.ports import Request
     from tpc_broker.kafka.message import Message
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 NOT_IN_A_LOGIN: Final = "SaslAuthenticate request received after successful authentication"
 """Kafka's words, also where there is no authentication."""

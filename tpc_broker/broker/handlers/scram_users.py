@@ -14,7 +14,7 @@ from tpc_broker.metadata.user_control import DeletedCredential, SetCredential, a
 if TYPE_CHECKING:
     from tpc_broker.auth.credentials import ScramMechanism
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.records import MetadataRecord
     from tpc_broker.metadata.user_control import AlteredUser

@@ -13,7 +13,7 @@ from tpc_broker.kafka import messages
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
 NO_TIMES = {
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: -1,

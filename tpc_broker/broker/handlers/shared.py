@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
+from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest
 from tpc_broker.broker.handlers.api_rows import Served
-from tpc_broker.broker.handlers.forward import EncodedResponse, ForwardedRequest, carry, result_of
+from tpc_broker.broker.handlers.forward import carry, result_of
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.kafka import messages
@@ -30,9 +31,8 @@ from tpc_broker.model import CONSUMER_OFFSETS_TOPIC, NOT_HERE, TRANSACTION_STATE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tpc_broker.broker.core import Core
-    from tpc_broker.broker.dispatch import Handled, Handler
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.core import Core, Handler
+    from tpc_broker.broker.handled import Handled, Request
     from tpc_broker.metadata.image import TopicImage
 
     Split = Callable[[Core, Any], dict[CoreId, Message]]

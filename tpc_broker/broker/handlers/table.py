@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tpc_broker.auth.operations import Operation, Resource
+from tpc_broker.broker.core import Apis
 from tpc_broker.broker.handlers import (
     acls,
     client_metrics,
@@ -44,7 +45,7 @@ from tpc_broker.feature_levels import FIRST_OF_CLUSTERS, FIRST_WITH_TRANSACTIONS
 from tpc_broker.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from tpc_broker.broker.dispatch import Handler
+    from tpc_broker.broker.core import Handler
 
 _READ_TOPIC: Final = Need(Operation.READ, Resource.TOPIC)
 _DESCRIBE_TOPIC: Final = Need(Operation.DESCRIBE, Resource.TOPIC)
@@ -369,3 +370,6 @@ PROMPT_APIS: Final = frozenset(key for key, row in ROWS.items() if row.is_prompt
 def offered_at(level: int) -> tuple[ApiKey, ...]:
     """At a feature level of the cluster's, in the order of their keys."""
     return tuple(sorted(key for key, row in ROWS.items() if level >= row.first_level))
+
+
+APIS: Final = Apis(HANDLERS, PROMPT_APIS, FIRST_LEVELS, offered_at)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from tpc_broker.broker.handlers.forward import EncodedResponse
+from tpc_broker.broker.handled import EncodedResponse
 from tpc_broker.kafka.api_keys import api
 from tpc_broker.kafka.codec import codec
 from tpc_broker.kafka.source import read_uvarint, uvarint
 
 if TYPE_CHECKING:
+    from tpc_broker.broker.handled import Request
     from tpc_broker.broker.payloads import Payload
-    from tpc_broker.broker.ports import Request
     from tpc_broker.kafka.message import Message
 
 NO_TAGS: Final = b"\0"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.metadata.config_control import AlterableResource
     from tpc_broker.metadata.controller import CreatableTopic, DeletableTopic, GrowableTopic
     from tpc_broker.metadata.image import ClusterImage

@@ -14,7 +14,7 @@ from tpc_broker.model import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.metadata.image import TopicImage
 
     _Told = messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic

@@ -13,7 +13,6 @@ import trio
 
 from tpc_broker import limits
 from tpc_broker.auth.operations import Operation
-from tpc_broker.broker.marker_sender import write_on_node
 from tpc_broker.broker.producers_port import EndMarker
 from tpc_broker.coordinator.transactions.messages import (
     AddPartitionsRequest,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
 
     AskedTopics = Sequence[messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
@@ -241,7 +240,7 @@ async def handle_write_txn_markers(
         for index in topic.partition_indexes
     ]
     sound = [each for each in asked if each[2].producer_id >= 0 <= each[2].producer_epoch]
-    errors = iter(await write_on_node(core, sound))
+    errors = iter(await core.transactions.markers.write_on_node(sound))
     kind = messages.WriteTxnMarkersResponse
 
     def error_of(one: messages.WriteTxnMarkersRequest.WritableTxnMarker) -> int:

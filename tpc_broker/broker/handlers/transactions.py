@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpc_broker.broker.core import Core
-    from tpc_broker.broker.ports import Request
+    from tpc_broker.broker.handled import Request
     from tpc_broker.broker.producers_port import ToldProducer
     from tpc_broker.broker.transaction_service import LoadedTransactions
 
