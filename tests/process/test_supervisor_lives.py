@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import json
 import os
 import re
@@ -23,6 +22,7 @@ import pytest
 import trio
 
 from tests.support.broker_process import TpcBroker
+from tests.support.descriptors import open_descriptors
 from tests.support.raw_client import RawConnection
 from tests.support.server_process import answers_api_versions
 from tests.support.waiting import PATIENCE_S, eventually, let_pass, takes_at_least
@@ -31,6 +31,14 @@ from tpc_broker.model import CoreId
 from tpc_broker.options import CoreOptions, ServeOptions, StartError
 from tpc_broker.process import supervisor
 from tpc_broker.process.supervisor import Supervisor
+
+SILENT_FOR_HOURS = "from tpc_broker import limits\nlimits.CORE_HEARTBEAT_MISSED_MS = 36_000_000\n"
+"""A core may be, before it counts as one that hangs."""
+CORE_0_STOPS = """
+import os, signal, sys
+if "tpc_broker.process.core_start" in sys.orig_argv and '"core": 0,' in sys.orig_argv[-1]:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
 
 
 def cores_of(broker: TpcBroker) -> dict[int, psutil.Process]:
@@ -48,6 +56,13 @@ def broker(tmp_path: Path) -> Iterator[TpcBroker]:
     broker.start()
     yield broker
     broker.kill()
+
+
+def begins_with(broker: TpcBroker, code: str, folder: Path) -> None:
+    """Each Python of it does, by a module in this folder."""
+    (folder / "sitecustomize.py").write_text(code)
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    broker.environment["PYTHONPATH"] = os.pathsep.join(path)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -99,18 +114,27 @@ def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     return Supervisor(ServeOptions(tmp_path, (), 1, None, "", (), (), "json", "INFO"), print)
 
 
+def descriptors_of_no_network() -> set[tuple[int, str]]:
+    """Of this process, and what each is of. Threads of clients that other tests have left connect when they want."""
+    of_network = {each.fd for each in psutil.Process().net_connections("inet")}
+    found = set()
+    for number in open_descriptors() - of_network:
+        with contextlib.suppress(FileNotFoundError):
+            found.add((number, str(Path(f"/proc/self/fd/{number}").readlink())))
+    return found
+
+
 @contextlib.contextmanager
 def nothing_left_where_there_is_no(module: ModuleType, name: str) -> Iterator[None]:
     def fails(*_arguments: object, **_named: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    process = psutil.Process()
-    gc.collect()  # or what tests before have left goes now
-    before = process.num_fds(), process.children()
+    descriptors, children = descriptors_of_no_network(), set(psutil.Process().children())
     with mock.patch.object(module, name, fails):
         yield
-    # Threads of clients that other tests have left may connect just now.
-    eventually(lambda: (process.num_fds(), process.children()) == before, f"what was there before: {before}")
+    # A socket that is just being connected is not yet of the network.
+    eventually(lambda: descriptors_of_no_network() <= descriptors, f"no descriptor but these: {descriptors}")
+    eventually(lambda: children >= set(psutil.Process().children()), f"no child but these: {children}")
 
 
 @pytest.mark.parametrize(
@@ -165,26 +189,32 @@ def test_the_signals_of_a_terminal_go_to_all_and_drain_once(broker: TpcBroker) -
     assert "ended (" not in broker.log_text()
 
 
-def test_a_second_sigterm_hurries(broker: TpcBroker) -> None:
-    """A core that cannot drain holds the end up until the deadline; a second signal does not wait for that."""
-    cores_of(broker)[1].send_signal(signal.SIGSTOP)
-    supervisor = psutil.Process(broker.process.pid)
-    supervisor.send_signal(signal.SIGTERM)
-    eventually(lambda: "core 0 drained" in broker.log_text(), "the core that can drain")
-    assert broker.process.is_running
-    supervisor.send_signal(signal.SIGTERM)
-    eventually(lambda: not broker.process.is_running, "the end")
-    assert broker.process.exit_code == 0
+def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
+    """A core that cannot drain holds the end up until the deadline; a second signal does not wait for that. No machine
+    pauses for as long as the deadline, nor for as long as a core may be silent.
+    """
+    broker = TpcBroker(tmp_path, cores_count=2, overrides={"drain.deadline.ms": str(limits.DRAIN_DEADLINE_MS_MAX)})
+    begins_with(broker, SILENT_FOR_HOURS, tmp_path)
+    broker.start()
+    try:
+        cores_of(broker)[1].send_signal(signal.SIGSTOP)
+        supervisor = psutil.Process(broker.process.pid)
+        supervisor.send_signal(signal.SIGTERM)
+        eventually(lambda: "core 0 drained" in broker.log_text(), "the core that can drain")
+        assert broker.process.is_running
+        supervisor.send_signal(signal.SIGTERM)
+        eventually(lambda: not broker.process.is_running, "the end")
+        assert broker.process.exit_code == 0
+    finally:
+        broker.kill()
     assert "SIGTERM again: hurrying" in broker.log_text()
     assert "core 1 did not drain in time; killing it" in broker.log_text()
 
 
 def test_the_time_that_a_drain_may_take_is_a_setting(tmp_path: Path) -> None:
     """Of a broker in which it would be an hour without that."""
-    (tmp_path / "sitecustomize.py").write_text("from tpc_broker import limits\nlimits.DRAIN_DEADLINE_MS = 3_600_000\n")
     broker = TpcBroker(tmp_path, cores_count=1, overrides={"drain.deadline.ms": "1500"})
-    path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    broker.environment["PYTHONPATH"] = os.pathsep.join(path)
+    begins_with(broker, SILENT_FOR_HOURS + "limits.DRAIN_DEADLINE_MS = 3_600_000\n", tmp_path)
     broker.start()
     try:
         cores_of(broker)[0].suspend()
@@ -293,9 +323,10 @@ def test_ready_is_said_once_and_after_every_port_answers(broker: TpcBroker) -> N
 
 
 @contextlib.contextmanager
-def broker_just_launched(folder: Path, cores_count: int) -> Iterator[TpcBroker]:
-    """Its supervisor runs and has children; nothing is ready yet."""
+def broker_just_launched(folder: Path, cores_count: int, code: str = "") -> Iterator[TpcBroker]:
+    """Its supervisor runs and has children; nothing is ready yet. Each begins with this code."""
     broker = TpcBroker(folder, cores_count=cores_count)
+    begins_with(broker, code, folder)
     broker.launch()
     try:
         eventually(
@@ -309,10 +340,10 @@ def broker_just_launched(folder: Path, cores_count: int) -> Iterator[TpcBroker]:
 
 def test_a_start_can_be_stopped_at_once(tmp_path: Path) -> None:
     """Whatever its cores are doing: one hears nothing, and the other one waits for it."""
-    with broker_just_launched(tmp_path, cores_count=2) as broker:
+    with broker_just_launched(tmp_path, cores_count=2, code=CORE_0_STOPS) as broker:
         eventually(lambda: sorted(cores_of(broker)) == [0, 1], "both cores")
         first = cores_of(broker)[0]
-        first.suspend()
+        eventually(lambda: first.status() == psutil.STATUS_STOPPED, "core 0's last instruction")
         eventually(lambda: '"origin": "core 1"' in broker.log_text(), "core 1's own start")
         os.killpg(broker.process.pid, signal.SIGINT)
         eventually(lambda: not broker.process.is_running, "the end")
