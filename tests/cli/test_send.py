@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from tests.cli.conftest import OURS_ONLY
 from tests.support.broker_process import TpcBroker
+from tests.support.ports import free_port_range
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main
 
@@ -19,9 +20,7 @@ pytestmark = [pytest.mark.clients, OURS_ONLY]
 
 class Tpc:
     def __init__(self, folder) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.target = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.target = f"127.0.0.1:{free_port_range(1)}"
         self.broker = TpcBroker(folder, cores_count=2, overrides={"num.partitions": "3"})
         self.broker.more_options = ["--datagram", self.target]
         self.broker.start()

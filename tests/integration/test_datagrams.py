@@ -33,9 +33,7 @@ UNKNOWN_TOPIC, NOT_LEADER = 3, 6
 class DatagramBroker(TpcBroker):
     def __init__(self, folder, loader: str) -> None:
         super().__init__(folder, cores_count=CORES, overrides={"ebpf.loader": loader, "num.partitions": "13"})
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.datagrams = probe.getsockname()
+        self.datagrams = "127.0.0.1", free_port_range(1)
         self.more_options = ["--datagram", f"127.0.0.1:{self.datagrams[1]}"]
 
     def counts(self, name: str) -> list[int]:

@@ -418,7 +418,8 @@ def test_a_restart_under_a_service_manager_refuses_no_connection(end: signal.Sig
 
 
 def test_what_is_handed_over_is_taken_once_and_the_rest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    listening = [socket.create_server(("127.0.0.1", 0)) for _number in range(2)]
+    first_port = free_port_range(2)
+    listening = [socket.create_server(("127.0.0.1", first_port + number)) for number in range(2)]
     with socket.socket() as no_listener, Path(os.devnull).open("rb") as no_socket:
         strangers = [os.dup(no_listener.fileno()), os.dup(no_socket.fileno()), 9999]
     ports = [each.getsockname()[1] for each in listening]
@@ -447,7 +448,7 @@ def test_a_port_is_taken_only_for_what_it_was() -> None:
         for was_shared in (False, True):
             bound = socket.socket(socket.AF_INET, kind)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, was_shared)
-            bound.bind(("127.0.0.1", 0))
+            bound.bind(("127.0.0.1", free_port_range(1)))
             if kind == socket.SOCK_STREAM:
                 bound.listen()
             place = bound.getsockname()

@@ -57,11 +57,16 @@ _reservations = _Reservations()
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    """For connections and for datagrams."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as of_datagrams,
+    ):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
             probe.listen(1)
+            of_datagrams.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True
