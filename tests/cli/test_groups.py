@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.cli.conftest import Tpc
-from tests.support.waiting import eventually, patiently
+from tests.support.waiting import PATIENCE_S, eventually, patiently
 
 
 def commit(command: Tpc, group: str, topic: str, offsets: dict[int, int]) -> None:
@@ -76,7 +76,7 @@ def test_lag_is_what_is_not_committed(command: Tpc, ordered: str) -> None:
 
 def test_members_and_what_they_are_assigned(command: Tpc, ordered: str) -> None:
     commit(command, "reading", ordered, {0: 1})
-    reader = {"group.id": "reading", "client.id": "till", "session.timeout.ms": 6000}
+    reader = {"group.id": "reading", "client.id": "till", "session.timeout.ms": 1000 * PATIENCE_S}
     consumer = Consumer({"bootstrap.servers": command.broker.bootstrap, **reader})
     try:
         consumer.subscribe([ordered])

@@ -114,7 +114,7 @@ def test_how_large_partitions_are(cluster, topic):
 
 
 def test_a_restarted_broker_goes_on_where_it_was(own_broker):
-    with Cluster(ClusterSettings(own_broker.bootstrap, retry_seconds=15)) as cluster:
+    with Cluster(ClusterSettings(own_broker.bootstrap, retry_seconds=PATIENCE_S)) as cluster:
         cluster.create_topic("restarted", 3)
         where = TopicPartition("restarted", 0)
         producer = Producer(cluster)

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from tests.support.both_loops import on_both_loops
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.client import connect
 from tpc_broker.client.errors import ClientError, ClosedError, DeliveryError
 from tpc_broker.client.values import Record
@@ -101,7 +102,7 @@ async def test_what_other_tasks_wait_for_ends_with_the_client():
             is_open = anyio.Event()
             tasks.start_soon(send_in_transactions, client, is_open)
             await is_open.wait()
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE_S):
             while not ended:
                 await anyio.sleep(0.01)
 

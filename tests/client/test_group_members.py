@@ -31,7 +31,7 @@ KINDS = {
     "consumer": ({}, {"group.protocol": "consumer"}),
 }
 """Of a group: what our member is told, and what librdkafka is."""
-OF_CLASSIC = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 100}
+OF_CLASSIC = {"session.timeout.ms": 1000 * PATIENCE_S, "heartbeat.interval.ms": 100}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.ports import free_port_range
 from tests.support.tls_proxy import AdvertisingBroker, Proxy, server_context
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.client import requests
 from tpc_broker.client.cluster import Cluster, ClusterSettings
 from tpc_broker.client.errors import AuthenticationError, UnreachableError
@@ -19,6 +20,10 @@ from tpc_broker.client.security import Mechanism, SaslSettings, SecuritySettings
 from tpc_broker.kafka import records as codec
 
 USERS = {"al=i,ce": "pass,word=1", "bob": "b"}
+
+
+UNANSWERED = {"answer_seconds": LOOK_S, "retry_seconds": 0.2}
+"""For what the other side does not understand, and may wait for more of."""
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +56,11 @@ def topic(request):
     return re.sub(r"[^a-zA-Z0-9_-]", "-", request.node.name)
 
 
-def cluster(proxy, tls=None, sasl=None, retry_seconds=10):
-    security = SecuritySettings(tls, sasl)
-    return Cluster(ClusterSettings(proxy.address, "test", 5, retry_seconds=retry_seconds, security=security))
+def cluster(proxy, tls=None, sasl=None, *, answer_seconds=PATIENCE_S, retry_seconds=PATIENCE_S):
+    settings = ClusterSettings(
+        proxy.address, "test", answer_seconds, retry_seconds=retry_seconds, security=SecuritySettings(tls, sasl)
+    )
+    return Cluster(settings)
 
 
 def write_and_read(made, topic):
@@ -78,7 +85,7 @@ def test_tls_with_every_way_of_being_wrong(certificates, before, topic):
     ):
         with cluster(proxy, settings) as made, pytest.raises(AuthenticationError, match=said):
             made.topic_names()
-    with cluster(proxy, retry_seconds=0.2) as made, pytest.raises(UnreachableError):
+    with cluster(proxy, **UNANSWERED) as made, pytest.raises(UnreachableError):
         made.topic_names()
     proxy.context = server_context(certificates, "elsewhere")
     with cluster(proxy, TlsSettings(trusted)) as made, pytest.raises(AuthenticationError, match="IP address mismatch"):
@@ -91,7 +98,7 @@ def test_tls_with_every_way_of_being_wrong(certificates, before, topic):
         made.topic_names()
     proxy.context = None
     refused = (AuthenticationError, UnreachableError)
-    with cluster(proxy, TlsSettings(trusted), retry_seconds=0.2) as made, pytest.raises(refused):
+    with cluster(proxy, TlsSettings(trusted), **UNANSWERED) as made, pytest.raises(refused):
         made.topic_names()
 
 
@@ -104,7 +111,7 @@ def test_client_certificates(certificates, before, topic):
     with cluster(proxy, TlsSettings(trusted, own + locked, key_password="key-word")) as made:
         assert topic in made.topic_names()
     refused = (AuthenticationError, UnreachableError)
-    with cluster(proxy, TlsSettings(trusted), retry_seconds=0.2) as made, pytest.raises(refused):
+    with cluster(proxy, TlsSettings(trusted), **UNANSWERED) as made, pytest.raises(refused):
         made.topic_names()
     for wrong in (TlsSettings(trusted, own, locked, "wrong"), TlsSettings("rubbish"), TlsSettings(trusted, own)):
         with pytest.raises(AuthenticationError, match="cannot be used"):
@@ -125,7 +132,7 @@ def test_sasl_over_tls_and_without(certificates, before, mechanism, topic):
         said = f"does not let {wrong.username}"
         with cluster(proxy, None, wrong) as made, pytest.raises(AuthenticationError, match=said):
             made.topic_names()
-    with cluster(proxy, retry_seconds=0.2) as made, pytest.raises(UnreachableError):
+    with cluster(proxy, **UNANSWERED) as made, pytest.raises(UnreachableError):
         made.topic_names()
     if mechanism != Mechanism.PLAIN:
         proxy.lies = True

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+SESSION_MS = 1000 * PATIENCE_S
+"""Members that a slow machine keeps from beating are in their groups all the same."""
 
 
 def topic_name(request: pytest.FixtureRequest) -> str:

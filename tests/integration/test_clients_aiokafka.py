@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.integration.matrix import CODECS, owned_exactly_once
+from tests.integration.matrix import CODECS, SESSION_MS, owned_exactly_once
 from tests.support.today import BASE_MS
 from tests.support.waiting import PATIENCE_S
 
@@ -44,6 +45,13 @@ async def drain(consumer: AIOKafkaConsumer, count: int) -> list:
             batches = await consumer.getmany(timeout_ms=1000, max_records=count - len(received))
             received.extend(record for records in batches.values() for record in records)
     return received
+
+
+async def until(look: Callable[[], Awaitable[bool]]) -> None:
+    """A broker may be asked before it has heard of a change that another one has made."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await look():
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -97,7 +105,7 @@ def test_a_group_of_three_rebalances(broker, topic):
                         await member.getmany(timeout_ms=20)
 
         for _ in range(3):
-            settings = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "auto_offset_reset": "earliest"}
+            settings = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 200, "auto_offset_reset": "earliest"}
             member = AIOKafkaConsumer(topic, bootstrap_servers=broker.bootstrap, group_id=topic, **settings)
             starting = asyncio.create_task(started(member))
             while not starting.done():
@@ -168,6 +176,7 @@ def _grouped(broker, topic: str) -> AIOKafkaConsumer:
         topic,
         bootstrap_servers=broker.bootstrap,
         group_id=topic,
+        session_timeout_ms=SESSION_MS,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
@@ -180,14 +189,22 @@ def test_admin_calls(broker, topic):
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "54321"})
         [altered] = await admin.alter_configs([resource])
         assert altered.resources[0][0] == 0, altered
-        await asyncio.sleep(0.2)
-        [described] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        settings = {entry[0]: entry[1] for entry in described.resources[0][4]}
-        assert settings["retention.ms"] == "54321"
+
+        async def is_altered() -> bool:
+            [described] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+            settings = {entry[0]: entry[1] for entry in described.resources[0][4]}
+            return settings["retention.ms"] == "54321"
+
+        async def has_four_partitions() -> bool:
+            [found] = await admin.describe_topics([topic])
+            return len(found["partitions"]) == 4
+
+        async def is_gone() -> bool:
+            return topic not in await admin.list_topics()
+
+        await until(is_altered)
         await admin.create_partitions({topic: NewPartitions(4)})
-        await asyncio.sleep(0.2)
-        [found] = await admin.describe_topics([topic])
-        assert len(found["partitions"]) == 4
+        await until(has_four_partitions)
         producer = await started(AIOKafkaProducer(bootstrap_servers=broker.bootstrap))
         for number in range(10):
             await producer.send_and_wait(topic, b"%d" % number, partition=0)
@@ -205,8 +222,7 @@ def test_admin_calls(broker, topic):
         assert offsets[TopicPartition(topic, 0)].offset == 10
         answer = await admin.delete_topics([topic])
         assert [error[1] for error in answer.topic_error_codes] == [0]
-        await asyncio.sleep(0.2)
-        assert topic not in await admin.list_topics()
+        await until(is_gone)
         assert len((await admin.describe_cluster())["brokers"]) == len(broker.ports)
         await admin.close()
 

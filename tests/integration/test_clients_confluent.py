@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.integration.matrix import CODECS, owned_exactly_once
+from tests.integration.matrix import CODECS, SESSION_MS, owned_exactly_once
 from tests.support.today import BASE_MS
 from tests.support.waiting import PATIENCE_S, eventually, patiently
 
@@ -38,7 +38,7 @@ def new_producer(broker, **config) -> Producer:
 
 
 def new_consumer(broker, group: str, **config) -> Consumer:
-    settings = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6000}
+    settings = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": SESSION_MS}
     return Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, **settings, **config})
 
 

@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewPartitions, NewTopic
 
-from tests.integration.matrix import CODECS, owned_exactly_once
+from tests.integration.matrix import CODECS, SESSION_MS, owned_exactly_once
 from tests.support.today import BASE_MS
 from tests.support.waiting import PATIENCE_S, eventually, patiently
 
@@ -85,7 +85,7 @@ def test_a_group_of_three_rebalances(broker, admin, topic):
     stops: list[threading.Event] = []
 
     def member(place: int) -> None:
-        settings = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
+        settings = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 200}
         consumer = new_consumer(broker, topic, **settings)
         consumers.append(consumer)
         consumer.subscribe([topic])

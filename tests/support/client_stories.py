@@ -51,7 +51,7 @@ def write_and_read_by_kafka_python(settings: dict[str, Any], topic: str) -> None
         producer.send(topic, b"%d" % number)
     producer.flush(PATIENCE_S)
     producer.close()
-    consumer = KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
+    consumer = KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=1000 * PATIENCE_S)
     assert sorted(int(next(consumer).value) for _ in range(20)) == list(range(20))
     consumer.close()
 
