@@ -309,7 +309,7 @@ def test_an_open_that_beats_its_cancel_is_delivered(run, tmp_path):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(opens)
             await trio.testing.wait_all_tasks_blocked()
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 while (other_end := writing_end(path)) is None:
                     await trio.sleep(0.001)
             nursery.cancel_scope.cancel()
@@ -374,8 +374,8 @@ def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog, monkey
 
     took_s: list[float] = []
 
-    def said():
-        return [line for record in caplog.records if "holds_the_core" in (line := record.getMessage())]
+    def said(where="holds_the_core"):
+        return [line for record in caplog.records if where in (line := record.getMessage())]
 
     async def holds_the_core():
         let_pass(0.08)  # that is the fault
@@ -396,7 +396,7 @@ def test_a_stalled_turn_is_counted_and_logged_with_its_place(run, caplog, monkey
     assert statistics.stall_ns_max >= 80_000_000
     [line] = said()
     assert "for 50 ms" in line
-    assert len(caplog.records) == 1 or took_s[0] >= 0.05
+    assert said("let_pass") in ([], [line]) or took_s[0] >= 0.05
 
 
 def test_what_a_stalled_turn_had_is_not_kept_with_its_line(run, caplog):
