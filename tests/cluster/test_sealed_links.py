@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.cluster.founding import SeedAddress
 from tpc_broker.cluster.link_codec import Hello, Reason, encode_steady
 from tpc_broker.cluster.secret import ClusterSecret
@@ -94,7 +95,7 @@ async def two_nodes(dialler, acceptor):
 
 
 async def until(condition):
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while not condition():
             await trio.sleep(0.01)
 
@@ -255,7 +256,7 @@ def test_what_was_said_on_one_link_says_nothing_on_another():
             stream = await trio.open_tcp_stream("127.0.0.1", wire.port)
             async with stream:
                 await stream.send_all(recorded)
-                with trio.fail_after(60):
+                with trio.fail_after(PATIENCE_S):
                     try:
                         while await stream.receive_some():
                             pass
@@ -345,7 +346,7 @@ def test_bytes_in_any_split_are_what_was_sent():
         heard = b""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(say)
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 while len(heard) < len(said):
                     heard += await acceptor.receive_some(9_000)
         assert heard == said

@@ -32,7 +32,7 @@ def create(broker, partitions=2):
     admin.create_topics([NewTopic("events", partitions, 1)])["events"].result(PATIENCE_S)
 
 
-def produce(broker, partition, values, patience_s=60):
+def produce(broker, partition, values, patience_s=PATIENCE_S):
     """Each value in a batch of its own. The error of the first that fails."""
     failures = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "batch.num.messages": 1,

@@ -27,6 +27,7 @@ from tests.support.cleaned_copies import cleaned_copy, sources_of
 from tests.support.crash_copy import copy_as_crashed
 from tests.support.handed import hand_producers_in_files
 from tests.support.plain_disk import PlainDisk
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.bench.kafka_requests import PRODUCE_VERSION, produce_request
 from tpc_broker.engine.trio_ring import run as run_on_ring
 from tpc_broker.error_codes import ErrorCode
@@ -469,7 +470,7 @@ def test_files_that_fail_and_are_written_anew_while_they_are_synced_are_not_let_
             with monkeypatch.context() as patched:
                 patched.setattr(bench.files, "capture", captured)
                 patched.setattr(bench.files, "sync", sync_that_another_one_overtakes)
-                with trio.fail_after(60), pytest.raises(PartitionOfflineError, match="failed while"):
+                with trio.fail_after(PATIENCE_S), pytest.raises(PartitionOfflineError, match="failed while"):
                     await bench.storage.release(bench.handle, CoreId(2), MOVE_ID, lambda: None)
             assert is_captured
             assert bench.storage.has(KEY)
@@ -540,10 +541,10 @@ def test_files_that_fail_while_its_many_producers_are_written_are_not_let_go(tmp
             nursery.start_soon(bench.storage.run_maintenance)
             with monkeypatch.context() as patched:
                 patched.setattr(handed_producers.HandedProducers, "write", written)
-                with trio.fail_after(60), pytest.raises(PartitionOfflineError, match="failed while"):
+                with trio.fail_after(PATIENCE_S), pytest.raises(PartitionOfflineError, match="failed while"):
                     await bench.storage.release(bench.handle, CoreId(2), MOVE_ID, lambda: None)
             assert bench.storage.has(KEY)
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 while bench.files.life.state is not FilesState.OPEN:
                     await trio.sleep(0.01)
             await bench.append(100)
@@ -569,7 +570,7 @@ async def _until_done(bench, fault: str, at: int, attempt) -> None:
                 done.set()
                 return
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bench.storage.run_maintenance)
             with failing(bench, fault, at):

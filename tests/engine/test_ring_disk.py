@@ -10,6 +10,7 @@ import trio
 
 from tests.support.backends import on_io_uring
 from tests.support.contents import content
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.bench.page_cache import cached_share, drop_cached
 from tpc_broker.engine import disk as disk_module
 from tpc_broker.engine import trio_ring
@@ -49,7 +50,7 @@ def test_what_is_read_ahead_comes_into_the_page_cache(run, tmp_path):
     async def main(disk):
         fd = await disk.open(path, os.O_RDONLY)
         await disk.read_ahead(fd, 3 << 20, 1 << 20)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while cached_share(tmp_path) < 0.75:
                 await trio.sleep(0.01)
         await disk.close(fd)

@@ -42,7 +42,7 @@ def ring(request):
         plain_rings.add(out[0])
     yield out[0]
     plain_rings.discard(out[0])
-    assert lib.tpc_ring_close(out[0], 5_000_000_000) == 0
+    assert lib.tpc_ring_close(out[0], PATIENCE_S * 1_000_000_000) == 0
 
 
 def wait(ring, timeout_ms=60_000, work_max=1000, *, is_signalled=False):

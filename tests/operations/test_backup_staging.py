@@ -131,7 +131,7 @@ def test_a_broker_that_runs_looks_again_and_says_what_it_cannot_remove_once(tmp_
             nursery.start_soon(keep_removing_left, tmp_path)
             for removed in (1, 2):
                 segment = leave_links(tmp_path)
-                with trio.fail_after(60):
+                with trio.fail_after(PATIENCE_S):
                     while len([one for one in caplog.messages if "are removed" in one]) < removed:
                         await trio.sleep(0.001)
                 assert segment.stat().st_nlink == 1

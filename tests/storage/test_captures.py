@@ -10,6 +10,7 @@ from tests.log.log_batches import batch
 from tests.storage.test_partition_storage import KEY, TOPICS
 from tests.storage.test_short_runs import held_elsewhere
 from tests.support.fake_disk import FakeDisk
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.model import PartitionIndex, TopicPartition
@@ -68,7 +69,7 @@ async def test_one_that_is_locked_is_waited_for_and_others_are_not_held_up():
     async def capture():
         found.update(await capture_together(storages))
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery, held_elsewhere(storages[2].lock):
             nursery.start_soon(capture)
             await trio.testing.wait_all_tasks_blocked()

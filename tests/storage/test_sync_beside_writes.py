@@ -13,6 +13,7 @@ from tests.storage.test_partition_storage import make
 from tests.storage.test_short_runs import in_two_steps
 from tests.support.disk_operations import Held
 from tests.support.fake_disk import FakeDisk
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.segment import LogSettings
 from tpc_broker.storage import checkpoint
@@ -77,7 +78,7 @@ async def test_the_next_checkpoint_syncs_what_the_last_one_came_too_early_for(ch
     file = disk.names[storage.folder.path / storage.active.log_name]
     change_of_it = Held(when=lambda what, *_more: changes(disk, file, what))
     disk.during("write_at", "writev", "write_many", "truncate", do=change_of_it)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(change, storage, batch(1, [b"a" * 9000]))
             await change_of_it.waiting.wait()
@@ -124,7 +125,7 @@ async def test_a_sync_that_begins_during_another_waits_for_it(together, fails, m
         return await go()
 
     disk.during("fdatasync", "syncfs", do=slowly_once)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, checkpoint_of)
             await begun.wait()

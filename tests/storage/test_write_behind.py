@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker import limits
 from tpc_broker.storage import write_behind
 from tpc_broker.storage.write_behind import AGE_OF_MANY_S, AGE_S, BYTES_MIN, DIRTY_BYTES_MAX, WriteBehindWriter
@@ -61,7 +62,7 @@ async def world():
 async def test_while_short_runs_are_written_others_write_long_ones_alone(world, nursery):
     nursery.start_soon(lambda: world.writer.write(all_of_it=True))
     await trio.testing.wait_all_tasks_blocked()
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         await world.writer.write(all_of_it=False)
     assert len(world.written) == 1, "what the first one has locked would be left to be written one by one"
     assert world.asked == [(BYTES_MIN, write_behind.NEVER_S, limits.BYTES_WITHOUT_BOUND)]

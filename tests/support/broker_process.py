@@ -19,20 +19,19 @@ from click.testing import CliRunner
 
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed, ServerProcess, answers_api_versions
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.options import StartError
 from tpc_broker.process.main import main
 from tpc_broker.process.supervisor import CHECK_ONLY_VARIABLE
 from tpc_broker.telemetry.status import read_status
 
-_READY_SECONDS = 120.0
-"""Of a host that gives its CPUs to others for long; it bounds what hangs and says nothing of how fast a start is."""
 _COMMAND = [sys.executable, "-m", "tpc_broker.process.main"]
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 """As Kafka's own tests have it: each new group would wait three seconds for more members."""
 
 
 def run_command(
-    *arguments: str, timeout_seconds: float = 90, prefix: Sequence[str] = ()
+    *arguments: str, timeout_seconds: float = PATIENCE_S, prefix: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """`tpc-broker ARGUMENTS…` to its end, for tests of what it refuses. `prefix`: as `TpcBroker.prefix`."""
     return subprocess.run(
@@ -119,7 +118,7 @@ class TpcBroker:
                 self._first_port = 0
             self.launch()
             try:
-                self.process.wait_answering(self.host, self.ports, _READY_SECONDS)
+                self.process.wait_answering(self.host, self.ports, PATIENCE_S)
             except ServerFailed as failure:
                 if fixed or attempt == 2 or "in use" not in str(failure):
                     raise
@@ -135,7 +134,7 @@ class TpcBroker:
         """SIGTERM; the drain must end by itself with exit code 0."""
         if self._process is None:
             return
-        code = self._process.terminate(90)
+        code = self._process.terminate()
         if code != 0:
             raise ServerFailed(f"exit code {code} after SIGTERM\n{self._process.log_tail()}")
 
@@ -152,7 +151,7 @@ class TpcBroker:
                     return process
         raise ServerFailed(f"core {core} has no process\n{self.process.log_tail()}")
 
-    def wait_core_replaced(self, core: int, old_pid: int, deadline_seconds: float = _READY_SECONDS) -> None:
+    def wait_core_replaced(self, core: int, old_pid: int, deadline_seconds: float = PATIENCE_S) -> None:
         """Return once another process is this core and answers."""
         give_up_at = time.monotonic() + deadline_seconds
         while True:
@@ -180,7 +179,7 @@ class TpcBroker:
         """What `status` tells. Asked again until all cores have answered: the supervisor waits a second for a core, and
         leaves out what one says that a busy machine keeps waiting for longer.
         """
-        give_up_at = time.monotonic() + _READY_SECONDS
+        give_up_at = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(StartError):  # nor does the supervisor itself always answer in its time
                 found: dict[str, Any] = {**read_status(self.data_folder)}

@@ -6,7 +6,7 @@ import struct
 from collections import deque
 
 from tests.support.bench_world import current_world
-from tests.support.waiting import patiently
+from tests.support.waiting import PATIENCE_S, patiently
 from tpc_broker.engine.connections import Connections
 
 
@@ -172,6 +172,6 @@ class Bench:
         statistics = self.connections.statistics()
         assert statistics.opened == statistics.closed
         self.connections.free()
-        self.ring.close()
+        self.ring.close(PATIENCE_S)
         for listener in (self.listener, *self.more_listeners):
             listener.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support.backends import OURS_IN_C
 from tests.support.journal_file import BLOCK_BYTES, NOTE, Commit, read_chain
+from tests.support.waiting import PATIENCE_S
 from tpc_broker._ring import ffi, lib
 from tpc_broker.engine.ring import unavailable
 
@@ -51,7 +52,7 @@ class Core:
         return [event for event in self.events if event[0] == kind]
 
     def close(self) -> None:
-        assert lib.tpc_ring_close(self.ring, 5_000_000_000) == 0
+        assert lib.tpc_ring_close(self.ring, PATIENCE_S * 1_000_000_000) == 0
 
 
 class JournalFile:

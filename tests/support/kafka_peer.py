@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.ports import free_port_range
 from tests.support.server_process import ServerFailed, ServerProcess
+from tests.support.waiting import PATIENCE_S
 from tpc_broker.bench.kafka_jars import KAFKA_VERSION, java_command, kafka_jars
 from tpc_broker.bench.server import PeerUnavailable
 
@@ -183,7 +184,7 @@ class KafkaPeer:
         self._process = ServerProcess(command, self.folder / "kafka.log")
         self._process.launch()
 
-    def wait_ready(self, deadline_s: float = 90) -> None:
+    def wait_ready(self, deadline_s: float = PATIENCE_S) -> None:
         self.process.wait_answering(self.host, self.ports, deadline_s)
 
     @property
@@ -193,7 +194,7 @@ class KafkaPeer:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.terminate(60)
+            self._process.terminate()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -243,7 +244,7 @@ class KafkaCluster:
         for node in self.nodes:
             node.launch()
         for node in self.nodes:
-            node.wait_ready(90 * len(self.nodes))
+            node.wait_ready(PATIENCE_S * len(self.nodes))
 
     def kill(self) -> None:
         for node in self.nodes:

@@ -6,6 +6,7 @@ import os
 
 from tests.support.fetch_bench import FetchBench
 from tests.support.plane_bench import topic_id_of
+from tests.support.waiting import PATIENCE_S
 from tpc_broker._ring import ffi, lib
 
 ALL_LISTENERS = 1
@@ -94,6 +95,6 @@ class LinkedNode:
             statistics = core.connections.statistics()
             assert statistics.opened == statistics.closed
             core.connections.free()
-            core.ring.close()
+            core.ring.close(PATIENCE_S)
             core.listener.close()
             os.close(core.descriptor)

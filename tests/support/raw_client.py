@@ -7,6 +7,7 @@ import struct
 from typing import Any, Self
 
 from tests.support.definitions import decode_response, encode_request
+from tests.support.waiting import PATIENCE_S
 
 
 class Closed(ConnectionError):  # noqa: N818 (it says what happened)
@@ -16,7 +17,7 @@ class Closed(ConnectionError):  # noqa: N818 (it says what happened)
 class RawConnection:
     """One TCP connection to a broker. Usable as a context manager."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float = 60.0, source: str = "") -> None:
+    def __init__(self, host: str, port: int, timeout_seconds: float = PATIENCE_S, source: str = "") -> None:
         """`source`: the own address, for what a broker does by address."""
         self._socket = socket.create_connection((host, port), timeout_seconds, (source, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -20,6 +20,7 @@ from typing import IO, Protocol
 
 import psutil
 
+from tests.support.waiting import LOOK_S, PATIENCE_S
 from tpc_broker.bench.server import has_ended
 
 _SETPRIV = shutil.which("setpriv")
@@ -68,7 +69,7 @@ class Broker(Protocol):
         ...
 
 
-def answers_api_versions(host: str, port: int, timeout_seconds: float = 1.0) -> bool:
+def answers_api_versions(host: str, port: int, timeout_seconds: float = LOOK_S) -> bool:
     """Whether a Kafka broker answers an ApiVersions request of version 0 there."""
     request = struct.pack(">hhih", 18, 0, 7, -1)
     try:
@@ -151,7 +152,7 @@ class ServerProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def terminate(self, deadline_seconds: float = 90.0) -> int:
+    def terminate(self, deadline_seconds: float = PATIENCE_S) -> int:
         """SIGTERM to the process itself and wait; returns the exit code."""
         if self._process is None:
             return 0
@@ -177,7 +178,7 @@ class ServerProcess:
     def _reap(self) -> None:
         """After the main process is gone: end what it left behind in its group, and wait until none of it runs."""
         assert self._process is not None
-        give_up_at = time.monotonic() + 10
+        give_up_at = time.monotonic() + PATIENCE_S
         while True:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)

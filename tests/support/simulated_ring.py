@@ -13,6 +13,7 @@ import itertools
 import struct
 from dataclasses import dataclass, field
 
+from tests.support.waiting import PATIENCE_S
 from tpc_broker._ring import ffi, lib
 from tpc_broker.engine.ring import Backend, Ring
 
@@ -308,7 +309,7 @@ class SimulatedRing(Ring):
                 lib.tpc_simulated_complete(self.pointer, number, -errno.ECANCELED)
             self._under_way.clear()
 
-    def close(self, timeout_s=5.0):
+    def close(self, timeout_s=PATIENCE_S):
         """What is under way is nobody's any more: the simulation may complete it, and nobody hears of that."""
         self._under_way.clear()
         super().close(timeout_s)

@@ -251,7 +251,7 @@ def test_what_reads_a_clock_or_draws_chance_is_found(source: str, expected: list
 
 
 PATIENT_METHODS: Final = {
-    "awaitTermination", "communicate", "exception", "flush", "join", "result", "settimeout", "wait",
+    "awaitTermination", "communicate", "exception", "flush", "join", "result", "settimeout", "terminate", "wait",
 }  # fmt: skip
 """The first argument of these is for how long to wait at most."""
 PATIENT_KEYWORDS: Final = {"deadline_s", "deadline_seconds", "patience_s", "timeout", "timeout_s", "timeout_seconds"}
@@ -280,10 +280,25 @@ def number(node: ast.expr | None) -> float:
     return PATIENCE_S
 
 
+def defaults_of(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    by_place = [*arguments.posonlyargs, *arguments.args]
+    for given, default in zip(reversed(by_place), reversed(arguments.defaults), strict=False):
+        yield given.arg, default
+    for given, by_name in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if by_name is not None:
+            yield given.arg, by_name
+
+
 def impatience_in(nodes: Iterable[ast.AST], module: str = "") -> list[tuple[int, str]]:
     """(line, what is called or named) of each time-out that a loaded machine may reach: a number below `PATIENCE_S`."""
     found = []
     for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found += [
+                (default.lineno, node.name)
+                for name, default in defaults_of(node.args)
+                if name in PATIENT_KEYWORDS and 0 < number(default) < PATIENCE_S
+            ]
         if isinstance(node, ast.Assign | ast.AnnAssign):
             target = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
             if PATIENCE_NAME.fullmatch(target) and number(node.value) < PATIENCE_S:
@@ -324,6 +339,8 @@ def test_other_times_are_there() -> None:
         ("subprocess.run([x], timeout=60)\nsocket.create_connection(a, timeout=5)",
          [(1, "run"), (2, "create_connection")]),
         ("process.communicate(timeout=5)\ncreate(timeout_s=4)", [(1, "communicate"), (2, "create")]),
+        ("def ask(place, timeout_seconds=60.0, *, patience_s=5, deadline_s): ...", [(1, "ask"), (1, "ask")]),
+        ("def ask(timeout=LOOK_S, wait=5, *, timeout_s=240): ...", []),
         ("DEADLINE_S = 90.0\nPATIENCE_S: Final = 60", [(1, "DEADLINE_S"), (2, "PATIENCE_S")]),
         ("future.result(PATIENCE_S)\nfuture.result()\nfuture.result(240)\nprocess.wait(REFUSED_S)", []),
         ("consumer.poll(0.5)\nconsumer.consume(10, timeout=1)\nselect.select([x], [], [], 1)", []),
