@@ -232,7 +232,7 @@ def test_keys_come_by_https_from_who_has_the_right_certificate(
     try:
         broker.start()
         assert let_in() == b'{"status":"invalid_token"}', "nobody has signed that certificate"
-        assert "certificate verify failed" in broker.log_text()
+        eventually(lambda: "certificate verify failed" in broker.log_text(), "why it is not taken")
         broker.stop()
         broker.environment = {"SSL_CERT_FILE": str(tmp_path / "cert.pem")}
         broker.start()

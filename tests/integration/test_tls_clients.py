@@ -184,7 +184,7 @@ def test_a_hangup_has_certificates_read_again_at_once(broker, certificates):
     finally:
         assert hang_up(before, taken) == "server"
     assert hang_up(before, taken) == "server"
-    assert "SIGHUP: certificates" in broker.log_text()
+    eventually(lambda: "SIGHUP: certificates" in broker.log_text(), "the supervisor tells of it")
 
 
 # -- rights ------------------------------------------------------------------------------------------------------------

@@ -78,7 +78,8 @@ def test_a_dead_core_is_started_again_and_the_other_does_not_notice(broker: TpcB
     after = cores_of(broker)
     assert sorted(after) == [0, 1]
     assert (after[other].pid, after[other].create_time()) == (before[other].pid, before[other].create_time())
-    assert f"core {victim} ended (killed by SIGKILL); starting it again" in broker.log_text()
+    ended = f"core {victim} ended (killed by SIGKILL); starting it again"
+    eventually(lambda: ended in broker.log_text(), "the supervisor tells of it")
     broker.stop()
 
 
