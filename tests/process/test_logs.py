@@ -27,8 +27,9 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def root_logger() -> Iterator[None]:
-    """The root logger is put back as pytest left it."""
+def root_logger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The root logger is put back as pytest left it, and so is what is called with what nobody catches."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
