@@ -22,7 +22,7 @@ WRITE_S = 0.1
 class File:
     def __init__(self, blocks_left):
         self.blocks_left = blocks_left
-        self.added = 0
+        self.added = self.unsynced = self.synced = self.steps = 0
         self.begun_s = []
 
     @asynccontextmanager
@@ -30,16 +30,26 @@ class File:
         assert 0 < blocks <= self.blocks_left
         yield
 
-    async def write_more(self, blocks):
-        assert 0 < blocks <= self.blocks_left
+    async def write_more(self, blocks, behind):
+        assert 0 < blocks <= self.blocks_left - behind
+        assert behind == self.unsynced
         self.begun_s.append(trio.current_time())
+        self.unsynced += blocks
         await trio.sleep(WRITE_S)
         return blocks
 
+    async def sync(self):
+        await trio.lowlevel.checkpoint()
+        self.synced += self.unsynced
+        self.unsynced = 0
+
     async def add(self, blocks, _plane):
         await trio.lowlevel.checkpoint()
+        assert blocks == self.synced
+        self.synced = 0
         self.blocks_left -= blocks
         self.added += blocks
+        self.steps += 1
 
 
 class Space:
@@ -134,44 +144,63 @@ async def test_checkpoints_are_made_while_its_blocks_are_written(autojump_clock)
         nursery.cancel_scope.cancel()
 
 
-LARGE = 100 * journal_growth.STEP_BLOCKS
+LARGE = 100 * journal_growth.PIECE_BLOCKS
 
 
 @pytest.mark.parametrize(
-    ("use", "step_s"),
+    ("use", "piece_s"),
     [
         (JournalUse(LARGE // 8, LARGE, 0), (1 + journal_growth.REST_FACTOR) * WRITE_S),
         (JournalUse(LARGE // 2, LARGE, 0), WRITE_S),
         (JournalUse(0, LARGE, 2 * LARGE), WRITE_S),
     ],
 )
-async def test_it_rests_unless_more_is_needed_soon(autojump_clock, use, step_s):
+async def test_it_rests_unless_more_is_needed_soon(autojump_clock, use, piece_s):
     file = File(MANY)
     growth = JournalGrowth(file, MemoryStoragePlane(use), trio.Lock(), Space(MANY), Room())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(growth.run)
         growth.wanted()
-        await trio.sleep(3.5 * step_s)
+        await trio.sleep(3.5 * piece_s)
         nursery.cancel_scope.cancel()
-    steps_s = [after - before for before, after in itertools.pairwise(file.begun_s)]
-    assert steps_s == pytest.approx([step_s] * 3)
+    pieces_s = [after - before for before, after in itertools.pairwise(file.begun_s)]
+    assert pieces_s == pytest.approx([piece_s] * 3)
+
+
+PIECE = journal_growth.PIECE_BLOCKS
 
 
 @pytest.mark.parametrize(
-    ("use", "blocks"),
+    ("use", "blocks", "pieces", "steps"),
     [
-        (JournalUse(1, 1000, 0), journal_growth.STEP_BLOCKS),
-        (JournalUse(1, 2 * journal_growth.STEP_BLOCKS, 0), 2 * journal_growth.STEP_BLOCKS),
-        (JournalUse(1, LARGE, 0), journal_growth.STEP_BLOCKS_MAX),
-        (JournalUse(LARGE // 2, LARGE, 0), journal_growth.STEP_BLOCKS),
-        (JournalUse(1, LARGE, 2 * LARGE), journal_growth.STEP_BLOCKS),
+        (JournalUse(1, 1000, 0), PIECE, 1, 1),
+        (JournalUse(1, PIECE, 0), 3 * PIECE, 3, 3),
+        (JournalUse(1, 4 * PIECE, 0), 6 * PIECE, 6, 2),
+        (JournalUse(1, LARGE, 0), 3 * PIECE + 1, 4, 1),
+        (JournalUse(LARGE // 2, LARGE, 0), 3 * PIECE, 3, 3),
+        (JournalUse(1, LARGE, 2 * LARGE), 3 * PIECE, 3, 3),
     ],
-    ids=["short", "longer", "long", "half full", "waited for"],
+    ids=["shorter than a piece", "short", "longer", "long", "half full", "waited for"],
 )
-async def test_a_step_is_long_where_nothing_is_needed_soon(autojump_clock, use, blocks):
+async def test_a_step_is_as_long_as_the_journal_where_nothing_is_needed_soon(
+    autojump_clock, use, blocks, pieces, steps
+):
     file = File(MANY)
     growth = JournalGrowth(file, MemoryStoragePlane(use), trio.Lock(), Space(MANY), Room())
     await growth._by_steps(blocks)
-    assert len(file.begun_s) == 1
-    await growth._by_steps(blocks + 1)
-    assert len(file.begun_s) == 3
+    assert (len(file.begun_s), file.steps, file.added) == (pieces, steps, blocks)
+
+
+async def test_a_step_ends_when_more_is_needed_meanwhile(autojump_clock):
+    """What is written already is given at once."""
+    use = JournalUse(1, LARGE, 0)
+    file, plane = File(MANY), MemoryStoragePlane(use)
+    growth = JournalGrowth(file, plane, trio.Lock(), Space(MANY), Room())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(growth._by_steps, 10 * PIECE)
+        await trio.sleep(4.5 * WRITE_S)  # while the second piece is written
+        assert file.added == 0
+        plane.use = use._replace(blocks_wanted=2 * LARGE)
+        await trio.sleep(WRITE_S)
+        assert file.added == 2 * PIECE
+        nursery.cancel_scope.cancel()

@@ -203,14 +203,15 @@ class JournalFile:
             if direct_fd != self.fd:
                 await self.disk.close(direct_fd)
 
-    async def write_more(self, blocks: int) -> int:
-        """Write some more blocks of the region for the first time, durably; how many, 0 when all are written. What the
-        superblock says stays as it is until `add`, so checkpoints and copies may go on meanwhile.
+    async def write_more(self, blocks: int, behind: int = 0) -> int:
+        """Write some more blocks of the region for the first time, `behind` so many that were written since the last
+        `add`; how many, 0 when all are written. Until `add` they are not durable, and what the superblock says stays
+        as it is, so checkpoints and copies may go on meanwhile.
         """
-        more = min(blocks, self.blocks_left)
+        more = min(blocks, self.blocks_left - behind)
         if more <= 0:
             return 0
-        place = (self.superblock.end_block * BLOCK_BYTES, more * BLOCK_BYTES)
+        place = ((self.superblock.end_block + behind) * BLOCK_BYTES, more * BLOCK_BYTES)
         try:
             await self.disk.write_zeros(self._zeros_fd, *place)
         except OSError as error:
@@ -218,11 +219,14 @@ class JournalFile:
                 raise
             self._zeros_fd = self.fd
             await self.disk.write_zeros(self.fd, *place)
-        await self.disk.fdatasync(self.fd)
         return more
 
+    async def sync(self) -> None:
+        """What `write_more` has written is durable."""
+        await self.disk.fdatasync(self.fd)
+
     async def add(self, blocks: int, journal: Journal | None = None) -> None:
-        """The region has these blocks too, which were just written; then the writer learns of them."""
+        """The region has these blocks too, which were written and synced; then the writer learns of them."""
         await self.update_superblock(initialised_blocks=self.superblock.initialised_blocks + blocks)
         if journal is not None:
             journal.extend(self.superblock.initialised_blocks)
@@ -231,6 +235,7 @@ class JournalFile:
         """Both; False when all of the region is written."""
         async with self.growing(blocks):
             more = await self.write_more(blocks)
+            await self.sync()
         if more:
             await self.add(more, journal)
         return more > 0

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FACTOR: Final = 4
-STEP_BLOCKS: Final = 2 * EXTEND_BLOCKS
-"""At once when more is needed soon."""
-STEP_BLOCKS_MAX: Final = 8 * EXTEND_BLOCKS
-"""Else as much as there is, and no more than this: each step costs a sync, a superblock, and some turns of Python."""
+PIECE_BLOCKS: Final = 2 * EXTEND_BLOCKS
+"""Written at once. A step, which costs a sync, a superblock, and some turns of Python, has as many as there are blocks
+already, or one piece when more is needed soon.
+"""
 REST_FACTOR: Final = 3
-"""After a step, so many times as long as it took, unless the journal is half full or something waits for more of it."""
+"""After a piece so many times as long as it took, unless the journal is half full or something waits for more of it."""
 REST_S_MAX: Final = 0.5
 RETRY_S: Final = 5.0
 SPACE_FACTOR: Final = 4
@@ -100,20 +100,31 @@ class JournalGrowth:
             self._refused = False
 
     async def _by_steps(self, blocks: int) -> None:
+        rest_s = 0.0
         while blocks > 0:
-            begun_s = trio.current_time()
-            longest = min(self._plane.journal_use().region_blocks, STEP_BLOCKS_MAX)
-            step = STEP_BLOCKS if self._is_needed_soon() else max(STEP_BLOCKS, longest)
-            more = await self._file.write_more(min(step, blocks))
+            longest = max(PIECE_BLOCKS, self._plane.journal_use().region_blocks)
+            more, rest_s = await self._write(min(blocks, longest), rest_s)
             if not more:
                 return
-            took_s = trio.current_time() - begun_s
+            await self._file.sync()
             async with UncontendedLock(self._checkpointing):
                 await self._file.add(more, self._plane)
             self._room.made()
             blocks -= more
-            if not self._is_needed_soon():
-                await trio.sleep(min(REST_FACTOR * took_s, REST_S_MAX))
+
+    async def _write(self, blocks: int, rest_s: float) -> tuple[int, float]:
+        """Piece by piece, each after a rest; how many, fewer where more is needed soon, and the next rest."""
+        written = 0
+        while written < blocks:
+            await trio.sleep(rest_s)
+            begun_s = trio.current_time()
+            piece = await self._file.write_more(min(PIECE_BLOCKS, blocks - written), written)
+            written += piece
+            is_needed = self._is_needed_soon()
+            rest_s = 0.0 if is_needed else min(REST_FACTOR * (trio.current_time() - begun_s), REST_S_MAX)
+            if is_needed or not piece:
+                break
+        return written, rest_s
 
     def _is_needed_soon(self) -> bool:
         return is_pressed(self._plane) or self._plane.journal_use().blocks_wanted > 0
