@@ -22,9 +22,9 @@ def test_many_that_leave_together_hold_up_nobody(make_connections):
     """Their closes are spread over turns: who asks meanwhile is heard before the last of them is gone."""
     bench = make_connections()
     leaving, stays = [bench.connect() for _ in range(1000)], bench.connect()
+    stays.sendall(frame_of(b"ping"))
     for client in leaving:
         client.close()
-    stays.sendall(frame_of(b"ping"))
     request = bench.next_request()
     assert bench.connections.statistics().closed < len(leaving)
     bench.connections.answer(request, b"pong")
