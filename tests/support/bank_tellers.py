@@ -106,7 +106,7 @@ class RdkafkaProducer:
         self._call("produce", lambda: self._producer.produce(topic, leg, partition=account))
 
     def flush(self) -> None:
-        self._producer.flush(CALL_S)
+        self._call("flush", lambda: self._producer.flush(CALL_S))
 
     def send_offset(self, consumer: Consumer, where: TopicPartition) -> None:
         group = consumer.consumer_group_metadata()
