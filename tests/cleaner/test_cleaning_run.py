@@ -2,13 +2,12 @@
 
 import errno
 import os
-import resource
 from random import Random
 
 import pytest
 
 from tests.support.cleaned_logs import CleanedLog
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import descriptors_left, open_descriptors
 from tests.support.record_batches import LOG_APPEND_TIME, LZ4, ZSTD, Record, batch, encode_record
 from tpc_broker.cleaner import cleaning_run
 from tpc_broker.cleaner.cleaning_run import CleaningStoppedError, SourceChangedError, clean
@@ -175,14 +174,8 @@ def test_a_job_of_more_segments_than_there_are_descriptors_is_carried_out(tmp_pa
     log = CleanedLog(tmp_path)
     for offset in range(40):
         log.append(batch([Record(b"1", b"k%d" % (offset % 3))], base_offset=offset))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = open_descriptors()
-    free = [number for number in range(len(open_now) + 8) if number not in open_now]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free[7] + 1, hard))  # eight are left, whatever is open between them
-    try:
+    with descriptors_left(8):
         report = run(log)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (report.records_read, report.records_kept) == (40, 3)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 
 from tests.engine.in_place_core import Bench, on_core
 from tests.engine.test_trouble import lines_with, wait_until
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import descriptors_left
 from tpc_broker.storage import refusals
 
 
@@ -57,17 +56,11 @@ def test_the_limit_of_connections_is_told_when_it_begins_and_when_it_is_over(tmp
 
 def test_descriptors_that_ran_out_are_told(tmp_path, caplog):
     async def body(bench):
-        bound = resource.getrlimit(resource.RLIMIT_NOFILE)
-        open_now = open_descriptors()  # without what is garbage, which would give one back
-        free = next(number for number in range(len(open_now) + 1) if number not in open_now)
         client = socket.socket()
         client.setblocking(False)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, bound[1]))
-        try:
+        with descriptors_left(0):
             client.connect_ex(bench.listener.getsockname())
             await looks(bench, lambda: bench.c.statistics().accept_failures >= 2)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, bound)
         await looks(bench, lambda: bench.c.statistics().opened == 1)
         await looks(bench, lambda: lines_with(caplog, "connections cannot be accepted: over"))
         for opened in (client, bench.listener):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 import trio
 
 from tests.support.backends import OURS_IN_C
-from tests.support.descriptors import open_descriptors
+from tests.support.descriptors import descriptors_left
 from tests.support.waiting import PATIENCE_S, eventually
 from tpc_broker import limits
 from tpc_broker._ring import ffi, lib
@@ -110,28 +109,12 @@ def test_what_the_kernel_says_of_processes() -> None:
         wait_activity(other_thread, lambda seen: seen.is_held_up and seen.cpu_ms > 50)
 
 
-@contextlib.contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    open_descriptors()  # what is garbage would give one back
-    bound, fillers = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[0] + 1, bound[1]))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                fillers.append(os.dup(0))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, bound)
-        for filler in fillers:
-            os.close(filler)
-
-
 def test_a_supervisor_that_cannot_look_takes_no_core_for_one_that_hangs() -> None:
     beats_fd = os.eventfd(0, os.EFD_NONBLOCK)
 
     async def judge(process: subprocess.Popen[bytes]) -> None:
         life: Any = SimpleNamespace(process=process, beats_fd=beats_fd, watch=CoreWatch(0))
-        with no_descriptor_left():
+        with descriptors_left(0):
             assert {_judge(life) for _ in range(3 * LOOKS_MISSED)} == {FINE}
         process.send_signal(signal.SIGSTOP)
         wait_activity(process, lambda seen: not seen.is_held_up)
