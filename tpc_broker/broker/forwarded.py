@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from tpc_broker.auth.principals import ANONYMOUS, Principal, Subject, host_of
-from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest
+from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest, settled
 from tpc_broker.errors import NotDeliveredError
 from tpc_broker.kafka.api_keys import ApiKey, api
 from tpc_broker.kafka.codec import codec
@@ -61,8 +60,7 @@ def serve_forwarded(core: CoreWithClients, handlers: Mapping[ApiKey, Handle]) ->
         await _rules_known(core)
         facts = api(request.api_key)
         message = codec(facts.request_name, request.api_version).decode(request.body)
-        result = handlers[ApiKey(request.api_key)](request, message)
-        response = await result if inspect.isawaitable(result) else result
+        response = await settled(handlers[ApiKey(request.api_key)](request, message))
         if isinstance(response, EncodedResponse):  # as the node that leads the metadata has answered this one's core 0
             return {}, [response.body]
         assert isinstance(response, Message), "what is forwarded is answered"

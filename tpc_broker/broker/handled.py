@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tpc_broker.kafka.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tpc_broker.auth.principals import Subject
 
 
@@ -66,3 +69,8 @@ class EncodedResponse:
 
 Handled = Message | EncodedResponse | None
 """A handler's result: the response, or None when it has answered by itself."""
+
+
+async def settled(result: Handled | Awaitable[Handled]) -> Handled:
+    """Of a handler that waits, or of one that does not."""
+    return await result if inspect.isawaitable(result) else result

@@ -8,7 +8,6 @@ answers itself when there is none, or none that answers (`no_controller`).
 
 from __future__ import annotations
 
-import inspect
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tpc_broker.broker.forwarded import FORWARD_TIMEOUT_MS
-from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest
+from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest, settled
 from tpc_broker.broker.handlers.api_rows import Served
 from tpc_broker.broker.handlers.no_controller import Said, what_is_said
 from tpc_broker.broker.metadata_service import METADATA_CORE
@@ -68,17 +67,11 @@ class AtController:
         return handle
 
 
-async def result_of(handler: Handler, core: Core, request: Request, message: Message) -> Handled:
-    """Of a handler that waits, or of one that does not."""
-    result = handler(core, request, message)
-    return await result if inspect.isawaitable(result) else result
-
-
 async def _here(
     core: Core, request: Request, message: Message, handler: Handler, without: WithoutController
 ) -> Handled:
     try:
-        return await result_of(handler, core, request, message)
+        return await settled(handler(core, request, message))
     except PartitionOfflineError as error:
         _tell(core, request, error)
         return without(request.api_version, message, what_is_said(error))
@@ -98,7 +91,7 @@ async def _at_controller(
     answers: list[Handled] = []
 
     async def here() -> Answer:
-        answers.append(await result_of(handler, core, request, message))
+        answers.append(await settled(handler(core, request, message)))
         return {}, []
 
     try:

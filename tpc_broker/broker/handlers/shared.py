@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest
+from tpc_broker.broker.handled import EncodedResponse, ForwardedRequest, settled
 from tpc_broker.broker.handlers.api_rows import Served
-from tpc_broker.broker.handlers.forward import carry, result_of
+from tpc_broker.broker.handlers.forward import carry
 from tpc_broker.error_codes import ErrorCode
 from tpc_broker.errors import MailboxError
 from tpc_broker.kafka import messages
@@ -106,7 +106,7 @@ async def _ask_owners(
                 if sharing.of_missing is not None:
                     answers[owner] = sharing.of_missing()
         if owner not in answers:  # another's is refused, as by any core
-            answers[owner] = await result_of(handler, core, request, message)
+            answers[owner] = await settled(handler(core, request, message))
 
     async with trio.open_nursery() as nursery:
         for owner, message in parts.items():
