@@ -18,7 +18,6 @@ _Static_assert(sizeof((tpc_connection_statistics){0}.closed_by_reason) / sizeof(
                "one counter for each reason");
 
 static const int64_t NS_PER_MS = 1000000;
-enum { IDLE_PER_TURN_MAX = 32 };
 
 /* ------------------------------------------------------------------------------------------------ slots */
 
@@ -353,7 +352,7 @@ static int64_t close_idle(tpc_connections *connections, int64_t now_ns) {
     for (unsigned looked_at = 0; allowed_ns > 0 && node_linked(&connections->by_activity); looked_at++) {
         connection *it = NODE_OWNER(connections->by_activity.next, connection, by_activity);
         if (it->active_ns + allowed_ns > now_ns) return it->active_ns + allowed_ns;
-        if (looked_at == IDLE_PER_TURN_MAX) return now_ns;
+        if (looked_at == CLOSES_PER_TURN_MAX) return now_ns;
         if (it->requests_unanswered > 0 || it->unsent_bytes > 0 || is_of_links(it) || it->carrier != NULL)
             connection_touch(it); /* it waits for us: long polls, and the send deadline, have rules of their own */
         else

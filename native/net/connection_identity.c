@@ -22,7 +22,7 @@
 
 #include "bytes.h"
 
-enum { LATE_PER_TURN_MAX = 32, SPARE_PART = 16 };
+enum { SPARE_PART = 16 };
 
 static bool is_stranger(const connection *it) { return it->stage != TPC_STAGE_SERVES; }
 
@@ -153,7 +153,7 @@ int64_t identity_turn(tpc_connections *connections, int64_t now_ns) {
     for (unsigned closed = 0; allowed_ns > 0 && node_linked(&connections->strangers); closed++) {
         connection *it = NODE_OWNER(connections->strangers.next, connection, by_opening);
         if (it->opened_ns + allowed_ns > now_ns) return it->opened_ns + allowed_ns;
-        if (closed == LATE_PER_TURN_MAX) return now_ns;
+        if (closed == CLOSES_PER_TURN_MAX) return now_ns;
         connection_begin_close(it, TPC_CLOSE_AUTHENTICATION_LATE, ETIMEDOUT);
     }
     return INT64_MAX;

@@ -441,7 +441,7 @@ static bool has_left(const connection *it) {
 /* A close costs some 20 us with what follows it, and a thousand clients may leave in the same moment: a turn closes a few of
  * their connections, and who stays gets answers in between. */
 static bool close_left(connection *it) {
-    if (it->owner->left_closed == LEFT_CLOSED_PER_TURN_MAX) return false;
+    if (it->owner->left_closed == CLOSES_PER_TURN_MAX) return false;
     it->owner->left_closed++;
     connection_begin_close(it, TPC_CLOSE_PEER, 0);
     return true;
