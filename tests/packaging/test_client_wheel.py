@@ -1,5 +1,5 @@
-"""The client from a wheel that was built without liburing, alone in environments with nothing else: ours and a newer
-Python's. It sends and reads; the commands say what they lack.
+"""The client from a wheel that was built without liburing, alone in environments with nothing else: ours and newer
+Pythons'. It sends and reads; the commands say what they lack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from tests.packaging.test_distributions import bare_environment, run, source  # noqa: F401 - a fixture
 from tests.support.broker_process import TpcBroker
-from tests.support.debian_python import VERSION, DebianPython, NoPythonError
+from tests.support.debian_python import RELEASES, DebianPython, NoPythonError
 
 pytestmark = pytest.mark.packaging
 
@@ -174,17 +174,18 @@ def test_a_users_program_has_types(wheel: Path, tmp_path: Path) -> None:
     assert told == "Success: no issues found in 1 source file\n"
 
 
-def test_the_same_wheel_on_a_newer_python(wheel: Path, bootstrap: str, tmp_path: Path) -> None:
-    newer = DebianPython(tmp_path)
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_same_wheel_on_a_newer_python(wheel: Path, bootstrap: str, tmp_path: Path, version: str) -> None:
+    newer = DebianPython(tmp_path, version)
     try:
         newer.fetch()
     except NoPythonError as reason:
-        pytest.skip(f"no newer Python: {reason}")
+        pytest.skip(f"no Python {version}: {reason}")
     newer.install(wheel)
-    done = newer.run("-W", "error", "-c", TRIAL, bootstrap, "newer")
+    done = newer.run("-W", "error", "-c", TRIAL, bootstrap, version)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert ".".join(map(str, told["version"])) == VERSION
+    assert ".".join(map(str, told["version"])) == version
     assert told["asyncio"] == 1000
     assert told["wrong"] == []
 

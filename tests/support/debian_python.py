@@ -1,4 +1,4 @@
-"""A Python that this machine does not have: Debian 13's, unpacked into a folder with its own C library.
+"""Pythons that this machine does not have: later Debians', unpacked into a folder with their own C library.
 
 apt downloads it with its own lists, beside those of the system, and dpkg unpacks it: nothing is installed, and nobody
 has to be root. It is started by the dynamic linker that came along.
@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-VERSION: Final = "3.13"
-RELEASE: Final = "trixie"
+RELEASES: Final = {"3.13": "trixie", "3.15": "sid"}
+"""Each version, and the release of Debian that has it; the last one is the newest Python that there is."""
 KEYS: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _FOLDERS: Final = ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d", "root")
 
@@ -33,9 +33,10 @@ class NoPythonError(RuntimeError):
 
 
 class DebianPython:
-    """``packages``: what `install` puts there."""
+    """``version``: one of `RELEASES`; ``packages``: what `install` puts there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, version: str) -> None:
+        self.version = version
         self.packages = folder / "packages"
         self._root = folder / "root"
         self._folder = folder
@@ -46,13 +47,14 @@ class DebianPython:
         for name in _FOLDERS:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "state/status").touch()
-        source = f"deb [signed-by={KEYS}] {_mirror()} {RELEASE} main\n"
+        source = f"deb [signed-by={KEYS}] {_mirror()} {RELEASES[self.version]} main\n"
         (self._folder / "etc/sources.list").write_text(source)
         lines = [f'Dir::State "{self._folder}/state";', f'Dir::State::status "{self._folder}/state/status";']
         lines += [f'Dir::Cache "{self._folder}/cache";', f'Dir::Etc "{self._folder}/etc";']
         lines += ['APT::Architecture "amd64";', 'Acquire::Languages "none";', 'APT::Sandbox::User "root";']
+        lines += ['Acquire::Check-Valid-Until "false";']  # lists of a release that is not out yet are good for a week
         (self._folder / "apt.conf").write_text("\n".join(lines))
-        packages = [f"python{VERSION}", f"python{VERSION}-venv"]
+        packages = [f"python{self.version}", f"python{self.version}-venv"]
         self._apt("update")
         self._apt("install", "--yes", "--no-install-recommends", "--download-only", *packages)
         for archive in sorted((self._folder / "cache/archives").glob("*.deb")):
@@ -77,5 +79,5 @@ class DebianPython:
         [linker] = (self._root / "usr/lib").glob("*/ld-linux-*.so.2")
         own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         own |= {"PYTHONHOME": str(self._root / "usr"), "PYTHONPATH": str(self.packages)}
-        command = [linker, "--library-path", linker.parent, self._root / f"usr/bin/python{VERSION}", *words]
+        command = [linker, "--library-path", linker.parent, self._root / f"usr/bin/python{self.version}", *words]
         return subprocess.run([str(word) for word in command], env=own, capture_output=True, text=True, check=False)
