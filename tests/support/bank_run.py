@@ -135,7 +135,7 @@ class Bank:
             process.stdin.write("stop\n")
             process.stdin.flush()
         for process in self._processes.values():
-            process.wait(PATIENCE_S)
+            process.wait(2 * PATIENCE_S)  # of which a producer may hang for one
 
     # -- what tellers say ----------------------------------------------------------------------------------------------
 

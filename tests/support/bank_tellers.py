@@ -23,11 +23,12 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support.bank import Told, request_name, transfer_between
 from tests.support.raw_transactions import AbortableError, FencedError, RawProducer
+from tests.support.waiting import PATIENCE_S
 
 CALL_S: Final = 5.0
 """Of one attempt at a call of librdkafka, which is made again."""
 PADDING: Final = 2_000
-HANGS_S: Final = 45.0
+HANGS_S: Final = PATIENCE_S
 """After which a producer is given up, with what it has begun, and another one begins under its name."""
 
 
