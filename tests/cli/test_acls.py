@@ -1,14 +1,19 @@
-"""``tpc acl`` against a broker with an authorizer, and Kafka's own tool beside it."""
+"""``tpc acl`` against a broker with an authorizer, and Kafka's own tool beside it.
+
+Examples of rules and of quotas too: others of a shared broker would obey them.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Tpc
+from tests.cli.test_examples_run import EXAMPLES
 from tests.support.broker_process import TpcBroker
 from tests.support.kafka_peer import KafkaPeer, run_tool
 from tests.support.server_process import Broker
@@ -120,6 +125,32 @@ def test_a_broker_without_an_authorizer_says_so(command: Tpc) -> None:
     assert "No Authorizer is configured" in command.error("acl", "list")
     said = command.error("acl", "add", "--allow-principal", ALICE, "--topic", "t", "--operation", "READ")
     assert "No Authorizer is configured" in said
+
+
+@pytest.mark.parametrize("line", [line for line in EXAMPLES if line.startswith("tpc acl ")])
+def test_an_example_of_rules_does_what_it_says(acl: Tpc, line: str) -> None:
+    on_orders = ("--topic", "orders", "--pattern", "literal")
+    acl("acl", "add", *on_orders, "--allow-principal", ALICE, "--operation", "READ")
+    eventually(lambda: rows(acl, *on_orders), "the rule is there")
+    acl(*shlex.split(line)[1:])
+    if line.startswith("tpc acl remove "):
+        become(acl, on_orders, [])
+    for each in (on_orders, ("--group", "billing"), ("--topic", "shop.", "--pattern", "prefixed")):
+        if rows(acl, *each):
+            acl("acl", "remove", *each, "--yes")
+
+
+@pytest.mark.parametrize("line", [line for line in EXAMPLES if line.startswith("tpc quota ")])
+def test_an_example_of_quotas_does_what_it_says(acl: Tpc, line: str) -> None:
+    of_alice = ("quota", "list", "--user", "alice")
+    acl("quota", "set", "--user", "alice", "consumer_byte_rate=1000000")
+    eventually(lambda: "consumer_byte_rate" in acl(*of_alice), "the quota is there")
+    acl(*shlex.split(line)[1:])
+    if line.startswith("tpc quota remove "):
+        eventually(lambda: "consumer_byte_rate" not in acl(*of_alice), "the quota is gone")
+    for entity in (("--user", "alice"), ("--any-user", "--any-client-id"), ("--any-ip",)):
+        if json.loads(acl("quota", "list", *entity, "--json")):
+            acl("quota", "remove", *entity)
 
 
 @pytest.mark.kafka

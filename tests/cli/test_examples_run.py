@@ -21,6 +21,7 @@ from tests.support.cluster_nodes import Cluster, cluster, create_topic, produce,
 from tests.support.waiting import PATIENCE_S
 from tpc_broker.cli import connection
 from tpc_broker.cli.main import main as tpc
+from tpc_broker.feature_levels import SPOKEN
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -34,7 +35,8 @@ ELSEWHERE: Final = {
     "tpc send": "to a broker with --datagram: tests/cli/test_send.py",
     "tpc completion": "it prints a shell's script: tests/cli/test_tpc.py",
     "tpc info --bootstrap broker.example": "the address is not ours; `tpc info` is run",
-    "tpc quota": "others of this cluster would obey them: tests/cli/test_quotas.py",
+    "tpc acl": "of a broker with an authorizer: tests/cli/test_acls.py",
+    "tpc quota": "others of this cluster would obey them: tests/cli/test_acls.py",
     "tpc profile": "they are run in their order, with a folder of their own: tests/cli/test_profiles.py",
     "tpc topic list --profile": "the same",
     "tpc node remove": "a node that is gone for good: tests/cluster/test_leaving.py",
@@ -78,6 +80,12 @@ HERE: Final = [line for line in EXAMPLES if not line.startswith(tuple(ELSEWHERE)
 def test_examples_are_found_in_the_help_and_in_the_documents() -> None:
     assert len(documented()) > 30
     assert all(any(line.startswith(start) for line in EXAMPLES) for start in ELSEWHERE)
+
+
+def test_examples_raise_the_feature_level_to_the_newest_one() -> None:
+    """A new cluster is there already, and refuses to go to an earlier one."""
+    raised = {line for line in EXAMPLES if " --raise " in line}
+    assert raised == {f"tpc cluster level --raise {SPOKEN.highest}"}
 
 
 CREATED: Final = [line for line in EXAMPLES if line.startswith("tpc topic create ")]

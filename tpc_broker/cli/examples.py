@@ -67,7 +67,7 @@ TPC: Final[Examples] = {
     "cluster moves cancel": ("tpc cluster moves cancel orders-0 orders-1", "tpc cluster moves cancel --all"),
     "cluster level": (
         "tpc cluster level              where the cluster is, and what its nodes speak",
-        "tpc cluster level --raise 3    after an upgrade of all nodes; there is no way back",
+        "tpc cluster level --raise 7    after an upgrade of all nodes; there is no way back",
     ),
     "partition place": ("tpc partition place orders-0 orders-1 --nodes 2,3,1",),
     "partition elect": ("tpc partition elect orders-0", "tpc partition elect --all"),
