@@ -69,7 +69,7 @@ def write(cores, count, size=200_000):
 def in_touch(node):
     def look():
         machine = node.driver.core.look(GROUP)
-        return len(machine.in_touch(node.driver._now_ms()))
+        return len(machine.in_touch())
 
     return node.ask(look)
 
@@ -182,7 +182,7 @@ def test_what_a_follower_dropped_is_sent_again_while_its_leader_is_under_load(ma
 
     def is_named():
         machine = leader.driver.core.look(GROUP)
-        return follower.number in [voter.node for voter in machine.in_touch(leader.driver._now_ms())]
+        return follower.number in [voter.node for voter in machine.in_touch()]
 
     def load_until(condition, size):
         def go_on():

@@ -253,12 +253,12 @@ def test_it_is_carried_whatever_a_peer_lacks_and_that_one_is_not_in_sync() -> No
     assert machine.lags(0)
     assert not machine.lags(0), "it was known"
     assert machine.carries == carries + 1
-    assert peer.voter not in machine.in_touch(cluster.now_ms)
+    assert peer.voter not in machine.in_touch()
     assert not machine.all_in_sync(cluster.now_ms)
     rows = (CarriedPeer(7, 7, 7, is_sent_to=True),) * 2
     leader.core.observer = lambda _group: Carried(9, 9, 9, 9, 0, 0, rows)
     assert leader.core.look(GROUP).all_in_sync(cluster.now_ms), "it has what there was then"
-    assert peer.voter in machine.in_touch(cluster.now_ms)
+    assert peer.voter in machine.in_touch()
 
 
 def test_who_is_silent_is_in_sync_when_it_has_what_there_was_when_it_was_asked_last() -> None:

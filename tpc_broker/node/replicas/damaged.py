@@ -293,7 +293,7 @@ class DamagedReplicas:
         if voter not in config.voters:
             return "it is another voter by now"
         behind = {peer.voter for peer in machine.peers.values() if peer.match < machine.high_watermark}
-        rest = set(machine.in_touch(self._replication.now_ms())) - {voter} - behind
+        rest = set(machine.in_touch()) - {voter} - behind
         if not config.has_quorum(rest):
             return f"without it only {len(rest)} of {len(config.voters)} replicas are in sync, which is no majority"
         return ""

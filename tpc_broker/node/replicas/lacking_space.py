@@ -207,7 +207,7 @@ class LackingSpace:
             return None
         match = {peer.voter: peer.match for peer in machine.peers.values()}
         able = [
-            voter for voter in machine.in_touch(self._replication.now_ms())
+            voter for voter in machine.in_touch()
             if voter != machine.me and voter in match and self.has_space(machine.address_of(voter))
         ]  # fmt: skip
         if not config.has_quorum(able):

@@ -28,7 +28,7 @@ def replica_counters(driver: ReplicaDriver, links: ReplicaLinks, now_ms: int) ->
         if machine.role is LEADER:
             found["uncommitted_records"] += driver.uncommitted(machine)
             voters = len(machine.config.voters) if machine.config is not None else 0
-            found["under_replicated"] += len(machine.in_touch(now_ms)) < voters
+            found["under_replicated"] += len(machine.in_touch()) < voters
         elif machine.fresh_leader(now_ms) is None:
             found["leaderless"] += 1
     sent, carried, over_links = driver.core.statistics(), driver.carrier.statistics(), links.numbers()

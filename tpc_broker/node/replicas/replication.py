@@ -429,7 +429,7 @@ class CoreReplication:
         known = self._in_touch.get(group) if machine.carried else None
         if known is not None and known[0] == stamp:
             return known[1]
-        found = tuple(voter.node for voter in machine.in_touch(self._clock.monotonic_ms()))
+        found = tuple(voter.node for voter in machine.in_touch())
         if machine.carried:
             self._in_touch[group] = stamp, found
         else:
