@@ -145,6 +145,27 @@ def test_what_comes_to_a_core_that_stops_is_told_to_the_caller_and_is_no_fault(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize("kind", [CoreDownError, NotDeliveredError, CallFailedError])
+def test_that_a_third_one_gives_no_answer_is_told_to_the_caller_and_is_no_fault(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Core 0 asks other nodes for the other cores, and a node may be gone."""
+
+    async def main() -> None:
+        async def passed_on(_caller, _payload, _blobs):
+            raise kind("node 3 did not answer in 5000 ms")
+
+        async with two_cores() as (zero, one):
+            one.serve("ask", passed_on)
+            with pytest.raises(CallFailedError, match=f"{kind.__name__}: node 3 did not answer in 5000 ms"):
+                await zero.call(CoreId(1), "ask", {})
+
+    caplog.set_level("INFO")
+    trio.run(main)
+    assert "node 3 did not answer in 5000 ms" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 def test_a_core_that_is_not_there_fails_before_delivery_and_one_that_dies_after() -> None:
     async def main() -> None:
         names, listeners = make_mailbox_listeners(2)

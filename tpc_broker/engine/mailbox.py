@@ -363,6 +363,10 @@ class Mailboxes:
                 text = f"mailbox: {method} from core {caller} was not begun: {error}"
                 self.log_limiter.say(log, "not begun", f"{method} {caller}", text, level=logging.INFO)
                 data = _error_frame(call_id, error)
+            except MailboxError as error:  # whom this core asked on the caller's behalf
+                text = f"mailbox: {method} from core {caller} was passed on, and has no answer: {error}"
+                self.log_limiter.say(log, "no answer", f"{method} {caller}", text, level=logging.INFO)
+                data = _error_frame(call_id, error)
             except Exception as error:  # the caller is told; the log has the traceback
                 log.exception("mailbox: %s from core %d failed", method, caller)
                 data = _error_frame(call_id, error)
