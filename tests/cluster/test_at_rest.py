@@ -19,7 +19,7 @@ VOTERS = frozenset(Voter(NodeId(number), 1) for number in range(3))
 
 
 def machine_of(asked: list, *, carried: bool = True) -> SimpleNamespace:
-    def in_touch(_now_ms):
+    def in_touch():
         asked.append("in touch")
         return [Voter(NodeId(1), 1)]
 
@@ -35,7 +35,6 @@ def test_who_is_in_sync_of_a_carried_leader_is_found_again_when_links_or_the_gro
     made = object.__new__(CoreReplication)
     core = SimpleNamespace(groups={group_of(KEY): machine}, links_changed=0)
     made._driver, made._in_touch = SimpleNamespace(core=core), {}
-    made._clock = SimpleNamespace(monotonic_ms=lambda: 0)
 
     def change(what):
         asked.clear()
@@ -171,10 +170,10 @@ def test_of_many_groups_that_become_quiet_together_each_turn_gives_some_away():
     names = [f"group {number}" for number in range(LOOKS_A_TURN + 10)]
     given: list = []
     made = object.__new__(SteadyCarrier)
-    machine = SimpleNamespace(carried=False, steady=object(), may_be_carried=lambda _now_ms: True)
+    machine = SimpleNamespace(carried=False, steady=object(), may_be_carried=lambda: True)
     made._core = SimpleNamespace(groups=dict.fromkeys(names, machine))
     made._candidates = dict.fromkeys(names, 0)
-    made._give = lambda group, _machine, _now_ms: given.append(group) or True
+    made._give = lambda group, _machine: given.append(group) or True
     assert made.carry(lambda _group: True, 1_000) == 0, "others are due"
     assert given == names[:LOOKS_A_TURN]
     assert made.carry(lambda _group: True, 1_000) is None

@@ -111,7 +111,7 @@ def test_who_is_in_sync_is_told_of_a_group_that_stays_with_c(carried):
 
     def lose():
         assert leader.driver.core.look(GROUP).lags(0)
-        leader.driver.carrier.lagging.given(GROUP, machine, leader.driver._now_ms())
+        leader.driver.carrier.lagging.given(GROUP, machine)
 
     leader.ask(lose)
     assert in_touch(leader) == 2

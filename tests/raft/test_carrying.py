@@ -27,7 +27,7 @@ def carried(leader: Node, end: int, durable: int, commit: int, peers: list[tuple
     """Somebody carries it, and will say this when asked."""
     rows = tuple(CarriedPeer(match, sent, commit, is_sent_to=True) for match, sent in peers)
     found = Carried(end, durable, commit, commit, 100 * (end - commit), sequence, rows)
-    assert leader.group().may_be_carried(leader.cluster.now_ms)
+    assert leader.group().may_be_carried()
     leader.group().carry()
     leader.core.carrier = leader.core.observer = lambda _group: found
 
@@ -77,7 +77,7 @@ def test_it_is_taken_back_for_what_is_not_steady() -> None:
     cluster, leader = quiet()
     carried(leader, 1, 1, 1, [(1, 1), (1, 1)])
     follower = next(node for node in cluster.nodes if node is not leader)
-    assert follower.group().may_be_carried(cluster.now_ms)
+    assert follower.group().may_be_carried()
     follower.group().carry()
     follower.core.carrier = lambda _group: Carried(1, 1, 1, 1, 0, 0, ())
     cluster.isolate(leader.address.node)
@@ -148,20 +148,20 @@ def test_who_is_not_quiet_is_not_carried() -> None:
     machine, now_ms = leader.group(), cluster.now_ms
     other = machine.rows[0].voter
     machine.rows[0].inflight, machine.rows[0].waits_ms = [(2, 10)], now_ms
-    assert not machine.may_be_carried(now_ms)
+    assert not machine.may_be_carried()
     assert machine.would_be_quiet(now_ms)
     machine.rows[0].waits_ms = now_ms - HOLD_MS_MAX
     assert not machine.would_be_quiet(now_ms), "nobody waits for one who has answered nothing for long"
     machine.rows[0].waits_ms = now_ms
     machine.rows[0].inflight = []
-    assert machine.may_be_carried(now_ms)
+    assert machine.may_be_carried()
     leader.core.transfer_leadership(GROUP, other, now_ms)
-    assert not machine.may_be_carried(now_ms)
+    assert not machine.may_be_carried()
     machine.transfer = None
     leader.core.read_index(GROUP, "token", now_ms)
-    assert not machine.may_be_carried(now_ms)
+    assert not machine.may_be_carried()
     cluster.settle()
-    assert machine.may_be_carried(now_ms)
+    assert machine.may_be_carried()
     assert not any(isinstance(entry, AppendEntry) for _, entry in leader.core.ready(now_ms).entries)
 
 
@@ -197,7 +197,7 @@ def test_it_is_carried_while_segments_travel_to_a_replica() -> None:
     cluster.run(1_000)
     assert machine.peers[learner].state is INSTALL
     rows = tuple(CarriedPeer(5, 5, 5, peer.voter != learner) for peer in machine.rows)
-    assert machine.may_be_carried(cluster.now_ms)
+    assert machine.may_be_carried()
     machine.carry()
     leader.core.carrier = leader.core.observer = lambda _group: Carried(5, 5, 5, 5, 0, 0, rows)
     (asked,) = leader.told(ShipSegments)
@@ -205,7 +205,7 @@ def test_it_is_carried_while_segments_travel_to_a_replica() -> None:
     leader.core.shipped(GROUP, learner, asked.position, cluster.now_ms)
     assert not machine.carried
     assert machine.peers[learner].install == asked.position
-    assert not machine.may_be_carried(cluster.now_ms), "the machine asks after what it has sent"
+    assert not machine.may_be_carried(), "the machine asks after what it has sent"
     cluster.run(1_000)
     assert machine.peers[learner].match == machine.log.end_offset == 5
 
@@ -248,16 +248,16 @@ def test_it_is_carried_whatever_a_peer_lacks_and_that_one_is_not_in_sync() -> No
     peer = lacking(cluster, leader, 2)
     carried(leader, 7, 7, 7, [(2, 2), (7, 7)])
     carries = machine.carries
-    assert machine.all_in_sync(cluster.now_ms), "as far as anybody has said"
+    assert machine.all_in_sync(), "as far as anybody has said"
     leader.core.look(GROUP)
     assert machine.lags(0)
     assert not machine.lags(0), "it was known"
     assert machine.carries == carries + 1
     assert peer.voter not in machine.in_touch()
-    assert not machine.all_in_sync(cluster.now_ms)
+    assert not machine.all_in_sync()
     rows = (CarriedPeer(7, 7, 7, is_sent_to=True),) * 2
     leader.core.observer = lambda _group: Carried(9, 9, 9, 9, 0, 0, rows)
-    assert leader.core.look(GROUP).all_in_sync(cluster.now_ms), "it has what there was then"
+    assert leader.core.look(GROUP).all_in_sync(), "it has what there was then"
     assert peer.voter in machine.in_touch()
 
 
@@ -288,7 +288,7 @@ def test_nothing_is_read_for_a_peer_of_a_group_that_somebody_would_carry(*, is_a
     machine.is_awaited = is_awaited
     machine.flush_leader(cluster.now_ms)
     assert peer.state is (REPLICATE if is_awaited else CATCH_UP)
-    assert machine.may_be_carried(cluster.now_ms) == is_awaited
+    assert machine.may_be_carried() == is_awaited
     cluster.run(HOLD_MS_MAX)
     assert leader.told(ReadItems), "nobody has come to carry it"
 

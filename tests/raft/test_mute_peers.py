@@ -85,7 +85,7 @@ def test_all_groups_but_the_one_that_tries_may_be_carried(*, before_it_hangs: bo
     cluster, leader = all_led_by_one(before_it_hangs=before_it_hangs)
     write(cluster, leader, 3_000)
     cluster.run(100, STEP_MS)
-    found = [leader.group(group).may_be_carried(cluster.now_ms) for group in range(GROUPS)]
+    found = [leader.group(group).may_be_carried() for group in range(GROUPS)]
     assert found.count(False) <= 1, found
     held = [group for group in range(GROUPS) if leader.group(group).holds_until_ms > cluster.now_ms]
     assert not held
@@ -118,7 +118,7 @@ def carry_all(cluster: Cluster, leader: Node) -> None:
     def told(group: GroupId) -> Carried:
         machine = leader.group(group)
         rows = [
-            CarriedPeer(peer.match, peer.next, peer.known, is_sent_to=machine.is_sent_to(peer, cluster.now_ms))
+            CarriedPeer(peer.match, peer.next, peer.known, is_sent_to=machine.is_sent_to(peer))
             for peer in machine.rows
         ]
         places = machine.log.end_offset, machine.durable.offset, machine.commit.offset, machine.commit.offset
@@ -126,7 +126,7 @@ def carry_all(cluster: Cluster, leader: Node) -> None:
 
     leader.core.carrier = leader.core.observer = told
     for machine in leader.core.groups.values():
-        if not machine.carried and machine.may_be_carried(cluster.now_ms):
+        if not machine.carried and machine.may_be_carried():
             machine.carry()
 
 
@@ -164,7 +164,7 @@ def test_who_is_left_alone_is_sent_nothing_by_whoever_carries_the_group() -> Non
     cluster.run(1_000, STEP_MS)
     group = next(group for group in range(GROUPS) if leader.group(group).is_left_alone(mute_peer(leader, group)))
     machine, peer = leader.group(group), mute_peer(leader, group)
-    assert not machine.is_sent_to(peer, cluster.now_ms)
+    assert not machine.is_sent_to(peer)
     before = peer.match
     carry_all(cluster, leader)
     leader.core.take_back(group, cluster.now_ms)
@@ -230,11 +230,11 @@ def test_two_of_five_that_are_mute() -> None:
         cluster.run(100, STEP_MS)
     machine = leader.group()
     assert machine.commit.offset == machine.log.end_offset
-    cluster.run_until(lambda: machine.may_be_carried(cluster.now_ms), 2_000)
+    cluster.run_until(machine.may_be_carried, 2_000)
     cluster.nodes[4].persists = True
     cluster.run_until(lambda: machine.rows[3].is_in_sync, 5_000)
     assert not machine.rows[2].is_in_sync
-    cluster.run_until(lambda: machine.may_be_carried(cluster.now_ms), 2_000)
+    cluster.run_until(machine.may_be_carried, 2_000)
     cluster.nodes[3].persists = True
     cluster.run_until(lambda: machine.rows[2].is_in_sync, 5_000)
 

@@ -178,17 +178,15 @@ class Group(Carrying):
         """Who leads, as far as this replica has heard lately."""
         return self.leader if self._leader_is_fresh(now_ms) else None
 
-    # Rule: Who is in sync while C carries the group changes with its links' turns alone, or nobody looks again: a link
-    # that is late counts until it is called silent. Held by tests/raft/test_in_sync.py.
     def in_touch(self) -> tuple[Voter, ...]:
         """Of a leader: itself and the voters that are heard and have had everything since they are."""
         assert self.config is not None
-        near = [peer.voter for peer in self.peers.values() if peer.is_in_sync]
-        return tuple(sorted(v for v in {self.me, *near} & self.config.voters if v == self.me or self.may_answer(v)))
+        near = [peer.voter for peer in self.peers.values() if peer.is_in_sync and self._hears(peer)]
+        return tuple(sorted({self.me, *near} & self.config.voters))
 
-    def all_in_sync(self, now_ms: int) -> bool:
+    def all_in_sync(self) -> bool:
         """Of a leader: whether all peers that are heard are in sync."""
-        return all(peer.is_in_sync for peer in self.rows if self.is_heard(peer.voter, now_ms))
+        return all(peer.is_in_sync for peer in self.rows if self._hears(peer))
 
     # Values.
 

@@ -52,9 +52,9 @@ class Lagging:
         """Groups in C with a follower that is not in sync."""
         self._looked_ms = 0
 
-    def given(self, group: str, machine: Group, now_ms: int) -> None:
+    def given(self, group: str, machine: Group) -> None:
         """C carries it from now on."""
-        if machine.is_leader and not machine.all_in_sync(now_ms):
+        if machine.is_leader and not machine.all_in_sync():
             self._carried[group] = None
 
     def machine_reads(self, group: str) -> None:
@@ -139,7 +139,7 @@ class Lagging:
             machine = self._core.groups.get(group)
             if machine is None or not machine.carried or not machine.is_leader:
                 del self._carried[group]
-            elif self._core.look(group).all_in_sync(now_ms):
+            elif self._core.look(group).all_in_sync():
                 del self._carried[group]
                 machine.carries += 1
                 self._note_awake(group)

@@ -260,20 +260,20 @@ class SteadyCarrier:
                 again_ms.append(not_before_ms)
                 continue
             looks_left -= 1
-            if settled(group) and machine.may_be_carried(now_ms) and self._give(group, machine, now_ms):
+            if settled(group) and machine.may_be_carried() and self._give(group, machine):
                 del self._candidates[group]
-            elif machine.is_leader and self._has_links(machine, now_ms) and machine.would_be_quiet(now_ms):
+            elif machine.is_leader and self._has_links(machine) and machine.would_be_quiet(now_ms):
                 machine.hold(now_ms)
             else:
                 self._candidates[group] = now_ms + RETRY_MS
                 again_ms.append(now_ms + RETRY_MS)
         return min(again_ms, default=None)
 
-    def _has_links(self, machine: Group, now_ms: int) -> bool:
-        reached = [peer.voter for peer in machine.rows if machine.is_sent_to(peer, now_ms)]
+    def _has_links(self, machine: Group) -> bool:
+        reached = [peer.voter for peer in machine.rows if machine.is_sent_to(peer)]
         return all(machine.address_of(voter) in self._out for voter in reached)
 
-    def _give(self, group: str, machine: Group, now_ms: int) -> bool:
+    def _give(self, group: str, machine: Group) -> bool:
         """Whether it needs no further look."""
         handle = self._handles[group]
         try:
@@ -281,20 +281,20 @@ class SteadyCarrier:
                 return False
         except PartitionOfflineError:
             return True
-        given = self._lead(handle, machine, now_ms) if machine.is_leader else self._follow(handle, machine)
+        given = self._lead(handle, machine) if machine.is_leader else self._follow(handle, machine)
         if given:
             machine.carry()
-            self.lagging.given(group, machine, now_ms)
+            self.lagging.given(group, machine)
         return given is not False
 
-    def _lead(self, handle: int, machine: Group, now_ms: int) -> bool | None:
+    def _lead(self, handle: int, machine: Group) -> bool | None:
         """None: a core that is heard has no link for it."""
         steady, config, rows = machine.steady, machine.config, []
         assert steady is not None
         assert config is not None
         for peer in machine.rows:
             number = 0
-            if machine.is_sent_to(peer, now_ms):
+            if machine.is_sent_to(peer):
                 found = self._out.get(machine.address_of(peer.voter))
                 if found is None:
                     return None
