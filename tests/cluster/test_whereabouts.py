@@ -76,12 +76,12 @@ def test_full_are_registered_nodes_that_are_there_and_say_so():
     assert state_of({"state": "alive"}) == "alive", "told by an earlier release"
 
 
-def looked(states, voters, heard, nodes=4):
+def looked(states, voters, heard, nodes=4, by_others=()):
     """Who is gone, and whether it is cut off, as node 1 of so many finds that has heard all of them before."""
     whereabouts = Whereabouts(None, "/data")
     image = SimpleNamespace(nodes={NodeId(node): None for node in range(1, nodes + 1)})
     assert not whereabouts.look(SimpleNamespace(state_of={}.get), image, 1, voters, set(range(2, nodes + 1)))
-    is_changed = whereabouts.look(SimpleNamespace(state_of=states.get), image, 1, voters, heard)
+    is_changed = whereabouts.look(SimpleNamespace(state_of=states.get), image, 1, voters, heard, by_others)
     assert is_changed == (whereabouts.absent != frozenset() or whereabouts.is_cut_off)
     return set(whereabouts.absent), whereabouts.is_cut_off
 
@@ -90,6 +90,12 @@ def test_who_is_heard_over_its_link_is_not_gone_unless_it_has_said_goodbye():
     states = {2: State.DEAD, 3: State.DEAD, 4: State.LEFT}
     assert looked(states, (), {3, 4}) == ({2, 4}, False)
     assert looked(dict.fromkeys((2, 3, 4), State.SUSPECT), (), ()) == (set(), False)
+
+
+def test_who_is_heard_by_one_that_is_heard_is_not_gone_either():
+    states = {2: State.DEAD, 3: State.DEAD, 4: State.LEFT}
+    assert looked(states, (1, 2, 3), {2}, by_others={1, 3, 4}) == ({4}, False)
+    assert looked(states, (1, 2, 3), (), by_others={2, 3}) == ({4}, True), "and that is not hearing it"
 
 
 def test_who_hears_neither_most_voters_nor_most_nodes_is_cut_off():

@@ -17,7 +17,7 @@ from tests.simulator.nodes_cuts import PARTITIONS, SETTLED_S, TOGETHER_S, Cuts
 from tests.simulator.nodes_load import TOPIC, Load
 from tests.simulator.nodes_network import TCP, UDP
 from tests.simulator.nodes_oracle import partition_key
-from tests.support.one_way_cuts import ALL, edges_of, text_of, together
+from tests.support.one_way_cuts import ALL, UNLIKE, edges_of, text_of, together
 from tpc_broker.kafka import messages
 from tpc_broker.model import node_of
 from tpc_broker.swim.model import State
@@ -128,7 +128,7 @@ def test_of_who_leads_two_that_do_not_hear_each_other_are_told_by_the_third():
 
 
 def test_who_was_taken_for_gone_is_told_what_others_came_to_lead_meanwhile():
-    """By one that does not hear it, and by way of the third, which has a link to both: its datagrams are lost."""
+    """By one that does not hear it then either, and by way of the third, which does."""
 
     async def story(cluster):
         cuts = Cuts(cluster)
@@ -137,11 +137,10 @@ def test_who_was_taken_for_gone_is_told_what_others_came_to_lead_meanwhile():
         it, leads, third = cluster.nodes.values()
         ways = [(it, leads), (it, third), (leads, it), (third, it)]
         for source, target in ways:
-            cluster.network.block(source.host, target.host, (UDP,))
-        cluster.network.block(it.host, leads.host, (TCP,))
+            cluster.network.block(source.host, target.host)
         await cuts.load.until(GIVEN_UP_S, lambda: it.number in leads.first.core.view.absent, "it is not taken for gone")
         topic = cuts.load.topic()
-        (index,) = (each for each in range(PARTITIONS) if Cuts.leads(third, topic, each))
+        index = next(each for each in range(PARTITIONS) if Cuts.leads(third, topic, each))
         assert third.first.replication.transfer(partition_key(topic, index), leads.number)
         await cuts.load.until(SETTLED_S, lambda: Cuts.leads(leads, topic, index), "it is not handed over")
         await trio.sleep(CUT_S)
@@ -182,6 +181,15 @@ def test_who_can_hear_each_other_goes_on_within_five_seconds_and_all_do_afterwar
     stand(edges_of(cut), edges_of(cut), restarts)
 
 
+@pytest.mark.parametrize(
+    ("links", "datagrams"),
+    [("a>b", "a>M a>b"), ("M>a", "M>a M>b")],
+    ids=["who does not lead them", "who leads the metadata"],
+)
+def test_who_is_heard_by_way_of_another_is_told_though_its_datagrams_are_lost(links, datagrams):
+    stand(edges_of(links), edges_of(datagrams))
+
+
 @pytest.mark.sim
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 @pytest.mark.parametrize("edges", ALL, ids=text_of)
@@ -206,3 +214,11 @@ def test_each_combination_of_cuts_of_datagrams_only(edges):
 @pytest.mark.parametrize("kind", [TCP, UDP])
 def test_who_leads_is_settled_when_only_links_or_only_datagrams_are_cut(leads_metadata, kind):
     cut_in_turn(WAYS, leads_metadata, (kind,))
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize(
+    ("links", "datagrams", "restarts"), UNLIKE, ids=lambda part: text_of(part) if isinstance(part, frozenset) else part
+)
+def test_links_and_datagrams_that_are_cut_in_other_ways(links, datagrams, restarts):
+    stand(links, datagrams, restarts)

@@ -41,6 +41,7 @@ from tpc_broker.node.links.links import Links, Peer
 from tpc_broker.node.links.sealed_links import sealed
 from tpc_broker.node.links.surroundings import SYSTEM, Surroundings
 from tpc_broker.node.membership.cluster_news import ClusterNews
+from tpc_broker.node.membership.hearsay import Hearsay
 from tpc_broker.node.membership.identity import IdentityFile, NodeIdentity
 from tpc_broker.node.membership.members import Members
 from tpc_broker.node.membership.options import read_secret
@@ -116,7 +117,7 @@ class ClusterNodeMain:
             followed=lambda: self._followed, is_by_hearsay=lambda: self._is_told_more, told=self._told_of_controller,
             check=self._check_member,
         )  # fmt: skip
-        self._whereabouts = Whereabouts(disk, options.data)
+        self._hearsay, self._whereabouts = Hearsay(self.links, self._check_member), Whereabouts(disk, options.data)
         self._conflict, self._news = "", ClusterNews(self._options.node_id)
         self.on_peer_up: Callable[[NodeId], None] = lambda _node: None
         self.on_absent_changed: Callable[[frozenset[NodeId]], None] = lambda _nodes: None
@@ -259,6 +260,7 @@ class ClusterNodeMain:
         assert self._members is not None
         known = self.image.nodes.get(node)
         has_link = node == self._identity.node or (known is not None and self._is_alive(known))
+        has_link |= node in self._hearsay.heard_by(self._heard())
         uptime_ms = self._clock.monotonic_ms() - self._started_ms
         return why_not_gone(node, self._members.state_of(node), has_link=has_link, uptime_ms=uptime_ms)
 
@@ -330,9 +332,14 @@ class ClusterNodeMain:
 
     def _look_who_is_absent(self) -> None:
         assert self._members is not None
-        heard = frozenset() if self._group is None else self._group.heard()
-        if self._whereabouts.look(self._members, self.image, self._identity.node, self._voters_known()[1], heard):
+        heard = self._heard()
+        by_others, voters = self._hearsay.heard_by(heard), self._voters_known()[1]
+        if self._whereabouts.look(self._members, self.image, self._identity.node, voters, heard, by_others):
             self.on_absent_changed(self.absent())
+        self._hearsay.tell(heard)
+
+    def _heard(self) -> frozenset[int]:
+        return frozenset() if self._group is None else self._group.heard()
 
     # -- the metadata group --------------------------------------------------------------------------------------------
 

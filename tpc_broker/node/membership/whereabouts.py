@@ -1,7 +1,8 @@
 """Which registered nodes are gone, and whose disks are full: what membership says of them to who places replicas.
 
 Membership hears datagrams, replication hears links. Whoever is heard over its link is there, whatever becomes of
-datagrams: it may lead partitions, and clients have to find it.
+datagrams: it may lead partitions, and clients have to find it. So is whoever is heard by a node that this one hears
+(`hearsay`): it may lead by that one's vote.
 
 A node that has heard the others, and hears no majority of the metadata's voters nor of the nodes any more, is *cut
 off*: others may lead by now, unknown to it. So it tells clients of nobody else that it is gone, and leaves itself out
@@ -57,20 +58,27 @@ class Whereabouts:
         self.is_full = False
         """This node."""
 
-    # Rule: A node that is heard over its link is not taken for gone, and one that hears the majorities no more sends
-    # clients to the others. See also tpc_broker/broker/handlers/metadata.py. Held by
+    # Rule: A node that is heard over its link, by this one or by one that this one hears, is not taken for gone, and
+    # one that hears the majorities no more sends clients to the others. See also
+    # tpc_broker/broker/handlers/metadata.py, tpc_broker/node/membership/hearsay.py. Held by
     # tests/cluster/test_whereabouts.py, tests/simulator/test_cuts.py.
-    def look(
-        self, members: Members, image: ClusterImage, own: int, voters: Collection[int], heard: Collection[int]
+    def look(  # noqa: PLR0913  (whoever says something of the others)
+        self,
+        members: Members,
+        image: ClusterImage,
+        own: int,
+        voters: Collection[int],
+        heard: Collection[int],
+        by_others: Collection[int] = (),
     ) -> bool:
         """Whether something is otherwise than before. `voters`: of the metadata, as far as they are known; `heard`:
-        nodes, over their links.
+        nodes, over their links; `by_others`: those that are heard by these.
         """
         before = self.absent, self.is_cut_off
 
         def is_gone(node: int) -> bool:
             state = members.state_of(node)
-            return state in GONE and not (state is State.DEAD and node in heard)
+            return state in GONE and not (state is State.DEAD and (node in heard or node in by_others))
 
         self.absent = frozenset(node for node in image.nodes if node != own and is_gone(node))
         hears_voters = is_majority(sum(voter == own or voter in heard for voter in voters), len(voters))
