@@ -13,13 +13,16 @@ from tests.engine.in_place_core import KEY, Bench, on_core
 from tpc_broker.engine import disk as runtime_disk
 from tpc_broker.errors import PartitionNotMadeError
 from tpc_broker.log.files import PARTITION_METADATA_FILE, encode_partition_metadata
-from tpc_broker.metadata.image import ClusterImage
-from tpc_broker.model import PartitionIndex, TopicId, TopicPartition
+from tpc_broker.metadata.image import ClusterImage, TopicImage
+from tpc_broker.model import CoreId, MetadataVersion, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.process import assembly
+from tpc_broker.routing.assignment import Assignment
 from tpc_broker.storage.lost_and_found import LOST_FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tpc_broker.storage.journalled_storage import JournalledStorage
 
 NEW = TopicPartition(TopicId(uuid.UUID(int=99)), PartitionIndex(0))
 
@@ -84,11 +87,16 @@ def test_a_deletion_that_the_disk_refuses_is_tried_again_and_then_puts_the_files
     assert [path.name for one in aside for path in one.glob("*.log")] == [f"{0:020d}.log"] * len(aside)
 
 
-def test_a_folder_that_a_deleted_topic_has_left_gives_its_name_up(tmp_path: Path, folder: Path) -> None:
+@pytest.fixture
+def left(tmp_path: Path, folder: Path) -> Path:
+    """The same with another name, where nothing but the folder tells of it."""
     left = tmp_path / "other" / "data" / "topics" / "more-0"
     left.parent.mkdir(parents=True)
-    folder.rename(left)  # nothing but the folder tells of it there
+    folder.rename(left)
+    return left
 
+
+def test_a_folder_that_a_deleted_topic_has_left_gives_its_name_up(tmp_path: Path, left: Path) -> None:
     async def body(bench: Started) -> None:
         storage = bench.storage
         for image in (ClusterImage(), ClusterImage(deleted=frozenset({KEY.topic_id}))):
@@ -100,3 +108,72 @@ def test_a_folder_that_a_deleted_topic_has_left_gives_its_name_up(tmp_path: Path
         assert (left / PARTITION_METADATA_FILE).read_bytes() == encode_partition_metadata(NEW.topic_id)
 
     on_core(tmp_path / "other", body, Started)
+
+
+async def make(storage: JournalledStorage, bench: Started) -> None:
+    """A partition, as the broker does."""
+    assert await storage.is_left_over(NEW, "more"), "other cores are asked first"
+    await storage.open(NEW, "more", bench.config)
+
+
+UNSURE = r"holds records, and its partition.metadata cannot be read \(\[Errno 5\].*; tried again; .* move the folder"
+
+
+def test_records_of_which_the_disk_does_not_say_whose_they_are_make_way_for_a_topic_made_since_the_start(
+    tmp_path: Path, left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(bench: Started) -> None:
+        storage = bench.storage
+        await storage.forget_unclaimed(ClusterImage(version=MetadataVersion(1)))
+        with pytest.raises(PartitionNotMadeError, match=UNSURE):
+            await make(storage, bench)
+        await make(storage, bench)
+        assert not await storage.is_left_over(NEW, "more")
+
+    refuse(monkeypatch, left / PARTITION_METADATA_FILE)
+    on_core(tmp_path / "other", body, Started)
+    monkeypatch.undo()
+    aside = tmp_path / "other" / "data" / LOST_FOLDER / "more-0.unknown"
+    assert (aside / PARTITION_METADATA_FILE).read_bytes() == encode_partition_metadata(KEY.topic_id)
+    assert (aside / f"{0:020d}.log").stat().st_size
+    assert "cannot be read" in (aside / "reason").read_text()
+    assert (left / PARTITION_METADATA_FILE).read_bytes() == encode_partition_metadata(NEW.topic_id)
+
+
+def test_of_a_topic_that_was_there_before_they_may_be_and_stay_until_the_disk_says_whose(
+    tmp_path: Path, left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = TopicImage("more", NEW.topic_id, Assignment((CoreId(0),)), created_ms=0)
+    image = ClusterImage(MetadataVersion(1), topics={NEW.topic_id: topic}, deleted={KEY.topic_id: None})
+
+    async def body(bench: Started) -> None:
+        storage = bench.storage
+        await storage.forget_unclaimed(image)
+        for _again in range(3):
+            with pytest.raises(PartitionNotMadeError, match=UNSURE):
+                await make(storage, bench)
+            assert is_there(left / f"{0:020d}.log")
+        patched.undo()
+        assert not await storage.is_left_over(NEW, "more"), "it is another's"
+        await storage.open(NEW, "more", bench.config)
+
+    with monkeypatch.context() as patched:
+        refuse(patched, left / PARTITION_METADATA_FILE)
+        on_core(tmp_path / "other", body, Started)
+    assert (left / PARTITION_METADATA_FILE).read_bytes() == encode_partition_metadata(NEW.topic_id)
+
+
+def test_a_folder_without_records_is_taken_whatever_its_lost_file_said(
+    tmp_path: Path, left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in left.iterdir():
+        if path.name != PARTITION_METADATA_FILE:
+            path.unlink()
+
+    async def body(bench: Started) -> None:
+        await make(bench.storage, bench)
+
+    with monkeypatch.context() as patched:
+        refuse(patched, left / PARTITION_METADATA_FILE)
+        on_core(tmp_path / "other", body, Started)
+    assert (left / PARTITION_METADATA_FILE).read_bytes() == encode_partition_metadata(NEW.topic_id)

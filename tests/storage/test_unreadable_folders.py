@@ -13,7 +13,6 @@ from tests.support.fake_disk import FakeDisk
 from tests.support.journal_file import encode_entry
 from tests.support.plain_disk import PlainDisk
 from tpc_broker.engine import disk as runtime_disk
-from tpc_broker.errors import StorageFailedError
 from tpc_broker.log.batch import walk_headers
 from tpc_broker.log.files import PARTITION_METADATA_FILE, encode_partition_metadata
 from tpc_broker.log.journal import EntryKind
@@ -23,6 +22,7 @@ from tpc_broker.storage.folders import (
     LOST_MARK_FILE,
     OFFLINE_FILE,
     FolderTakenError,
+    FolderUnsureError,
     LostMark,
     PartitionListing,
     create_partition,
@@ -32,7 +32,7 @@ from tpc_broker.storage.folders import (
     lost_marks,
 )
 from tpc_broker.storage.lost_and_found import METADATA_PARTITION, list_lost, metadata_problem
-from tpc_broker.storage.recovery import recover_core
+from tpc_broker.storage.recovery import OfflinePartition, recover_core
 from tpc_broker.storage.repair import checkpoints_of, repair_partition
 
 KEY, OTHER = (TopicPartition(TopicId(uuid.UUID(int=number)), PartitionIndex(0)) for number in (5, 6))
@@ -40,6 +40,10 @@ FOLDER = DATA / "topics" / "events-0"
 METADATA = FOLDER / PARTITION_METADATA_FILE
 MARK = DATA / "journals" / lost_folder_name(KEY) / LOST_MARK_FILE
 BATCHES = [batch(offset) for offset in range(4)]
+MISSING = (
+    "its folder is missing, or is one whose partition.metadata the disk refuses now (events-0): "
+    "have that file readable again before a repair"
+)
 
 
 async def recover(disk):
@@ -52,8 +56,8 @@ async def nothing_left(_place):
     return None
 
 
-async def write(disk, *, is_checkpointed, written_behind=0):
-    """Two partitions; of the first so many batches are in its segment, the rest is in the journal."""
+async def write(disk, *, is_checkpointed, written_behind=0, is_all_in_journal=False):
+    """Two partitions; of the first so many batches are in its segment, the rest, or all, in the journal."""
     disk.put_folder(DATA)
     core = await recover(disk)
     for key, topic in ((KEY, "events"), (OTHER, "others")):
@@ -63,7 +67,8 @@ async def write(disk, *, is_checkpointed, written_behind=0):
     journal = JournalWriter(disk, core.journal_file, core.scan)
     named = core.storages if is_checkpointed else {OTHER: core.storages[OTHER]}
     assert await Checkpointer(core.journal_file, journal, named).run(nothing_left)
-    entry = encode_entry(EntryKind.APPEND, KEY, written_behind, len(BATCHES), b"".join(BATCHES[written_behind:]))
+    first = 0 if is_all_in_journal else written_behind
+    entry = encode_entry(EntryKind.APPEND, KEY, first, len(BATCHES), b"".join(BATCHES[first:]))
     assert await journal.commit([entry])
     await core.close()
 
@@ -122,15 +127,38 @@ async def test_what_lies_beside_the_journals_for_an_empty_one_that_can_be_read_a
     await write(disk, is_checkpointed=True)
     disk.unreadable = {METADATA}
     core = await recover(disk)
-    assert core.offline[KEY].reason == "its folder is missing"
+    assert core.offline[KEY].reason == MISSING
     assert MARK in disk.names
     await core.close()
     disk.unreadable = set()
     for _start in range(2):
         core = await recover(disk)
-        assert core.offline[KEY].reason == "its folder is missing"
+        assert core.offline[KEY].reason == MISSING
         await core.close()
     assert (await repair(disk)).salvaged_count == len(BATCHES)
+    assert await stored(disk) == b"".join(BATCHES)
+
+
+async def test_one_that_no_checkpoint_names_comes_back_whole_when_the_disk_is_well_again():
+    """Its journal has all of it, and nobody else takes its records for his."""
+    disk = FakeDisk()
+    await write(disk, is_checkpointed=False, written_behind=2, is_all_in_journal=True)
+    disk.unreadable = {METADATA}
+    core = await recover(disk)
+    assert core.offline[KEY].reason == MISSING
+    with pytest.raises(FolderUnsureError):
+        await create_partition(core.files, DATA / "topics", "events", NEW, SETTINGS)
+    offline = OfflinePartition("events", KEY, MISSING)
+    with pytest.raises(OSError, match=PARTITION_METADATA_FILE):
+        await repair_partition(core, offline, DATA, None)
+    await core.close()
+    disk.unreadable = set()
+    core = await recover(disk)
+    assert core.marked == {KEY}
+    listing = (await list_partitions(disk, DATA / "topics"))[KEY]
+    report = await repair_partition(core, offline, DATA, listing)
+    assert (report.log_end_offset, report.lost) == (len(BATCHES), ())
+    await core.close()
     assert await stored(disk) == b"".join(BATCHES)
 
 
@@ -168,13 +196,13 @@ async def test_a_mark_of_which_neither_journal_nor_checkpoint_tells_any_more_is_
     await write(disk, is_checkpointed=False)
     disk.unreadable = {METADATA}
     core = await recover(disk)
-    assert core.offline[KEY].reason == "its folder is missing"
+    assert core.offline[KEY].reason == MISSING
     await core.close()
     disk.unreadable = set()
     core = await recover(disk)
     assert KEY not in core.offline
     assert core.marked == {KEY}
-    assert await lost_marks(disk, DATA / "journals") == {KEY: LostMark("", "its folder is missing", has_salvage=True)}
+    assert await lost_marks(disk, DATA / "journals") == {KEY: LostMark("", MISSING, has_salvage=True)}
     await core.close()
     await delete_offline_files(disk, DATA, "events", KEY, "unique")
     assert await lost_marks(disk, DATA / "journals") == {}
@@ -262,7 +290,7 @@ async def test_a_folder_without_records_is_taken_whatever_its_lost_file_said():
     await write(disk, is_checkpointed=True, written_behind=2)
     core = await recover(disk)
     disk.unreadable = {METADATA}
-    with pytest.raises(StorageFailedError, match=r"holds records, and .*; tried again; if the disk has lost that file"):
+    with pytest.raises(FolderUnsureError, match=r"holds records, and .*; tried again; if the disk has lost that file"):
         await create_partition(core.files, DATA / "topics", "events", NEW, SETTINGS)
     for name in [path for path in disk.names if path.parent == FOLDER and path != METADATA]:
         await disk.unlink(name)

@@ -33,7 +33,7 @@ topic's id, or whose journal entries leave a gap is taken offline with a message
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpc_broker.log.checkpoint import NO_VOTE, VOTE_NOTE, CheckpointError, PartitionCheckpoint
 from tpc_broker.log.epochs import LeaderEpochs
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from tpc_broker.log.files import EpochStart
     from tpc_broker.log.journal import JournalEntry
+
+FOLDER_MISSING: Final = "its folder is missing"
 
 
 class SegmentFile(NamedTuple):
@@ -310,7 +312,7 @@ def plan_recovery(
             if not plan.in_checkpoint and not plan.appends:
                 continue
             if plan.offline is None and (plan.appends or plan.log_end_offset > plan.log_start_offset):
-                plan.offline = "its folder is missing"
+                plan.offline = FOLDER_MISSING
             if not plan.in_checkpoint:
                 remarks.append(f"{plan.label}: {plan.offline}; journal entries up to offset {plan.log_end_offset}")
         plans[key] = plan

@@ -25,7 +25,7 @@ from tpc_broker.log.files import (
     parse_segment_file_name,
     partition_folder_name,
 )
-from tpc_broker.log.recovery import PartitionFolder, SegmentFile
+from tpc_broker.log.recovery import FOLDER_MISSING, PartitionFolder, SegmentFile
 from tpc_broker.log.segment import LogSettings, SegmentIndexes
 from tpc_broker.model import METADATA_TOPIC, METADATA_TOPIC_ID, PartitionIndex, TopicId, TopicPartition
 from tpc_broker.storage.partition_storage import PartitionStorage
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from tpc_broker.log.recovery import PartitionPlan
     from tpc_broker.log.seals import Seal
     from tpc_broker.metadata.topic_config import TopicConfig
     from tpc_broker.storage.files import FileCache
@@ -210,6 +211,21 @@ async def list_partitions(
     return {one.folder.partition: one for one in unsure} | found
 
 
+async def name_unsure_folders(disk: Disk, topics: Path, plans: Iterable[PartitionPlan]) -> None:
+    """A folder whose `partition.metadata` the disk refuses may be one that is missed, and is told with it."""
+    missing = [plan for plan in plans if plan.offline == FOLDER_MISSING]
+    if not missing:
+        return
+    paths = [topics / name for name in sorted(await disk.listdir(topics)) if parse_partition_folder_name(name)]
+    found = zip(paths, await disk.read_folders(paths, SMALL_FILES), strict=True)
+    names = [path.name for path, one in found if one is not None and PARTITION_METADATA_FILE in one.unreadable]
+    for plan in missing if names else []:
+        plan.offline = (
+            f"{FOLDER_MISSING}, or is one whose partition.metadata the disk refuses now ({', '.join(names)}): have "
+            "that file readable again before a repair"
+        )
+
+
 def log_settings(config: TopicConfig) -> LogSettings:
     """What of a topic's settings the segments act on."""
     return LogSettings(
@@ -248,10 +264,23 @@ async def is_folder_of(disk: Disk, topics: Path, topic: str, key: TopicPartition
     return listing is None or listing.folder.partition == key
 
 
-async def metadata_refused(disk: Disk, path: Path) -> OSError | None:
-    """Why the disk does not give a folder's `partition.metadata`; None: it does, or there is none."""
+async def may_be_folder_of(disk: Disk, topics: Path, topic: str, key: TopicPartition) -> bool:
+    """The same of a new partition, also where the disk refuses a small file that would say whose the folder is."""
+    path = topics / partition_folder_name(topic, key.partition)
+    [contents] = await disk.read_folders([path], SMALL_FILES)
+    listing = None if contents is None else PartitionListing.of(path, contents, named=key)
+    return contents is not None and (listing is None or listing.folder.partition == key)
+
+
+async def metadata_refused(disk: Disk, path: Path, *, of_records: bool = False) -> OSError | None:
+    """Why the disk does not give a folder's `partition.metadata`; None: it does, or there is none. `of_records`: of a
+    folder with records only.
+    """
     [contents] = await disk.read_folders([path], (PARTITION_METADATA_FILE,))
-    return None if contents is None else contents.unreadable.get(PARTITION_METADATA_FILE)
+    refused = None if contents is None else contents.unreadable.get(PARTITION_METADATA_FILE)
+    if refused is None or contents is None or not of_records:
+        return refused
+    return refused if any(segment.size_bytes for segment in _segments_of(contents.sizes_bytes)) else None
 
 
 class FolderTakenError(StorageFailedError):
@@ -263,14 +292,26 @@ class FolderTakenError(StorageFailedError):
         self.owner = owner
 
 
+class FolderUnsureError(StorageFailedError):
+    """A partition cannot be made: the folder of its name holds records, and the disk refuses the file that says whose
+    they are.
+    """
+
+    def __init__(self, path: Path, problem: str) -> None:
+        hint = "tried again; if the disk has lost that file, stop the broker and move the folder away"
+        super().__init__(f"{path} holds records, and {problem}; {hint}")
+        self.path = path
+        self.problem = problem
+
+
 async def create_partition(
     files: FileCache, topics: Path, topic: str, key: TopicPartition, settings: LogSettings
 ) -> PartitionStorage:
     """Make a partition's folder, durably, before anything of it may enter the journal.
 
     A folder that is there with the same topic id and without records is taken, and one without records whose topic id
-    cannot be read. FolderTakenError: it belongs to another topic id. StorageFailedError: it holds records that recovery
-    did not know of, or of which nobody knows whose they are, or was set aside.
+    cannot be read. FolderTakenError: it belongs to another topic id. FolderUnsureError: it holds records, and the disk
+    does not say whose. StorageFailedError: it holds records that recovery did not know of, or was set aside.
     """
     disk, path = files.disk, topics / partition_folder_name(topic, key.partition)
     await make_folder(disk, path)
@@ -285,8 +326,7 @@ async def create_partition(
         if listing.folder.partition != key:
             raise FolderTakenError(path, listing.folder.partition)
         if listing.holds_records and listing.folder.problem is not None and refused:
-            hint = "tried again; if the disk has lost that file, stop the broker and move the folder away"
-            raise StorageFailedError(f"{path} holds records, and {listing.folder.problem}; {hint}")
+            raise FolderUnsureError(path, listing.folder.problem)
         if listing.holds_records and listing.folder.problem is not None:
             raise StorageFailedError(f"{path} holds records, and {listing.folder.problem}")
         if listing.holds_records:

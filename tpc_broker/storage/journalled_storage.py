@@ -38,6 +38,7 @@ import trio
 from tpc_broker.errors import JournalStoppedError, PartitionNotMadeError, PartitionOfflineError, StorageFailedError
 from tpc_broker.feature_levels import FIRST_WITH_COMPACTION
 from tpc_broker.log.journal import EntryKind, encode_note
+from tpc_broker.metadata.image import ClusterImage
 from tpc_broker.model import LeaderEpoch, TopicPartition
 from tpc_broker.storage.checkpoint import Checkpointer
 from tpc_broker.storage.checkpoint_schedule import CheckpointSchedule
@@ -50,13 +51,14 @@ from tpc_broker.storage.files import replace_file
 from tpc_broker.storage.folders import (
     LOST_MARK_FILE,
     FolderTakenError,
+    FolderUnsureError,
     LostMark,
     create_partition,
     delete_folder,
-    is_folder_of,
     log_settings,
     lost_folder_name,
     lost_marks,
+    may_be_folder_of,
     new_partition,
     prepare_folders,
     remove_deleted_folders,
@@ -69,7 +71,7 @@ from tpc_broker.storage.journal_growth import JournalGrowth
 from tpc_broker.storage.journal_room import JournalRoom
 from tpc_broker.storage.journal_upkeep import JournalUpkeep
 from tpc_broker.storage.leader_partition import LeaderPartition, partition_params
-from tpc_broker.storage.lost_and_found import put_unknown_aside
+from tpc_broker.storage.lost_and_found import put_unknown_aside, put_unsure_aside
 from tpc_broker.storage.maintenance_requests import MaintenanceRequests
 from tpc_broker.storage.mending import Mending
 from tpc_broker.storage.recovery import OfflinePartition
@@ -87,9 +89,8 @@ if TYPE_CHECKING:
     from tpc_broker.log.checkpoint import PartitionCheckpoint
     from tpc_broker.log.segment import LogSettings
     from tpc_broker.metadata.cleaner_settings import CleaningBounds
-    from tpc_broker.metadata.image import ClusterImage
     from tpc_broker.metadata.topic_config import TopicConfig
-    from tpc_broker.model import CoreId, TopicId
+    from tpc_broker.model import CoreId
     from tpc_broker.storage.cleaning_status import CleaningBook
     from tpc_broker.storage.disk_watch import DiskWatch
     from tpc_broker.storage.partition_storage import PartitionStorage
@@ -124,8 +125,10 @@ class JournalledStorage:
         self._clock = clock
         self._reopen_journal_file = reopen_journal_file
         self._maintenance = trio.CancelScope()
-        self._is_deleted: Callable[[TopicId], bool] = lambda _topic_id: False
-        """By the first image: what is deleted later has had an owner here."""
+        self._first_image = ClusterImage()
+        """What is deleted later has had an owner here; of topics that are made later nothing was here before."""
+        self._unsure: set[TopicPartition] = set()
+        """Those that could not be made once, because nobody could tell whose the records in their folder are."""
         self._settings_read: tuple[TopicConfig, LogSettings] | None = None
         journal_file = recovered.journal_file
         self._requests = requests = MaintenanceRequests()
@@ -237,7 +240,7 @@ class JournalledStorage:
     async def is_left_over(self, key: TopicPartition, topic: str) -> bool:
         """PartitionNotMadeError: its folder cannot be read now."""
         try:
-            return not self.has(key) and await is_folder_of(self._disk, self._data / "topics", topic, key)
+            return not self.has(key) and await may_be_folder_of(self._disk, self._data / "topics", topic, key)
         except OSError as error:
             raise PartitionNotMadeError(f"its folder cannot be read: {error}") from error
 
@@ -309,12 +312,28 @@ class JournalledStorage:
         try:
             return await create_partition(self._recovered.files, topics, topic, key, settings)
         except FolderTakenError as error:
-            if not self._is_deleted(error.owner.topic_id) or self.has(error.owner):
+            if not self._first_image.is_deleted(error.owner.topic_id) or self.has(error.owner):
                 raise
             log.warning("%s was left by a deleted topic; removing it", error.path)
             folder = await delete_folder(self._disk, error.path, os.urandom(8).hex())
-        self._deletions.folder_doomed(folder, 0)
-        return await create_partition(self._recovered.files, topics, topic, key, settings)
+            self._deletions.folder_doomed(folder, 0)
+        except FolderUnsureError as error:
+            await self._put_unsure_aside(key, error)
+        files = await create_partition(self._recovered.files, topics, topic, key, settings)
+        self._unsure.discard(key)
+        return files
+
+    async def _put_unsure_aside(self, key: TopicPartition, unsure: FolderUnsureError) -> None:
+        """At the second attempt, from the way of a topic that was made since the start: it is not that one's.
+        FolderUnsureError: it stays, since it may be its own, or the disk may come to itself. OSError.
+        """
+        first = self._first_image
+        if key not in self._unsure or not first.version or first.topic_by_id(key.topic_id) is not None:
+            self._unsure.add(key)
+            raise unsure
+        target = await put_unsure_aside(self._disk, self._data, unsure.path, unsure.problem)
+        log.error("%s holds records of a topic that is no more, or that nobody knows: %s; it is %s now", unsure.path,
+                  unsure.problem, target)  # fmt: skip
 
     async def begin_epoch(self, files: PartitionStorage, note: bytes = b"") -> None:
         """A leader epoch above every earlier one, durable when this returns. PartitionNotMadeError: the journal fails,
@@ -385,7 +404,7 @@ class JournalledStorage:
     async def forget_unclaimed(self, image: ClusterImage) -> None:
         """After the first image: what was recovered of a deleted topic goes, what is unknown is put aside."""
         partitions = self._partitions
-        self._is_deleted = image.is_deleted
+        self._first_image = image
         for key, files in list(partitions.unclaimed.items()):
             if image.is_deleted(key.topic_id):
                 log.info("%s-%d belongs to a deleted topic; removing its files", files.topic, key.partition)

@@ -100,6 +100,14 @@ async def put_deleted_aside(
     return await _move_there(disk, data, path, f"{lost_name(topic, key)}.deleted", reason)
 
 
+async def put_unsure_aside(disk: Disk, data: Path, path: Path, why_unsure: str) -> Path:
+    """The same with a folder of records of which only the name is known: it is in the way of another partition of that
+    name. No rebuild of the metadata brings it back either.
+    """
+    reason = f"it held records when another partition of that name was made, and {why_unsure}"
+    return await _move_there(disk, data, path, f"{path.name[:240]}.unknown", reason)
+
+
 async def _move_there(disk: Disk, data: Path, path: Path, name: str, reason: str) -> Path:
     lost = data / LOST_FOLDER
     if await make_folder(disk, lost):

@@ -56,6 +56,7 @@ from tpc_broker.storage.folders import (
     list_partitions,
     lost_folder_name,
     lost_marks,
+    name_unsure_folders,
     remove_folder,
     remove_lost_mark,
 )
@@ -483,6 +484,7 @@ async def recover_core(
     for one in plan.partitions.values():
         if accept_damage and one.trimmed_bytes and not one.deleted:
             one.offline = one.offline or SURPLUS
+    await name_unsure_folders(disk, topics, plan.partitions.values())
     marked = await _obey_marks(disk, data, plan.partitions, listings)
     work = _Recovery(FileCache(disk), topics, journals, journal_file, settings_of, listings)
     await for_each(list(plan.partitions.values()), work.prepare)

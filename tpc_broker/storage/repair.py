@@ -43,7 +43,13 @@ from tpc_broker.model import LeaderEpoch, Offset
 from tpc_broker.storage.batch_ranges import missing
 from tpc_broker.storage.checkpoint import read_checkpoint, write_checkpoint
 from tpc_broker.storage.files import FileCache
-from tpc_broker.storage.folders import OFFLINE_FILE, SALVAGE_PREFIX, lost_folder_name, remove_lost_mark
+from tpc_broker.storage.folders import (
+    OFFLINE_FILE,
+    SALVAGE_PREFIX,
+    lost_folder_name,
+    metadata_refused,
+    remove_lost_mark,
+)
 from tpc_broker.storage.in_place_replay import whole_batch
 from tpc_broker.storage.lost_and_found import LOST_FOLDER, lost_name
 from tpc_broker.storage.readable_runs import OFFSETS_PER_SEGMENT, readable_runs
@@ -469,6 +475,8 @@ async def repair_partition(
     path = listing.path if listing else data / "topics" / plan.label
     kept = await _keep(disk, data, path, offline, plan.replaced)
     folder = SegmentFolder(recovered.files, path)
+    if listing is None and (refused := await metadata_refused(disk, path, of_records=True)) is not None:
+        raise refused  # its records may be what is missed, or another's: nothing is written over them
     if listing is None:
         await make_folder(disk, path)
     if listing is None or listing.folder.problem is not None:
