@@ -33,14 +33,14 @@ class Part(NamedTuple):
 
 PARTS: Final = {
     "crash": Part("what a broker acknowledged outlives kill -9, loss of power, full and damaged disks, backup", 28),
-    "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 36),
+    "cluster": Part("three nodes and more: failures of all kinds; moves, joins, upgrades; every example given", 38),
     "kafka": Part("answers and files as Apache Kafka has them, with Kafka beside us; its command-line tools", 10),
     "spark": Part("data source, sink and pipelines on a real Spark; kills of drivers, tasks, planners, brokers", 22),
     "asan": Part("the C under AddressSanitizer and UBSan: the ring's tests, both backends, and a million mutations", 9),
     "as-5.8": Part("the ring's tests with only what Linux 5.8 has", 2),
     "plain": Part("the ring's tests, kills, loss of power, three nodes and an overlay without io_uring", 7),
     "packaging": Part("sdist, wheel and their installation; Prometheus' own check of alerts and dashboards", 10),
-    "sim": Part("planted faults, in C too; every state of small clusters; each combination of one-way cuts", 18),
+    "sim": Part("planted faults, in C too; every state of small clusters; each combination of one-way cuts", 21),
     "clients": Part(
         "stock clients and ours: a million records, large groups, kills, exactly once, compaction, flat memory",
         32,
