@@ -1,7 +1,7 @@
 /*
- * A partition, and what the modules do with one: partition.c (table, offsets), tail.c (batches in memory), append.c
- * (journalled appends and their fate), commit.c (durable, committed, visible, and who waits for that), produce.c and pending.c
- * (requests). The core's state is in plane.h.
+ * A partition, and what the modules do with one: partition.c (table, offsets), partition_life.c (registered, led,
+ * withdrawn), tail.c (batches in memory), append.c (journalled appends and their fate), commit.c (durable, committed,
+ * visible, and who waits for that), produce.c and pending.c (requests). The core's state is in plane.h.
  */
 #ifndef TPC_PARTITION_H
 #define TPC_PARTITION_H
@@ -147,9 +147,16 @@ void tpc_partition_verify(const tpc_partition *partition);
 _Noreturn void tpc_partition_broken(const tpc_partition *partition, const char *condition, const char *file, int line);
 #define TPC_PARTITION_INVARIANT(partition, condition) \
     (__builtin_expect(!(condition), 0) ? tpc_partition_broken((partition), #condition, __FILE__, __LINE__) : (void)0)
-/* The table. */
+/* The table, at first without any. */
 int tpc_partitions_init(tpc_plane *plane);
 void tpc_partitions_free(tpc_plane *plane);
+/* One more, of a name and an id that it has not: it is given a handle. 0 or -ENOMEM. */
+int tpc_partitions_enter(tpc_plane *plane, tpc_partition *partition);
+/* One less: nobody finds it, and its handle is never used again. */
+void tpc_partitions_leave(tpc_plane *plane, tpc_partition *partition);
+
+/* partition_life.c: all that there are give up what they have, at the plane's end. */
+void tpc_partitions_drop(tpc_plane *plane);
 
 /* commit.c */
 /* This core's journal has everything below the offset, by so many bytes of records more; with one voter it is committed. */

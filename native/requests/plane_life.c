@@ -68,6 +68,7 @@ void tpc_plane_free(tpc_plane *plane) {
     tpc_pending_forget(plane);
     tpc_python_waits_forget(plane);
     tpc_fetch_forget_parked(plane); /* they stand in lists of their partitions */
+    tpc_partitions_drop(plane);
     tpc_partitions_free(plane);
     TPC_HOLDS(!plane->dirty_first && !plane->dirty_count && !plane->dirty_bytes); /* each has given back all it had */
     TPC_HOLDS(!plane->statistics.tail_runs && !plane->statistics.tail_bytes);

@@ -431,7 +431,7 @@ OF_MEMORY: Final = (
         "engine/test_undurable.py::test_a_checkpoint_has_producers_as_durable_batches_left_them",
     ),
     Mutant(
-        "the log's start goes beyond what is committed", ORDER, "log/partition.c",
+        "the log's start goes beyond what is committed", ORDER, "log/partition_life.c",
         "if (log_start_offset < partition->log_start_offset || log_start_offset > "
         "partition->high_watermark) return -EINVAL;",
         "if (log_start_offset < partition->log_start_offset) return -EINVAL;",

@@ -12,6 +12,7 @@ BEATS: Final = "replication/steady_beats.c"
 COMMIT: Final = "log/commit.c"
 REPLICA: Final = "replication/replica.c"
 PARTITION: Final = "log/partition.c"
+LIFE: Final = "log/partition_life.c"
 
 OF_LEADERS: Final = (
     Mutant(
@@ -271,32 +272,32 @@ OF_ROLES: Final = (
         "engine/test_steady_rules.py::test_a_group_is_not_given_to_c_while_what_was_said_to_it_waits",
     ),
     Mutant(
-        "C drives a group on in the next term", "2", PARTITION,
+        "C drives a group on in the next term", "2", LIFE,
         "    if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;\n"
         "    plane->replication->stop(plane, partition);\n",
         "    if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;\n",
         "engine/test_steady_rules.py::test_a_leadership_that_is_over_commits_nothing",
     ),
     Mutant(
-        "C drives a group on that was disarmed", "2", PARTITION,
+        "C drives a group on that was disarmed", "2", LIFE,
         "    partition->role = TPC_ROLE_NONE;\n"
         "    plane->replication->stop(plane, partition);\n",
         "    partition->role = TPC_ROLE_NONE;\n",
         "engine/test_steady_rules.py::test_a_leadership_that_is_over_commits_nothing",
     ),
     Mutant(
-        "a disarmed leader takes records", "2", PARTITION,
+        "a disarmed leader takes records", "2", LIFE,
         "    partition->role = TPC_ROLE_NONE;\n", "",
         "engine/test_plane_roles.py::test_what_was_sent_behind_a_batch_that_was_refused_while_nobody_led",
     ),
     Mutant(
-        "nobody is answered when a leadership ends", "7.4", PARTITION,
+        "nobody is answered when a leadership ends", "7.4", LIFE,
         "    if (!keep_waits) tpc_commit_waits_fail(plane, partition, -1, TPC_ERROR_NOT_LEADER_OR_FOLLOWER);\n",
         "    (void)keep_waits;\n",
         "engine/test_plane_roles.py::test_a_partition_disarmed_during_the_write",
     ),
     Mutant(
-        "what a leader appended is told when it leads no more", "2", PARTITION,
+        "what a leader appended is told when it leads no more", "2", LIFE,
         "    tpc_in_place_window_close(partition);\n"
         "    plane->replication->forget_appended(plane, partition);\n"
         "    tpc_verifications_forget",
@@ -305,17 +306,17 @@ OF_ROLES: Final = (
         "engine/test_replicated_partitions.py::test_what_is_not_taken_stays_in_memory_whatever_the_cache_may_keep",
     ),
     Mutant(
-        "a follower keeps the waits of its leadership", "7.4", PARTITION,
+        "a follower keeps the waits of its leadership", "7.4", LIFE,
         "    if (role == TPC_ROLE_FOLLOWER) tpc_partition_disarm(plane, handle, false);\n", "",
         "engine/test_replicated_partitions.py::test_whoever_follows_answers_what_waits",
     ),
     Mutant(
-        "a term falls", "2", PARTITION,
+        "a term falls", "2", LIFE,
         "    if (!known || term < partition->leader_epoch) return -EINVAL;\n", "    if (!known) return -EINVAL;\n",
         "engine/test_plane_partitions.py::test_a_leader_epoch_never_falls",
     ),
     Mutant(
-        "a leader leads on in the term whose appends were undone", "4", PARTITION,
+        "a leader leads on in the term whose appends were undone", "4", LIFE,
         "    if (role == TPC_ROLE_LEADER && term <= partition->spent_epoch) return -EINVAL;\n", "",
         "engine/test_replicated_partitions.py::test_a_journal_that_fails_ends_the_roles_of_those_it_touched",
     ),
