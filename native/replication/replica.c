@@ -1,6 +1,6 @@
 /*
- * What a replicated partition does besides: a leader tells Python what it has appended, a follower appends what it is sent, and
- * gives up what its leader does not have. Everything else, who leads and what is committed, Python knows (51_replica.h).
+ * What a replicated partition does besides: a leader tells Python what it has appended, a follower gives up what its
+ * leader does not have (what it is sent: replica_append.c). Who leads, what is committed, Python knows (51_replica.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,9 +9,6 @@
 #include "fetch.h"
 #include "steady_state.h"
 #include "journal_format.h"
-
-/* Its group is driven by the machine or by C, never by both. */
-static bool is_pythons(const tpc_partition *partition) { return !partition->steady || partition->steady->is_stopped; }
 
 /* ---- a leader's appends ---- */
 
@@ -66,7 +63,7 @@ uint32_t tpc_plane_take_appended(tpc_plane *plane, tpc_appended_range *ranges, u
         const tpc_tail_batch *newest = tpc_tail_newest(partition);
         TPC_PARTITION_INVARIANT(partition, partition->told_offset < partition->log_end_offset);
         TPC_PARTITION_INVARIANT(partition, partition->is_replicated && partition->role == TPC_ROLE_LEADER);
-        TPC_PARTITION_INVARIANT(partition, is_pythons(partition));
+        TPC_PARTITION_INVARIANT(partition, steady_is_pythons(partition));
         TPC_PARTITION_INVARIANT(partition, newest && newest->next_offset == partition->log_end_offset);
         ranges[count++] = (tpc_appended_range){.handle = partition->handle,
                                                .base_offset = partition->told_offset,
@@ -76,112 +73,6 @@ uint32_t tpc_plane_take_appended(tpc_plane *plane, tpc_appended_range *ranges, u
         partition->told_offset = partition->log_end_offset;
     }
     return count;
-}
-
-/* ---- a follower's ---- */
-
-/* Whether valid batches are what comes next in the log. */
-static bool follow(const tpc_partition *partition, const uint8_t *batches, uint32_t bytes) {
-    int64_t end_offset = partition->log_end_offset;
-    int32_t epoch = 0;
-    for (uint32_t position = 0; position < bytes;) {
-        tpc_batch_header header;
-        tpc_batch_header_read(batches + position, bytes - position, &header);
-        if (header.base_offset != end_offset || header.partition_leader_epoch < epoch ||
-            header.partition_leader_epoch > partition->leader_epoch)
-            return false;
-        end_offset += (int64_t)header.last_offset_delta + 1;
-        epoch = header.partition_leader_epoch;
-        position += (uint32_t)header.batch_bytes;
-    }
-    return true;
-}
-
-static int append_batches(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint8_t *batches,
-                          uint32_t bytes, tpc_append_result *result) {
-    int64_t base_offset = partition->log_end_offset;
-    int error = 0;
-    for (uint32_t position = 0; position < bytes && error == 0;) {
-        tpc_batch_header header;
-        tpc_batch_header_read(batches + position, bytes - position, &header);
-        TPC_PARTITION_INVARIANT(partition, header.base_offset == partition->log_end_offset); /* follow() */
-        TPC_PARTITION_INVARIANT(partition, header.partition_leader_epoch <= partition->leader_epoch);
-        TPC_HOLDS((uint32_t)header.batch_bytes <= bytes - position);
-        tpc_control_marker marker;
-        tpc_append_batch batch = {.frame = frame,
-                                  .batch = batches + position,
-                                  .bytes = (uint32_t)header.batch_bytes,
-                                  .is_stamped = true,
-                                  .now_ms = tpc_plane_now_ms(plane),
-                                  .marker = tpc_append_marker(batches + position, &header, &marker)};
-        error = tpc_append_batch_to(plane, partition, &batch, &header, result);
-        position += batch.bytes;
-    }
-    if (error == 0) result->base_offset = base_offset;
-    return error;
-}
-
-int tpc_partition_append_replica(tpc_plane *plane, uint64_t handle, int32_t term, const uint8_t *batches,
-                                 uint32_t bytes, tpc_append_result *result) {
-    tpc_partition *partition = tpc_partition_of(plane, handle);
-    if (!partition) return -ENOENT;
-    if (partition->role != TPC_ROLE_FOLLOWER) return -EPERM;
-    if (term != partition->leader_epoch) return -ESTALE;
-    TPC_PARTITION_INVARIANT(partition, is_pythons(partition));
-    uint32_t count = 0;
-    *result = (tpc_append_result){.base_offset = partition->log_end_offset, .append_ms = -1};
-    result->error_code = tpc_append_check_batches(batches, bytes, &count);
-    if (result->error_code) return 0;
-    if (!follow(partition, batches, bytes)) return -EINVAL;
-    if (partition->bytes_admitted < bytes) return -ENOSPC;
-    int error = tpc_append_fits_journal(plane, batches, bytes, count);
-    if (error < 0) return error;
-    tpc_frame *frame = tpc_frame_new_forced(plane->budget, bytes);
-    if (!frame) return -ENOMEM;
-    memcpy(frame->data, batches, bytes);
-    error = append_batches(plane, partition, frame, frame->data, bytes, result);
-    tpc_frame_release(frame);
-    return error;
-}
-
-/* As follow(), of the term that the partition is armed in alone; *keeps: a batch of it is not copied. */
-static bool continues(const tpc_partition *partition, const uint8_t *batches, uint32_t bytes, bool *keeps) {
-    *keeps = false;
-    for (uint32_t position = 0; position < bytes;) {
-        tpc_batch_header header;
-        tpc_batch_header_read(batches + position, bytes - position, &header);
-        if (header.partition_leader_epoch != partition->leader_epoch) return false;
-        if (!tpc_tail_copies((uint32_t)header.batch_bytes)) *keeps = true;
-        position += (uint32_t)header.batch_bytes;
-    }
-    return follow(partition, batches, bytes);
-}
-
-int tpc_replica_append_steady(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint8_t *batches,
-                              uint32_t bytes) {
-    uint32_t count = 0;
-    bool keeps;
-    tpc_append_result result;
-    TPC_PARTITION_INVARIANT(partition, !is_pythons(partition));
-    if (partition->role != TPC_ROLE_FOLLOWER) return -EPERM;
-    if (tpc_append_check_batches(batches, bytes, &count) != TPC_ERROR_NONE) return -EBADMSG;
-    if (!continues(partition, batches, bytes, &keeps)) return -EBADMSG;
-    if (partition->bytes_admitted < bytes) return -ENOSPC;
-    int error = tpc_append_fits_journal(plane, batches, bytes, count);
-    if (error < 0) return error;
-    tpc_frame *own = NULL;
-    if (!frame && keeps) {
-        own = frame = tpc_frame_new_forced(plane->budget, bytes);
-        if (!own) return -ENOMEM;
-        batches = memcpy(own->data, batches, bytes);
-    }
-    error = append_batches(plane, partition, frame, batches, bytes, &result);
-    tpc_frame_release(own);
-    return error;
-}
-
-bool tpc_replica_has_room(tpc_plane *plane, const tpc_partition *partition, uint32_t bytes) {
-    return partition->bytes_admitted >= bytes && tpc_journal_would_fit(plane->journal, &bytes, 1) != -EAGAIN;
 }
 
 /* ---- cuts ---- */
@@ -194,7 +85,7 @@ int tpc_partition_truncate(tpc_plane *plane, uint64_t handle, int64_t offset, in
     if (offset < partition->commit_offset || offset > partition->log_end_offset) return -EINVAL;
     if (!tpc_tail_begins_at(partition, offset)) return -EINVAL;
     if (partition->appends_undurable) return -EBUSY;
-    TPC_PARTITION_INVARIANT(partition, is_pythons(partition));
+    TPC_PARTITION_INVARIANT(partition, steady_is_pythons(partition));
     tpc_truncation *truncation = malloc(sizeof *truncation);
     if (!truncation) return -ENOMEM;
     int error = tpc_journal_append(plane->journal, TPC_JOURNAL_CUT, partition->topic_id, partition->index, offset,

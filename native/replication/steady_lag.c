@@ -25,12 +25,6 @@ bool steady_want(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
     return true;
 }
 
-void steady_want_nothing(steady_peer *peer, steady_link *to) {
-    TPC_HOLDS(peer->want == STEADY_WANTS_NOTHING || !to || to->wants > 0);
-    if (peer->want != STEADY_WANTS_NOTHING && to) to->wants--;
-    peer->want = STEADY_WANTS_NOTHING;
-}
-
 int tpc_steady_take_want(tpc_plane *plane, tpc_steady_want *want) {
     node *head = &plane->steady->wanting;
     while (node_linked(head)) {

@@ -1,4 +1,8 @@
-/* What steady.c (the steady machine) and steady_link.c (its frames) share. */
+/*
+ * What the files of the steady state share, each of which uses those in front of it: replica_append.c, steady_link.c (a
+ * link, and what leaves over it), steady.c (the machine), steady_lag.c and steady_beats.c, steady_turn.c, steady_life.c
+ * (frames that come). replica.c stands on the machine.
+ */
 #ifndef TPC_STEADY_STATE_H
 #define TPC_STEADY_STATE_H
 
@@ -15,6 +19,8 @@ enum {
     STEADY_LINK_UNSENT_BYTES_MAX = 8 << 20,
     STEADY_LINK_WANTS_MAX = 4,
     STEADY_APPEND_BYTES_MAX = 1 << 20, /* of one entry; a single batch may be larger */
+    STEADY_COPIED_BYTES_MAX = 8192,    /* of an append: it leaves together with others */
+    STEADY_SLICES_MAX = 48,            /* of the tail, in one append */
 };
 
 /* What is under way, by where it ends: of more messages than there are marks the newest share one. */
@@ -111,6 +117,11 @@ struct tpc_steady_links {
     tpc_steady_statistics statistics;
 };
 
+/* Its group is driven by the machine or by C, never by both. */
+static inline bool steady_is_pythons(const tpc_partition *partition) {
+    return !partition->steady || partition->steady->is_stopped;
+}
+
 /* Of a group that is C's, and not stopped: only in the term and the role in which it was given. */
 static inline void steady_verify(const tpc_steady *it) {
     TPC_PARTITION_INVARIANT(it->partition, !it->is_stopped && it->partition->steady == it);
@@ -145,19 +156,28 @@ void steady_sent(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_lin
 
 /* steady_link.c */
 steady_link *steady_link_find(const tpc_plane *plane, uint64_t id);
-int64_t steady_turn(void *plane, int64_t now_ns);
-void steady_send_beat(steady_link *to, uint32_t machines);
 /* Its connection, until connection_let_go(): a send may close it, and free the link. */
 connection *steady_link_hold(steady_link *it);
-
-/* A copy of stored batches leaves as an append behind what the peer was sent; false: there is no memory for it. The link is held. */
+/* Nothing is read for it any more. */
+void steady_want_nothing(steady_peer *peer, steady_link *to);
+/* An append behind what the peer was sent, of records in the tail: where they end; -1: there is no memory for it. The
+ * link is held, here and below. */
+int64_t steady_send_stretch(steady_link *to, const tpc_steady *it, const steady_peer *peer,
+                            const tpc_tail_stretch *stretch);
+/* The same of a copy of stored batches; false: there is no memory for it. */
 bool steady_send_read(steady_link *to, const tpc_steady *it, const steady_peer *peer, const uint8_t *batches,
                       uint32_t bytes);
+/* The same of no records, to tell the commit. */
+bool steady_send_commit(steady_link *to, const tpc_steady *it, const steady_peer *peer);
+void steady_send_beat(steady_link *to, uint32_t machines);
+/* The appends that were gathered leave, and behind them the acks that its other end is owed. */
+void steady_send_acks(steady_link *it);
+
+/* steady_turn.c */
+int64_t steady_turn(void *plane, int64_t now_ns);
 
 /* steady_lag.c: a peer's next items have left the tail; false: as much is read for its link as may be */
 bool steady_want(tpc_plane *plane, tpc_steady *it, steady_peer *peer, steady_link *to);
-/* Nothing is read for it any more. */
-void steady_want_nothing(steady_peer *peer, steady_link *to);
 
 /* steady_beats.c; when the next are due */
 int64_t steady_beat_all(tpc_plane *plane, int64_t now_ns);
@@ -165,8 +185,8 @@ void steady_take_beat(tpc_plane *plane, const steady_link *from, uint32_t machin
 void steady_hear(tpc_plane *plane, const steady_link *from); /* a frame has come */
 void steady_unheard(tpc_plane *plane, uint64_t link);
 
-/* replica.c: what continues a follower's log, all of it of its term; frame NULL: the bytes are lent. 0 or -errno, as
- * tpc_partition_append_replica(); -EBADMSG: the batches are damaged, or do not continue the log. */
+/* replica_append.c: what continues a follower's log, all of it of its term; frame NULL: the bytes are lent. 0 or
+ * -errno, as tpc_partition_append_replica(); -EBADMSG: the batches are damaged, or do not continue the log. */
 int tpc_replica_append_steady(tpc_plane *plane, tpc_partition *partition, tpc_frame *frame, uint8_t *batches,
                               uint32_t bytes);
 /* Whether so many bytes could be taken now: of the segment's room and the journal's. */

@@ -8,9 +8,12 @@ from tests.simulator.c_mutant import Mutant
 
 STEADY: Final = "replication/steady.c"
 LINK: Final = "replication/steady_link.c"
+TURN: Final = "replication/steady_turn.c"
+LINKS_LIFE: Final = "replication/steady_life.c"
 BEATS: Final = "replication/steady_beats.c"
 COMMIT: Final = "log/commit.c"
 REPLICA: Final = "replication/replica.c"
+FOLLOWING: Final = "replication/replica_append.c"
 PARTITION: Final = "log/partition.c"
 LIFE: Final = "log/partition_life.c"
 
@@ -112,7 +115,7 @@ OF_LEADERS: Final = (
         "engine/test_steady_rules.py::test_a_commit_of_an_earlier_term_is_told_as_none",
     ),
     Mutant(
-        "items leave a peer's gap out", "3.1", LINK,
+        "items leave a peer's gap out", "3.1", TURN,
         "tpc_tail_measure(partition, peer->next_offset, most,", "tpc_tail_measure(partition, peer->told_offset, most,",
         "engine/test_steady.py::test_a_leader_does_what_the_machine_does",
     ),
@@ -198,53 +201,53 @@ OF_FOLLOWERS: Final = (
         "engine/test_steady_rules.py::test_a_follower_remembers_the_commit_until_it_has_what_is_committed",
     ),
     Mutant(
-        "a batch of an older epoch is taken behind the marker", "3.2", REPLICA,
+        "a batch of an older epoch is taken behind the marker", "3.2", FOLLOWING,
         "if (header.partition_leader_epoch != partition->leader_epoch) return false;",
         "if (header.partition_leader_epoch > partition->leader_epoch) return false;",
         "engine/test_steady_rules.py::test_what_does_not_follow_is_the_machine_s",
     ),
     Mutant(
-        "a gap is taken", "3.2", REPLICA,
+        "a gap is taken", "3.2", FOLLOWING,
         "if (header.base_offset != end_offset || header", "if (header.base_offset < end_offset || header",
         "engine/test_replicated_partitions.py::test_what_does_not_follow_is_refused_and_nothing_is_appended",
     ),
     Mutant(
-        "what the log has is taken once more", "3.2", REPLICA,
+        "what the log has is taken once more", "3.2", FOLLOWING,
         "if (header.base_offset != end_offset || header", "if (header.base_offset > end_offset || header",
         "engine/test_replicated_partitions.py::test_what_does_not_follow_is_refused_and_nothing_is_appended",
     ),
     Mutant(
-        "epochs fall within what is appended", "3.2", REPLICA,
+        "epochs fall within what is appended", "3.2", FOLLOWING,
         "header.partition_leader_epoch < epoch ||", "false ||",
         "engine/test_replicated_partitions.py::test_what_does_not_follow_is_refused_and_nothing_is_appended",
     ),
     Mutant(
-        "a batch of an epoch above the term is taken", "3.2", REPLICA,
+        "a batch of an epoch above the term is taken", "3.2", FOLLOWING,
         "header.partition_leader_epoch < epoch ||\n"
         "            header.partition_leader_epoch > partition->leader_epoch)",
         "header.partition_leader_epoch < epoch)",
         "engine/test_replicated_partitions.py::test_what_does_not_follow_is_refused_and_nothing_is_appended",
     ),
     Mutant(
-        "damaged records are taken", "3.2", REPLICA,
+        "damaged records are taken", "3.2", FOLLOWING,
         "    if (tpc_append_check_batches(batches, bytes, &count) != TPC_ERROR_NONE) return -EBADMSG;\n",
         "    tpc_append_check_batches(batches, bytes, &count);\n",
         "engine/test_steady.py::test_damaged_records_are_not_appended",
     ),
     Mutant(
-        "a follower's append of another term is taken", "3.2", REPLICA,
+        "a follower's append of another term is taken", "3.2", FOLLOWING,
         "    if (term != partition->leader_epoch) return -ESTALE;\n", "    (void)term;\n",
         "engine/test_replicated_partitions.py::test_damaged_bytes_and_strangers_are_refused",
     ),
     Mutant(
-        "a leader takes what another one sends", "3.2", REPLICA,
+        "a leader takes what another one sends", "3.2", FOLLOWING,
         "    if (partition->role != TPC_ROLE_FOLLOWER) return -EPERM;\n"
         "    if (term",
         "    if (term",
         "engine/test_replicated_partitions.py::test_damaged_bytes_and_strangers_are_refused",
     ),
     Mutant(
-        "a follower stamps its own epoch", "3.2", REPLICA,
+        "a follower stamps its own epoch", "3.2", FOLLOWING,
         ".is_stamped = true,", ".is_stamped = header.partition_leader_epoch == partition->leader_epoch,",
         "engine/test_replicated_partitions.py::test_a_follower_keeps_offsets_epochs_and_bytes_as_they_are_sent",
     ),
@@ -548,7 +551,7 @@ OF_BEATS: Final = (
         "engine/test_steady.py::test_after_a_gap_another_stretch_begins",
     ),
     Mutant(
-        "a link that is new was heard before", "3.5", LINK,
+        "a link that is new was heard before", "3.5", LINKS_LIFE,
         "    steady_unheard(plane, it->id);\n", "",
         "engine/test_steady.py::test_what_was_heard_is_known_of_a_link_that_is_gone_until_its_number_is_another_ones",
     ),

@@ -19,7 +19,6 @@ C_CIRCLES = [
     {"connection", "connection_accept", "connection_identity", "connection_quota", "connection_receive",
      "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
     {"journal", "journal_queue", "journal_writer"},
-    {"replica", "steady", "steady_beats", "steady_lag", "steady_link"},
     {"fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch"},
     {"pending", "produce", "produce_errors"},
 ]  # fmt: skip
