@@ -1,6 +1,6 @@
 /*
- * The ring's own state, shared by uring_shim.c (set-up, submission, shut-down), wait.c (the turn) and operations.c (what
- * Python awaits). Nothing else includes this; the other parts of a core use ring.h.
+ * The ring's own state, shared by uring_shim.c (submission), operations.c (what Python awaits), wait.c (the turn)
+ * and ring_life.c (set-up, shut-down). Nothing else includes this; the other parts of a core use ring.h.
  */
 #ifndef TPC_RING_STATE_H
 #define TPC_RING_STATE_H

@@ -1,6 +1,6 @@
 /*
- * What carries out a ring's entries in place of io_uring: system calls (plain.c), or a test (simulated.c). Only uring_shim.c and
- * wait.c know of it; no module above the ring does.
+ * What carries out a ring's entries in place of io_uring: system calls (plain.c), or a test (simulated.c). Only
+ * ring_life.c, uring_shim.c and wait.c know of it; no module above the ring does.
  */
 #ifndef TPC_SUBSTITUTE_H
 #define TPC_SUBSTITUTE_H

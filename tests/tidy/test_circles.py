@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 CIRCLE_OF_TYPES_MAX: Final = 3
 """Modules that import each other, types included."""
 C_CIRCLES = [
-    {"operations", "stall", "uring_shim", "wait"},
     {"context", "session"},
     {"connection", "connection_accept", "connection_identity", "connection_quota", "connection_receive",
      "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
