@@ -1,11 +1,11 @@
 /*
- * A Fetch request, from its bytes to its answer.
+ * A fetch's attempt: its partitions are read, and if that is enough it is answered.
  *
  * An attempt goes over the partitions of the fetch twice. The first pass changes nothing: it finds out what each has to
  * give, and whether all of it can be had here. The second one builds the answer: records are sent from where they lie, in
  * memory or in a segment; only a little is copied beside the answer's own fields.
  */
-#include "forward.h"
+#include "fetch.h"
 #include "grants.h"
 
 #include <errno.h>
@@ -14,119 +14,23 @@
 
 #include "keyed_hash.h"
 
-enum {
-    VERSION_WITH_TOPIC_IDS = 13,
-    VERSION_WITH_FOLLOWERS = 11,
-    DECODED_CAPACITY_MIN = 64,
-    DECODED_CAPACITY_MAX = 1 << 20,
-    COPIED_BYTES_MAX = 8192
-};
+enum { VERSION_WITH_FOLLOWERS = 11, READINGS_CAPACITY_MIN = 64, COPIED_BYTES_MAX = 8192 };
 
 /* ---- scratch ---- */
 
-void tpc_fetches_free(tpc_plane *plane) {
-    tpc_fetches *fetches = plane->fetches;
-    tpc_fetch_forget_parked(plane);
-    for (uint32_t i = 0; i < TPC_FETCH_LEFT_BUCKETS; i++)
-        while (fetches->left[i]) tpc_fetch_end(plane, fetches->left[i]);
-    tpc_fetch_sessions_free(&fetches->sessions);
-    free(fetches->decoded), free(fetches->forgotten), free(fetches->readings), free(fetches->outcomes);
-    free(fetches->parked_by_slot);
-    free(fetches->results), free(fetches->topics), free(fetches->splits), free(fetches->chosen), free(fetches->header),
-        free(fetches->pieces), free(fetches->aborted);
-    free(fetches->rack_names), free(fetches->rack_ends);
-    free(fetches);
-    plane->fetches = NULL;
-}
-
-static int resize(void *array, size_t bytes) {
-    void **at = array;
-    void *resized = realloc(*at, bytes);
-    if (!resized) return -ENOMEM;
-    *at = resized;
-    return 0;
-}
-
-static int reserve_decoded(tpc_fetches *fetches, int32_t parts, int32_t forgotten) {
-    if (parts > fetches->decoded_capacity) {
-        if (resize(&fetches->decoded, (size_t)parts * sizeof *fetches->decoded) < 0) return -ENOMEM;
-        fetches->decoded_capacity = parts;
-    }
-    if (forgotten > fetches->forgotten_capacity) {
-        if (resize(&fetches->forgotten, (size_t)forgotten * sizeof *fetches->forgotten) < 0) return -ENOMEM;
-        fetches->forgotten_capacity = forgotten;
-    }
-    return 0;
-}
-
-static int reserve_readings(tpc_fetches *fetches, int32_t parts) {
+int tpc_fetch_reserve_readings(tpc_fetches *fetches, int32_t parts) {
     if (parts <= fetches->readings_capacity) return 0;
-    int32_t capacity = fetches->readings_capacity ? fetches->readings_capacity : DECODED_CAPACITY_MIN;
+    int32_t capacity = fetches->readings_capacity ? fetches->readings_capacity : READINGS_CAPACITY_MIN;
     while (capacity < parts) capacity *= 2;
     size_t count = (size_t)capacity;
-    if (resize(&fetches->readings, count * sizeof *fetches->readings) < 0 ||
-        resize(&fetches->outcomes, count * sizeof *fetches->outcomes) < 0 ||
-        resize(&fetches->results, count * sizeof *fetches->results) < 0 ||
-        resize(&fetches->splits, count * sizeof *fetches->splits) < 0 ||
-        resize(&fetches->topics, 4 * count * sizeof *fetches->topics) < 0 ||
-        resize(&fetches->chosen, count * sizeof *fetches->chosen) < 0)
+    if (tpc_fetch_resize(&fetches->readings, count * sizeof *fetches->readings) < 0 ||
+        tpc_fetch_resize(&fetches->outcomes, count * sizeof *fetches->outcomes) < 0 ||
+        tpc_fetch_resize(&fetches->results, count * sizeof *fetches->results) < 0 ||
+        tpc_fetch_resize(&fetches->splits, count * sizeof *fetches->splits) < 0 ||
+        tpc_fetch_resize(&fetches->topics, 4 * count * sizeof *fetches->topics) < 0 ||
+        tpc_fetch_resize(&fetches->chosen, count * sizeof *fetches->chosen) < 0)
         return -ENOMEM;
     fetches->readings_capacity = capacity;
-    return 0;
-}
-
-/* ---- beginning ---- */
-
-static int decode(tpc_fetches *fetches, const tpc_request *request, tpc_fetch_request *out) {
-    int result = reserve_decoded(fetches, DECODED_CAPACITY_MIN, DECODED_CAPACITY_MIN);
-    for (;;) {
-        if (result < 0) return result;
-        result = tpc_fetch_decode(request->body, request->body_bytes, request->api_version, out, fetches->decoded,
-                                  fetches->decoded_capacity, fetches->forgotten, fetches->forgotten_capacity);
-        if (result != -E2BIG) return result;
-        if (out->parts_count > DECODED_CAPACITY_MAX || out->forgotten_count > DECODED_CAPACITY_MAX) return -EBADMSG;
-        result = reserve_decoded(fetches, out->parts_count, out->forgotten_count);
-    }
-}
-
-static int64_t deadline_of(const tpc_plane *plane, int32_t wait_ms_max) {
-    return tpc_ring_now_ns(plane->ring) + (wait_ms_max > 0 ? (int64_t)wait_ms_max * 1000000 : 0);
-}
-
-/* The fetch of a request, its session moved on. 0 or -errno, and then nothing has changed. */
-static int begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
-    tpc_fetches *fetches = plane->fetches;
-    tpc_fetch_request asked;
-    int result = decode(fetches, request, &asked);
-    if (result < 0) return result;
-    if (request->throttle_ms && asked.session_epoch == 0)
-        asked.session_epoch = -1; /* no session is begun with nothing */
-    tpc_fetch *fetch = calloc(1, sizeof *fetch);
-    if (!fetch) return -ENOMEM;
-    int32_t bytes_max = asked.response_bytes_max;
-    *fetch = (tpc_fetch){.connection = request->connection,
-                         .subject = request->subject,
-                         .sequence = request->sequence,
-                         .request = request,
-                         .frame = tpc_frame_retain(request->frame),
-                         .deadline_ns = deadline_of(plane, asked.wait_ms_max),
-                         .correlation_id = request->correlation_id,
-                         .version = request->api_version,
-                         .response_bytes_min = asked.response_bytes_min,
-                         .response_bytes_max =
-                             bytes_max < fetches->response_bytes_max ? bytes_max : fetches->response_bytes_max,
-                         .isolation_level = asked.isolation_level,
-                         .is_follower = asked.replica_id >= 0,
-                         .rack = tpc_fetch_rack_of(fetches, &asked)};
-    result =
-        tpc_fetch_find_context(&fetches->sessions, &asked, request->api_version >= VERSION_WITH_TOPIC_IDS,
-                               fetches->decoded, fetches->forgotten, tpc_ring_now_ns(plane->ring) / 1000000, fetch);
-    if (result == 0) result = reserve_readings(fetches, fetch->parts_count);
-    if (result < 0) {
-        tpc_fetch_free(plane, fetch);
-        return result;
-    }
-    *out = fetch;
     return 0;
 }
 
@@ -395,7 +299,7 @@ static int32_t list_results(const tpc_plane *plane, const tpc_fetch *fetch, int3
 
 int tpc_fetch_order(tpc_plane *plane, const tpc_fetch *fetch, int32_t *order, uint8_t *last) {
     tpc_fetches *fetches = plane->fetches;
-    if (reserve_readings(fetches, fetch->parts_count) < 0) return -ENOMEM;
+    if (tpc_fetch_reserve_readings(fetches, fetch->parts_count) < 0) return -ENOMEM;
     memset(fetches->readings, 0, (size_t)fetch->parts_count * sizeof *fetches->readings);
     memset(fetches->chosen, 1, (size_t)fetch->parts_count);
     int32_t count = list_results(plane, fetch, order);
@@ -406,7 +310,7 @@ int tpc_fetch_order(tpc_plane *plane, const tpc_fetch *fetch, int32_t *order, ui
 
 static int reserve_pieces(tpc_fetches *fetches, uint32_t count) {
     if (count <= fetches->pieces_capacity) return 0;
-    if (resize(&fetches->pieces, 2 * count * sizeof *fetches->pieces) < 0) return -ENOMEM;
+    if (tpc_fetch_resize(&fetches->pieces, 2 * count * sizeof *fetches->pieces) < 0) return -ENOMEM;
     fetches->pieces_capacity = 2 * count;
     return 0;
 }
@@ -422,7 +326,7 @@ static int64_t encode(tpc_fetches *fetches, const tpc_fetch *fetch, int32_t resu
         int64_t bytes = tpc_fetch_encode(&answer, fetches->results, results_count, NULL, 0, fetches->header,
                                          fetches->header_capacity, fetches->splits);
         if (bytes < 0 || (size_t)bytes <= fetches->header_capacity) return bytes;
-        if (resize(&fetches->header, (size_t)bytes * 2) < 0) return -ENOMEM;
+        if (tpc_fetch_resize(&fetches->header, (size_t)bytes * 2) < 0) return -ENOMEM;
         fetches->header_capacity = (size_t)bytes * 2;
     }
 }
@@ -484,9 +388,9 @@ static int add_records(tpc_plane *plane, layout *to, const tpc_fetch_reading *re
 /* The answer as slices in the scratch, each with its reference. Their number, or -errno. */
 static int lay_out(tpc_plane *plane, const tpc_fetch *fetch) {
     tpc_fetches *fetches = plane->fetches;
-    int32_t few[DECODED_CAPACITY_MIN];
+    int32_t few[READINGS_CAPACITY_MIN];
     int32_t *places =
-        fetch->parts_count <= DECODED_CAPACITY_MIN ? few : malloc((size_t)fetch->parts_count * sizeof *places);
+        fetch->parts_count <= READINGS_CAPACITY_MIN ? few : malloc((size_t)fetch->parts_count * sizeof *places);
     if (!places) return -ENOMEM;
     int32_t results_count = list_results(plane, fetch, places);
     int64_t header_bytes = encode(fetches, fetch, results_count);
@@ -543,7 +447,7 @@ static void answer_chosen(tpc_plane *plane, tpc_fetch *fetch) {
 }
 
 /* Above a quota a client gets nothing, and its session is as if it had not asked (Kafka's getThrottledResponse). */
-static void answer_nothing(tpc_plane *plane, tpc_fetch *fetch) {
+void tpc_fetch_answer_nothing(tpc_plane *plane, tpc_fetch *fetch) {
     memset(plane->fetches->chosen, 0, (size_t)fetch->parts_count);
     answer_chosen(plane, fetch);
 }
@@ -565,7 +469,7 @@ static void answer(tpc_plane *plane, tpc_fetch *fetch) {
 enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
                                               enum tpc_fetch_fallback *reason) {
     bool enough = false;
-    if (reserve_readings(plane->fetches, fetch->parts_count) < 0)
+    if (tpc_fetch_reserve_readings(plane->fetches, fetch->parts_count) < 0)
         *reason = TPC_FETCH_FALLBACK_NO_MEMORY;
     else
         *reason = fetch->is_follower ? TPC_FETCH_FALLBACK_FOLLOWER : read_all(plane, fetch, &enough);
@@ -573,125 +477,4 @@ enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch
     if (!enough && !last && fetch->deadline_ns > tpc_ring_now_ns(plane->ring)) return TPC_FETCH_TOO_LITTLE;
     answer(plane, fetch);
     return TPC_FETCH_ANSWERED;
-}
-
-/* ---- between C and Python ---- */
-
-static tpc_fetch **left_bucket(tpc_fetches *fetches, uint64_t connection) {
-    return &fetches->left[(uint32_t)connection % TPC_FETCH_LEFT_BUCKETS]; /* by its slot */
-}
-
-/* Python will ask for it by connection and sequence, which no other request ever has. */
-static void keep_for_python(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
-    tpc_fetch **bucket = left_bucket(fetches, fetch->connection);
-    TPC_HOLDS(fetch->state == TPC_FETCH_FRESH && fetch->request && !fetch->woken);
-    fetches->statistics.left[reason]++;
-    tpc_fetch_charge_python(fetches, fetch);
-    fetch->state = TPC_FETCH_IN_PYTHON;
-    fetch->left_reason = (uint8_t)reason;
-    fetch->request = NULL;
-    fetch->previous = NULL;
-    fetch->next = *bucket;
-    if (*bucket) (*bucket)->previous = fetch;
-    *bucket = fetch;
-    fetches->left_count++;
-}
-
-void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_fallback reason) {
-    tpc_request *request = fetch->request;
-    plane->fetches->statistics.handed_over++;
-    keep_for_python(plane->fetches, fetch, reason);
-    if (tpc_request_to_python(plane->connections, request) < 0) tpc_fetch_end(plane, fetch);
-}
-
-static tpc_fetch *find_left(tpc_fetches *fetches, const tpc_request *request) {
-    tpc_fetch *at = *left_bucket(fetches, request->connection);
-    while (at && (at->connection != request->connection || at->sequence != request->sequence)) at = at->next;
-    return at;
-}
-
-/* To an answer, or into the wait; otherwise why it is Python's. */
-static enum tpc_fetch_fallback go_on(tpc_plane *plane, const tpc_request *request, tpc_fetch *fetch) {
-    tpc_fetches *fetches = plane->fetches;
-    bool forwards = tpc_forwards(plane, request);
-    if (forwards) tpc_fetch_may_wait(fetches, fetch); /* where it must not, it has no deadline any more */
-    if (forwards && tpc_forward_fetch(plane, fetch)) {
-        fetches->statistics.taken++;
-        return TPC_FETCH_FALLBACK_NONE;
-    }
-    enum tpc_fetch_fallback reason = TPC_FETCH_FALLBACK_NONE;
-    bool last = plane->forwarding && tpc_connection_is_released(plane->connections, fetch->connection, fetch->sequence);
-    enum tpc_fetch_outcome_kind found = tpc_fetch_attempt(plane, fetch, last, &reason);
-    if (found == TPC_FETCH_TOO_LITTLE && !tpc_fetch_may_wait(fetches, fetch))
-        found = tpc_fetch_attempt(plane, fetch, true, &reason);
-    if (found == TPC_FETCH_TOO_LITTLE && tpc_fetch_park(plane, fetch) < 0) return TPC_FETCH_FALLBACK_NO_MEMORY;
-    fetches->statistics.taken += !reason;
-    return reason;
-}
-
-int tpc_plane_fetch(tpc_plane *plane, tpc_request *request) {
-    tpc_fetches *fetches = plane->fetches;
-    tpc_fetch *fetch = find_left(fetches, request);
-    if (fetch) return 0;
-    if (tpc_grants_count(plane) && !request->subject) { /* whose session it may have is not known yet */
-        fetches->statistics.left[TPC_FETCH_FALLBACK_AUTHORIZE]++;
-        return 0;
-    }
-    int result = begin(plane, request, &fetch);
-    if (result < 0) {
-        fetches->statistics.left[result == -EBADMSG           ? TPC_FETCH_FALLBACK_MALFORMED
-                                 : result == -EPROTONOSUPPORT ? TPC_FETCH_FALLBACK_VERSION
-                                                              : TPC_FETCH_FALLBACK_NO_MEMORY]++;
-        return 0;
-    }
-    if (request->throttle_ms) {
-        answer_nothing(plane, fetch);
-        fetches->statistics.taken++;
-        return 1;
-    }
-    enum tpc_fetch_fallback reason = go_on(plane, request, fetch);
-    if (reason) keep_for_python(fetches, fetch, reason);
-    return !reason;
-}
-
-static void unlink_left(tpc_fetches *fetches, tpc_fetch *fetch) {
-    TPC_HOLDS(fetch->state == TPC_FETCH_IN_PYTHON && fetches->left_count > 0);
-    *(fetch->previous ? &fetch->previous->next : left_bucket(fetches, fetch->connection)) = fetch->next;
-    if (fetch->next) fetch->next->previous = fetch->previous;
-    fetches->left_count--;
-}
-
-int tpc_fetch_begin(tpc_plane *plane, tpc_request *request, tpc_fetch **out) {
-    tpc_fetch *fetch = find_left(plane->fetches, request);
-    if (!fetch) {
-        int result = begin(plane, request, &fetch);
-        if (result < 0) return result;
-        fetch->request = NULL;
-        if (tpc_grants_count(plane)) fetch->left_reason = TPC_FETCH_FALLBACK_AUTHORIZE; /* C was not asked */
-        tpc_fetch_charge_python(plane->fetches, fetch);
-    } else {
-        unlink_left(plane->fetches, fetch);
-    }
-    fetch->state = TPC_FETCH_FRESH;
-    *out = fetch;
-    return 0;
-}
-
-int tpc_fetch_again(tpc_plane *plane, tpc_request *request, tpc_fetch *fetch) {
-    if (fetch->error_code || reserve_readings(plane->fetches, fetch->parts_count) < 0) return 0;
-    fetch->request = request;
-    tpc_request_leaves_python(plane->connections, request);
-    enum tpc_fetch_fallback reason = go_on(plane, request, fetch);
-    if (!reason) return 1;
-    tpc_request_enters_python(plane->connections, request);
-    plane->fetches->statistics.left[reason]++;
-    fetch->left_reason = (uint8_t)reason;
-    fetch->request = NULL;
-    return 0;
-}
-
-void tpc_fetch_end(tpc_plane *plane, tpc_fetch *fetch) {
-    tpc_fetch_unreserve(plane, fetch);
-    if (fetch->state == TPC_FETCH_IN_PYTHON) unlink_left(plane->fetches, fetch);
-    tpc_fetch_free(plane, fetch);
 }

@@ -1,6 +1,7 @@
 /*
- * Fetch's inner structures, shared by fetch_sessions.c (which partitions a request means), fetch.c (reading, answering)
- * and fetch_wait.c (parked ones). Everybody else uses cdef/55_fetch.h.
+ * Fetch's inner structures, shared by fetch_request.c (a request), fetch_sessions.c (which partitions it means),
+ * fetch.c (an attempt), fetch_wait.c (parked ones) and fetch_left.c (those that Python has). Everybody else uses
+ * cdef/55_fetch.h.
  *
  * Theory of operation. A request becomes a tpc_fetch when its session has been looked up and moved on, which happens once
  * and cannot be undone. An attempt then reads all its partitions; it ends in an answer, in the wait (parked), or with
@@ -10,6 +11,9 @@
  */
 #ifndef TPC_FETCH_INTERNAL_H
 #define TPC_FETCH_INTERNAL_H
+
+#include <errno.h>
+#include <stdlib.h>
 
 #include "bytes.h"
 #include "segment_window.h"
@@ -137,6 +141,15 @@ int tpc_fetch_find_context(tpc_fetch_sessions *sessions, const tpc_fetch_request
 void tpc_fetch_forget_context(tpc_fetch_sessions *sessions, tpc_fetch *fetch);
 const tpc_fetch_session *tpc_fetch_session_find(const tpc_fetch_sessions *sessions, int32_t session_id);
 
+/* An array of the scratch; -ENOMEM: it stays as it is. */
+static inline int tpc_fetch_resize(void *array, size_t bytes) {
+    void **at = array;
+    void *resized = realloc(*at, bytes);
+    if (!resized) return -ENOMEM;
+    *at = resized;
+    return 0;
+}
+
 static inline tpc_fetch_known *tpc_fetch_known_of(tpc_fetch_asked *asked) { return (tpc_fetch_known *)asked; }
 
 /* How far a fetch reads. */
@@ -150,8 +163,16 @@ int tpc_fetch_tell_aborted(tpc_fetches *fetches, tpc_fetch_reading *reading, int
 
 /* fetch_limits.c: none yet, with the bounds that hold before any are set. */
 tpc_fetches *tpc_fetches_new(void);
-/* fetch.c */
+/* Charges what it takes while it waits. False: it is not to wait, since those that do have all there is. */
+bool tpc_fetch_may_wait(tpc_fetches *fetches, tpc_fetch *fetch);
+/* Charges what Python makes of it. Where there is not so much it is answered as soon as it was read. */
+void tpc_fetch_charge_python(tpc_fetches *fetches, tpc_fetch *fetch);
+
+/* fetch_request.c */
 void tpc_fetches_free(tpc_plane *plane);
+
+/* fetch.c: room in the scratch for so many partitions. 0 or -ENOMEM. */
+int tpc_fetch_reserve_readings(tpc_fetches *fetches, int32_t parts);
 enum tpc_fetch_outcome_kind { TPC_FETCH_ANSWERED, TPC_FETCH_TOO_LITTLE, TPC_FETCH_NOT_HERE };
 /* Reads, and answers when there is enough or `last`; then the fetch is gone. *reason: why it is not to be had here. */
 enum tpc_fetch_outcome_kind tpc_fetch_attempt(tpc_plane *plane, tpc_fetch *fetch, bool last,
@@ -160,17 +181,24 @@ tpc_partition *tpc_fetch_partition_of(tpc_plane *plane, tpc_fetch_asked *asked);
 void tpc_fetch_free(tpc_plane *plane, tpc_fetch *fetch);
 /* The fetch's partitions as they stand in its answer, topics together; last[i]: the next one has another topic. 0 or -ENOMEM. */
 int tpc_fetch_order(tpc_plane *plane, const tpc_fetch *fetch, int32_t *order, uint8_t *last);
+/* Takes the fetch and its request: above a quota. */
+void tpc_fetch_answer_nothing(tpc_plane *plane, tpc_fetch *fetch);
+
+/* fetch_left.c: Python will ask for it, with its request, which goes there by another way. */
+void tpc_fetch_leave(tpc_fetches *fetches, tpc_fetch *fetch, enum tpc_fetch_fallback reason);
 /* To Python, with its request. */
 void tpc_fetch_hand_over(tpc_plane *plane, tpc_fetch *fetch, enum tpc_fetch_fallback reason);
+/* Of this request; NULL: there is none. */
+tpc_fetch *tpc_fetch_find_left(tpc_fetches *fetches, const tpc_request *request);
+/* The same, and it is not with Python any more. */
+tpc_fetch *tpc_fetch_take_left(tpc_fetches *fetches, const tpc_request *request);
+/* Those whose connection has gone. */
+void tpc_fetch_forget_left_of_gone(tpc_plane *plane);
 
 /* fetch_near.c: the bit of the client's rack; 0: it names none, or one that no replica is in. */
 uint64_t tpc_fetch_rack_of(const tpc_fetches *fetches, const tpc_fetch_request *asked);
 
 /* fetch_wait.c */
-/* Charges what it takes while it waits. False: it is not to wait, since those that do have all there is. */
-bool tpc_fetch_may_wait(tpc_fetches *fetches, tpc_fetch *fetch);
-/* Charges what Python makes of it. Where there is not so much it is answered as soon as it was read. */
-void tpc_fetch_charge_python(tpc_fetches *fetches, tpc_fetch *fetch);
 int tpc_fetch_park(tpc_plane *plane, tpc_fetch *fetch);
 /* Whoever waits for this partition looks again, at once. */
 void tpc_fetch_look_again(tpc_plane *plane, tpc_partition *partition);

@@ -8,10 +8,7 @@
  * A commit that moves high watermarks marks the fetches that watch those partitions, each once, and when all have moved
  * they attempt again, in the order in which they were marked.
  *
- * What they take while they wait, or are with Python, has a bound of its own: sessions that fill theirs must not keep
- * everybody else from waiting. Above it one of many partitions is answered at once, with what there is, and its client
- * asks again: that costs CPU, where waiting would cost the memory. Those of few partitions are charged and always wait,
- * so together they are bounded by the number of connections alone.
+ * What they take while they wait has a bound: fetch_limits.c.
  */
 #include "fetch.h"
 
@@ -19,44 +16,6 @@
 #include <stdlib.h>
 
 enum { NS_PER_MS = 1000000, WORD_BITS = 64 };
-
-enum {
-    FEW_PARTS = 64,             /* that wait whatever others take: a connection has one */
-    PART_BYTES_IN_PYTHON = 1024 /* in the objects of its request, its reading and its answer */
-};
-
-/* ---- memory ---- */
-
-/* Beside its frame, which is charged to the connections' budget, and what its session keeps. */
-static int64_t bytes_of(const tpc_fetch *fetch) {
-    size_t part = sizeof *fetch->parts + sizeof *fetch->waits;
-    if (fetch->with_names) part += sizeof(tpc_fetch_known);
-    return (int64_t)(sizeof *fetch + (size_t)fetch->parts_count * part);
-}
-
-/* Whether there was so much, or it is so little that nobody asks. If not, it waits no more, and is counted once. */
-static bool charge(tpc_fetches *fetches, tpc_fetch *fetch, int64_t bytes, bool even_so) {
-    bool fits = fetch->parts_count <= FEW_PARTS || bytes <= fetches->waiting_bytes_max - fetches->waiting_bytes;
-    if (!fits) {
-        fetches->statistics.hurried += fetch->deadline_ns != 0;
-        fetch->deadline_ns = 0;
-        if (!even_so) return false;
-    }
-    TPC_HOLDS(bytes >= 0 && fetch->waiting_bytes <= fetches->waiting_bytes);
-    fetch->waiting_bytes += bytes;
-    fetches->waiting_bytes += bytes;
-    return fits;
-}
-
-bool tpc_fetch_may_wait(tpc_fetches *fetches, tpc_fetch *fetch) {
-    return fetch->waiting_bytes || charge(fetches, fetch, bytes_of(fetch), false);
-}
-
-void tpc_fetch_charge_python(tpc_fetches *fetches, tpc_fetch *fetch) {
-    int64_t bytes = (int64_t)fetch->parts_count * PART_BYTES_IN_PYTHON;
-    if (!fetch->waiting_bytes) bytes += bytes_of(fetch);
-    charge(fetches, fetch, bytes, true);
-}
 
 /* ---- the wheel ---- */
 
@@ -280,15 +239,6 @@ void tpc_fetch_forget_parked(tpc_plane *plane) {
         while (fetches->wheel[slot]) forget(plane, fetches->wheel[slot]);
 }
 
-static void forget_left_of_gone(tpc_plane *plane) {
-    if (!plane->fetches->left_count) return;
-    for (uint32_t i = 0; i < TPC_FETCH_LEFT_BUCKETS; i++)
-        for (tpc_fetch *fetch = plane->fetches->left[i], *next; fetch; fetch = next) {
-            next = fetch->next;
-            if (!tpc_connection_is_open(plane->connections, fetch->connection)) tpc_fetch_end(plane, fetch);
-        }
-}
-
 /* Whether anybody was answered. */
 static bool look_at_slot(tpc_plane *plane, uint32_t slot, int64_t now_ns) {
     bool answered = false;
@@ -314,7 +264,7 @@ int64_t tpc_fetch_turn(void *context, int64_t now_ns) {
     if (!fetches->statistics.parked_now) {
         if (fetches->left_count && now_ms - fetches->wheel_ms > TPC_FETCH_WHEEL_SLOTS) {
             fetches->wheel_ms = now_ms;
-            forget_left_of_gone(plane);
+            tpc_fetch_forget_left_of_gone(plane);
         }
         return INT64_MAX;
     }
@@ -325,7 +275,7 @@ int64_t tpc_fetch_turn(void *context, int64_t now_ns) {
         for (int64_t i = 1; i <= steps && i <= TPC_FETCH_WHEEL_SLOTS; i++)
             answered |= look_at_slot(plane, (uint32_t)(fetches->wheel_ms + i) & (TPC_FETCH_WHEEL_SLOTS - 1), now_ns);
         fetches->wheel_ms = now_ms;
-        if (round) forget_left_of_gone(plane);
+        if (round) tpc_fetch_forget_left_of_gone(plane);
     }
     if (answered) /* the connections' own hook has run before this one */
         return now_ns;

@@ -16,6 +16,16 @@
 #include "link.h"
 #include "cdef/56_forward.h"
 
+enum { TPC_FORWARD_CORES_MAX = 1024 };
+
+struct tpc_forwarded;
+
+/* What is sent on: a Produce (forward_produce.c), or a Fetch (forward_fetch.c). */
+typedef struct {
+    void (*finish)(struct tpc_forwarded *it);     /* takes it: all its parts are done */
+    void (*progressed)(struct tpc_forwarded *it); /* a part is done, and others are not; NULL: they are waited for */
+} tpc_forwarded_kind;
+
 /* One owner's part of a request. */
 typedef struct {
     tpc_link_call call; /* first: a call is its part */
@@ -31,6 +41,7 @@ typedef struct {
 
 typedef struct tpc_forwarded {
     struct tpc_forwarded *next, *previous;
+    const tpc_forwarded_kind *kind;
     tpc_plane *plane;
     tpc_request request; /* its header, and where its body is in `frame` */
     tpc_frame *frame;
@@ -84,9 +95,9 @@ int tpc_forward_produce(tpc_plane *plane, const tpc_request *request, const tpc_
 /* A Fetch: whether it was sent on, and then it is taken with its request. */
 bool tpc_forward_fetch(tpc_plane *plane, tpc_fetch *fetch);
 
-/* For forward_fetch.c. */
-tpc_forwarded *tpc_forwarded_new(tpc_plane *plane, const tpc_request *request, int32_t asked_count,
-                                 uint32_t parts_count);
+/* For forward_produce.c and forward_fetch.c. */
+tpc_forwarded *tpc_forwarded_new(tpc_plane *plane, const tpc_forwarded_kind *kind, const tpc_request *request,
+                                 int32_t asked_count, uint32_t parts_count);
 void tpc_forwarded_free(tpc_forwarded *it);
 /* The distinct ones of these cores, into `distinct`; how many. */
 uint32_t tpc_forwarded_cores(const uint16_t *cores, int32_t count, uint16_t *distinct);
@@ -98,8 +109,5 @@ void tpc_forwarded_sent(tpc_forwarded *it);
 /* Reads where the partitions stand in the answers; a part whose answer is not what was asked for counts as lost. */
 void tpc_forwarded_read(tpc_forwarded *it);
 tpc_forwarded_part *tpc_forwarded_part_of(tpc_forwarded *it, uint16_t core);
-/* Takes it. */
-void tpc_forward_fetch_finish(tpc_forwarded *it);
-void tpc_forward_fetch_progressed(tpc_forwarded *it, const tpc_forwarded_part *part);
 
 #endif

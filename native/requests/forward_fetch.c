@@ -11,7 +11,6 @@
 #include "wire.h"
 
 enum {
-    CORES_MAX = 1024,
     TOPIC_IDS_FROM = 13,
     FLEXIBLE_FROM = 12,
     SESSIONS_FROM = 7,
@@ -20,6 +19,11 @@ enum {
     FIELDS_BYTES_MAX = 64, /* of an answer, or of a topic beside its name */
     NS_PER_MS = 1000000
 };
+
+static void finish_fetch(tpc_forwarded *it);
+static void release_others(tpc_forwarded *it);
+
+static const tpc_forwarded_kind fetch_kind = {.finish = finish_fetch, .progressed = release_others};
 
 /* ---- asking ---- */
 
@@ -93,13 +97,13 @@ static void give_up(tpc_forwarded *it) {
 }
 
 bool tpc_forward_fetch(tpc_plane *plane, tpc_fetch *fetch) {
-    uint16_t distinct[CORES_MAX];
+    uint16_t distinct[TPC_FORWARD_CORES_MAX];
     if (fetch->parts_count == 0 || fetch->is_follower) return false;
     uint16_t *cores = owners(plane->forwarding, fetch, NULL);
     if (!cores) return false;
     uint32_t parts_count = tpc_forwarded_cores(cores, fetch->parts_count, distinct);
     free(cores);
-    tpc_forwarded *it = tpc_forwarded_new(plane, fetch->request, fetch->parts_count, parts_count);
+    tpc_forwarded *it = tpc_forwarded_new(plane, &fetch_kind, fetch->request, fetch->parts_count, parts_count);
     if (!it) return false;
     it->fetch = fetch;
     it->order = malloc((size_t)fetch->parts_count * sizeof *it->order);
@@ -116,13 +120,13 @@ bool tpc_forward_fetch(tpc_plane *plane, tpc_fetch *fetch) {
             it->parts[i] = (tpc_forwarded_part){.outcome = TPC_LINK_LOST, .is_done = true, .core = distinct[i]};
     plane->forwarding->statistics.fetches++;
     for (uint32_t i = 0; i < parts_count; i++)
-        if (it->parts[i].is_done && it->open > 0) tpc_forward_fetch_progressed(it, &it->parts[i]);
+        if (it->parts[i].is_done && it->open > 0) release_others(it);
     tpc_forwarded_sent(it);
     return true;
 }
 
-void tpc_forward_fetch_progressed(tpc_forwarded *it, const tpc_forwarded_part *part) {
-    (void)part; /* its owner has waited, or need not; whoever else is asked waits for nothing any more */
+/* An owner has waited, or need not: whoever else is asked waits for nothing any more. */
+static void release_others(tpc_forwarded *it) {
     TPC_HOLDS(it->fetch && it->open > 0);
     if (it->is_released) return;
     it->is_released = true;
@@ -320,7 +324,7 @@ static bool answer(tpc_forwarded *it) {
     return made;
 }
 
-void tpc_forward_fetch_finish(tpc_forwarded *it) {
+static void finish_fetch(tpc_forwarded *it) {
     tpc_plane *plane = it->plane;
     tpc_fetch *fetch = it->fetch;
     bool refused = false;

@@ -30,16 +30,6 @@ enum { VERSION_WITH_TOPIC_IDS = 13 };
 
 /* ---- one partition ---- */
 
-void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *partition, int16_t error_code) {
-    bool is_tried_again = error_code == TPC_ERROR_NOT_LEADER_OR_FOLLOWER ||
-                          error_code == TPC_ERROR_NOT_ENOUGH_REPLICAS || error_code == TPC_ERROR_KAFKA_STORAGE_ERROR;
-    if (!is_tried_again) return;
-    if (connection) tpc_connection_note_refusal(plane->connections, connection, error_code);
-    if (!partition) return;
-    partition->refused_ns = tpc_ring_now_ns(plane->ring);
-    partition->refused_with = error_code;
-}
-
 /*
  * An unknown producer may begin anywhere, since its state may have been lost with old segments; but where no record has
  * ever been there is none that it followed (Kafka from 4.5 on). Were it taken, what comes before it could never be written.

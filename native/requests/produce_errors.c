@@ -1,9 +1,22 @@
-/* What a refusal of single records says, in the answer to a Produce. Who has made the answer frees `record_errors`. */
+/*
+ * Refusals: how they are remembered, for what comes behind them, and what one of single records says in the answer to a
+ * Produce. Who has made the answer frees `record_errors`.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plane.h"
+
+void tpc_produce_refused(tpc_plane *plane, uint64_t connection, tpc_partition *partition, int16_t error_code) {
+    bool is_tried_again = error_code == TPC_ERROR_NOT_LEADER_OR_FOLLOWER ||
+                          error_code == TPC_ERROR_NOT_ENOUGH_REPLICAS || error_code == TPC_ERROR_KAFKA_STORAGE_ERROR;
+    if (!is_tried_again) return;
+    if (connection) tpc_connection_note_refusal(plane->connections, connection, error_code);
+    if (!partition) return;
+    partition->refused_ns = tpc_ring_now_ns(plane->ring);
+    partition->refused_with = error_code;
+}
 
 int16_t tpc_produce_doubted(tpc_plane *plane, const tpc_partition *partition, int64_t base_offset,
                             int64_t next_offset) {

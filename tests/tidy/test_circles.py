@@ -18,8 +18,6 @@ C_CIRCLES = [
     {"connection", "connection_accept", "connection_identity", "connection_quota", "connection_receive",
      "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
     {"journal", "journal_queue", "journal_writer"},
-    {"fetch", "fetch_near", "fetch_wait", "forward", "forward_fetch"},
-    {"pending", "produce", "produce_errors"},
 ]  # fmt: skip
 """Files that may call each other in a circle, each inside one room."""
 C_ROOMS = {
