@@ -22,11 +22,11 @@ void steady_want_nothing(steady_peer *peer, steady_link *to) {
     peer->want = STEADY_WANTS_NOTHING;
 }
 
-/* ---- frames out ---- */
+/* ---- frames ---- */
 
 /* Rule: Who looks at a link behind a send holds its connection. A send that finds no memory closes it, and what closes
- * while nothing of it is under way is freed at once. See also native/net/link.c, native/replication/steady_lag.c. Held by
- * tests/engine/test_scarce_memory.py. */
+ * while nothing of it is under way is freed at once. See also native/net/link.c, native/replication/steady_turn.c,
+ * native/replication/steady_lag.c. Held by tests/engine/test_scarce_memory.py. */
 connection *steady_link_hold(steady_link *it) {
     TPC_HOLDS(it->connection && it->connection->steady == it);
     connection_hold(it->connection);
