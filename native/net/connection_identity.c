@@ -78,7 +78,8 @@ void identity_begin(connection *it) {
 static int64_t held_by(const connection *it) {
     int64_t partial = it->partial != NULL ? it->partial->capacity : 0;
     int64_t backlog = it->backlog != NULL ? it->backlog->capacity : 0;
-    return partial + backlog + tls_held(it) + (int64_t)it->held_bytes;
+    int64_t plain = it->plain != NULL ? it->plain->capacity : 0;
+    return partial + backlog + plain + (int64_t)it->held_bytes;
 }
 
 static void count_again(connection *it) {

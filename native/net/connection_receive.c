@@ -372,6 +372,14 @@ static void parse_backlog(connection *it) {
     identity_count(it);
 }
 
+/* The whole frame that its sink put aside, if there is one. */
+static void take_deferred(connection *it) {
+    tpc_frame *frame = it->deferred;
+    if (frame == NULL) return;
+    it->deferred = NULL;
+    it->sink->take_frame(it, frame);
+}
+
 static bool may_go_on(connection *it) {
     if (it->paused && it->sink->may_resume(it)) it->paused = false;
     it->starved = false;                    /* if there is still no room, parsing says so again */
@@ -452,7 +460,7 @@ bool receive_attend(connection *it) {
     if (it->state == CONNECTION_FLUSHING) return cancel(it);
     if (has_left(it)) return close_left(it);
     if (!may_go_on(it)) return cancel(it);
-    requests_take_deferred(it);
+    take_deferred(it);
     if (it->deferred == NULL) parse_backlog(it);
     if (it->state != CONNECTION_OPEN) return true;
     if (tls_waits(it)) return cancel(it) && !tls_waits_for_turn(it);
@@ -469,11 +477,11 @@ void receive_forget(connection *it) {
         it->receiving_forgotten = true;
         it->owner->frames_leaving++;
     }
-    if (it->tls != NULL) tls_forget(it);
     tpc_frame_release(it->partial);
     tpc_frame_release(it->backlog);
+    tpc_frame_release(it->plain);
     tpc_frame_release(it->deferred);
-    it->partial = it->backlog = it->deferred = NULL;
+    it->partial = it->backlog = it->plain = it->deferred = NULL;
     node_remove(&it->by_assembly);
     node_remove(&it->by_starvation);
     it->starved = it->paused = false;

@@ -189,13 +189,6 @@ no_memory:
     connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
 }
 
-void requests_take_deferred(connection *it) {
-    tpc_frame *frame = it->deferred;
-    if (frame == NULL) return;
-    it->deferred = NULL;
-    deliver(it, frame);
-}
-
 static bool align_request(connection *it, const uint8_t *data, size_t bytes, uint32_t *residue) {
     const tpc_connections *connections = it->owner;
     return connections->alignment != NULL && connection_may_be_served(it) &&

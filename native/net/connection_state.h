@@ -120,7 +120,8 @@ typedef struct sending {
 typedef struct {
     /* A whole frame where it was received, without its length. False: nothing has changed, and it comes as a frame. */
     bool (*take_bytes)(struct connection *it, uint8_t *bytes, uint32_t length);
-    /* A whole frame, `it->lead` bytes behind the beginning of its memory. Takes it; the connection may be closing then. */
+    /* A whole frame, `it->lead` bytes behind the beginning of its memory. Takes it; the connection may be closing then. One that
+     * it defers comes once more when the connection is attended to. */
     void (*take_frame)(struct connection *it, tpc_frame *frame);
     /* Asked between two frames: whether it takes no more now, and, once that was so, whether it takes some again. */
     bool (*is_full)(const struct connection *it);
@@ -178,6 +179,8 @@ typedef struct connection {
     tpc_frame *deferred;  /* a whole Fetch that is not taken yet: what is before it has to leave first */
     tpc_frame *backlog;   /* arrived while paused or starved, not parsed: [backlog_position, length) */
     uint32_t backlog_position;
+    tpc_frame *plain; /* decrypted, not parsed: [plain_position, length) */
+    uint32_t plain_position;
 
     uint32_t answers_capacity; /* a power of two, or 0 */
     answer *answers;
@@ -403,6 +406,7 @@ size_t receive_parse(connection *it, uint8_t *data, size_t bytes);
 uint8_t *receive_frame_room(connection *it, uint32_t bytes);
 /* They were written there. */
 void receive_in_frame(connection *it, size_t bytes);
+/* Nothing comes any more. */
 void receive_end_of_file(connection *it);
 
 /* connection_tls.c: of connections with a `tls`. */
@@ -415,14 +419,11 @@ size_t tls_take(connection *it, const uint8_t *data, size_t bytes);
 void tls_take_kept(connection *it);
 /* Of any connection: whether there is something of that. */
 bool tls_keeps_bytes(const connection *it);
-/* Of any connection: the memory of what was decrypted and waits. */
-int64_t tls_held(const connection *it);
 /* Of any connection: it takes nothing now, until the next turn or until it has a name. */
 bool tls_waits(const connection *it);
 bool tls_waits_for_turn(const connection *it);
 bool tls_send(connection *it);
 void tls_sent(connection *it, const sending *by, uint64_t bytes);
-void tls_forget(connection *it);
 void tls_closing(connection *it);
 /* Of any connection. */
 void tls_free(connection *it);
@@ -431,8 +432,6 @@ void tls_stop(tpc_connections *connections);
 
 /* connection_requests.c */
 extern const connection_sink request_sink;
-/* The Fetch that had to wait, if there is one. */
-void requests_take_deferred(connection *it);
 
 /* connection_quota.c */
 void quotas_free(tpc_connections *connections);

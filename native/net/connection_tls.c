@@ -3,7 +3,7 @@
  *
  * What is received is ciphertext, read where it lies; what is decrypted goes straight into the frame of a large request, else
  * into one scratch buffer of the core, where it is parsed as plain bytes would be. Paused or starved: what is left of the record that
- * was decrypted last waits in `plain`, and ciphertext behind it in the connection's backlog. Bytes that OpenSSL has decrypted
+ * was decrypted last waits in the connection's `plain`, and ciphertext behind it in the connection's backlog. Bytes that OpenSSL has decrypted
  * raise no event, so going on begins with them.
  *
  * What is sent is gathered from the answers that are ready into full records, encrypted into one frame, and sent from there.
@@ -39,8 +39,6 @@ typedef struct tls_filter {
     bool is_up;               /* the handshake is whole */
     bool is_named;            /* and it is known who it is */
     bool waits_for_turn;
-    tpc_frame *plain; /* decrypted, not parsed: [plain_position, length) */
-    uint32_t plain_position;
     tpc_frame *sealed; /* being sent: [sealed_position, length) */
     uint32_t sealed_position;
     uint32_t sealed_answers_bytes; /* what it says of the answers */
@@ -97,11 +95,6 @@ int tls_adopt(connection *it, tpc_tls_session *session, const uint8_t *unread, s
     return 0;
 }
 
-void tls_forget(connection *it) {
-    tpc_frame_release(it->tls->plain);
-    it->tls->plain = NULL;
-}
-
 /* close_notify, or the alert that says what was wrong, if the socket takes it at once. */
 static void say_last_words(connection *it) {
     tls_filter *tls = it->tls;
@@ -133,7 +126,6 @@ void tls_free(connection *it) {
     if (tls == NULL) return;
     it->tls = NULL;
     leave_handshakes(tls);
-    tpc_frame_release(tls->plain);
     tpc_frame_release(tls->sealed);
     tpc_tls_session_free(tls->session);
     tpc_tls_context_free(tls->context);
@@ -248,13 +240,12 @@ static bool may_read(const connection *it) {
 
 /* Bytes of one record as they came: what cannot be parsed now is kept. */
 static void take_plain(connection *it, uint8_t *data, size_t bytes) {
-    tls_filter *tls = it->tls;
     size_t taken = receive_parse(it, data, bytes);
     if (taken == bytes || it->state != CONNECTION_OPEN || !identity_has_room(it, (int64_t)(bytes - taken))) return;
-    tls->plain = tpc_frame_new_forced(it->owner->budget, (uint32_t)(bytes - taken));
-    tls->plain_position = 0;
-    if (tls->plain != NULL)
-        memcpy(tls->plain->data, data + taken, bytes - taken);
+    it->plain = tpc_frame_new_forced(it->owner->budget, (uint32_t)(bytes - taken));
+    it->plain_position = 0;
+    if (it->plain != NULL)
+        memcpy(it->plain->data, data + taken, bytes - taken);
     else
         connection_begin_close(it, TPC_CLOSE_BUDGET, ENOMEM);
 }
@@ -301,14 +292,13 @@ size_t tls_take(connection *it, const uint8_t *data, size_t bytes) {
 }
 
 void tls_take_kept(connection *it) {
-    tls_filter *tls = it->tls;
-    tpc_frame *plain = tls->plain;
+    tpc_frame *plain = it->plain;
     if (plain != NULL) {
-        tls->plain = NULL;
-        tls->plain_position +=
-            (uint32_t)receive_parse(it, plain->data + tls->plain_position, plain->length - tls->plain_position);
-        if (tls->plain_position < plain->length && it->state == CONNECTION_OPEN) {
-            tls->plain = plain;
+        it->plain = NULL;
+        it->plain_position +=
+            (uint32_t)receive_parse(it, plain->data + it->plain_position, plain->length - it->plain_position);
+        if (it->plain_position < plain->length && it->state == CONNECTION_OPEN) {
+            it->plain = plain;
             return;
         }
         tpc_frame_release(plain);
@@ -318,11 +308,7 @@ void tls_take_kept(connection *it) {
 
 bool tls_keeps_bytes(const connection *it) {
     const tls_filter *tls = it->tls;
-    return tls != NULL && (tls->plain != NULL || (tls->session != NULL && tpc_tls_pending(tls->session) > 0));
-}
-
-int64_t tls_held(const connection *it) {
-    return it->tls != NULL && it->tls->plain != NULL ? it->tls->plain->capacity : 0;
+    return tls != NULL && (it->plain != NULL || (tls->session != NULL && tpc_tls_pending(tls->session) > 0));
 }
 
 /* ------------------------------------------------------------------------------------------------ sending */
