@@ -1,5 +1,5 @@
 /*
- * The table of connections: slots and generations, opening and closing, the turn hook, statistics.
+ * The connections of a core as a whole: what their end is, their turn, statistics.
  */
 #include "connection_state.h"
 #include "latency.h"
@@ -19,166 +19,7 @@ _Static_assert(sizeof((tpc_connection_statistics){0}.closed_by_reason) / sizeof(
 
 static const int64_t NS_PER_MS = 1000000;
 
-/* ------------------------------------------------------------------------------------------------ slots */
-
-/* Rule: A connection is slot and generation, never a descriptor. Held by tests/engine/test_connections.py,
- * tests/engine/test_connections_random.py. */
-connection *connection_find(tpc_connections *connections, uint64_t id) {
-    uint32_t index = (uint32_t)id;
-    if (index >= connections->slots_count) return NULL;
-    slot *found = &connections->slots[index];
-    return found->generation == (uint32_t)(id >> 32) ? found->connection : NULL;
-}
-
-connection *connection_of_completion(tpc_connections *connections, uint64_t user_data) {
-    uint32_t index = (uint32_t)user_data;
-    assert(index < connections->slots_count);
-    slot *found = &connections->slots[index];
-    assert(found->connection != NULL && (found->generation & 0xffffffu) == tpc_user_data_generation(user_data));
-    return found->connection;
-}
-
-static int grow_slots(tpc_connections *connections) {
-    uint32_t count = connections->slots_count ? connections->slots_count * 2 : 64;
-    slot *slots = realloc(connections->slots, count * sizeof *slots);
-    if (slots == NULL) return -ENOMEM;
-    for (uint32_t i = count; i-- > connections->slots_count;) {
-        slots[i] = (slot){.generation = 1, .next_free = connections->slots_free};
-        connections->slots_free = i;
-    }
-    connections->slots = slots;
-    connections->slots_count = count;
-    return 0;
-}
-
-uint32_t connections_of_clients(const tpc_connections *connections) {
-    return connections->connections_count - links_connections_count(connections) - connections->steady_links;
-}
-
-void connections_counted(tpc_connections *connections) {
-    if (connections->open_shown)
-        __atomic_store_n(connections->open_shown, connections_of_clients(connections), __ATOMIC_RELAXED);
-}
-
-void tpc_connections_show_open(tpc_connections *connections, uint32_t *place) {
-    connections->open_shown = place;
-    connections_counted(connections);
-}
-
-static int take_slot(tpc_connections *connections, connection *it) {
-    if (connections->slots_free == UINT32_MAX) {
-        int result = grow_slots(connections);
-        if (result < 0) return result;
-    }
-    it->slot = connections->slots_free;
-    slot *taken = &connections->slots[it->slot];
-    connections->slots_free = taken->next_free;
-    taken->connection = it;
-    it->generation = taken->generation;
-    connections->connections_count++;
-    connections_counted(connections);
-    return 0;
-}
-
-static void return_slot(tpc_connections *connections, connection *it) {
-    slot *returned = &connections->slots[it->slot];
-    returned->connection = NULL;
-    if (++returned->generation == 0) returned->generation = 1;
-    returned->next_free = connections->slots_free;
-    connections->slots_free = it->slot;
-    connections->connections_count--;
-    connections_counted(connections);
-}
-
-static void discard(connection *it) {
-    if (it->has_peer) peer_counts_remove(&it->owner->peers, &it->peer);
-    identity_free(it);
-    quota_forget(it);
-    return_slot(it->owner, it);
-    tls_free(it);
-    free(it);
-}
-
-/* ------------------------------------------------------------------------------------------------ open and close */
-
-connection *connection_make(tpc_connections *connections, int descriptor, uint16_t listener,
-                            const connection_sink *sink) {
-    connection *it = calloc(1, sizeof *it);
-    if (it == NULL) return NULL;
-    it->owner = connections;
-    it->sink = sink;
-    it->descriptor = descriptor;
-    it->listener = listener;
-    if (tpc_ring_promise_event(connections->ring) < 0) { /* of its end */
-        free(it);
-        return NULL;
-    }
-    if (take_slot(connections, it) < 0) {
-        tpc_ring_release_event(connections->ring);
-        free(it);
-        return NULL;
-    }
-    node_init(&it->attention);
-    node_init(&it->by_activity);
-    node_init(&it->by_send);
-    node_init(&it->by_assembly);
-    node_init(&it->by_starvation);
-    node_init(&it->by_opening);
-    it->opened_ns = tpc_ring_now_ns(connections->ring);
-    connection_touch(it);
-    connection_needs_attention(it);
-    return it;
-}
-
-void connection_withdraw(connection *it) {
-    node_remove(&it->attention);
-    node_remove(&it->by_activity);
-    node_remove(&it->by_opening);
-    tpc_ring_release_event(it->owner->ring);
-    discard(it);
-}
-
-int connection_announce(connection *it) {
-    tpc_connections *connections = it->owner;
-    int result =
-        tpc_ring_push_event(connections->ring, TPC_EVENT_OPENED, connection_id(it), it->descriptor, it->listener, NULL);
-    if (result < 0) {
-        connection_withdraw(it);
-        return result;
-    }
-    connections->statistics.opened++;
-    return 0;
-}
-
-int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id) {
-    peer_address peer;
-    bool has_peer = peer_address_of(descriptor, &peer);
-    if (has_peer && peer_counts_of(&connections->peers, &peer) >= connections->limits.connections_per_ip_max)
-        return -EUSERS;
-    if (has_peer && !quota_admits(connections, listener, &peer)) return -EDQUOT;
-    if (has_peer && !peer_counts_add(&connections->peers, &peer)) return -ENOMEM;
-    connection *it = connection_make(connections, descriptor, listener, &request_sink);
-    if (it == NULL) {
-        if (has_peer) peer_counts_remove(&connections->peers, &peer);
-        return -ENOMEM;
-    }
-    it->has_peer = has_peer;
-    if (has_peer) it->peer = peer;
-    identity_begin(it);
-    tpc_tls_context *context = connections->listener_tls[listener];
-    int result = context != NULL ? tls_open(it, context) : 0;
-    if (result < 0)
-        connection_withdraw(it);
-    else
-        result = connection_announce(it);
-    if (result == 0 && id != NULL) *id = connection_id(it);
-    return result;
-}
-
-void connection_touch(connection *it) {
-    it->active_ns = tpc_ring_now_ns(it->owner->ring);
-    node_to_tail(&it->owner->by_activity, &it->by_activity);
-}
+/* ------------------------------------------------------------------------------------------------ its end */
 
 /* A peer that takes nothing would keep what the kernel has queued, and zero-copy frames with it, for many minutes: reset. */
 static void make_close_abortive(const connection *it) {
@@ -186,14 +27,8 @@ static void make_close_abortive(const connection *it) {
     tpc_io.abandon(it->descriptor);
 }
 
-void connection_begin_close(connection *it, int reason, int error) {
-    if (it->state == CONNECTION_CLOSING) return;
-    connection_hold(it);
-    it->state = CONNECTION_CLOSING;
-    it->reason = (uint8_t)reason;
-    it->error = error;
-    node_remove(&it->attention);
-    node_remove(&it->by_activity);
+/* Of each part what it holds, in this order: links tell others, and what is not sent is no more. */
+static void closing(connection *it) {
     quota_unmute(it);
     if (it->link != NULL || it->carrier != NULL || it->forwards) links_connection_closing(it);
     if (it->sink->closing != NULL) it->sink->closing(it);
@@ -201,11 +36,9 @@ void connection_begin_close(connection *it, int reason, int error) {
     receive_forget(it);
     send_forget(it);
     identity_closing(it);
-    if (it->carrier == NULL) {
-        make_close_abortive(it);
-        tpc_io.shut(it->descriptor);
-    }
-    connection_let_go(it);
+    if (it->carrier != NULL) return;
+    make_close_abortive(it);
+    tpc_io.shut(it->descriptor);
 }
 
 static void add_to_listener(tpc_listener_statistics *sum, const connection *it) {
@@ -219,7 +52,7 @@ static bool is_of_links(const connection *it) { return it->link != NULL || it->s
 
 static bool came_to_a_listener(const connection *it) { return !is_of_links(it) && it->carrier == NULL; }
 
-static void finish_close(connection *it) {
+static void closed(connection *it) {
     tpc_connections *connections = it->owner;
     if (came_to_a_listener(it)) add_to_listener(&connections->listeners[it->listener].ended, it);
     if (it->carrier == NULL) tpc_io.close(it->descriptor);
@@ -234,21 +67,17 @@ static void finish_close(connection *it) {
         assert(result == 0);
         (void)result;
     }
-    discard(it);
+    connection_discard(it);
 }
 
-void connection_let_go(connection *it) {
-    assert(it->operations > 0);
-    it->operations--;
-    it->owner->statistics.operations--;
-    if (it->operations == 0 && it->state == CONNECTION_CLOSING) finish_close(it);
+static void freed(connection *it) {
+    if (it->has_peer) peer_counts_remove(&it->owner->peers, &it->peer);
+    identity_free(it);
+    quota_forget(it);
+    tls_free(it);
 }
 
-int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint32_t listener, uint64_t *id) {
-    if (listener >= LISTENERS_MAX) return -EINVAL;
-    if (connections_of_clients(connections) >= connections->limits.connections_max) return -EMFILE;
-    return connection_open(connections, descriptor, (uint16_t)listener, id);
-}
+static const connection_life life = {.closing = closing, .closed = closed, .freed = freed};
 
 static void flush_and_close(connection *it, int reason, int when) {
     if (it->state == CONNECTION_FLUSHING && it->close_when <= when) return;
@@ -268,34 +97,6 @@ int tpc_connection_close(tpc_connections *connections, uint64_t id, int reason, 
     else
         flush_and_close(it, reason, when);
     return 0;
-}
-
-bool tpc_connection_is_open(tpc_connections *connections, uint64_t id) {
-    const connection *it = connection_find(connections, id);
-    return it != NULL && it->state != CONNECTION_CLOSING;
-}
-
-void tpc_connection_note_refusal(tpc_connections *connections, uint64_t id, int16_t error_code) {
-    connection *it = connection_find(connections, id);
-    if (it == NULL) return;
-    it->refusal = error_code;
-    it->refused_ns = tpc_ring_now_ns(connections->ring);
-}
-
-int16_t tpc_connection_refusal(tpc_connections *connections, uint64_t id, int64_t received_ns) {
-    const connection *it = connection_find(connections, id);
-    if (it == NULL || !it->refusal) return 0;
-    return received_ns - it->refused_ns <= TPC_REFUSED_NS_MAX ? it->refusal : 0;
-}
-
-void tpc_connection_set_mark(tpc_connections *connections, uint64_t id, uint32_t mark) {
-    connection *it = connection_find(connections, id);
-    if (it != NULL) it->mark = mark;
-}
-
-uint32_t tpc_connection_mark(tpc_connections *connections, uint64_t id) {
-    const connection *it = connection_find(connections, id);
-    return it != NULL ? it->mark : 0;
 }
 
 void tpc_connections_close_all(tpc_connections *connections, int reason, int when) {
@@ -458,6 +259,7 @@ tpc_connections *tpc_connections_new(tpc_ring *ring, tpc_budget *budget, const t
     connections->ring = ring;
     connections->budget = budget;
     connections->limits = *limits;
+    connections->life = &life;
     connections->slots_free = UINT32_MAX;
     connections->accepting = true;
     node_init(&connections->attention);

@@ -1,5 +1,6 @@
 /*
- * Listeners: multishot accept (5.19), else one accept at a time; what happens when descriptors or room run out.
+ * Listeners, and who comes to them: multishot accept (5.19), else one accept at a time; what happens when descriptors or room
+ * run out.
  *
  * Above `connections_max`, and of one address above `connections_per_ip_max`, connections are accepted and closed at once:
  * the peer learns it now, and the kernel's queue does not fill with clients that time out. Without descriptors (EMFILE,
@@ -68,11 +69,44 @@ int64_t accept_turn(tpc_connections *connections, int64_t now_ns) {
     return until_ns;
 }
 
+/* One that came to that listener. -EUSERS: its address has as many as it may have; -EDQUOT: as many new ones as its quota
+ * gives. */
+static int open_connection(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id) {
+    peer_address peer;
+    bool has_peer = peer_address_of(descriptor, &peer);
+    if (has_peer && peer_counts_of(&connections->peers, &peer) >= connections->limits.connections_per_ip_max)
+        return -EUSERS;
+    if (has_peer && !quota_admits(connections, listener, &peer)) return -EDQUOT;
+    if (has_peer && !peer_counts_add(&connections->peers, &peer)) return -ENOMEM;
+    connection *it = connection_make(connections, descriptor, listener, &request_sink);
+    if (it == NULL) {
+        if (has_peer) peer_counts_remove(&connections->peers, &peer);
+        return -ENOMEM;
+    }
+    it->has_peer = has_peer;
+    if (has_peer) it->peer = peer;
+    identity_begin(it);
+    tpc_tls_context *context = connections->listener_tls[listener];
+    int result = context != NULL ? tls_open(it, context) : 0;
+    if (result < 0)
+        connection_withdraw(it);
+    else
+        result = connection_announce(it);
+    if (result == 0 && id != NULL) *id = connection_id(it);
+    return result;
+}
+
+int tpc_connections_adopt(tpc_connections *connections, int descriptor, uint32_t listener, uint64_t *id) {
+    if (listener >= LISTENERS_MAX) return -EINVAL;
+    if (connections_of_clients(connections) >= connections->limits.connections_max) return -EMFILE;
+    return open_connection(connections, descriptor, (uint16_t)listener, id);
+}
+
 static void accepted(tpc_connections *connections, const listener *it, int descriptor) {
     uint16_t number = (uint16_t)(it - connections->listeners);
     int result = -EMFILE;
     if (connections->accepting && connections_of_clients(connections) < connections->limits.connections_max)
-        result = connection_open(connections, descriptor, number, NULL);
+        result = open_connection(connections, descriptor, number, NULL);
     if (result == 0) return;
     if (connections->accepting) {
         connections->statistics.refused += result != -EDQUOT; /* a quota counts those itself */

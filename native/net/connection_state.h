@@ -1,7 +1,7 @@
 /*
- * The connections' own state, shared by connection.c (table, close, statistics), connection_accept.c,
- * connection_receive.c (bytes to frames), connection_requests.c (frames to requests), connection_send.c (answers to bytes) and
- * connection_tls.c (what is between both and the socket of a listener with TLS). Nothing else includes this.
+ * The connections' own state, shared by connection_table.c (slots and states), connection.c (their end, turn and statistics),
+ * connection_accept.c (listeners), connection_receive.c (bytes to frames), connection_requests.c (frames to requests),
+ * connection_send.c (answers to bytes) and connection_tls.c (what is between both and the socket of a listener with TLS).
  *
  * What is received is framed, and each frame goes to the connection's sink; what is sent stands in its outbox, the ring of
  * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox. Whether a client
@@ -233,6 +233,16 @@ typedef struct connection {
     uint64_t sent_bytes;
 } connection;
 
+/* What the end of a connection is, past the table that it stands in. */
+typedef struct {
+    /* It has begun to close: its parts let go of what they hold. */
+    void (*closing)(connection *it);
+    /* Neither the kernel nor a handler works for it any more. Ends with connection_discard(). */
+    void (*closed)(connection *it);
+    /* Its memory is freed next. It need not have been closed: it may be one that nobody was told of. */
+    void (*freed)(connection *it);
+} connection_life;
+
 typedef struct {
     connection *connection;
     uint32_t generation;
@@ -253,6 +263,7 @@ struct tpc_connections {
     tpc_ring *ring;
     tpc_budget *budget;
     tpc_connection_limits limits;
+    const connection_life *life;
 
     slot *slots;
     uint32_t slots_count;
@@ -305,9 +316,10 @@ struct tpc_connections {
     void *borrowed_context;
     tpc_alignment_handler alignment;
     void *alignment_context;
-    struct links *links;   /* NULL: there are none */
-    uint32_t steady_links; /* connections to other nodes */
-    struct quotas *quotas; /* NULL: none was ever set */
+    struct links *links;        /* NULL: there are none */
+    uint32_t links_connections; /* links and streams */
+    uint32_t steady_links;      /* connections to other nodes */
+    struct quotas *quotas;      /* NULL: none was ever set */
     tpc_connection_statistics statistics;
     tpc_latencies latencies;
 };
@@ -324,12 +336,10 @@ static inline void connection_needs_attention(connection *it) {
         node_to_tail(&it->owner->attention, &it->attention);
 }
 
-/* connection.c */
+/* connection_table.c */
 connection *connection_find(tpc_connections *connections, uint64_t id);
 /* The connection of a completion; the kernel still worked for it, so it is there. */
 connection *connection_of_completion(tpc_connections *connections, uint64_t user_data);
-/* -EUSERS: its address has as many as it may have; -EDQUOT: as many new ones as its quota gives. */
-int connection_open(tpc_connections *connections, int descriptor, uint16_t listener, uint64_t *id);
 /* Without links and their streams. */
 uint32_t connections_of_clients(const tpc_connections *connections);
 /* Their number has changed: whoever wants to know is told. */
@@ -339,8 +349,11 @@ connection *connection_make(tpc_connections *connections, int descriptor, uint16
                             const connection_sink *sink);
 /* As if it had never been there; the descriptor is the caller's. */
 void connection_withdraw(connection *it);
+/* Its place is free, and so is its memory. */
+void connection_discard(connection *it);
 /* Tells Python that it is there. -ENOBUFS, and then it is gone. */
 int connection_announce(connection *it);
+/* Its parts have let go of everything when this returns; it may be gone, unless somebody holds it. */
 void connection_begin_close(connection *it, int reason, int error);
 void connection_let_go(connection *it);
 void connection_touch(connection *it);
@@ -490,7 +503,6 @@ void links_connection_closing(connection *it);
 void links_connection_gone(connection *it);
 /* Sends what a stream has answered; whether that was anything. */
 bool links_send_answers(connection *it);
-uint32_t links_connections_count(const tpc_connections *connections);
 
 /* connection_send_file.c */
 bool send_with_files(connection *it);

@@ -151,7 +151,7 @@ static connection *open_stream(link *it, const tpc_link_frame *frame, tpc_frame 
     made->client = frame->stream;
     made->client_core = it->core;
     if (connection_announce(made) < 0) return NULL;
-    it->owner->connections_count++;
+    it->owner->connections->links_connections++;
     connections_counted(it->owner->connections);
     it->owner->statistics.streams++;
     return made;
@@ -527,7 +527,7 @@ int tpc_link_adopt(tpc_connections *connections, int descriptor, uint32_t core, 
     *it = (link){.owner = owner, .connection = made, .core = core, .dialled = dialled, .next = owner->first};
     made->link = it;
     owner->first = it;
-    owner->connections_count++;
+    connections->links_connections++;
     connections_counted(connections);
     if (dialled) owner->dialled[core] = it;
     push_hello(it);
@@ -601,8 +601,8 @@ void links_connection_closing(connection *it) {
 void links_connection_gone(connection *it) {
     links *owner = it->owner->links;
     link *gone = it->link;
-    TPC_HOLDS(owner->connections_count > 0);
-    owner->connections_count--;
+    TPC_HOLDS(owner->connections->links_connections > 0);
+    owner->connections->links_connections--;
     if (!gone) return;
     TPC_HOLDS(gone->held_bytes == 0); /* its streams closed with it */
     link **at = &owner->first;
@@ -620,10 +620,6 @@ void links_connection_gone(connection *it) {
 void links_free(tpc_connections *connections) {
     free(connections->links);
     connections->links = NULL;
-}
-
-uint32_t links_connections_count(const tpc_connections *connections) {
-    return connections->links ? connections->links->connections_count : 0;
 }
 
 void tpc_links_statistics(const tpc_connections *connections, tpc_link_statistics *statistics) {

@@ -46,7 +46,6 @@ typedef struct links {
     void *datagram_context;
     link *first;
     link *dialled[LINK_CORES_MAX];
-    uint32_t connections_count; /* links and streams */
     tpc_link_statistics statistics;
 } links;
 

@@ -15,8 +15,7 @@ CIRCLE_OF_TYPES_MAX: Final = 3
 """Modules that import each other, types included."""
 C_CIRCLES = [
     {"context", "session"},
-    {"connection", "connection_accept", "connection_identity", "connection_quota", "connection_receive",
-     "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
+    {"connection_receive", "connection_requests", "connection_send", "connection_send_file", "connection_tls", "link"},
     {"journal", "journal_queue", "journal_writer"},
 ]  # fmt: skip
 """Files that may call each other in a circle, each inside one room."""
