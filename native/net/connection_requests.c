@@ -92,7 +92,7 @@ static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
         send_unreserve_answer(it);
         return false;
     }
-    receive_note_size(it, length);
+    framing_note_size(it, length);
     it->requests++;
     connections->statistics.requests++;
     connections->statistics.requests_hot++;
@@ -142,9 +142,9 @@ static bool defer(connection *it, const tpc_request *request) {
     if (request->api_key != TPC_API_FETCH || (may_fetch(it) && send_has_room(it->owner))) return false;
     it->deferred = request->frame;
     if (may_fetch(it))
-        receive_starve(it);
+        framing_starve(it);
     else
-        receive_pause(it);
+        framing_pause(it);
     return true;
 }
 

@@ -336,6 +336,12 @@ static inline void connection_needs_attention(connection *it) {
         node_to_tail(&it->owner->attention, &it->attention);
 }
 
+/* Its socket brings nothing more; what has come before is still taken. */
+static inline void connection_end_of_file(connection *it) {
+    it->end_of_file = true;
+    connection_needs_attention(it);
+}
+
 /* connection_table.c */
 connection *connection_find(tpc_connections *connections, uint64_t id);
 /* The connection of a completion; the kernel still worked for it, so it is there. */
@@ -394,6 +400,27 @@ static inline bool connection_must_wait(const connection *it) { return it->is_wa
 void accept_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
 int64_t accept_turn(tpc_connections *connections, int64_t now_ns);
 
+/* connection_framing.c */
+/* Parses until the bytes end or the connection must not take more; how many were taken. */
+size_t framing_parse(connection *it, uint8_t *data, size_t bytes);
+/* Where the next bytes of an unfinished request may be written if at least `bytes` of it are missing. NULL: they are not,
+ * or the connection is starved now. */
+uint8_t *framing_room(connection *it, uint32_t bytes);
+/* So many bytes more of the request are in its frame. */
+void framing_arrived(connection *it, size_t bytes);
+/* Nothing more is to be received: above a bound of the connection; or for want of memory, in which case it stands among the
+ * starved. */
+void framing_pause(connection *it);
+void framing_starve(connection *it);
+void framing_end_starvation(connection *it);
+/* Tells how large a connection's requests are, which decides how the next ones are received. */
+void framing_note_size(connection *it, uint32_t bytes);
+
+/* How much of the unfinished request is there. */
+static inline uint32_t framing_have_bytes(const connection *it) {
+    return it->partial != NULL ? it->partial->length - it->lead : 0;
+}
+
 /* connection_receive.c */
 int receive_start(tpc_connections *connections);
 void receive_stop(tpc_connections *connections);
@@ -402,24 +429,11 @@ void receive_on_completion(void *context, uint64_t user_data, int32_t result, ui
 bool receive_attend(connection *it);
 void receive_forget(connection *it);
 void receive_discard(connection *it);
-/* Stops receiving: above a bound of the connection; or for want of memory, in which case it stands among the starved. */
-void receive_pause(connection *it);
-void receive_starve(connection *it);
-/* Tells how large a connection's requests are, which decides how the next ones are received. */
-void receive_note_size(connection *it, uint32_t bytes);
 /* Bytes of a connection without a socket. */
 void receive_feed(connection *it, uint8_t *data, size_t bytes);
 /* Whether a frame can be given to its sink past those bytes. */
 bool receive_takes_frames(const connection *it);
-
-/* For connection_tls.c: as bytes that were received plainly; how many were taken. */
-size_t receive_parse(connection *it, uint8_t *data, size_t bytes);
-/* Where the next bytes of an unfinished request may be written if at least `bytes` of it are missing. NULL: they are not,
- * or the connection is starved now. */
-uint8_t *receive_frame_room(connection *it, uint32_t bytes);
-/* They were written there. */
-void receive_in_frame(connection *it, size_t bytes);
-/* Nothing comes any more. */
+/* Nothing comes any more: a stream of which nothing waits to be taken closes at once. */
 void receive_end_of_file(connection *it);
 
 /* connection_tls.c: of connections with a `tls`. */

@@ -240,7 +240,7 @@ static bool may_read(const connection *it) {
 
 /* Bytes of one record as they came: what cannot be parsed now is kept. */
 static void take_plain(connection *it, uint8_t *data, size_t bytes) {
-    size_t taken = receive_parse(it, data, bytes);
+    size_t taken = framing_parse(it, data, bytes);
     if (taken == bytes || it->state != CONNECTION_OPEN || !identity_has_room(it, (int64_t)(bytes - taken))) return;
     it->plain = tpc_frame_new_forced(it->owner->budget, (uint32_t)(bytes - taken));
     it->plain_position = 0;
@@ -253,16 +253,16 @@ static void take_plain(connection *it, uint8_t *data, size_t bytes) {
 /* Decrypts one record. Whether there may be more. */
 static bool read_record(connection *it) {
     tls_filter *tls = it->tls;
-    uint8_t *into = receive_frame_room(it, TLS_RECORD_BYTES);
+    uint8_t *into = framing_room(it, TLS_RECORD_BYTES);
     if (it->starved) return false;
     bool is_direct = into != NULL;
     int bytes = tpc_tls_read(tls->session, is_direct ? into : it->owner->tls_scratch, TLS_RECORD_BYTES);
     if (bytes == TLS_FAILED)
         failed(it);
     else if (bytes == TLS_ENDED)
-        receive_end_of_file(it);
+        connection_end_of_file(it);
     else if (bytes > 0 && is_direct)
-        receive_in_frame(it, (size_t)bytes);
+        framing_arrived(it, (size_t)bytes);
     else if (bytes > 0)
         take_plain(it, it->owner->tls_scratch, (size_t)bytes);
     return bytes > 0 && may_read(it);
@@ -296,7 +296,7 @@ void tls_take_kept(connection *it) {
     if (plain != NULL) {
         it->plain = NULL;
         it->plain_position +=
-            (uint32_t)receive_parse(it, plain->data + it->plain_position, plain->length - it->plain_position);
+            (uint32_t)framing_parse(it, plain->data + it->plain_position, plain->length - it->plain_position);
         if (it->plain_position < plain->length && it->state == CONNECTION_OPEN) {
             it->plain = plain;
             return;

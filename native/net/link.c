@@ -348,7 +348,7 @@ static bool take(link *it, const tpc_link_frame *said, tpc_frame *frame) {
 static void take_frame_bytes(connection *it, const uint8_t *bytes, uint32_t length, tpc_frame *frame) {
     tpc_link_frame said;
     TPC_HOLDS(it->link->connection == it && it->link->owner == it->owner->links);
-    receive_note_size(it, length);
+    framing_note_size(it, length);
     if (tpc_link_frame_decode(bytes, length, &said) < 0 || !take(it->link, &said, frame))
         connection_begin_close(it, TPC_CLOSE_REQUEST_INVALID, EPROTO);
 }

@@ -13,7 +13,7 @@ static void take(connection *it, const uint8_t *bytes, uint32_t length, tpc_fram
     uint32_t kind = 0;
     size_t position = TPC_STEADY_HEADER_BYTES;
     int64_t count = tpc_steady_frame_decode(bytes, length, &kind);
-    receive_note_size(it, length);
+    framing_note_size(it, length);
     plane->steady->statistics.frames_taken++;
     plane->steady->statistics.taken_bytes += length;
     if (count > 0 && kind == TPC_STEADY_BEAT) {
