@@ -18,7 +18,7 @@ static void charge(tpc_budget *budget, int64_t bytes) {
 }
 
 /* Rule: Requests, answers and what is parked count against one budget, with a cap and a send deadline for each
- * connection. See also native/net/connection_receive.c, native/net/connection_send.c. Held by
+ * connection. See also native/net/connection_framing.c, native/net/connection_answers.c. Held by
  * tests/engine/test_connections.py, tests/integration/test_bad_input.py. */
 static bool has_room(tpc_budget *budget, int64_t bytes) {
     int64_t missing = bytes - tpc_budget_room(budget);

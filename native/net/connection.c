@@ -34,7 +34,7 @@ static void closing(connection *it) {
     if (it->sink->closing != NULL) it->sink->closing(it);
     if (it->tls != NULL) tls_closing(it);
     receive_forget(it);
-    send_forget(it);
+    answers_forget(it);
     identity_closing(it);
     if (it->carrier != NULL) return;
     make_close_abortive(it);
@@ -204,7 +204,7 @@ static connection *stuck_reader(const tpc_connections *connections, int64_t now_
 /* The starved try again when memory came back. One victim a turn: its frames are perhaps all that was missing. */
 static int64_t relieve_starvation(tpc_connections *connections, int64_t now_ns) {
     bool anybody_starves = node_linked(&connections->by_starvation);
-    if (!anybody_starves && send_has_room(connections)) {
+    if (!anybody_starves && answers_have_room(connections)) {
         connections->starved_at_bytes = connections->starved_at_answers = INT64_MAX;
         return INT64_MAX;
     }

@@ -79,17 +79,43 @@ void tpc_request_leaves_python(tpc_connections *connections, tpc_request *reques
     if (it != NULL) it->requests_in_python--;
 }
 
+/* ------------------------------------------------------------------------------------------------ answering */
+
+int tpc_request_answer_bytes(tpc_connections *connections, tpc_request *request, const uint8_t *data, size_t length) {
+    tpc_request_leaves_python(connections, request);
+    int result = tpc_answer_bytes(connections, request->connection, request->sequence, data, length);
+    tpc_request_release(request);
+    return result;
+}
+
+int tpc_request_answer_slices(tpc_connections *connections, tpc_request *request, const tpc_slice *slices,
+                              uint32_t count) {
+    tpc_request_leaves_python(connections, request);
+    int result = tpc_answer_slices(connections, request->connection, request->sequence, slices, count);
+    tpc_request_release(request);
+    return result;
+}
+
+int tpc_request_answer_none(tpc_connections *connections, tpc_request *request) {
+    tpc_request_leaves_python(connections, request);
+    int result = tpc_answer_none(connections, request->connection, request->sequence);
+    tpc_request_release(request);
+    return result;
+}
+
+/* ------------------------------------------------------------------------------------------------ taking */
+
 /* A whole request where it was received: whether the borrowed handler took it. If not, nothing has changed. */
 static bool deliver_in_place(connection *it, uint8_t *bytes, uint32_t length) {
     tpc_connections *connections = it->owner;
     tpc_request request;
     if (connections->borrowed == NULL || it->requests_in_python > 0 || !connection_may_be_served(it)) return false;
     if (read_request(it, NULL, bytes, length, &request) < 0 || quota_counts(it, &request) ||
-        send_reserve_answer(it, &request, length) < 0)
+        answers_reserve_place(it, &request, length) < 0)
         return false;
     if (!connections->borrowed(connections->borrowed_context, &request)) {
         it->left_reason = request.fallback_reason;
-        send_unreserve_answer(it);
+        answers_return_place(it);
         return false;
     }
     framing_note_size(it, length);
@@ -139,7 +165,7 @@ static bool below_low_marks(const connection *it) {
 
 /* Whether a whole Fetch has to wait; then it has been put aside. */
 static bool defer(connection *it, const tpc_request *request) {
-    if (request->api_key != TPC_API_FETCH || (may_fetch(it) && send_has_room(it->owner))) return false;
+    if (request->api_key != TPC_API_FETCH || (may_fetch(it) && answers_have_room(it->owner))) return false;
     it->deferred = request->frame;
     if (may_fetch(it))
         framing_starve(it);
@@ -167,10 +193,10 @@ static void deliver(connection *it, tpc_frame *frame) {
         return;
     }
     uint32_t bytes = frame->length;
-    if (send_reserve_answer(it, request, bytes) < 0) goto no_memory;
+    if (answers_reserve_place(it, request, bytes) < 0) goto no_memory;
     it->requests++;
     connections->statistics.requests++;
-    quota_take(it, request, bytes, send_last_reserved(it));
+    quota_take(it, request, bytes, answers_last_place(it));
     int64_t began_ns = quota_time_begins(it);
     if (connections->hot != NULL && it->requests_in_python == 0 && !request->fallback_reason &&
         connection_may_be_served(it) && connections->hot(connections->hot_context, request)) {

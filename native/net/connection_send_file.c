@@ -94,7 +94,7 @@ static bool wait_writable(connection *it) {
 
 bool send_read_stretch(connection *it, const tpc_slice *slice) {
     uint32_t bytes = slice->length - it->head_offset;
-    if (bytes > STAGED_BYTES_MAX) bytes = send_has_room(it->owner) ? STAGED_BYTES_MAX : STAGED_BYTES_MIN;
+    if (bytes > STAGED_BYTES_MAX) bytes = answers_have_room(it->owner) ? STAGED_BYTES_MAX : STAGED_BYTES_MIN;
     sending *to = send_take(it->owner);
     tpc_frame *frame = to != NULL ? tpc_frame_new_forced(it->owner->budget, bytes) : NULL;
     if (frame != NULL) {
@@ -128,7 +128,7 @@ static void let_go_of_sent(const connection *it, answer *head) {
 }
 
 void send_stretch_read(connection *it, sending *by, int32_t result) {
-    answer *head = &it->answers[(uint64_t)it->first_sequence & (it->answers_capacity - 1)];
+    answer *head = answer_at(it, it->first_sequence);
     tpc_slice *slices = result > 0 ? malloc((head->count + 1) * sizeof *slices) : NULL;
     if (slices == NULL) {
         connection_begin_close(it, TPC_CLOSE_IO_ERROR, result > 0 ? ENOMEM : result < 0 ? -result : EIO);
@@ -161,7 +161,7 @@ void send_stretch_read(connection *it, sending *by, int32_t result) {
 bool send_with_files(connection *it) {
     uint64_t sent_before = it->sent_bytes;
     for (uint64_t left_bytes = SEND_FILE_BYTES_PER_TURN; left_bytes > 0;) {
-        answer *head = &it->answers[(uint64_t)it->first_sequence & (it->answers_capacity - 1)];
+        answer *head = answer_at(it, it->first_sequence);
         bool is_next = it->first_sequence < it->next_sequence && head->state == ANSWER_READY;
         if (!is_next) return !(it->paused && it->sent_bytes > sent_before);
         if (!head->holds_files) return false;
@@ -176,7 +176,7 @@ bool send_with_files(connection *it) {
             return true;
         }
         left_bytes -= (uint64_t)sent < left_bytes ? (uint64_t)sent : left_bytes;
-        send_progressed(it, (uint64_t)sent);
+        answers_progressed(it, (uint64_t)sent);
     }
     return false;
 }

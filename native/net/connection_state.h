@@ -1,11 +1,24 @@
 /*
- * The connections' own state, shared by connection_table.c (slots and states), connection.c (their end, turn and statistics),
- * connection_accept.c (listeners), connection_receive.c (bytes to frames), connection_requests.c (frames to requests),
- * connection_send.c (answers to bytes) and connection_tls.c (what is between both and the socket of a listener with TLS).
+ * The connections' own state, shared by the files of this room and by who has a kind of connection of its own (link.c,
+ * native/replication/steady_link.c). Each of them calls only those above it:
+ *
+ *   connection_table.c          slots, and where a connection stands between its opening and its end
+ *   connection_identity.c       whether it is served, and by whom
+ *   connection_quota.c          what counts for it, and how long it is muted
+ *   connection_answers.c        its answers in their order, and their memory
+ *   connection_framing.c        bytes to frames
+ *   connection_send_operation.c what sending has in the kernel
+ *   connection_send_file.c      answers out of files to a socket
+ *   connection_tls.c            between framing, answers and the socket of a listener with TLS
+ *   connection_receive.c        sockets to framing
+ *   connection_requests.c       frames to requests
+ *   link.c                      frames of links, and their streams
+ *   connection_send.c           answers to sockets
+ *   connection_accept.c         listeners, and who comes to them
+ *   connection.c                their end, their turn, statistics
  *
  * What is received is framed, and each frame goes to the connection's sink; what is sent stands in its outbox, the ring of
- * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox. Whether a client
- * is served, and by whom, connection_identity.c says.
+ * answers. A client's connection and a link differ in their sinks and in what puts something into the outbox.
  *
  * Theory of operation. A connection does its submissions in one place, the turn hook: whatever gives it something to do
  * (an answer, room to receive again, a lost receive) puts it on the `attention` list, and the hook attends to each once.
@@ -396,9 +409,49 @@ static inline int connection_refusal(const connection *it, int16_t api_key) {
 /* Whether its next request stays unparsed: until the one before is answered, or until Python has said whose it is. */
 static inline bool connection_must_wait(const connection *it) { return it->is_watched && identity_must_wait(it); }
 
-/* connection_accept.c */
-void accept_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
-int64_t accept_turn(tpc_connections *connections, int64_t now_ns);
+/* connection_quota.c */
+void quotas_free(tpc_connections *connections);
+/* Whether anything counts what this client does. */
+bool quota_counts(connection *it, const tpc_request *request);
+/* A whole request, about to be answered: counts it, and mutes its connection if it is above a quota. */
+void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *place_of_answer);
+/* The answer to a Fetch, in bytes. */
+void quota_fetched(connection *it, const answer *place, uint64_t bytes);
+/* Around the part of a request that C does. */
+int64_t quota_time_begins(const connection *it);
+void quota_time_ends(connection *it, int64_t began_ns);
+/* Whether one more connection of an address may come; then it counts. */
+bool quota_admits(tpc_connections *connections, uint16_t listener, const peer_address *peer);
+/* Its time is over or it is closing: it stands in no list any more. */
+void quota_unmute(connection *it);
+/* It is about to be freed. */
+void quota_forget(connection *it);
+int64_t quota_turn(tpc_connections *connections, int64_t now_ns);
+
+/* connection_answers.c */
+/* A place for the answer of the next request, and its sequence is used up. 0 or -ENOMEM. */
+int answers_reserve_place(connection *it, const tpc_request *request, uint32_t request_bytes);
+/* The one that was reserved last; and it is taken back. */
+answer *answers_last_place(const connection *it);
+void answers_return_place(connection *it);
+/* False: what nobody reads holds so much that nothing is made for a further Fetch. */
+bool answers_have_room(const tpc_connections *connections);
+/* Something behind what the connection sends. The references are consumed. `memory`: it counts as memory of answers.
+ * 0; -ENOMEM: the connection is closed. */
+int answers_push(connection *it, const tpc_slice *slices, uint32_t count, bool memory);
+/* The oldest answer of a stream, when it is there, off its ring: slices with their references (NULL: it has none), which
+ * the caller frees when they are not `single`. */
+bool answers_take(connection *it, answer *taken);
+/* Steps over answers that are none; gives the memory of a burst back when the last one has left. */
+void answers_skip_none(connection *it);
+/* So many bytes of those that are ready have left. */
+void answers_progressed(connection *it, uint64_t bytes);
+void answers_forget(connection *it);
+
+/* The place of one that is reserved. */
+static inline answer *answer_at(const connection *it, int64_t sequence) {
+    return &it->answers[(uint64_t)sequence & (it->answers_capacity - 1)];
+}
 
 /* connection_framing.c */
 /* Parses until the bytes end or the connection must not take more; how many were taken. */
@@ -421,20 +474,22 @@ static inline uint32_t framing_have_bytes(const connection *it) {
     return it->partial != NULL ? it->partial->length - it->lead : 0;
 }
 
-/* connection_receive.c */
-int receive_start(tpc_connections *connections);
-void receive_stop(tpc_connections *connections);
-void receive_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
-/* Goes on with what was parked, arms or cancels the receive as the state demands. False: no submission entry was left. */
-bool receive_attend(connection *it);
-void receive_forget(connection *it);
-void receive_discard(connection *it);
-/* Bytes of a connection without a socket. */
-void receive_feed(connection *it, uint8_t *data, size_t bytes);
-/* Whether a frame can be given to its sink past those bytes. */
-bool receive_takes_frames(const connection *it);
-/* Nothing comes any more: a stream of which nothing waits to be taken closes at once. */
-void receive_end_of_file(connection *it);
+/* connection_send_operation.c */
+sending *send_take(tpc_connections *connections);
+void send_return(tpc_connections *connections, sending *it);
+/* The kernel needs its bytes no more. */
+void send_release_frames(sending *it);
+/* The entry of an operation; NULL: there is none, and the sending was returned. */
+struct io_uring_sqe *send_entry(const connection *it, sending *to);
+void send_begun(connection *it, sending *to, enum sending_kind kind);
+/* Closes it, with the reason that the error is. */
+void send_broke(connection *it, int error);
+
+/* connection_send_file.c */
+bool send_with_files(connection *it);
+/* Reads what is next of a file into memory, where it takes its place in the answer. */
+bool send_read_stretch(connection *it, const tpc_slice *slice);
+void send_stretch_read(connection *it, sending *by, int32_t result);
 
 /* connection_tls.c: of connections with a `tls`. */
 int tls_open(connection *it, tpc_tls_context *context);
@@ -457,57 +512,23 @@ void tls_free(connection *it);
 int64_t tls_turn(tpc_connections *connections, int64_t now_ns);
 void tls_stop(tpc_connections *connections);
 
+/* connection_receive.c */
+int receive_start(tpc_connections *connections);
+void receive_stop(tpc_connections *connections);
+void receive_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
+/* Goes on with what was parked, arms or cancels the receive as the state demands. False: no submission entry was left. */
+bool receive_attend(connection *it);
+void receive_forget(connection *it);
+void receive_discard(connection *it);
+/* Bytes of a connection without a socket. */
+void receive_feed(connection *it, uint8_t *data, size_t bytes);
+/* Whether a frame can be given to its sink past those bytes. */
+bool receive_takes_frames(const connection *it);
+/* Nothing comes any more: a stream of which nothing waits to be taken closes at once. */
+void receive_end_of_file(connection *it);
+
 /* connection_requests.c */
 extern const connection_sink request_sink;
-
-/* connection_quota.c */
-void quotas_free(tpc_connections *connections);
-/* Whether anything counts what this client does. */
-bool quota_counts(connection *it, const tpc_request *request);
-/* A whole request, about to be answered: counts it, and mutes its connection if it is above a quota. */
-void quota_take(connection *it, tpc_request *request, uint32_t bytes, answer *place_of_answer);
-/* The answer to a Fetch, in bytes. */
-void quota_fetched(connection *it, const answer *place, uint64_t bytes);
-/* Around the part of a request that C does. */
-int64_t quota_time_begins(const connection *it);
-void quota_time_ends(connection *it, int64_t began_ns);
-/* Whether one more connection of an address may come; then it counts. */
-bool quota_admits(tpc_connections *connections, uint16_t listener, const peer_address *peer);
-/* Its time is over or it is closing: it stands in no list any more. */
-void quota_unmute(connection *it);
-/* It is about to be freed. */
-void quota_forget(connection *it);
-int64_t quota_turn(tpc_connections *connections, int64_t now_ns);
-
-/* connection_send.c */
-void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
-/* Submits what is answered in order. False: no submission entry was left. */
-bool send_attend(connection *it);
-void send_forget(connection *it);
-/* Whether a FLUSHING connection has sent what it was to send. */
-bool send_is_flushed(const connection *it);
-/* False: what nobody reads holds so much that nothing is made for a further Fetch. */
-bool send_has_room(const tpc_connections *connections);
-int send_reserve_answer(connection *it, const tpc_request *request, uint32_t request_bytes);
-/* The place that was reserved last. */
-answer *send_last_reserved(const connection *it);
-/* Takes back the last reservation. */
-void send_unreserve_answer(connection *it);
-
-/* Something behind what the connection sends. The references are consumed. `memory`: it counts as memory of answers.
- * 0; -ENOMEM: the connection is closed. */
-int send_push(connection *it, const tpc_slice *slices, uint32_t count, bool memory);
-/* The oldest answer of a stream, when it is there, off its ring: slices with their references (NULL: it has none), which
- * the caller frees when they are not `single`. */
-bool send_take_answer(connection *it, answer *taken);
-
-sending *send_take(tpc_connections *connections);
-void send_return(tpc_connections *connections, sending *it);
-/* The entry of an operation; NULL: there is none, and the sending was returned. */
-struct io_uring_sqe *send_entry(const connection *it, sending *to);
-void send_begun(connection *it, sending *to, enum sending_kind kind);
-void send_progressed(connection *it, uint64_t bytes);
-void send_broke(connection *it, int error);
 
 /* link.c */
 void links_free(tpc_connections *connections);
@@ -518,10 +539,15 @@ void links_connection_gone(connection *it);
 /* Sends what a stream has answered; whether that was anything. */
 bool links_send_answers(connection *it);
 
-/* connection_send_file.c */
-bool send_with_files(connection *it);
-/* Reads what is next of a file into memory, where it takes its place in the answer. */
-bool send_read_stretch(connection *it, const tpc_slice *slice);
-void send_stretch_read(connection *it, sending *by, int32_t result);
+/* connection_send.c */
+void send_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
+/* Submits what is answered in order. False: no submission entry was left. */
+bool send_attend(connection *it);
+/* Whether a FLUSHING connection has sent what it was to send. */
+bool send_is_flushed(const connection *it);
+
+/* connection_accept.c */
+void accept_on_completion(void *context, uint64_t user_data, int32_t result, uint32_t flags);
+int64_t accept_turn(tpc_connections *connections, int64_t now_ns);
 
 #endif

@@ -329,7 +329,7 @@ static place first_place(const connection *it) {
 static const uint8_t *piece_at(place *at, size_t *bytes) {
     const connection *it = at->connection;
     while (at->sequence < it->next_sequence) {
-        answer *from = &it->answers[(uint64_t)at->sequence & (it->answers_capacity - 1)];
+        answer *from = answer_at(it, at->sequence);
         if (from->state == ANSWER_WAITING) return NULL;
         if (from->state == ANSWER_READY && at->slice < from->count) {
             const tpc_slice *slice = &answer_slices(from)[at->slice];
@@ -387,7 +387,8 @@ static int encrypt(connection *it, uint32_t bytes) {
 static bool seal(connection *it) {
     tls_filter *tls = it->tls;
     uint32_t spilled = (uint32_t)tpc_tls_spilled(tls->session);
-    uint32_t bytes = spilled > 0 ? 0 : ready_bytes(it, send_has_room(it->owner) ? SEAL_BYTES_MAX : SEAL_BYTES_SHORT);
+    uint32_t bytes =
+        spilled > 0 ? 0 : ready_bytes(it, answers_have_room(it->owner) ? SEAL_BYTES_MAX : SEAL_BYTES_SHORT);
     if (spilled == 0 && bytes == 0) return false;
     uint32_t room = spilled + bytes + (bytes / TLS_RECORD_BYTES + 2) * TLS_OVERHEAD_BYTES_MAX;
     tpc_frame *frame = tpc_frame_new_forced(it->owner->budget, room);
@@ -421,7 +422,7 @@ static const tpc_slice *next_file(const connection *it) {
     size_t bytes;
     if (piece_at(&at, &bytes) != NULL || at.sequence != it->first_sequence || at.sequence == it->next_sequence)
         return NULL;
-    answer *head = &it->answers[(uint64_t)at.sequence & (it->answers_capacity - 1)];
+    answer *head = answer_at(it, at.sequence);
     return head->state == ANSWER_READY ? &answer_slices(head)[at.slice] : NULL;
 }
 
@@ -458,7 +459,7 @@ void tls_sent(connection *it, const sending *by, uint64_t bytes) {
     if (tls->sealed_position == tls->sealed->length) {
         tpc_frame_release(tls->sealed);
         tls->sealed = NULL;
-        if (tls->sealed_answers_bytes > 0) send_progressed(it, tls->sealed_answers_bytes);
+        if (tls->sealed_answers_bytes > 0) answers_progressed(it, tls->sealed_answers_bytes);
     }
     bool is_more = tls->sealed != NULL || tpc_tls_spilled(tls->session) > 0 || it->first_sequence < it->next_sequence;
     if (is_more || it->paused || it->state == CONNECTION_FLUSHING) connection_needs_attention(it);

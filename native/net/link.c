@@ -72,7 +72,7 @@ static int push(link *it, tpc_link_frame *frame, bool with_length, const tpc_sli
         release_all(slices, count);
     else
         memcpy(all + 1, slices, count * sizeof *slices);
-    int result = send_push(it->connection, all, copied ? 1 : count + 1, !with_length);
+    int result = answers_push(it->connection, all, copied ? 1 : count + 1, !with_length);
     if (all != few) free(all);
     return result;
 }
@@ -90,7 +90,7 @@ static int push_hello(link *it) {
     if (!room) return -ENOMEM;
     tpc_link_hello(it->owner->core, it->owner->life, room);
     tpc_slice hello = tpc_answer_take(chunk, HELLO_FRAME_BYTES);
-    return send_push(it->connection, &hello, 1, true);
+    return answers_push(it->connection, &hello, 1, true);
 }
 
 /* ---- streams ---- */
@@ -125,7 +125,7 @@ bool links_send_answers(connection *it) {
     answer taken;
     bool any = false;
     TPC_HOLDS(it->carrier && !it->carrier->dialled);
-    while (it->state != CONNECTION_CLOSING && send_take_answer(it, &taken)) {
+    while (it->state != CONNECTION_CLOSING && answers_take(it, &taken)) {
         tpc_link_frame frame = {
             .kind = TPC_LINK_ANSWER, .stream = it->client, .sequence = (uint32_t)it->first_sequence - 1};
         TPC_HOLDS(it->first_sequence > 0);

@@ -39,7 +39,7 @@ static void push(steady_link *it, const tpc_slice *slices, uint32_t count) {
     tpc_steady_statistics *statistics = &it->plane->steady->statistics;
     statistics->frames_sent++;
     for (uint32_t i = 0; i < count; i++) statistics->sent_bytes += slices[i].length;
-    send_push(it->connection, slices, count, false); /* if not, the connection is closed, and tells */
+    answers_push(it->connection, slices, count, false); /* if not, the connection is closed, and tells */
 }
 
 /* What was gathered leaves. */
