@@ -238,17 +238,18 @@ static bool has_left(const connection *it) {
     return it->end_of_file && it->backlog == NULL && it->deferred == NULL && !tls_keeps_bytes(it);
 }
 
-/* A close costs some 20 us with what follows it, and a thousand clients may leave in the same moment: a turn closes a few of
- * their connections, and who stays gets answers in between. */
+/* A close costs some 20 us with what follows it, and a thousand clients may leave, or be killed, in the same moment: a turn
+ * closes a few of their connections, and who stays gets answers in between. */
 static bool close_left(connection *it) {
     if (it->owner->left_closed == CLOSES_PER_TURN_MAX) return false;
     it->owner->left_closed++;
-    connection_begin_close(it, TPC_CLOSE_PEER, 0);
+    connection_begin_close(it, it->reset_error ? TPC_CLOSE_RESET : TPC_CLOSE_PEER, it->reset_error);
     return true;
 }
 
 bool receive_attend(connection *it) {
     if (it->state == CONNECTION_CLOSING) return true;
+    if (it->reset_error) return close_left(it);
     if (it->state == CONNECTION_FLUSHING) return cancel(it);
     if (has_left(it)) return close_left(it);
     if (!may_go_on(it)) return cancel(it);
@@ -287,8 +288,12 @@ static void ended(connection *it, int error) {
         connection_needs_attention(it);
         return;
     }
-    bool reset = error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == ENOTCONN;
-    connection_begin_close(it, reset ? TPC_CLOSE_RESET : TPC_CLOSE_IO_ERROR, error);
+    if (error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == ENOTCONN) {
+        it->reset_error = error;
+        connection_needs_attention(it);
+        return;
+    }
+    connection_begin_close(it, TPC_CLOSE_IO_ERROR, error);
 }
 
 /* What has come and will not be taken. The kernel resets a connection that is closed over it, and what was sent and has not arrived

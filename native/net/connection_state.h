@@ -177,6 +177,7 @@ typedef struct connection {
     bool paused;            /* above a bound of its own */
     bool starved;           /* the budget had no room; in `starved` */
     bool end_of_file;       /* seen, and what was parked before it may still be taken */
+    int reset_error;        /* its socket failed with this because the peer is gone; 0: it has not */
     bool zero_copy_refused; /* by the socket, or because the peer is on this host; asked at the first large send */
     bool zero_copy_asked;
 

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.support.connection_bench import frame_of, header_of, name_of, read_exactly
+from tests.support.connection_bench import frame_of, header_of, leave, name_of, read_exactly
 from tests.support.contents import content
 from tests.support.descriptors import open_descriptors
 from tpc_broker._ring import ffi, lib
@@ -294,8 +294,7 @@ def test_a_reset_is_told(make_connections):
     bench = make_connections()
     client = bench.connect()
     bench.exchange(client)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
+    leave(client, resets=True)
     assert bench.next_closed()[1:] == (CloseReason.RESET, errno.ECONNRESET)
 
 

@@ -5,13 +5,12 @@
 
 import contextlib
 import socket
-import struct
 from random import Random
 
 import pytest
 
 from tests.support.backends import on_io_uring
-from tests.support.connection_bench import Bench, frame_of
+from tests.support.connection_bench import Bench, frame_of, leave
 from tpc_broker.engine.connections import CloseReason, CloseWhen, ConnectionLimits
 
 STEPS = 3000
@@ -67,9 +66,7 @@ class Client:
             self.expected += 1
 
     def leave(self):
-        if self.random.random() < 0.3:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.close()
+        leave(self.socket, resets=self.random.random() < 0.3)
 
 
 def respond(bench, random, sizes, request):

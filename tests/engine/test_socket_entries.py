@@ -5,20 +5,18 @@
 import errno
 import random
 import socket
-import struct
 from types import SimpleNamespace
 
 import pytest
 
 from tests.support.bench_world import SimulatedWorld
-from tests.support.connection_bench import frame_of
+from tests.support.connection_bench import frame_of, leave
 from tests.support.contents import content
 from tests.support.simulated_ring import SEND
 from tests.support.steady_group import SteadyGroup
 from tpc_broker.engine.connections import CloseReason, CloseWhen
 
 MIB = 1 << 20
-NO_LINGER = struct.pack("ii", 1, 0)
 BODIES = [b"first", b"", b"x" * 300, b"last"]
 STREAM = b"".join(map(frame_of, BODIES))
 CUTS = [*range(0, 60, 7), 59, len(STREAM) - 1, len(STREAM)]
@@ -34,12 +32,6 @@ def whole(size):
     return found
 
 
-def close(client, *, resets):
-    if resets:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-    client.close()
-
-
 @pytest.mark.parametrize("resets", [False, True])
 def test_a_client_that_ends_anywhere_has_said_what_it_has_said(make_connections, resets):
     bench = make_connections()
@@ -50,7 +42,7 @@ def test_a_client_that_ends_anywhere_has_said_what_it_has_said(make_connections,
         client = bench.connect()
         client.sendall(STREAM[:cut])
         bench.until(lambda cut=cut: taken == whole(cut))
-        close(client, resets=resets)
+        leave(client, resets=resets)
         assert bench.next_closed()[1:] == ((CloseReason.RESET, errno.ECONNRESET) if resets else (CloseReason.PEER, 0))
         assert taken == whole(cut)
 
@@ -63,7 +55,7 @@ def test_what_came_before_an_end_is_taken_and_before_a_reset_as_far_as_it_was_re
         taken.clear()
         client = bench.connect()
         client.sendall(STREAM)
-        close(client, resets=resets)
+        leave(client, resets=resets)
         reason = bench.next_closed()[1]
         assert reason is (CloseReason.RESET if resets else CloseReason.PEER)
         assert taken == BODIES if not resets else taken == BODIES[: len(taken)]

@@ -21,6 +21,13 @@ def frame_of(body, **header):
     return struct.pack(">i", len(payload)) + payload
 
 
+def leave(client, *, resets=False):
+    """Close a client's socket; `resets`: as the kernel does for a process killed with something left to read."""
+    if resets:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
 def name_of(client):
     host, port = client.getsockname()
     return f"{host}:{port}"
