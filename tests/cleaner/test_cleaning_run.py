@@ -257,8 +257,28 @@ def test_a_group_whose_indexes_are_too_large_is_divided(tmp_path):
     assert sorted(seal.replaced for seal in log.seals) == [(0,), (10,), (20,)]
 
 
-def test_a_job_larger_than_the_cache_is_for_drops_what_it_has_read(log, monkeypatch):
-    monkeypatch.setattr(cleaning_run, "CACHED_BYTES_MAX", 0)
+@pytest.mark.parametrize(("cached_bytes_max", "readings"), [(1 << 20, 1), (0, 2)])
+def test_what_was_read_does_not_stay_in_the_page_cache(tmp_path, monkeypatch, cached_bytes_max, readings):
+    """The kernel drops no folio of which it is told a part: each source is dropped whole when it was read, and in
+    between in few pieces. A job that is larger than the cache is for drops it behind the first reading, too.
+    """
+    monkeypatch.setattr(cleaning_run, "CACHED_BYTES_MAX", cached_bytes_max)
+    monkeypatch.setattr(cleaning_run, "READ_BYTES", 1000)
+    monkeypatch.setattr(cleaning_run, "DROPPED_BYTES", 4000)
     monkeypatch.setattr(cleaning_run, "DURABLE_BYTES", 1)
-    report = log.clean()
-    assert report.records_kept == 3
+    log = CleanedLog(tmp_path)
+    for base in (0, 20):
+        log.append(b"".join(batch([Record(bytes(600), b"k%d" % at)], base_offset=at) for at in range(base, base + 20)))
+    dropped = {source.inode: [] for source in log.sources}
+
+    def note(descriptor, position, length, advice):
+        inode = os.fstat(descriptor).st_ino
+        if advice == os.POSIX_FADV_DONTNEED and inode in dropped:
+            dropped[inode].append((position, length))
+
+    monkeypatch.setattr(os, "posix_fadvise", note)
+    assert log.clean().records_kept == 40
+    for pieces in dropped.values():
+        assert pieces[-1] == (0, 0)
+        assert pieces.count((0, 0)) == readings
+        assert all(4000 <= length < 5000 for _position, length in pieces if length)
