@@ -45,14 +45,12 @@ ELSEWHERE: Final = {
 }
 """What another test runs, by the beginning."""
 MORE: Final = {
-    "tpc group describe --all --watch": "--count 1",
     "tpc consume orders --from earliest --format": "--count 1",
     "tpc consume orders --count": "--from earliest",
-    "tpc-broker status --data /var/lib/tpc-broker --watch": "--count 1",
     "tpc node drain 3 --wait": f"--timeout {PATIENCE_S}",
     "tpc cluster health": f"--wait {PATIENCE_S}",
 }
-"""What ends an example that would go on."""
+"""What ends an example that would go on; one that watches looks once."""
 
 
 def documented() -> set[str]:
@@ -134,6 +132,7 @@ class Place:
         number = EXAMPLES.index(line)
         (self.folder / f"backup{number}").mkdir(exist_ok=True)
         line += next((f" {more}" for start, more in MORE.items() if line.startswith(start)), "")
+        line += " --count 1" if " --watch" in line else ""
         line = line.replace("/var/lib/tpc-broker", str(self.data)).replace("/backup", f"{self.folder}/backup{number}")
         line = line.replace("/etc/tpc/cluster.secret", "cluster.key")
         for name in ("broker.properties", "bundle.tar.gz", "events.txt", "cluster.key"):
