@@ -76,15 +76,46 @@ void tpc_packed_header(uint8_t *batch, int64_t batch_bytes, int16_t attributes, 
     wire_set_u32(batch + CRC_AT, tpc_crc32c(0, batch + CRC_FROM, (size_t)(batch_bytes - CRC_FROM)));
 }
 
-int64_t tpc_packed_one(uint8_t *batch, int64_t batch_bytes, int64_t timestamp_ms, const uint8_t *key,
-                       int32_t key_length, const uint8_t *value, int32_t value_length, int16_t attributes,
-                       int64_t producer_id, int16_t producer_epoch, int32_t base_sequence) {
-    if (batch_bytes < TPC_BATCH_HEADER_BYTES) return -ENOSPC;
-    int64_t used = tpc_packed_records(1, &timestamp_ms, value, &value_length, true, key, &key_length, false, NULL, NULL,
-                                      NULL, batch + TPC_BATCH_HEADER_BYTES, batch_bytes - TPC_BATCH_HEADER_BYTES);
-    if (used < 0) return used;
-    used += TPC_BATCH_HEADER_BYTES;
-    tpc_packed_header(batch, used, attributes, 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch,
+static int64_t lone_record_bytes(int32_t key_length, int32_t value_length) {
+    int64_t body = 4 + cell_bytes(key_length) + cell_bytes(value_length); /* attributes, two deltas, no headers */
+    return varlong_bytes(body) + body;
+}
+
+/* How a request tells the length of its records. */
+static uint8_t *put_length(uint8_t *at, bool is_compact, uint32_t bytes) {
+    if (!is_compact) {
+        wire_set_u32(at, bytes);
+        return at + 4;
+    }
+    uint32_t left = bytes + 1;
+    for (; left >= 0x80; left >>= 7) *at++ = (uint8_t)(left | 0x80);
+    *at++ = (uint8_t)left;
+    return at;
+}
+
+enum { SIZE_BYTES = 4, CORRELATION_ID_AT = 8, LENGTH_BYTES_MAX = 5 };
+
+int64_t tpc_packed_one(uint8_t *out, int64_t out_bytes, const tpc_packed_around *around, int32_t correlation_id,
+                       int64_t timestamp_ms, const uint8_t *key, int32_t key_length, const uint8_t *value,
+                       int32_t value_length, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
+                       int32_t base_sequence) {
+    int64_t records_bytes = lone_record_bytes(key_length, value_length);
+    int64_t batch_bytes = TPC_BATCH_HEADER_BYTES + records_bytes;
+    uint8_t length[LENGTH_BYTES_MAX], *batch = out;
+    int64_t length_bytes = around ? put_length(length, around->is_compact, (uint32_t)batch_bytes) - length : 0;
+    int64_t used = batch_bytes + (around ? around->head_bytes + length_bytes + around->tail_bytes : 0);
+    if (used > out_bytes || used > INT32_MAX) return -ENOSPC;
+    if (around) {
+        memcpy(out, around->head, (size_t)around->head_bytes);
+        wire_set_u32(out, (uint32_t)(used - SIZE_BYTES));
+        wire_set_u32(out + CORRELATION_ID_AT, (uint32_t)correlation_id);
+        memcpy(out + around->head_bytes, length, (size_t)length_bytes);
+        batch += around->head_bytes + length_bytes;
+        memcpy(batch + batch_bytes, around->tail, (size_t)around->tail_bytes);
+    }
+    tpc_packed_records(1, &timestamp_ms, value, &value_length, true, key, &key_length, false, NULL, NULL, NULL,
+                       batch + TPC_BATCH_HEADER_BYTES, records_bytes);
+    tpc_packed_header(batch, batch_bytes, attributes, 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch,
                       base_sequence);
     return used;
 }

@@ -15,6 +15,7 @@
 
 #include "bytes.h"
 #include "journal_format.h"
+#include "wire.h"
 
 enum target {
     PRODUCE = 0,

@@ -111,20 +111,44 @@ static void packed_read(const packed_columns *of, const uint8_t *records, size_t
     require(position == records_bytes, "nothing behind the records");
 }
 
-/* One record at once is the same; a byte too few is told. */
+/* In a frame: its size, correlation id, length and all around it. */
+static void packed_framed(const tpc_packed_around *around, const uint8_t *frame, int64_t frame_bytes,
+                          const uint8_t *batch, int64_t batch_bytes) {
+    wire_reader reader = wire_reader_of(frame, (size_t)frame_bytes);
+    require(wire_read_i32(&reader) == frame_bytes - 4, "its size");
+    require(memcmp(wire_take(&reader, 4), around->head + 4, 4) == 0, "key and version");
+    require(wire_read_i32(&reader) == 9, "its correlation id");
+    size_t rest = (size_t)around->head_bytes - 12;
+    require(memcmp(wire_take(&reader, rest), around->head + 12, rest) == 0, "what is before it");
+    int64_t length = around->is_compact ? (int64_t)wire_read_uvarint(&reader) - 1 : wire_read_i32(&reader);
+    require(length == batch_bytes, "its length");
+    require(memcmp(wire_take(&reader, (size_t)batch_bytes), batch, (size_t)batch_bytes) == 0, "one in a frame");
+    require(wire_left(&reader) == (size_t)around->tail_bytes, "nothing behind the tail");
+    require(memcmp(reader.at, around->tail, (size_t)around->tail_bytes) == 0, "what is behind it");
+}
+
+/* One record at once is the same, alone and in frames; a byte too few is told. */
 static void packed_alone(const packed_columns *of, const uint8_t *batch, int64_t batch_bytes) {
     uint8_t *key = exactly(of->keys.bytes, of->keys.used), *value = exactly(of->values.bytes, of->values.used);
-    for (int64_t lacks = 0; lacks < 2; lacks++) {
-        uint8_t *out = malloc((size_t)(batch_bytes - lacks));
-        int64_t used =
-            tpc_packed_one(out, batch_bytes - lacks, of->timestamps_ms[0], key, of->has_keys ? of->keys.lengths[0] : -1,
-                           value, of->values.lengths[0], 0, 5, 6, 7);
-        require(used == (lacks ? -ENOSPC : batch_bytes), "room for one");
-        require(lacks || memcmp(out, batch, (size_t)batch_bytes) == 0, "one at once");
-        free(out);
-    }
-    uint8_t little[TPC_BATCH_HEADER_BYTES - 1];
-    require(tpc_packed_one(little, sizeof little, 0, key, -1, value, -1, 0, 5, 6, 7) == -ENOSPC, "no room at all");
+    uint8_t *head = exactly("sizeKyVrcorrelated", 18), *tail = exactly("end", 3);
+    int64_t length_bytes = batch_bytes + 1 < 0x80 ? 1 : 2;
+    tpc_packed_around plain = {head, tail, 18, 0, false}, compact = {head, tail, 12, 3, true};
+    const tpc_packed_around *arounds[] = {NULL, &plain, &compact};
+    const int64_t wanted[] = {batch_bytes, 18 + 4 + batch_bytes, 12 + length_bytes + batch_bytes + 3};
+    for (int which = 0; which < 3; which++)
+        for (int64_t lacks = 0; lacks < 2; lacks++) {
+            int64_t room = wanted[which] - lacks;
+            uint8_t *out = malloc((size_t)room);
+            int64_t used =
+                tpc_packed_one(out, room, arounds[which], 9, of->timestamps_ms[0], key,
+                               of->has_keys ? of->keys.lengths[0] : -1, value, of->values.lengths[0], 0, 5, 6, 7);
+            require(used == (lacks ? -ENOSPC : wanted[which]), "room for one");
+            if (!lacks && which) packed_framed(arounds[which], out, used, batch, batch_bytes);
+            require(lacks || which || memcmp(out, batch, (size_t)batch_bytes) == 0, "one at once");
+            free(out);
+        }
+    free(head);
+    free(tail);
     free(key);
     free(value);
 }

@@ -100,7 +100,7 @@ class Story:
     def send(self) -> None:
         while self.lane.can_send(self.now) and self.lane.identify():
             batch = self.lane.next_batch()
-            data = bytes(batch.data or b"")
+            data = bytes(batch.encoded())
             self.sent |= {record.value or b"" for found in read_batches(data) for record in found.records()}
             self.requests.append((batch, data))
         if self.session.identity is None:

@@ -10,13 +10,18 @@ from hypothesis import strategies as st
 
 from tests.client.producer_model import Story
 from tpc_broker.client.batches import ProducerIdentity
+from tpc_broker.client.conversation import Conversation
+from tpc_broker.client.producer.attempt import ALONE_BYTES_MAX, Around
 from tpc_broker.client.producer.batch import Batch, header_pairs, record_size
 from tpc_broker.client.producer.budget import Budget
 from tpc_broker.client.producer.settings import bytes_of
-from tpc_broker.client.requests import TopicPartition
+from tpc_broker.client.requests import TopicPartition, produce_request
 from tpc_broker.client.values import Fate
+from tpc_broker.kafka import ApiKey
 from tpc_broker.kafka.compression import Compression
+from tpc_broker.kafka.protocol import encode_request_frame
 from tpc_broker.kafka.records import Record, build_batch, read_batches
+from tpc_broker.native_bytes import ffi
 
 WHERE = TopicPartition("t", 0)
 CELLS = st.none() | st.binary(max_size=20) | st.just(b"x" * 300)
@@ -46,9 +51,29 @@ def test_a_batch_has_the_bytes_of_the_plain_encoder(records, codec, is_transacti
     same = {
         "compression": codec, "producer_id": 2**40, "base_sequence": 2**31 - 1, "is_transactional": is_transactional,
     }  # fmt: skip
-    assert batch.data == build_batch(records, producer_epoch=7, **same)
+    assert batch.encoded() == build_batch(records, producer_epoch=7, **same)
     batch.renumber(ProducerIdentity(2**40, 8), 2**31 - 1)
-    assert batch.data == build_batch(records, producer_epoch=8, **same)
+    assert batch.encoded() == build_batch(records, producer_epoch=8, **same)
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12])
+@settings(max_examples=50, deadline=None)
+@given(CELLS, CELLS | st.just(b"l" * 5000) | st.just(b"x" * ALONE_BYTES_MAX), st.booleans())
+def test_a_lone_record_is_written_into_each_request_as_any_batch_is(version, key, value, is_transactional):
+    def make(batches):
+        return produce_request(batches, 30_000, "t" if is_transactional else None)
+
+    conversation = Conversation("client")
+    around = Around(conversation, Story().lane, version, make, ffi.new("uint8_t[]", ALONE_BYTES_MAX))
+    batch = filled([Record(value, key, timestamp_ms=5)])
+    batch.seal(Compression.NONE, ProducerIdentity(7, 0), 3, transactional=is_transactional)
+    for epoch, correlation_id in ((0, 0), (1, 2**31 - 1)):
+        batch.renumber(ProducerIdentity(7, epoch), 3)
+        message = make({WHERE: batch.encoded()})
+        whole = encode_request_frame(ApiKey.PRODUCE, version, correlation_id, "client", message)
+        assert b"".join(around.frame(correlation_id, batch)) == b"".join(whole)
+    (read,) = read_batches(batch.encoded())
+    assert (read.producer_epoch, [(one.key, one.value) for one in read.records()]) == (1, [(key, value)])
 
 
 @settings(max_examples=100, deadline=None)
@@ -63,7 +88,7 @@ def test_what_is_left_after_withdrawals_is_told_row_by_row_also_in_halves(record
     batch.seal(codec, ProducerIdentity(1, 0), 2**31 - 1, transactional=False)
     first, second = batch.split()
     assert second.base_sequence == first.count - 1
-    found = [record for part in (first, second) for read in read_batches(part.data) for record in read.records()]
+    found = [record for part in (first, second) for read in read_batches(part.encoded()) for record in read.records()]
     assert [one[:4] for one in found] == [one[:4] for one in left]
     first.deliver(100, -1)
     assert not batch.is_decided

@@ -141,13 +141,14 @@ def test_an_expected_response_is_read_without_decoding_and_another_one_is_not(ve
     expected = protocol.FixedResponse(ApiKey.PRODUCE, version, "qq8x" if version >= 5 else "qq", make)
     for numbers in ((0, -1), (2**63 - 1, 1), (-1, 2**63 - 1)):
         others = {"log_start_offset": 9} if version >= 5 else {}
-        assert expected.read(frame_of(make(*numbers, **others))) == (2**31 - 1, *numbers)
+        assert expected.read(frame_of(make(*numbers, **others)), 2**31 - 1) == numbers
     for others in ({"error_code": 3}, {"throttle_time_ms": 1}, {"times": 2}, {"times": 0}):
-        assert expected.read(frame_of(make(5, **others))) is None
+        assert expected.read(frame_of(make(5, **others)), 2**31 - 1) is None
     if version >= 8:
-        assert expected.read(frame_of(make(5, error_message="why"))) is None
+        assert expected.read(frame_of(make(5, error_message="why")), 2**31 - 1) is None
     if version < 13:
-        assert expected.read(frame_of(make(5, name="others"))) is None
+        assert expected.read(frame_of(make(5, name="others")), 2**31 - 1) is None
     whole = frame_of(make(5))
-    assert all(expected.read(whole[:size]) is None for size in range(len(whole)))
-    assert expected.read(whole + b"\0") is None
+    assert all(expected.read(whole[:size], 2**31 - 1) is None for size in range(len(whole)))
+    assert expected.read(whole + b"\0", 2**31 - 1) is None
+    assert expected.read(whole, 2**31 - 2) is None

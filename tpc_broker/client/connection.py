@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from tpc_broker.client.conversation import Conversation
+from tpc_broker.client.conversation import Conversation, Request
 from tpc_broker.client.errors import AuthenticationError, UnreachableError
 from tpc_broker.client.introduction import NONCE_BYTES, introduction
 from tpc_broker.client.requests import Node
@@ -77,7 +77,7 @@ class Connection:
         try:
             asked = next(machine)
             while True:
-                self._send(self._conversation.request(*asked))
+                self._send(self._conversation.request(Request(*asked)))
                 asked = machine.send(self.receive())
         except StopIteration as ended:
             self._expires_at = time.monotonic() + SESSION_SHARE * ended.value
@@ -89,7 +89,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        return self._conversation.in_flight_count == 0
+        return not self._conversation.in_flight
 
     @property
     def is_closed(self) -> bool:
@@ -102,7 +102,7 @@ class Connection:
     def send(self, key: ApiKey, make: MakeRequest) -> None:
         """Send a request; its answer is the next one that `receive` gives after those of earlier requests."""
         version = self._conversation.version(key)
-        self._send(self._conversation.request(key, version, make(version)))
+        self._send(self._conversation.request(Request(key, version, make(version))))
 
     def call_tagged(
         self, key: ApiKey, make: MakeRequest, tag: int, value: bytes = b""
@@ -112,7 +112,7 @@ class Connection:
         """
         assert self.is_idle, "answers of earlier requests are still to come"
         version = self._conversation.version(key)
-        frame = b"".join(self._conversation.request(key, version, make(version)))
+        frame = b"".join(self._conversation.request(Request(key, version, make(version))))
         body = frame[SIZE_BYTES:]
         assert body.endswith(b"\0"), "the count of tagged fields"
         body = body[:-1] + b"\1" + uvarint(tag) + uvarint(len(value)) + value

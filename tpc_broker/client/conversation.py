@@ -7,7 +7,7 @@ sides and `VERSION_MAX` know.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tpc_broker.client.errors import ClientError, RefusedError, UnsupportedError
 from tpc_broker.kafka import ApiKey, ErrorCode, api, protocol
@@ -74,15 +74,41 @@ _UNSUPPORTED: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 """
 
 
-class Prepared(NamedTuple):
-    """A request that was encoded up to its records, and the answer to expect, which becomes ``kind`` of its numbers;
-    another one is decoded.
+class Request:
+    """A question to a broker until its answer has come, and the only note of it. Who asks often has a class of its own,
+    which knows how it is written and what becomes of the answer.
     """
 
-    request: protocol.BlobRequest
-    blob: bytes | bytearray
-    expected: protocol.FixedResponse
-    kind: Callable[..., Any]
+    __slots__ = ("correlation_id", "key", "message", "seconds", "version")
+
+    correlation_id: int
+    """From when it is sent."""
+    seconds: float
+    """How long its answer may take; a channel's."""
+
+    def __init__(self, key: ApiKey, version: int, message: Any) -> None:
+        self.key = key
+        self.version = version
+        self.message = message
+        """Until it is sent."""
+
+    def frame(self, correlation_id: int, client_id: str) -> list[Any]:
+        """The buffers to send: called once."""
+        message, self.message = self.message, None
+        return protocol.encode_request_frame(self.key, self.version, correlation_id, client_id, message)
+
+    def read(self, frame: Any) -> Any:
+        """The message in the frame of its answer."""
+        version = self.version
+        if self.key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == _UNSUPPORTED:
+            version = 0
+        found, message = protocol.decode_response_frame(self.key, version, frame)
+        if found != self.correlation_id:
+            raise ClientError(f"the answer to request {found} came for request {self.correlation_id}")
+        return message
+
+    def answered(self, given: Any) -> None:
+        """What came, or the `ClientError` that came in its place: told by a channel, once. It must not raise."""
 
 
 class Conversation:
@@ -92,12 +118,9 @@ class Conversation:
         self._client_id = client_id
         self._versions: dict[int, tuple[int, int]] = {}
         self._chosen: dict[int, int] = {}
-        self._in_flight: deque[tuple[int, int, int, Any]] = deque()
+        self.in_flight: deque[Request] = deque()
+        """In the order in which they are answered."""
         self._next_correlation_id = 0
-
-    @property
-    def in_flight_count(self) -> int:
-        return len(self._in_flight)
 
     def agree(self, response: Any) -> None:
         """Take the broker's ApiVersions answer."""
@@ -127,36 +150,19 @@ class Conversation:
         return chosen
 
     def prepare(self, key: ApiKey, version: int, make: Callable[[bytes], Any]) -> protocol.BlobRequest:
-        """For requests that differ in their records alone; ``make`` gives the message for some."""
+        """For requests that differ in a blob alone; ``make`` gives the message for one."""
         return protocol.BlobRequest(key, version, self._client_id, make)
 
-    def request(self, key: ApiKey, version: int, message: Any) -> list[Any]:
-        """The buffers of a request to send; its answer is expected after those of the earlier ones. ``message`` may be
-        a `Prepared` one of the same key and version.
-        """
-        correlation_id = self._next_correlation_id
-        prepared = None
-        if message.__class__ is Prepared:
-            prepared = message
-            buffers = message.request.frame(correlation_id, message.blob)
-        else:
-            buffers = protocol.encode_request_frame(key, version, correlation_id, self._client_id, message)
+    def request(self, request: Request) -> list[Any]:
+        """The buffers of a request to send; its answer is expected after those of the earlier ones."""
+        correlation_id = request.correlation_id = self._next_correlation_id
+        buffers = request.frame(correlation_id, self._client_id)
         self._next_correlation_id = correlation_id + 1 & 0x7FFF_FFFF
-        self._in_flight.append((correlation_id, key, version, prepared))
+        self.in_flight.append(request)
         return buffers
 
     def answer(self, frame: Any) -> Any:
         """The message in a frame that answers the oldest request in flight."""
-        if not self._in_flight:
+        if not self.in_flight:
             raise ClientError("an answer that nothing was asked for")
-        correlation_id, key, version, prepared = self._in_flight.popleft()
-        if prepared is not None:
-            fields = prepared.expected.read(frame)
-            if fields is not None and fields[0] == correlation_id:
-                return prepared.kind(*fields[1:])
-        if key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == _UNSUPPORTED:
-            version = 0
-        found, message = protocol.decode_response_frame(key, version, frame)
-        if found != correlation_id:
-            raise ClientError(f"the answer to request {found} came for request {correlation_id}")
-        return message
+        return self.in_flight.popleft().read(frame)

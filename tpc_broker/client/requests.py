@@ -262,16 +262,10 @@ def produce_request(
     return request(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=rows)
 
 
-class Appended(NamedTuple):
-    """The answer to a Produce for one partition that tells nothing else."""
-
-    base_offset: int
-    log_append_time_ms: int
-    throttle_time_ms: int = 0
-
-
 def appended_answer(where: TopicPartition, version: int) -> protocol.FixedResponse:
-    """What such an answer looks like, with the fields of `Appended`."""
+    """What the answer to a Produce for one partition looks like that tells nothing but its base offset and its time of
+    appending, in ms.
+    """
     kind = messages.ProduceResponse
 
     def make(base_offset: int) -> Any:

@@ -88,21 +88,24 @@ class BlobRequest:
         parts = _request_codec(key, version).encode_parts(make(blob))
         place = next(place for place, part in enumerate(parts) if part is blob)
         self._key, self._version = key, version
-        header = encode_request_header(key, version, 0, client_id)
-        self._head = header[_CORRELATED.size - SIZE.size :] + b"".join(parts[: place - 1])
-        self._is_compact = len(parts[place - 1]) == 1
-        self._tail = b"".join(parts[place + 1 :])
-        self._bytes = _CORRELATED.size - SIZE.size + len(self._head) + len(self._tail)
+        self.head = SIZE.pack(0) + encode_request_header(key, version, 0, client_id) + b"".join(parts[: place - 1])
+        """Of a frame, up to the blob's length; with another size and correlation id."""
+        self.is_compact = len(parts[place - 1]) == 1
+        """The length is an unsigned varint of one more."""
+        self.tail = b"".join(parts[place + 1 :])
+        """Behind the blob."""
+        self._rest = self.head[_CORRELATED.size :]
+        self._bytes = len(self.head) - SIZE.size + len(self.tail)
 
     def frame(self, correlation_id: int, blob: Buffer) -> list[Buffer]:
         """As `encode_request_frame` has it for the message with that blob, which is in bytes."""
         count = len(blob)
-        length = uvarint(count + 1) if self._is_compact else SIZE.pack(count)
+        length = uvarint(count + 1) if self.is_compact else SIZE.pack(count)
         size = self._bytes + len(length) + count
         start = _CORRELATED.pack(size, self._key, self._version, correlation_id)
         if count < VECTOR_JOIN_BYTES:
-            return [b"".join((start, self._head, length, blob, self._tail))]
-        return [b"".join((start, self._head, length)), blob, self._tail]
+            return [b"".join((start, self._rest, length, blob, self.tail))]
+        return [b"".join((start, self._rest, length)), blob, self.tail]
 
 
 class FixedResponse:
@@ -113,20 +116,19 @@ class FixedResponse:
     def __init__(self, key: int, version: int, fields: str, make: Callable[[int], Any]) -> None:
         example = 0x5EED_FACE_5EED_FACE
         frame = b"".join(encode_response_frame(key, version, 0, make(example)))[SIZE.size :]
-        self._begin = frame.index(example.to_bytes(8, "big"))
-        self._read = Struct(f">i{self._begin - RESPONSE_HEADER.size}x{fields}")
-        self._end, self._bytes = self._read.size, len(frame)
-        self._head, self._tail = frame[RESPONSE_HEADER.size : self._begin], frame[self._end :]
+        begin = frame.index(example.to_bytes(8, "big"))
+        end, head_bytes = begin + Struct(f">{fields}").size, begin - RESPONSE_HEADER.size
+        whole = Struct(f">i{head_bytes}s{fields}{len(frame) - end}s")
+        self._unpack, self._bytes = whole.unpack, whole.size
+        self._head, self._tail = frame[RESPONSE_HEADER.size : begin], frame[end:]
 
-    def read(self, frame: bytes) -> tuple[int, ...] | None:
-        """The correlation id and the numbers of a response without its size; None: it is another one."""
-        if (
-            len(frame) != self._bytes
-            or frame[RESPONSE_HEADER.size : self._begin] != self._head
-            or frame[self._end :] != self._tail
-        ):
+    def read(self, frame: bytes, correlation_id: int) -> tuple[int, ...] | None:
+        """The numbers of the response to that request, without its size; None: it is another one."""
+        if len(frame) != self._bytes:
             return None
-        return self._read.unpack_from(frame)
+        found = self._unpack(frame)
+        is_expected = found[0] == correlation_id and found[1] == self._head and found[-1] == self._tail
+        return found[2:-1] if is_expected else None
 
 
 def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:

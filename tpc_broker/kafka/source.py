@@ -134,6 +134,8 @@ def uvarint(value: int) -> bytes:
     """``value`` as an unsigned varint."""
     if value < 0x80:
         return UVARINT_TABLE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

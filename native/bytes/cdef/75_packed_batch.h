@@ -25,12 +25,23 @@ void tpc_packed_header(uint8_t *batch, int64_t batch_bytes, int16_t attributes, 
                        int32_t base_sequence);
 
 /*
- * Both at once: the whole batch of one record without headers, lengths of -1 for null. Returns the bytes written,
- * -ENOSPC when batch_bytes are too few.
+ * What lies around the batch in a request's frame, which is the same for all batches of a partition: all up to the
+ * batch's length, with any size and correlation id, and all behind it. is_compact: the length is a varint, plus 1.
  */
-int64_t tpc_packed_one(uint8_t *batch, int64_t batch_bytes, int64_t timestamp_ms, const uint8_t *key,
-                       int32_t key_length, const uint8_t *value, int32_t value_length, int16_t attributes,
-                       int64_t producer_id, int16_t producer_epoch, int32_t base_sequence);
+typedef struct {
+    const uint8_t *head, *tail;
+    int32_t head_bytes, tail_bytes;
+    bool is_compact;
+} tpc_packed_around;
+
+/*
+ * Both at once: the whole batch of one record without headers, lengths of -1 for null; in a frame unless around is NULL.
+ * Returns the bytes written, -ENOSPC when out_bytes are too few.
+ */
+int64_t tpc_packed_one(uint8_t *out, int64_t out_bytes, const tpc_packed_around *around, int32_t correlation_id,
+                       int64_t timestamp_ms, const uint8_t *key, int32_t key_length, const uint8_t *value,
+                       int32_t value_length, int16_t attributes, int64_t producer_id, int16_t producer_epoch,
+                       int32_t base_sequence);
 
 /* The partition of a key as Kafka's default partitioner chooses it (murmur2). */
 int32_t tpc_key_partition(const uint8_t *key, size_t key_bytes, int32_t partitions_count);

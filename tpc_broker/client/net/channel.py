@@ -13,11 +13,11 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
-from tpc_broker.client.conversation import Conversation
+from tpc_broker.client.conversation import Conversation, Request
 from tpc_broker.client.errors import AuthenticationError, ClientError, RefusedError, UnreachableError, UnsupportedError
 from tpc_broker.client.introduction import FOREVER, introduction, renewal
 from tpc_broker.client.net.frames import Frames
@@ -50,26 +50,30 @@ LAST_LOGIN_SHARE: Final = 0.95
 LOGIN_PAUSE_SECONDS: Final = 0.1
 
 
-class _Waiting(NamedTuple):
-    """A request in flight, or held back with its message."""
+class _Told(Request):
+    """Its answer comes to a function."""
 
-    on_answer: Callable[[Any], None]
-    seconds: float
-    key: ApiKey
-    version: int
-    message: Any = None
+    __slots__ = ("_on_answer",)
+
+    def __init__(self, key: ApiKey, version: int, message: Any, on_answer: Callable[[Any], None]) -> None:
+        super().__init__(key, version, message)
+        self._on_answer = on_answer
+
+    def answered(self, given: Any) -> None:
+        self._on_answer(given)
 
 
-class _Answer:
-    """What `call` waits for."""
+class _Awaited(Request):
+    """Its answer is waited for."""
 
     __slots__ = ("_came", "given")
 
-    def __init__(self, came: Event) -> None:
+    def __init__(self, key: ApiKey, version: int, message: Any, came: Event) -> None:
+        super().__init__(key, version, message)
         self._came = came
         self.given: Any = None
 
-    def take(self, given: Any) -> None:
+    def answered(self, given: Any) -> None:
         self.given = given
         self._came.set()
 
@@ -92,8 +96,8 @@ class Channel:
         self._wire = wire
         self._conversation = Conversation(client_id)
         self._request_seconds = request_seconds
-        self._waiting: deque[_Waiting] = deque()
-        self._held: deque[_Waiting] | None = None
+        self._in_flight = self._conversation.in_flight
+        self._held: deque[Request] | None = None
         """None: nothing is held back."""
         self._is_renewing = False
         self.silent_until = 0.0
@@ -101,6 +105,7 @@ class Channel:
         self._since = 0.0
         """Since when the oldest request in flight waits for nothing but its own answer."""
         self._failure: ClientError | None = None
+        self.is_closed = False
         self._something_left = anyio.Event()
         self._tasks: TaskGroup | None = None
         self._new_event = event_maker()
@@ -111,13 +116,9 @@ class Channel:
         return place if self.broker_id < 0 else f"broker {self.broker_id} at {place}"
 
     @property
-    def is_closed(self) -> bool:
-        return self._failure is not None
-
-    @property
     def in_flight_count(self) -> int:
         """With those that are held back."""
-        return len(self._waiting) + (len(self._held) if self._held is not None else 0)
+        return len(self._in_flight) + (len(self._held) if self._held is not None else 0)
 
     def has(self, key: ApiKey) -> bool:
         return self._conversation.knows(key)
@@ -141,16 +142,20 @@ class Channel:
 
         ``wait_seconds``: how long the broker is asked to wait by itself, on top of ``request_seconds``.
         """
+        self.ask(_Told(key, version, message, on_answer), wait_seconds)
+
+    def ask(self, request: Request, wait_seconds: float = 0.0) -> None:
+        """The same for a request that knows by itself what becomes of its answer."""
         if self._failure is not None:
             raise self._failure.again()
-        waiting = _Waiting(on_answer, self._request_seconds + wait_seconds, key, version)
+        request.seconds = self._request_seconds + wait_seconds
         if self._held is not None:
-            self._held.append(waiting._replace(message=message))
+            self._held.append(request)
         else:
-            self._send(waiting, message)
+            self._send(request)
 
     def prepare(self, key: ApiKey, version: int, make: Callable[[bytes], Any]) -> BlobRequest:
-        """For `start`, in a `Prepared` message: requests that differ in their records alone."""
+        """For requests that differ in a blob alone; ``make`` gives the message for one."""
         return self._conversation.prepare(key, version, make)
 
     async def call(
@@ -160,20 +165,19 @@ class Channel:
         version = self.version(key)
         if version_max is not None:
             version = min(version, version_max)
-        answer = _Answer(self._new_event())
-        self.start(key, version, make(version), answer.take, wait_seconds)
-        return await answer.wait()
+        request = _Awaited(key, version, make(version), self._new_event())
+        self.ask(request, wait_seconds)
+        return await request.wait()
 
-    def _send(self, waiting: _Waiting, message: Any) -> None:
-        buffers = self._conversation.request(waiting.key, waiting.version, message)
-        if not self._waiting:
+    def _send(self, request: Request) -> None:
+        if not self._in_flight:
             self._since = self.used_at = time.monotonic()
-        self._waiting.append(waiting)
+        buffers = self._conversation.request(request)
         try:
             if not self._wire.write(buffers):
                 self._something_left.set()
         except ClientError as error:
-            self._waiting.pop()
+            self._in_flight.pop()
             self.close(self._named(error))
             raise self._failed() from error
 
@@ -221,9 +225,10 @@ class Channel:
         """Before everything that is held back."""
         if self._failure is not None:
             raise self._failure.again()
-        answer = _Answer(self._new_event())
-        self._send(_Waiting(answer.take, self._request_seconds, asked.key, asked.version), asked.message)
-        return await answer.wait()
+        request = _Awaited(asked.key, asked.version, asked.message, self._new_event())
+        request.seconds = self._request_seconds
+        self._send(request)
+        return await request.wait()
 
     def _be_silent(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -247,34 +252,35 @@ class Channel:
         held, self._held = self._held or deque(), None
         self._since = time.monotonic()
         while held:
-            waiting = held.popleft()
+            request = held.popleft()
             try:
                 if self._failure is not None:
                     raise self._failed()
-                self._send(waiting._replace(message=None), waiting.message)
+                self._send(request)
             except (ClientError, CodecError) as error:
-                waiting.on_answer(error if isinstance(error, ClientError) else ClientError(str(error)))
+                request.answered(error if isinstance(error, ClientError) else ClientError(str(error)))
 
     def close(self, why: ClientError | None = None) -> None:
         """Everything in flight fails."""
         if self._failure is not None:
             return
         self._failure = why or UnreachableError(f"the connection to {self} is closed")
+        self.is_closed = True
         self._wire.close()
         self._something_left.set()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
-        waiting = [*self._waiting, *(self._held or ())]
-        self._waiting.clear()
+        unanswered = [*self._in_flight, *(self._held or ())]
+        self._in_flight.clear()
         self._held = None
-        for one in waiting:
-            one.on_answer(self._failure)
+        for request in unanswered:
+            request.answered(self._failure)
 
     def check_age(self, now: float) -> None:
         """End the channel when its oldest request has waited too long."""
-        if not self._waiting:
+        if not self._in_flight:
             return
-        oldest = self._waiting[0]
+        oldest = self._in_flight[0]
         if max(self._since, self.silent_until) + oldest.seconds <= now:
             name = oldest.key.name.lower()
             self.close(self._broken(f"no answer to {name} within {oldest.seconds:g} s (request_seconds)"))
@@ -315,18 +321,20 @@ class Channel:
     def _take(self, frame: Any) -> None:
         if self._failure is not None:
             return
-        if not self._waiting:
+        if not self._in_flight:
             raise self._broken("an answer that nothing was asked for")
+        request = self._in_flight[0]
         try:
-            answer = self._conversation.answer(frame)
+            answer = request.read(frame)
         except (CodecError, ClientError) as error:
             raise self._broken(f"an answer that cannot be read: {error}") from error
-        waiting = self._waiting.popleft()
+        self._in_flight.popleft()
         self._since = self.used_at = time.monotonic()
-        throttle_ms = getattr(answer, "throttle_time_ms", 0)
-        if throttle_ms > 0 and throttles_client(waiting.key, waiting.version):
-            self._be_silent(throttle_ms / 1000)
-        waiting.on_answer(answer)
+        if answer.__class__ is not tuple:  # numbers of an expected answer, which says nothing of this
+            throttle_ms = getattr(answer, "throttle_time_ms", 0)
+            if throttle_ms > 0 and throttles_client(request.key, request.version):
+                self._be_silent(throttle_ms / 1000)
+        request.answered(answer)
 
     def _failed(self) -> ClientError:
         assert self._failure is not None

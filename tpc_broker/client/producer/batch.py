@@ -32,6 +32,7 @@ HeaderPairs = tuple[tuple[bytes, bytes | None], ...]
 """Names in UTF-8."""
 NO_PRODUCER: Final = ProducerIdentity(-1, -1)
 _NO_LENGTHS: Final = array("i")
+_NO_ROWS: Final[list[int]] = []
 
 
 class Failure(NamedTuple):
@@ -51,9 +52,9 @@ class Batch:
     """``deadline`` on `time.monotonic`. ``size``: what its records count."""
 
     __slots__ = (
-        "attempts_count", "base_offset", "base_sequence", "count", "data", "deadline", "decided", "failure", "fate",
-        "headers", "identity", "in_doubt", "is_flying", "is_void", "keys", "log_append_time", "parent", "parts",
-        "rows_seen", "rows_withdrawn", "size", "timestamps", "values", "where",
+        "attempts_count", "attributes", "base_offset", "base_sequence", "count", "data", "deadline", "decided",
+        "failure", "fate", "headers", "identity", "in_doubt", "is_decided", "is_flying", "is_void", "keys",
+        "log_append_time", "parent", "parts", "rows_seen", "rows_withdrawn", "size", "timestamps", "values", "where",
     )  # fmt: skip
 
     def __init__(self, where: TopicPartition, deadline: float) -> None:
@@ -65,10 +66,13 @@ class Batch:
         """None: no record has one."""
         self.headers: list[HeaderPairs] | None = None
         self.timestamps: Any = []
-        self.rows_withdrawn: list[int] = []
+        self.rows_withdrawn = _NO_ROWS
         self.count = 0
         """Of the records in the sealed batch."""
+        self.attributes = 0
+        """Of the sealed batch."""
         self.data: bytearray | None = None
+        """Its bytes. None: those of a lone record are written anew for each request."""
         self.identity = NO_PRODUCER
         self.base_sequence = -1
         self.attempts_count = 0
@@ -78,6 +82,8 @@ class Batch:
         self.is_void = False
         """Certainly not in the log, and not to be sent: its sequence numbers are free."""
         self.fate = Fate.WAITING
+        self.is_decided = False
+        """Or all of its parts are."""
         self.base_offset = -1
         self.log_append_time = -1
         self.failure: Failure | None = None
@@ -128,13 +134,18 @@ class Batch:
         """Take a record out again; False: it is too late."""
         if self.fate is not Fate.WAITING or self.is_withdrawn(row):
             return False
-        insort(self.rows_withdrawn, row)
+        if self.rows_withdrawn:
+            insort(self.rows_withdrawn, row)
+        else:
+            self.rows_withdrawn = [row]
         self.rows_seen.discard(row)
         self.size -= size
         return True
 
     def is_withdrawn(self, row: int) -> bool:
         rows = self.rows_withdrawn
+        if not rows:
+            return False
         place = bisect_left(rows, row)
         return place < len(rows) and rows[place] == row
 
@@ -147,52 +158,70 @@ class Batch:
 
     def seal(self, codec: Compression, identity: ProducerIdentity, base_sequence: int, *, transactional: bool) -> None:
         """The columns become bytes."""
-        for row in reversed(self.rows_withdrawn):
-            for column in (self.values, self.timestamps, self.keys, self.headers):
-                if column is not None:
-                    del column[row]
+        if self.rows_withdrawn:
+            self._drop_withdrawn()
         self.count = len(self.values)
+        self.fate = Fate.UNDER_WAY
+        self.attributes = int(codec) | TRANSACTIONAL if transactional else int(codec)
+        self.identity, self.base_sequence = identity, base_sequence
         if self.count == 1 and self.headers is None and not codec:
-            self._seal_one(identity, base_sequence, TRANSACTIONAL if transactional else 0)
             return
         self.timestamps = array("q", self.timestamps)
         self.data = _packed(self.timestamps, self.values, self.keys, self.headers, self.size)
         if codec:
             self.data[HEADER_BYTES:] = compress(codec, memoryview(self.data)[HEADER_BYTES:])
         self.values, self.keys, self.headers = [], None, None
-        self.fate = Fate.UNDER_WAY
-        self._write_header(int(codec) | (TRANSACTIONAL if transactional else 0), identity, base_sequence)
+        self._write_header()
 
-    def _seal_one(self, identity: ProducerIdentity, base_sequence: int, attributes: int) -> None:
-        """The same for one record, which whoever sends one by one waits for."""
-        (value,), key = self.values, None if self.keys is None else self.keys[0]
-        self.identity, self.base_sequence = identity, base_sequence
-        self.data = out = bytearray(HEADER_BYTES + self.size)
-        used = lib.tpc_packed_one(
-            ffi.from_buffer(out), len(out), self.timestamps[0],
+    def _drop_withdrawn(self) -> None:
+        for row in reversed(self.rows_withdrawn):
+            for column in (self.values, self.timestamps, self.keys, self.headers):
+                if column is not None:
+                    del column[row]
+
+    def encoded(self) -> bytearray:
+        """Sealed and not released: its bytes."""
+        if self.data is not None:
+            return self.data
+        out_bytes = HEADER_BYTES + record_size(None if self.keys is None else self.keys[0], self.values[0], ())
+        out = ffi.new("uint8_t[]", out_bytes)
+        used = self.write_alone(out, out_bytes, ffi.NULL, 0)
+        assert used > 0, (used, out_bytes)
+        return bytearray(ffi.buffer(out, used))
+
+    def write_alone(self, out: Any, out_bytes: int, around: Any, correlation_id: int) -> int:
+        """That of a lone record, with what lies ``around`` it in a request. The bytes written; < 0: too few."""
+        value, key = self.values[0], None if self.keys is None else self.keys[0]
+        identity = self.identity
+        return int(lib.tpc_packed_one(
+            out, out_bytes, around, correlation_id, self.timestamps[0],
             b"" if key is None else key, -1 if key is None else len(key),
             b"" if value is None else value, -1 if value is None else len(value),
-            attributes, identity.producer_id, identity.producer_epoch, base_sequence,
-        )  # fmt: skip
-        assert used > 0, (used, self.size)
-        del out[used:]
-        self.values, self.keys = [], None
-        self.fate = Fate.UNDER_WAY
+            self.attributes, identity.producer_id, identity.producer_epoch, self.base_sequence,
+        ))  # fmt: skip
 
     def renumber(self, identity: ProducerIdentity, base_sequence: int) -> None:
         """Other sequence numbers, while nothing of it is on its way to a broker."""
         assert not self.is_flying, "renumbered on its way"
-        assert self.data is not None, "renumbered before it was sealed"
-        self._write_header(self.data[22], identity, base_sequence)
-
-    def _write_header(self, attributes: int, identity: ProducerIdentity, base_sequence: int) -> None:
-        assert self.data is not None
+        assert self.fate is not Fate.WAITING, "renumbered before it was sealed"
         self.identity, self.base_sequence = identity, base_sequence
-        times = self.timestamps
+        if self.data is not None:
+            self._write_header()
+
+    def _write_header(self) -> None:
+        assert self.data is not None
+        times, identity = self.timestamps, self.identity
         lib.tpc_packed_header(
-            ffi.from_buffer(self.data), len(self.data), attributes, self.count, times[0], max(times),
-            identity.producer_id, identity.producer_epoch, base_sequence,
+            ffi.from_buffer(self.data), len(self.data), self.attributes, self.count, times[0], max(times),
+            identity.producer_id, identity.producer_epoch, self.base_sequence,
         )  # fmt: skip
+
+    def release(self) -> int:
+        """Nothing more is sent of it; what it counted."""
+        size, self.size = self.size, 0
+        self.data = self.keys = None
+        self.values.clear()
+        return size
 
     def split(self) -> list[Batch]:
         """Two batches with the same records and sequence numbers, in place of this one. Sealed, and of two records at
@@ -201,7 +230,7 @@ class Batch:
         assert self.data is not None, "split before it was sealed"
         (found,) = read_batches(self.data)
         records = list(found.records())
-        codec, transactional = Compression(self.data[22] & 7), bool(self.data[22] & TRANSACTIONAL)
+        codec, transactional = Compression(self.attributes & 7), bool(self.attributes & TRANSACTIONAL)
         middle = len(records) // 2
         parts = []
         for first, rows in ((0, records[:middle]), (middle, records[middle:])):
@@ -220,19 +249,12 @@ class Batch:
 
     # -- decided -------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_decided(self) -> bool:
-        if self.parts is not None:
-            return all(part.is_decided for part in self.parts)
-        return self.fate is not Fate.WAITING and self.fate is not Fate.UNDER_WAY
-
     def decide(self, fate: Fate, failure: Failure | None = None) -> None:
         assert self.parts is None, "decided instead of its parts"
         self.fate, self.failure = fate, failure
-        if self.decided is not None:
-            self.decided.set()
-        batch = self.parent
-        while batch is not None and batch.is_decided:
+        batch: Batch | None = self
+        while batch is not None and (batch.parts is None or all(part.is_decided for part in batch.parts)):
+            batch.is_decided = True
             if batch.decided is not None:
                 batch.decided.set()
             batch = batch.parent
@@ -277,7 +299,7 @@ class Batch:
 
     def result_of(self, row: int) -> Delivered:
         """Of a decided record. `DeliveryError`."""
-        batch, number = self._place(row)
+        batch, number = (self, row) if self.parts is None and not self.rows_withdrawn else self._place(row)
         if batch.fate is not Fate.DELIVERED:
             assert batch.failure is not None, batch.fate
             raise batch.failure.error(batch.where, batch.fate)

@@ -171,22 +171,19 @@ class Lane:
             batch = self._waiting.popleft()
             if batch is self.filling:
                 self.filling = None
-            self._seal(batch)
+            session = self.session
+            if self.identity is None:
+                assert session.identity is not None, "sealed without an identity"
+                self.identity = session.identity
+                self._next_sequence = 0
+            sequence = self._next_sequence if session.is_idempotent else -1
+            batch.seal(session.codec, self.identity, sequence, transactional=session.transactional_id is not None)
+            self._next_sequence = next_sequence(self._next_sequence, batch.count)
             self._unresolved.append(batch)
         batch.is_flying = True
         batch.attempts_count += 1
         self.flying_count += 1
         return batch
-
-    def _seal(self, batch: Batch) -> None:
-        session = self.session
-        if self.identity is None:
-            assert session.identity is not None, "sealed without an identity"
-            self.identity = session.identity
-            self._next_sequence = 0
-        sequence = self._next_sequence if session.is_idempotent else -1
-        batch.seal(session.codec, self.identity, sequence, transactional=session.transactional_id is not None)
-        self._next_sequence = next_sequence(self._next_sequence, batch.count)
 
     def forget_identity(self, *, keep_sequences: bool) -> None:
         """What comes next has the session's identity. Nothing is unresolved."""
@@ -277,8 +274,7 @@ class Lane:
     def _fail_for_good(self, batch: Batch, error: RefusedError) -> None:
         text = str(error)
         if error.code in _TOO_LARGE:
-            size = 0 if batch.data is None else len(batch.data)
-            text = f"{text}: a batch of one record, of {size} bytes; the topic's max.message.bytes "
+            text = f"{text}: a batch of one record, of {len(batch.encoded())} bytes; the topic's max.message.bytes "
             text += "(by default the broker's message.max.bytes) says how many are allowed"
         fate = Fate.UNKNOWN if batch.in_doubt else Fate.REFUSED
         failure = Failure(text, error.code)
@@ -382,7 +378,7 @@ class Lane:
 
     def _release(self, batch: Batch, *, is_awaited: bool) -> None:
         """Its bytes are given back, once: when it is decided, or has landed after that."""
-        size, batch.size, batch.data = batch.size, 0, None
+        size = batch.release()
         if is_awaited:
             root = batch
             while root.parent is not None:

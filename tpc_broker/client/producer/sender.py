@@ -9,7 +9,6 @@ an errand in a task of its own, so that one broker never waits for another.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -17,10 +16,9 @@ import anyio
 from tpc_broker.client import requests
 from tpc_broker.client.batches import ProducerIdentity
 from tpc_broker.client.cluster import is_retriable
-from tpc_broker.client.conversation import Prepared
 from tpc_broker.client.errors import ClientError, RefusedError, UnreachableError, UnsupportedError
+from tpc_broker.client.producer.attempt import Attempt, Link
 from tpc_broker.client.producer.batch import Failure
-from tpc_broker.client.requests import Appended
 from tpc_broker.kafka import ApiKey, ErrorCode, messages
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from tpc_broker.client.producer.lane import Lane
     from tpc_broker.client.producer.session import Session
     from tpc_broker.client.requests import TopicPartition
-    from tpc_broker.kafka.protocol import BlobRequest, FixedResponse
 
 REQUESTS_MAX: Final = 5
 """Under way on one channel."""
@@ -57,36 +54,6 @@ _OTHER_LEADER: Final = frozenset(
     }
 )
 FOREVER: Final = float("inf")
-
-
-class Link:
-    __slots__ = ("_make_request", "_prepared", "channel", "ready", "requests_count", "version")
-
-    def __init__(self, channel: Channel, make_request: Callable[..., Any]) -> None:
-        self.channel = channel
-        self._make_request = make_request
-        self.version = channel.version(ApiKey.PRODUCE)
-        self.ready: OrderedDict[Lane, None] = OrderedDict()
-        self.requests_count = 0
-        """Under way, to all brokers."""
-        self._prepared: dict[tuple[Lane, int], tuple[BlobRequest, FixedResponse]] = {}
-
-    @property
-    def is_usable(self) -> bool:
-        return not self.channel.is_closed
-
-    def takes(self, now: float) -> bool:
-        """What is sent leaves at once."""
-        return now >= self.channel.silent_until and not self.channel.is_closed
-
-    def request(self, lane: Lane, records: bytes | bytearray, version: int) -> Prepared:
-        """Of one batch. What lies around it is the same each time, and around the place in its answer."""
-        found = self._prepared.get((lane, version))
-        if found is None:
-            where, make = lane.where, self._make_request
-            request = self.channel.prepare(ApiKey.PRODUCE, version, lambda blob: make({where: blob}))
-            found = self._prepared[lane, version] = (request, requests.appended_answer(where, version))
-        return Prepared(found[0], records, found[1], Appended)
 
 
 class Sender:
@@ -143,7 +110,10 @@ class Sender:
         link = self._homes.get(lane)
         if link is None or link.requests_count or not self._is_timed:
             self._event.set()
-        if link is None or link.requests_count or link.ready or self._lingers or not link.takes(now):
+        if (
+            link is None or link.requests_count or link.ready or self._lingers
+            or now < link.channel.silent_until or link.channel.is_closed
+        ):  # fmt: skip
             self._place(lane)
             if link is not None and not link.requests_count:
                 self._pump(link, now)
@@ -154,7 +124,7 @@ class Sender:
             batch = lane.next_batch()
             if lane.can_send(now):
                 link.ready[lane] = None
-            self._start(link, {lane.where: (lane, batch)})
+            self._start(link, [(lane, batch)])
             if link.ready:
                 self._pump(link, now)
 
@@ -283,7 +253,7 @@ class Sender:
             if not link.is_usable:
                 self._lose(link)
                 return
-            taken: dict[tuple[str, int], tuple[Lane, Batch]] = {}
+            taken: list[tuple[Lane, Batch]] = []
             again: list[Lane] = []
             size = 0
             while ready and size < bytes_max:
@@ -291,9 +261,8 @@ class Sender:
                 if not self._may_send(lane, now):
                     continue
                 batch = lane.next_batch()
-                assert batch.data is not None
-                size += len(batch.data)
-                taken[lane.where] = (lane, batch)
+                size += batch.size if batch.data is None else len(batch.data)
+                taken.append((lane, batch))
                 if lane.can_send(now):
                     again.append(lane)
             for lane in again:
@@ -318,45 +287,47 @@ class Sender:
             return False
         return True
 
-    def _start(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]]) -> None:
+    def _start(self, link: Link, taken: list[tuple[Lane, Batch]]) -> None:
         version = min(link.version, self.session.version_max)
         if len(taken) == 1:
-            ((lane, batch),) = taken.values()
-            assert batch.data is not None
-            request: Any = link.request(lane, batch.data, version)
+            attempt = Attempt(self.answered, link, version, taken, link.around(taken[0][0], version))
         else:
-            request = self._request({lane.where: batch.data for lane, batch in taken.values()})
+            attempt = Attempt(self.answered, link, version, taken, None)
+            attempt.message = self._request({lane.where: batch.encoded() for lane, batch in taken})
         link.requests_count += 1
         self.requests_count += 1
         try:
-            link.channel.start(ApiKey.PRODUCE, version, request, lambda answer: self._answered(link, taken, answer))
+            link.channel.ask(attempt)
         except ClientError as error:
-            self._answered(link, taken, error)
+            self.answered(attempt, error)
 
     def _request(self, batches: dict[TopicPartition, Any]) -> Any:
         session = self.session
         acks = session.settings.acks_number
         return requests.produce_request(batches, self._timeout_ms, session.transactional_id, acks)
 
-    def _answered(self, link: Link, taken: dict[tuple[str, int], tuple[Lane, Batch]], answer: Any) -> None:
+    def answered(self, attempt: Attempt, answer: Any) -> None:
+        link = attempt.link
         link.requests_count -= 1
         self.requests_count -= 1
         if self._landed is not None and not self.requests_count:
             self._landed.set()
             self._landed = None
-        now = time.monotonic()
         if isinstance(answer, ClientError):
             self._lose(link)
-            for lane, batch in taken.values():
+            now = time.monotonic()
+            for lane, batch in attempt.taken:
                 self._unanswered(lane, batch, answer, now)
             self._event.set()
             return
-        if answer.__class__ is Appended:
-            ((lane, batch),) = taken.values()
-            lane.delivered(batch, answer.base_offset, answer.log_append_time_ms, now)
+        now = link.channel.used_at
+        if answer.__class__ is tuple:
+            ((lane, batch),) = attempt.taken
+            base_offset, log_append_time = answer
+            lane.delivered(batch, base_offset, log_append_time, now)
             self._after(lane, now)
         else:
-            self._take_rows(link, taken, answer, now)
+            self._take_rows(link, {lane.where: (lane, batch) for lane, batch in attempt.taken}, answer, now)
             if answer.throttle_time_ms:
                 self._event.set()
         if link.ready:
